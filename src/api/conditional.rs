@@ -1,0 +1,203 @@
+//! Conditional requests on pets (RFC 9110 §13): versions as entity tags, `If-Match`, `If-None-Match`.
+
+use std::convert::Infallible;
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts},
+};
+
+use super::error::{Error, Violation};
+use crate::domain::pet::Version;
+
+/// The strong entity tag of a version.
+#[must_use]
+pub fn etag(version: Version) -> HeaderValue {
+    // Digits between quotes are always a valid header value.
+    HeaderValue::from_str(&format!("\"{}\"", version.0)).unwrap_or(HeaderValue::from_static("\"\""))
+}
+
+/// `If-Match`: the versions that a change may be made to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct IfMatch {
+    /// `None`: any, because the header is absent or `*`. Tags that are weak or not ours match nothing,
+    /// so they are left out, and the list may be empty.
+    versions: Option<Vec<Version>>,
+}
+
+impl IfMatch {
+    /// What a statement compares with.
+    #[must_use]
+    pub fn versions(&self) -> Option<&[Version]> {
+        self.versions.as_deref()
+    }
+
+    /// Whether a change may be made to this version.
+    #[must_use]
+    pub fn admits(&self, version: Version) -> bool {
+        self.versions
+            .as_ref()
+            .is_none_or(|versions| versions.contains(&version))
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
+        let versions = match entity_tags(&parts.headers, &header::IF_MATCH) {
+            None => None,
+            Some(Ok(Tags::Any)) => None,
+            // Strong comparison (§8.8.3.2): a weak tag never matches.
+            Some(Ok(Tags::Listed(tags))) => Some(
+                tags.into_iter()
+                    .filter(|tag| !tag.weak)
+                    .filter_map(|tag| tag.version())
+                    .collect(),
+            ),
+            Some(Err(NotATag)) => {
+                return Err(Error::Invalid(vec![Violation::new(
+                    "If-Match",
+                    "must be * or entity tags in double quotes, as ETag gave them",
+                )]));
+            }
+        };
+        Ok(Self { versions })
+    }
+}
+
+/// `If-None-Match`: the versions that the client has already.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub enum IfNoneMatch {
+    /// None of them.
+    #[default]
+    None,
+    /// Whichever there is.
+    Any,
+    /// These.
+    Versions(Vec<Version>),
+}
+
+impl IfNoneMatch {
+    /// Whether the client has this version.
+    #[must_use]
+    pub fn has(&self, version: Version) -> bool {
+        match self {
+            Self::None => false,
+            Self::Any => true,
+            Self::Versions(versions) => versions.contains(&version),
+        }
+    }
+}
+
+/// What cannot be read is ignored: then the client just gets the whole answer.
+impl<S: Send + Sync> FromRequestParts<S> for IfNoneMatch {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(match entity_tags(&parts.headers, &header::IF_NONE_MATCH) {
+            None | Some(Err(NotATag)) => Self::None,
+            Some(Ok(Tags::Any)) => Self::Any,
+            // Weak comparison (§8.8.3.2).
+            Some(Ok(Tags::Listed(tags))) => {
+                Self::Versions(tags.into_iter().filter_map(|tag| tag.version()).collect())
+            }
+        })
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Tags<'a> {
+    Any,
+    Listed(Vec<Tag<'a>>),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Tag<'a> {
+    weak: bool,
+    opaque: &'a str,
+}
+
+impl Tag<'_> {
+    /// The version it stands for; `None` when we never gave such a tag.
+    fn version(&self) -> Option<Version> {
+        let version = self.opaque.parse().ok()?;
+        (etag(Version(version)).as_bytes() == format!("\"{}\"", self.opaque).as_bytes())
+            .then_some(Version(version))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct NotATag;
+
+fn entity_tags<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Result<Tags<'a>, NotATag>> {
+    let mut values = headers.get_all(name).iter().peekable();
+    values.peek()?;
+    let mut tags = Vec::new();
+    for value in values {
+        match value.to_str().map_err(|_| NotATag).and_then(parse) {
+            Ok(Tags::Any) => return Some(Ok(Tags::Any)),
+            Ok(Tags::Listed(more)) => tags.extend(more),
+            Err(error) => return Some(Err(error)),
+        }
+    }
+    Some(Ok(Tags::Listed(tags)))
+}
+
+/// Reads `"*" / #entity-tag`. An opaque tag may hold commas, so splitting at them will not do.
+fn parse(value: &str) -> Result<Tags<'_>, NotATag> {
+    let mut rest = value.trim_matches([' ', '\t']);
+    if rest == "*" {
+        return Ok(Tags::Any);
+    }
+    let mut tags = Vec::new();
+    while !rest.is_empty() {
+        let (weak, quoted) = match rest.strip_prefix("W/") {
+            Some(quoted) => (true, quoted),
+            None => (false, rest),
+        };
+        let (opaque, after) = quoted
+            .strip_prefix('"')
+            .and_then(|open| open.split_once('"'))
+            .ok_or(NotATag)?;
+        tags.push(Tag { weak, opaque });
+        rest = after.trim_start_matches([' ', '\t']);
+        if !rest.is_empty() {
+            rest = rest.strip_prefix(',').ok_or(NotATag)?;
+            rest = rest.trim_start_matches([' ', '\t', ',']);
+        }
+    }
+    if tags.is_empty() {
+        Err(NotATag)
+    } else {
+        Ok(Tags::Listed(tags))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn versions(value: &str) -> Result<Vec<Option<i64>>, NotATag> {
+        match parse(value)? {
+            Tags::Any => Ok(vec![]),
+            Tags::Listed(tags) => Ok(tags
+                .iter()
+                .map(|tag| tag.version().map(|version| version.0))
+                .collect()),
+        }
+    }
+
+    #[test]
+    fn entity_tags_are_read_as_the_rfc_has_them() {
+        assert_eq!(parse("*"), Ok(Tags::Any));
+        assert_eq!(versions(r#""5""#), Ok(vec![Some(5)]));
+        assert_eq!(
+            versions(r#""5", W/"6" ,"a,b", "07", "+8""#),
+            Ok(vec![Some(5), Some(6), None, None, None])
+        );
+        for bad in ["", "5", r#""5"#, r#""5" "6""#, "W/", r#"*, "5""#] {
+            assert_eq!(versions(bad), Err(NotATag), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! What a client is told when something is wrong: the one table from failures to statuses, and their
+//! form, RFC 9457 `application/problem+json`.
+//!
+//! Invariant: what the client reads ([`Problem`]) and what the log reads ([`Cause`]) are different
+//! fields. No SQL, no source chain, no path reaches a body.
+
+use std::{error::Error as StdError, sync::Arc};
+
+use axum::{
+    body::Body,
+    http::{HeaderName, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    auth, db,
+    domain::{
+        Invalid,
+        caller::{Scope, Scopes},
+    },
+};
+
+/// A failed request.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Input that breaks a rule; every break at once.
+    #[error("invalid input")]
+    Invalid(Vec<Violation>),
+    /// No credential, where one is needed.
+    #[error("no credential")]
+    Unauthenticated,
+    /// A credential that is no good.
+    #[error("invalid credential")]
+    InvalidCredential,
+    /// A credential that is good for other things.
+    #[error("scope missing")]
+    Forbidden {
+        /// What the operation needs.
+        needed: Scopes,
+        /// What of it is missing.
+        missing: Scope,
+    },
+    /// No such thing: "pet 5".
+    #[error("{0} not found")]
+    NotFound(String),
+    /// No such path.
+    #[error("no such route")]
+    NoSuchRoute,
+    /// The thing is there already, or in the way: a sentence for the client.
+    #[error("conflict: {0}")]
+    Conflict(String),
+    /// The same Idempotency-Key is being worked on.
+    #[error("idempotency key in use")]
+    IdempotencyKeyInUse,
+    /// The same Idempotency-Key came with another request.
+    #[error("idempotency key reused")]
+    IdempotencyKeyReused,
+    /// `If-Match` names none of the versions there are.
+    #[error("precondition failed")]
+    PreconditionFailed,
+    /// The client took too long to send its request.
+    #[error("request body too slow")]
+    BodyTimeout,
+    /// The body is larger than so many bytes.
+    #[error("body too large")]
+    BodyTooLarge(u64),
+    /// The path and query are longer than so many bytes.
+    #[error("URI too long")]
+    UriTooLong(usize),
+    /// The body is of another media type than these.
+    #[error("unsupported media type")]
+    UnsupportedMediaType(&'static str),
+    /// We took too long to answer.
+    #[error("request timed out")]
+    TimedOut,
+    /// The process is about to stop.
+    #[error("stopping")]
+    Stopping,
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] db::Error),
+    /// Our bug.
+    #[error("internal error: {0}")]
+    Internal(#[source] Box<dyn StdError + Send + Sync>),
+}
+
+impl From<auth::Error> for Error {
+    fn from(error: auth::Error) -> Self {
+        match error {
+            auth::Error::Invalid => Self::InvalidCredential,
+            auth::Error::Database(error) => Self::Database(error),
+        }
+    }
+}
+
+/// One broken rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Violation {
+    /// Where: the path of a JSON field (`tags[2].name`), the name of a parameter or header, or `body`.
+    #[schema(example = "tags[2].name")]
+    pub field: String,
+    /// What the rule is.
+    #[schema(example = "must be at most 255 characters")]
+    pub reason: String,
+}
+
+impl Violation {
+    /// `reason` broken at `field`.
+    pub fn new(field: impl Into<String>, reason: impl ToString) -> Self {
+        Self {
+            field: field.into(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+impl Error {
+    /// One broken rule.
+    pub fn invalid(field: impl Into<String>, reason: &Invalid) -> Self {
+        Self::Invalid(vec![Violation::new(field, reason)])
+    }
+
+    /// One broken rule that no type of the domain keeps.
+    #[must_use]
+    pub fn one_violation(field: &str, reason: &'static str) -> Self {
+        Self::Invalid(vec![Violation::new(field, reason)])
+    }
+
+    /// The answer to a request that cannot be answered while PostgreSQL is away, and how soon it is
+    /// worth another try, in seconds.
+    const RETRY_AFTER: u64 = 1;
+
+    fn problem(&self) -> Problem {
+        use StatusCode as S;
+        let (status, detail) = match self {
+            Self::Invalid(violations) => (S::BAD_REQUEST, summary(violations)),
+            Self::Unauthenticated => (
+                S::UNAUTHORIZED,
+                "a credential is needed: an API key in the header api_key, or a token in \
+                 Authorization: Bearer"
+                    .into(),
+            ),
+            Self::InvalidCredential => (S::UNAUTHORIZED, "the credential is not valid".into()),
+            Self::Forbidden { missing, .. } => {
+                (S::FORBIDDEN, format!("the scope {missing} is needed"))
+            }
+            Self::NotFound(what) => (S::NOT_FOUND, format!("{what} does not exist")),
+            Self::NoSuchRoute => (
+                S::NOT_FOUND,
+                "there is nothing at this path; the API is described at /api/v3/openapi.json"
+                    .into(),
+            ),
+            Self::Conflict(detail) => (S::CONFLICT, detail.clone()),
+            Self::IdempotencyKeyInUse => (
+                S::CONFLICT,
+                "a request with this Idempotency-Key is being worked on".into(),
+            ),
+            Self::IdempotencyKeyReused => (
+                S::UNPROCESSABLE_ENTITY,
+                "this Idempotency-Key was used for another request".into(),
+            ),
+            Self::PreconditionFailed => (
+                S::PRECONDITION_FAILED,
+                "the resource is not in a state that If-Match names: get it again".into(),
+            ),
+            Self::BodyTimeout => (S::REQUEST_TIMEOUT, "the body did not arrive in time".into()),
+            Self::BodyTooLarge(limit) => (
+                S::PAYLOAD_TOO_LARGE,
+                format!("the body is larger than {limit} bytes"),
+            ),
+            Self::UriTooLong(limit) => (
+                S::URI_TOO_LONG,
+                format!("the path and query are longer than {limit} bytes"),
+            ),
+            Self::UnsupportedMediaType(accepted) => (
+                S::UNSUPPORTED_MEDIA_TYPE,
+                format!("the body must be {accepted}, and Content-Type must say so"),
+            ),
+            Self::TimedOut => (S::SERVICE_UNAVAILABLE, "the request took too long".into()),
+            Self::Stopping => (
+                S::SERVICE_UNAVAILABLE,
+                "the process is about to stop".into(),
+            ),
+            Self::Database(
+                db::Error::Unavailable(_) | db::Error::TimedOut | db::Error::Contended(_),
+            ) => (
+                S::SERVICE_UNAVAILABLE,
+                "the database is not available right now".into(),
+            ),
+            Self::Database(
+                db::Error::Corrupt(_)
+                | db::Error::Url(_)
+                | db::Error::Migrate(_)
+                | db::Error::Query(_),
+            )
+            | Self::Internal(_) => (
+                S::INTERNAL_SERVER_ERROR,
+                "something went wrong on our side; the log has it under this request's id".into(),
+            ),
+        };
+        let errors = match self {
+            Self::Invalid(violations) => violations.clone(),
+            _ => Vec::new(),
+        };
+        Problem::new(status, detail, errors)
+    }
+}
+
+/// One sentence for people, and for clients that read nothing but `message`.
+fn summary(violations: &[Violation]) -> String {
+    match violations {
+        [only] => format!("{} {}", only.field, only.reason),
+        many => {
+            let fields: Vec<_> = many
+                .iter()
+                .map(|violation| violation.field.as_str())
+                .collect();
+            format!("{} fields are invalid: {}", many.len(), fields.join(", "))
+        }
+    }
+}
+
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        let problem = self.problem();
+        let status = problem.status();
+        let mut response = problem.into_response();
+        let headers = response.headers_mut();
+        match &self {
+            Self::Unauthenticated | Self::InvalidCredential | Self::Forbidden { .. } => {
+                headers.insert(header::WWW_AUTHENTICATE, challenge(&self));
+            }
+            Self::IdempotencyKeyInUse => {
+                headers.insert(header::RETRY_AFTER, Self::RETRY_AFTER.into());
+            }
+            _ if status == StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(header::RETRY_AFTER, Self::RETRY_AFTER.into());
+            }
+            Self::UnsupportedMediaType(accepted) => {
+                // RFC 9110 §15.5.16: what would have been accepted.
+                if let Ok(value) = HeaderValue::from_str(&accepted.replace(" or ", ", ")) {
+                    headers.insert(header::ACCEPT, value);
+                }
+            }
+            _ => {}
+        }
+        if status.is_server_error() && !matches!(self, Self::Stopping) {
+            response.extensions_mut().insert(Cause(Arc::new(self)));
+        }
+        response
+    }
+}
+
+/// `WWW-Authenticate` (RFC 6750 §3).
+fn challenge(error: &Error) -> HeaderValue {
+    let text = match error {
+        Error::Forbidden { needed, .. } => {
+            format!(r#"Bearer realm="pet-inventory", error="insufficient_scope", scope="{needed}""#)
+        }
+        Error::InvalidCredential => {
+            r#"Bearer realm="pet-inventory", error="invalid_token""#.to_owned()
+        }
+        _ => r#"Bearer realm="pet-inventory""#.to_owned(),
+    };
+    HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("Bearer"))
+}
+
+/// The inner failure behind a 5xx, riding the response up to where it is logged, once.
+#[derive(Debug, Clone)]
+pub struct Cause(pub Arc<Error>);
+
+/// The body of every error: RFC 9457, with `code` and `message` of Petstore's `ApiResponse` beside it,
+/// so that a client which knows only that reads it too.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// What kind of problem it is; `about:blank` where the status says it all.
+    #[serde(rename = "type")]
+    #[schema(format = "uri-reference", example = "about:blank")]
+    kind: String,
+    /// The kind in words.
+    #[schema(example = "Bad Request")]
+    title: String,
+    /// The HTTP status.
+    #[schema(example = 400, minimum = 400, maximum = 599)]
+    status: u16,
+    /// What is wrong with this very request.
+    #[schema(example = "name must not be empty")]
+    detail: String,
+    /// The request's id, as in `X-Request-Id`.
+    #[schema(example = "9f86d081884c7d659a2feaa0c55ad015")]
+    instance: String,
+    /// The status again, where Petstore's clients look for it.
+    #[schema(example = 400)]
+    code: u16,
+    /// The detail again, where Petstore's clients look for it.
+    #[schema(example = "name must not be empty")]
+    message: String,
+    /// Every broken rule, for invalid input.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<Violation>,
+}
+
+impl Problem {
+    /// The media type, RFC 9457 §3.
+    pub const MEDIA_TYPE: &'static str = "application/problem+json";
+
+    fn new(status: StatusCode, detail: String, errors: Vec<Violation>) -> Self {
+        Self {
+            kind: "about:blank".into(),
+            title: status.canonical_reason().unwrap_or("Error").into(),
+            status: status.as_u16(),
+            instance: String::new(),
+            code: status.as_u16(),
+            message: detail.clone(),
+            detail,
+            errors,
+        }
+    }
+
+    /// The problem of a response that the framework made, which knows nothing but a status.
+    #[must_use]
+    pub fn of_status(status: StatusCode) -> Self {
+        let detail = match status {
+            StatusCode::BAD_REQUEST => "the request is not valid HTTP",
+            StatusCode::METHOD_NOT_ALLOWED => {
+                "this path does not take this method; the header Allow names those it takes"
+            }
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                "the request head is too large or has too many fields"
+            }
+            StatusCode::URI_TOO_LONG => "the request target is too long",
+            other => other.canonical_reason().unwrap_or("the request failed"),
+        };
+        Self::new(status, detail.to_owned(), Vec::new())
+    }
+
+    fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// The body, about the request of that id.
+    #[must_use]
+    pub fn to_json(&self, request_id: &str) -> Vec<u8> {
+        let problem = Self {
+            instance: request_id.to_owned(),
+            ..self.clone()
+        };
+        serde_json::to_vec(&problem).unwrap_or_default()
+    }
+}
+
+/// Without a body yet: [`super::middleware::observe`] writes it, since it knows the request's id.
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.status();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// A header name that the `http` crate does not know.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

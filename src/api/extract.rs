@@ -1,0 +1,251 @@
+//! Our own extractors: what the stock ones reject never gets past them in another form than
+//! [`Error`]'s. (`.clippy.toml` bans the stock ones.)
+
+use std::{fmt, str::FromStr};
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{FromRef, FromRequest, FromRequestParts, RawPathParams, Request},
+    http::{HeaderMap, header, request::Parts},
+};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use percent_encoding::percent_decode_str;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use super::{
+    error::{Error, Violation},
+    state::BodyLimits,
+};
+use crate::domain::Invalid;
+
+/// The path's one parameter.
+#[derive(Debug)]
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: FromStr<Err = Invalid>> FromRequestParts<S> for Path<T> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        let parameters = RawPathParams::from_request_parts(parts, state)
+            .await
+            .map_err(|_| Error::Invalid(vec![Violation::new("path", "must be UTF-8")]))?;
+        let (name, value) = parameters
+            .iter()
+            .next()
+            .ok_or_else(|| Error::Internal("a route without a path parameter".into()))?;
+        value
+            .parse()
+            .map(Self)
+            .map_err(|reason| Error::invalid(name, &reason))
+    }
+}
+
+/// Parameters of a query or a form, in the order they came.
+#[derive(Debug, Default)]
+pub struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    /// Reads `application/x-www-form-urlencoded`, which is a query's form too.
+    fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
+        let decode = |text: &str| {
+            percent_decode_str(&text.replace('+', " "))
+                .decode_utf8()
+                .map(|text| text.into_owned())
+                .map_err(|_| Error::Invalid(vec![Violation::new(place, "must be UTF-8")]))
+        };
+        encoded
+            .split('&')
+            .filter(|pair| !pair.is_empty())
+            .map(|pair| {
+                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                Ok((decode(name)?, decode(value)?))
+            })
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// All of that name.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0
+            .iter()
+            .filter(move |(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// A list: the parameter repeated, its values separated by commas, or both.
+    #[must_use]
+    pub fn list<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
+        self.all(name).flat_map(|value| value.split(',')).collect()
+    }
+
+    /// A parameter that may be absent, read and checked.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it is there more than once, or `read` refuses it.
+    pub fn optional<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&str) -> Result<T, Invalid>,
+    ) -> Result<Option<T>, Error> {
+        let mut values = self.all(name);
+        let Some(value) = values.next() else {
+            return Ok(None);
+        };
+        if values.next().is_some() {
+            let once = Invalid::because("must be given once");
+            return Err(Error::invalid(name, &once));
+        }
+        read(value)
+            .map(Some)
+            .map_err(|reason| Error::invalid(name, &reason))
+    }
+}
+
+/// The query's parameters.
+#[derive(Debug)]
+pub struct Query(pub Parameters);
+
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
+        Parameters::parse(parts.uri.query().unwrap_or_default(), "query").map(Self)
+    }
+}
+
+/// A JSON body.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+impl<S, T> FromRequest<S> for Json<T>
+where
+    S: Send + Sync,
+    BodyLimits: FromRef<S>,
+    T: DeserializeOwned,
+{
+    type Rejection = Error;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
+        require_media_type(request.headers(), "application/json", &["application/json"])?;
+        parse_json(&read_body(request.into_body(), BodyLimits::from_ref(state)).await?).map(Self)
+    }
+}
+
+/// A JSON Merge Patch (RFC 7396).
+#[derive(Debug)]
+pub struct MergePatch(pub serde_json::Value);
+
+impl<S> FromRequest<S> for MergePatch
+where
+    S: Send + Sync,
+    BodyLimits: FromRef<S>,
+{
+    type Rejection = Error;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
+        require_media_type(
+            request.headers(),
+            "application/merge-patch+json or application/json",
+            &["application/merge-patch+json", "application/json"],
+        )?;
+        parse_json(&read_body(request.into_body(), BodyLimits::from_ref(state)).await?).map(Self)
+    }
+}
+
+/// A form body, which may be absent.
+#[derive(Debug)]
+pub struct Form(pub Parameters);
+
+impl<S> FromRequest<S> for Form
+where
+    S: Send + Sync,
+    BodyLimits: FromRef<S>,
+{
+    type Rejection = Error;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
+        const FORM: &str = "application/x-www-form-urlencoded";
+        let media_type = require_media_type(request.headers(), FORM, &[FORM]);
+        let body = read_body(request.into_body(), BodyLimits::from_ref(state)).await?;
+        if body.is_empty() {
+            return Ok(Self(Parameters::default()));
+        }
+        media_type?;
+        let text = std::str::from_utf8(&body)
+            .map_err(|_| Error::Invalid(vec![Violation::new("body", "must be UTF-8")]))?;
+        Parameters::parse(text, "body").map(Self)
+    }
+}
+
+fn require_media_type(
+    headers: &HeaderMap,
+    accepted: &'static str,
+    essences: &[&str],
+) -> Result<(), Error> {
+    let sent = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.parse::<mime::Mime>().ok());
+    match sent {
+        Some(sent) if essences.contains(&sent.essence_str()) => Ok(()),
+        _ => Err(Error::UnsupportedMediaType(accepted)),
+    }
+}
+
+/// Reads a whole body, within its bounds: a handler that wrote before the end has come could have
+/// acted on half a request.
+///
+/// # Errors
+/// [`Error::BodyTooLarge`], [`Error::BodyTimeout`], and [`Error::Invalid`] for a body cut off.
+pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Error> {
+    let too_large = || Error::BodyTooLarge(limits.max_size);
+    // What says that it is too large need not be read.
+    if http_body::Body::size_hint(&body).lower() > limits.max_size {
+        return Err(too_large());
+    }
+    let max_size = usize::try_from(limits.max_size).unwrap_or(usize::MAX);
+    let collected = tokio::time::timeout(limits.timeout, Limited::new(body, max_size).collect());
+    match collected.await {
+        Err(_) => Err(Error::BodyTimeout),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Error::Invalid(vec![Violation::new(
+            "body",
+            "must be as long as the request says",
+        )])),
+    }
+}
+
+/// Reads JSON. The reasons it gives hold positions, never a piece of the body.
+fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(body).map_err(|error| {
+        let place = format_args!("line {} column {}", error.line(), error.column());
+        let reason = match error.classify() {
+            Category::Data => format!("must be a JSON object, each of its fields once ({place})"),
+            Category::Eof => format!("must be whole JSON; it ends early ({place})"),
+            Category::Syntax | Category::Io => format!("must be valid JSON ({place})"),
+        };
+        Error::Invalid(vec![Violation::new("body", reason)])
+    })
+}
+
+impl fmt::Display for Parameters {
+    /// As a query again, percent-encoded.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let encoded = url::form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(&self.0)
+            .finish();
+        f.write_str(&encoded)
+    }
+}
+
+impl Parameters {
+    /// The same parameters with one of them set anew.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: String) -> Self {
+        self.0.retain(|(known, _)| known != name);
+        self.0.push((name.to_owned(), value));
+        self
+    }
+}

@@ -1,0 +1,137 @@
+//! Fields of a JSON body, read so that every wrong one is named at once.
+//!
+//! serde stops at the first field of a wrong type. A [`Field`] swallows the type error and keeps it
+//! for [`Violations`], where it stands beside the broken rules of the other fields.
+
+use std::fmt::Display;
+
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::error::{Error, Violation};
+use crate::domain::Invalid;
+
+/// A type that can stand in a JSON body.
+pub trait FieldType: DeserializeOwned {
+    /// What a client should have sent, after "must be ".
+    const EXPECTED: &'static str;
+}
+
+impl FieldType for i64 {
+    const EXPECTED: &'static str = "a 64-bit integer";
+}
+
+impl FieldType for String {
+    const EXPECTED: &'static str = "a string";
+}
+
+impl<T: FieldType> FieldType for Vec<Field<T>> {
+    const EXPECTED: &'static str = "an array";
+}
+
+/// A field of a JSON object, or an element of an array.
+#[derive(Debug, Default)]
+pub enum Field<T> {
+    /// Not there, or `null`, which means the same.
+    #[default]
+    Absent,
+    /// There.
+    Value(T),
+    /// There, and of another type.
+    WrongType,
+}
+
+impl<T: Copy> Field<T> {
+    /// The same, to be looked at more than once.
+    #[must_use]
+    pub const fn copied(&self) -> Self {
+        match self {
+            Self::Absent => Self::Absent,
+            Self::Value(value) => Self::Value(*value),
+            Self::WrongType => Self::WrongType,
+        }
+    }
+}
+
+impl<'de, T: FieldType> Deserialize<'de> for Field<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Value::deserialize(deserializer)? {
+            Value::Null => Self::Absent,
+            value => T::deserialize(value).map_or(Self::WrongType, Self::Value),
+        })
+    }
+}
+
+/// Collects what is wrong with a body.
+#[derive(Debug, Default)]
+pub struct Violations(Vec<Violation>);
+
+impl Violations {
+    /// Adds a broken rule.
+    pub fn add(&mut self, field: impl Into<String>, reason: impl ToString) {
+        self.0.push(Violation::new(field, reason));
+    }
+
+    /// A field that may be absent, checked.
+    pub fn optional<T: FieldType, U>(
+        &mut self,
+        name: impl Display,
+        field: Field<T>,
+        check: impl FnOnce(T) -> Result<U, Invalid>,
+    ) -> Option<U> {
+        match field {
+            Field::Absent => None,
+            Field::Value(value) => check(value)
+                .map_err(|reason| self.add(name.to_string(), reason))
+                .ok(),
+            Field::WrongType => {
+                self.add(name.to_string(), format!("must be {}", T::EXPECTED));
+                None
+            }
+        }
+    }
+
+    /// A field that must be there, checked.
+    pub fn required<T: FieldType, U>(
+        &mut self,
+        name: impl Display,
+        field: Field<T>,
+        check: impl FnOnce(T) -> Result<U, Invalid>,
+    ) -> Option<U> {
+        if matches!(field, Field::Absent) {
+            self.add(name.to_string(), "is required");
+        }
+        self.optional(name, field, check)
+    }
+
+    /// An array: first its length is checked, then each element; absent is empty.
+    pub fn array<T: FieldType, U>(
+        &mut self,
+        name: &str,
+        field: Field<Vec<Field<T>>>,
+        check_length: impl FnOnce(usize) -> Result<(), Invalid>,
+        mut check: impl FnMut(&mut Self, String, Field<T>) -> Option<U>,
+    ) -> Vec<U> {
+        // Elements past the bound are not looked at: what is wrong with each would be said, too.
+        let elements = self.optional(name, field, |elements| {
+            check_length(elements.len()).map(|()| elements)
+        });
+        elements
+            .unwrap_or_default()
+            .into_iter()
+            .enumerate()
+            .filter_map(|(index, element)| check(self, format!("{name}[{index}]"), element))
+            .collect()
+    }
+
+    /// The whole, unless a part of it was wrong.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with all that was added.
+    pub fn finish<T>(self, whole: Option<T>) -> Result<T, Error> {
+        match whole {
+            Some(whole) if self.0.is_empty() => Ok(whole),
+            _ => Err(Error::Invalid(self.0)),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Refuses what hyper lets pass although RFC 9112 does not.
+
+use axum::{
+    extract::Request,
+    http::{Version, header, uri::Authority},
+    middleware::Next,
+    response::Response,
+};
+
+use crate::api::error::{Error, Violation};
+
+/// Longest request target in bytes: RFC 9110 §4.1 asks for 8,000 at least.
+const MAX_TARGET: usize = 8_192;
+
+/// HTTP/1.1 needs exactly one valid `Host` (RFC 9112 §3.2): two servers in a row that each read another
+/// one disagree about whom the request is for.
+pub async fn well_formed(request: Request, next: Next) -> Result<Response, Error> {
+    let target = request
+        .uri()
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
+    if target > MAX_TARGET {
+        return Err(Error::UriTooLong(MAX_TARGET));
+    }
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let broken = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => (!host.is_empty() && Authority::try_from(host.as_bytes()).is_err())
+            .then_some("must be a host name"),
+        (None, _) => (request.version() == Version::HTTP_11).then_some("is required"),
+        (Some(_), Some(_)) => Some("must be given once"),
+    };
+    match broken {
+        Some(reason) => Err(Error::Invalid(vec![Violation::new("Host", reason)])),
+        None => Ok(next.run(request).await),
+    }
+}

@@ -1,0 +1,140 @@
+//! HTTP: the only room that knows axum, bodies and status codes.
+//!
+//! Here the nouns are mounted and the one layer stack is built, read from the outside in. Invariant: no
+//! failure leaves but as a problem ([`error`]).
+
+pub mod access;
+pub mod conditional;
+pub mod error;
+pub mod extract;
+pub mod fields;
+pub mod health;
+pub mod middleware;
+pub mod openapi;
+pub mod pets;
+pub mod state;
+
+use std::{any::Any, sync::Arc};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::Uri,
+    middleware::{Next, from_fn, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use tower_http::catch_panic::CatchPanicLayer;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+use self::{
+    access::AccessRules,
+    error::Error,
+    middleware::{
+        authenticate::authenticate, idempotency::idempotency, observe::observe,
+        well_formed::well_formed,
+    },
+    state::{AppState, Links, RequestTimeout},
+};
+
+/// Every noun of the API.
+fn nouns() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(openapi::base()).merge(pets::router())
+}
+
+/// The OpenAPI document, as `/api/v3/openapi.json` has it.
+#[must_use]
+pub fn document(links: &Links) -> OpenApi {
+    let mut document = nouns().into_openapi();
+    openapi::complete(&mut document, links);
+    document
+}
+
+/// What each operation needs of its caller.
+///
+/// # Errors
+/// A sentence that names the operation whose `security` cannot be read; a test rules it out.
+pub fn access_rules(document: &OpenApi) -> Result<Arc<AccessRules>, String> {
+    AccessRules::from_document(document, openapi::BASE).map(Arc::new)
+}
+
+/// The API, its document and its docs, with everything around them.
+///
+/// # Errors
+/// When the document cannot be written as JSON; a test rules it out.
+pub fn router(state: AppState, document: &OpenApi) -> Result<Router, serde_json::Error> {
+    let (operations, _) = nouns().split_for_parts();
+
+    // A request meets these layers from the last to the first.
+    let operations = operations
+        // Innermost, behind the caller it belongs to: a kept answer is that caller's alone.
+        .layer(from_fn_with_state(state.clone(), idempotency))
+        // Before the body is read: whoever may not write need not be listened to.
+        .layer(from_fn_with_state(state.clone(), authenticate));
+    let everything = Router::new()
+        .nest(openapi::BASE, operations)
+        .merge(health::router())
+        .merge(openapi::router(document)?)
+        .fallback(async || Error::NoSuchRoute)
+        // Before anything acts on a request that two servers could read in two ways.
+        .layer(from_fn(well_formed))
+        // Around all that waits for something.
+        .layer(from_fn_with_state(state.clone(), time_limit))
+        // Around all that could panic; what observes must see the 500.
+        .layer(CatchPanicLayer::custom(panicked))
+        // Outermost: nothing happens unseen, and every problem gets the request's id.
+        .layer(from_fn(observe));
+    Ok(everything.with_state(state))
+}
+
+/// What the operator's listener serves: signs of life, and `metrics`, rendered at each request.
+pub fn operations_router(
+    state: AppState,
+    metrics: impl Fn() -> String + Clone + Send + Sync + 'static,
+) -> Router {
+    const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+    let metrics = async move || ([(axum::http::header::CONTENT_TYPE, TEXT)], metrics());
+    Router::new()
+        .merge(health::router())
+        .route("/metrics", get(metrics))
+        .fallback(async || Error::NoSuchRoute)
+        .layer(from_fn(observe))
+        .with_state(state)
+}
+
+/// Answers 503 in place of a handler that takes too long, and drops it.
+async fn time_limit(
+    State(RequestTimeout(limit)): State<RequestTimeout>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Error> {
+    tokio::time::timeout(limit, next.run(request))
+        .await
+        .map_err(|_| Error::TimedOut)
+}
+
+fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("of no known type");
+    Error::Internal(format!("a handler panicked: {text}").into()).into_response()
+}
+
+/// Takes the slashes off the end of a path of the API; `/docs/` and the like need theirs.
+pub fn without_trailing_slash(uri: &Uri) -> Option<Uri> {
+    let path = uri.path();
+    let trimmed = path.trim_end_matches('/');
+    if trimmed.len() == path.len() || !trimmed.starts_with(openapi::BASE) {
+        return None;
+    }
+    let target = match uri.query() {
+        Some(query) => format!("{trimmed}?{query}"),
+        None => trimmed.to_owned(),
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(target.parse().ok()?);
+    Uri::from_parts(parts).ok()
+}

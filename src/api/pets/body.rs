@@ -1,0 +1,251 @@
+//! Pets on the wire.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    api::{
+        error::Error,
+        fields::{Field, FieldType, Violations},
+    },
+    domain::{
+        id::PetId,
+        pet::{Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, Status, check_count},
+    },
+};
+
+/// A pet of the store.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Pet, example = json!({
+    "id": 1,
+    "category": {"id": 1, "name": "Dogs"},
+    "name": "Rex",
+    "photoUrls": ["https://example.com/rex.jpg"],
+    "tags": [{"id": 1, "name": "friendly"}],
+    "status": "available"
+}))]
+pub struct PetBody<'a> {
+    /// Identifier.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    /// What kind of pet it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    category: Option<CategoryBody<'a>>,
+    /// What it is called.
+    #[schema(min_length = 1, max_length = 255)]
+    name: &'a str,
+    /// Where its pictures are: absolute http or https URLs, or relative references.
+    #[schema(value_type = Vec<String>, format = "uri-reference", max_items = 100)]
+    photo_urls: Vec<&'a str>,
+    /// Words it can be found by.
+    #[schema(max_items = 100)]
+    tags: Vec<TagBody<'a>>,
+    /// Where in the shop's hands it is.
+    status: StatusBody,
+}
+
+/// A kind of pets.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Category, example = json!({"id": 1, "name": "Dogs"}))]
+pub struct CategoryBody<'a> {
+    /// Whatever number the client knows it by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<i64>,
+    /// Its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 255)]
+    name: Option<&'a str>,
+}
+
+/// A word that pets can be found by.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Tag, example = json!({"id": 1, "name": "friendly"}))]
+pub struct TagBody<'a> {
+    /// Whatever number the client knows it by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<i64>,
+    /// The word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 255)]
+    name: Option<&'a str>,
+}
+
+/// Where in the shop's hands a pet is.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = PetStatus, default = "available")]
+pub enum StatusBody {
+    /// For sale.
+    Available,
+    /// Ordered, not handed over yet.
+    Pending,
+    /// Gone to its new owner.
+    Sold,
+}
+
+impl From<Status> for StatusBody {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Available => Self::Available,
+            Status::Pending => Self::Pending,
+            Status::Sold => Self::Sold,
+        }
+    }
+}
+
+impl<'a> From<&'a Pet> for PetBody<'a> {
+    fn from(Pet { id, details, .. }: &'a Pet) -> Self {
+        Self {
+            id: id.get(),
+            category: details.category().map(|category| CategoryBody {
+                id: category.id(),
+                name: category.name(),
+            }),
+            name: details.name().as_str(),
+            photo_urls: details.photo_urls().iter().map(PhotoUrl::as_str).collect(),
+            tags: details
+                .tags()
+                .iter()
+                .map(|tag| TagBody {
+                    id: tag.id(),
+                    name: tag.name(),
+                })
+                .collect(),
+            status: details.status().into(),
+        }
+    }
+}
+
+impl PetBody<'_> {
+    /// Compact JSON.
+    pub fn to_json(&self) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec(self).map_err(|error| Error::Internal(error.into()))
+    }
+}
+
+/// A pet to add or to replace another. Fields that are not listed are ignored.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = NewPet, example = json!({
+    "category": {"id": 1, "name": "Dogs"},
+    "name": "Rex",
+    "photoUrls": ["https://example.com/rex.jpg"],
+    "tags": [{"id": 1, "name": "friendly"}],
+    "status": "available"
+}))]
+pub struct NewPetBody {
+    /// Identifier. POST: absent or 0 lets the server give one. PUT: required, the pet to replace.
+    #[serde(default)]
+    #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    id: Field<i64>,
+    /// What kind of pet it is.
+    #[serde(default)]
+    #[schema(value_type = CategoryBody<'static>, required = false, nullable)]
+    category: Field<LabelBody>,
+    /// What it is called.
+    #[serde(default)]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 255)]
+    name: Field<String>,
+    /// Where its pictures are: absolute http or https URLs, or relative references.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>, required = false, nullable, format = "uri-reference", max_items = 100)]
+    photo_urls: Field<Vec<Field<String>>>,
+    /// Words it can be found by.
+    #[serde(default)]
+    #[schema(value_type = Vec<TagBody<'static>>, required = false, nullable, max_items = 100)]
+    tags: Field<Vec<Field<LabelBody>>>,
+    /// Where in the shop's hands it is.
+    #[serde(default)]
+    #[schema(value_type = StatusBody, required = false, nullable)]
+    status: Field<String>,
+}
+
+/// A category or a tag that a client sends.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LabelBody {
+    id: Field<i64>,
+    name: Field<String>,
+}
+
+impl FieldType for LabelBody {
+    const EXPECTED: &'static str = "an object";
+}
+
+impl NewPetBody {
+    /// A body that was put together here, not read from a request.
+    pub fn from_json(json: serde_json::Value) -> Result<Self, Error> {
+        serde_json::from_value(json)
+            .map_err(|_| Error::one_violation("body", "must be a JSON object"))
+    }
+
+    /// The body of `POST /pet`.
+    pub fn into_new_pet(self) -> Result<NewPet, Error> {
+        let mut violations = Violations::default();
+        // Petstore's clients send 0 where they mean none.
+        let id = match self.id {
+            Field::Value(0) => None,
+            ref id => violations.optional("id", id.copied(), PetId::new),
+        };
+        let details = self.into_details(&mut violations);
+        violations.finish(details.map(|details| NewPet { id, details }))
+    }
+
+    /// The body of `PUT /pet`, which names the pet it replaces.
+    pub fn into_replacement(self) -> Result<(PetId, PetDetails), Error> {
+        let mut violations = Violations::default();
+        let id = violations.required("id", self.id.copied(), PetId::new);
+        let details = self.into_details(&mut violations);
+        violations.finish(id.zip(details))
+    }
+
+    fn into_details(self, violations: &mut Violations) -> Option<PetDetails> {
+        let category = match self.category {
+            Field::Absent => None,
+            category => label(violations, "category", category),
+        };
+        let name = violations.required("name", self.name, PetName::new);
+        let photo_urls = violations.array(
+            "photoUrls",
+            self.photo_urls,
+            check_count,
+            |violations, at, url| violations.required(at, url, PhotoUrl::new),
+        );
+        let tags = violations.array("tags", self.tags, check_count, |violations, at, tag| {
+            label(violations, &at, tag)
+        });
+        let status = violations.optional("status", self.status, |status| status.parse());
+        PetDetails::new(
+            name?,
+            category,
+            photo_urls,
+            tags,
+            status.unwrap_or_default(),
+        )
+        .map_err(|(field, reason)| violations.add(field, reason))
+        .ok()
+    }
+}
+
+fn label(violations: &mut Violations, at: &str, label: Field<LabelBody>) -> Option<Label> {
+    let LabelBody { id, name } = violations.required(at, label, Ok)?;
+    let id = violations.optional(format_args!("{at}.id"), id, Ok);
+    let name = violations.optional(format_args!("{at}.name"), name, Ok);
+    Label::new(id, name)
+        .map_err(|reason| violations.add(format!("{at}.name"), reason))
+        .ok()
+}
+
+/// What `DELETE` answers: Petstore's `ApiResponse`.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ApiResponse, example = json!({"code": 200, "type": "deleted", "message": "1"}))]
+pub struct ApiResponse {
+    /// The HTTP status.
+    pub code: u16,
+    /// What was done.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// To what.
+    pub message: String,
+}

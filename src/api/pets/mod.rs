@@ -1,0 +1,323 @@
+//! `/pet`: add, get, change and delete pets.
+
+mod body;
+mod find;
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use self::body::{ApiResponse, NewPetBody, PetBody};
+use super::{
+    conditional::{IfMatch, IfNoneMatch, etag},
+    error::Error,
+    extract::{Form, Json, MergePatch, Parameters, Path, Query},
+    middleware::idempotency::Idempotency,
+    state::{AppState, Links},
+};
+use crate::{
+    db::{self, Connection, Database},
+    domain::{
+        id::PetId,
+        merge_patch,
+        pet::{Pet, PetDetails, PetName, Status},
+    },
+};
+
+/// The operations on pets.
+pub fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(add, replace))
+        .routes(routes!(find::by_status))
+        .routes(routes!(find::by_tags))
+        .routes(routes!(get, patch, update_with_form, delete))
+}
+
+/// Add a pet
+///
+/// Without an `id` (or with 0) the server gives one that no pet has. An `id` that is in use is refused
+/// and nothing changes.
+#[utoipa::path(
+    post, path = "/pet", operation_id = "addPet", tag = "pet",
+    security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
+    request_body(content = NewPetBody, description = "The pet to add."),
+    responses(
+        (status = 201, description = "Added: the pet as it is stored.", body = PetBody<'static>,
+            headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."),
+                    ("Location" = String, description = "URL of the pet."))),
+        (status = 409, description = "The `id` is in use, or a request with this `Idempotency-Key` is being worked on."),
+    ),
+)]
+async fn add(
+    State(database): State<Database>,
+    State(links): State<Links>,
+    idempotency: Idempotency,
+    Json(body): Json<NewPetBody>,
+) -> Result<Response, Error> {
+    let new = body.into_new_pet()?;
+    let chosen = new.id;
+    let work = async |transaction: &mut Connection| {
+        let Some(pet) = db::pets::insert(transaction, new).await? else {
+            let id = chosen.map_or(0, PetId::get);
+            return Err(Error::Conflict(format!("pet {id} exists already")));
+        };
+        let mut response = pet_response(StatusCode::CREATED, &pet)?;
+        let location = links.url(&format!("/api/v3/pet/{}", pet.id));
+        let location =
+            HeaderValue::try_from(location).map_err(|error| Error::Internal(error.into()))?;
+        response.headers_mut().insert(header::LOCATION, location);
+        Ok(response)
+    };
+    idempotency.run(&database, work).await
+}
+
+/// Replace a pet
+///
+/// The whole pet is replaced: what the body leaves out takes its default.
+#[utoipa::path(
+    put, path = "/pet", operation_id = "updatePet", tag = "pet",
+    security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
+    params(("If-Match" = Option<String>, Header, description = "Replace only if the pet has one of these ETags.")),
+    request_body(content = NewPetBody, description = "The pet as it shall be; `id` is required."),
+    responses(
+        (status = 200, description = "Replaced: the pet as it is stored.", body = PetBody<'static>,
+            headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
+        (status = 404, description = "There is no such pet."),
+        (status = 412, description = "The pet has none of the ETags in `If-Match`; nothing changed."),
+    ),
+)]
+async fn replace(
+    State(database): State<Database>,
+    if_match: IfMatch,
+    Json(body): Json<NewPetBody>,
+) -> Result<Response, Error> {
+    let (id, details) = body.into_replacement()?;
+    let pool = database.pool();
+    match db::pets::replace(pool, id, details, if_match.versions()).await? {
+        Some(pet) => pet_response(StatusCode::OK, &pet),
+        None => Err(absent_or_changed(&database, id).await?),
+    }
+}
+
+/// Get a pet
+#[utoipa::path(
+    get, path = "/pet/{petId}", operation_id = "getPetById", tag = "pet",
+    security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
+    params(
+        ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
+        ("If-None-Match" = Option<String>, Header, description = "ETags that the client has: with one of them the pet is not sent again."),
+    ),
+    responses(
+        (status = 200, description = "The pet.", body = PetBody<'static>,
+            headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
+        (status = 304, description = "The client has this version already.",
+            headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
+        (status = 404, description = "There is no such pet."),
+    ),
+)]
+async fn get(
+    State(database): State<Database>,
+    Path(id): Path<PetId>,
+    if_none_match: IfNoneMatch,
+) -> Result<Response, Error> {
+    let pet = db::pets::find(database.pool(), id)
+        .await?
+        .ok_or_else(|| no_such_pet(id))?;
+    if if_none_match.has(pet.version) {
+        return Ok((
+            StatusCode::NOT_MODIFIED,
+            [(header::ETAG, etag(pet.version))],
+        )
+            .into_response());
+    }
+    pet_response(StatusCode::OK, &pet)
+}
+
+/// Change parts of a pet
+///
+/// JSON Merge Patch (RFC 7396): what the body names is changed, `null` takes it away, the rest stays.
+#[utoipa::path(
+    patch, path = "/pet/{petId}", operation_id = "patchPet", tag = "pet",
+    security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
+    params(
+        ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
+        ("If-Match" = Option<String>, Header, description = "Change only if the pet has one of these ETags."),
+    ),
+    request_body(
+        content((Object = "application/merge-patch+json", example = json!({"status": "sold"})),
+                (Object = "application/json", example = json!({"status": "sold"}))),
+        description = "Fields of the pet to change."),
+    responses(
+        (status = 200, description = "Changed: the pet as it is stored.", body = PetBody<'static>,
+            headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
+        (status = 404, description = "There is no such pet."),
+        (status = 412, description = "The pet has none of the ETags in `If-Match`; nothing changed."),
+    ),
+)]
+async fn patch(
+    State(database): State<Database>,
+    Path(id): Path<PetId>,
+    if_match: IfMatch,
+    MergePatch(patch): MergePatch,
+) -> Result<Response, Error> {
+    let mut transaction = database.begin().await?;
+    let response = change(&mut transaction, id, &if_match, |pet| {
+        let mut json = serde_json::to_value(PetBody::from(&pet))
+            .map_err(|error| Error::Internal(error.into()))?;
+        merge_patch::apply(&mut json, patch);
+        let (patched, details) = NewPetBody::from_json(json)?.into_replacement()?;
+        if patched != id {
+            return Err(Error::one_violation(
+                "id",
+                "must be the pet's own: it cannot change",
+            ));
+        }
+        Ok(details)
+    })
+    .await?;
+    Database::commit(transaction).await?;
+    Ok(response)
+}
+
+/// Change a pet's name or status
+///
+/// Petstore's form update: `name` and `status` as query parameters, as a form, or one each way.
+#[utoipa::path(
+    post, path = "/pet/{petId}", operation_id = "updatePetWithForm", tag = "pet",
+    security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
+    params(
+        ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
+        ("name" = Option<String>, Query, description = "New name.", min_length = 1, max_length = 255),
+        ("status" = Option<body::StatusBody>, Query, description = "New status."),
+        ("If-Match" = Option<String>, Header, description = "Change only if the pet has one of these ETags."),
+    ),
+    request_body(content = Option<FormUpdate>, content_type = "application/x-www-form-urlencoded"),
+    responses(
+        (status = 200, description = "Changed: the pet as it is stored.", body = PetBody<'static>,
+            headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
+        (status = 404, description = "There is no such pet."),
+        (status = 412, description = "The pet has none of the ETags in `If-Match`; nothing changed."),
+    ),
+)]
+async fn update_with_form(
+    State(database): State<Database>,
+    Path(id): Path<PetId>,
+    if_match: IfMatch,
+    idempotency: Idempotency,
+    Query(query): Query,
+    Form(form): Form,
+) -> Result<Response, Error> {
+    let given = |parameters: &Parameters| {
+        let name = parameters.optional("name", |name| PetName::new(name.to_owned()))?;
+        let status = parameters.optional("status", str::parse::<Status>)?;
+        Ok::<_, Error>((name, status))
+    };
+    let ((query_name, query_status), (form_name, form_status)) = (given(&query)?, given(&form)?);
+    let (name, status) = (form_name.or(query_name), form_status.or(query_status));
+    if name.is_none() && status.is_none() {
+        return Err(Error::one_violation("name", "or status is required"));
+    }
+    let work = async |transaction: &mut Connection| {
+        change(transaction, id, &if_match, |mut pet| {
+            if let Some(name) = name {
+                pet.details = pet.details.with_name(name);
+            }
+            if let Some(status) = status {
+                pet.details = pet.details.with_status(status);
+            }
+            Ok(pet.details)
+        })
+        .await
+    };
+    idempotency.run(&database, work).await
+}
+
+/// A form update.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "describes the form, which is read as parameters")]
+struct FormUpdate {
+    /// New name.
+    #[schema(min_length = 1, max_length = 255)]
+    name: Option<String>,
+    /// New status.
+    status: Option<body::StatusBody>,
+}
+
+/// Delete a pet
+#[utoipa::path(
+    delete, path = "/pet/{petId}", operation_id = "deletePet", tag = "pet",
+    security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
+    params(
+        ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
+        ("If-Match" = Option<String>, Header, description = "Delete only if the pet has one of these ETags."),
+    ),
+    responses(
+        (status = 200, description = "Deleted.", body = ApiResponse),
+        (status = 404, description = "There is no such pet."),
+        (status = 412, description = "The pet has none of the ETags in `If-Match`; nothing changed."),
+    ),
+)]
+async fn delete(
+    State(database): State<Database>,
+    Path(id): Path<PetId>,
+    if_match: IfMatch,
+) -> Result<Response, Error> {
+    if !db::pets::delete(database.pool(), id, if_match.versions()).await? {
+        return Err(absent_or_changed(&database, id).await?);
+    }
+    let body = serde_json::to_vec(&ApiResponse {
+        code: 200,
+        kind: "deleted",
+        message: id.to_string(),
+    });
+    let body = body.map_err(|error| Error::Internal(error.into()))?;
+    Ok(([(header::CONTENT_TYPE, JSON)], body).into_response())
+}
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// Locks a pet, asks `change` what it shall be, and stores that.
+async fn change(
+    transaction: &mut Connection,
+    id: PetId,
+    if_match: &IfMatch,
+    change: impl FnOnce(Pet) -> Result<PetDetails, Error>,
+) -> Result<Response, Error> {
+    let pet = db::pets::find_for_update(transaction, id)
+        .await?
+        .ok_or_else(|| no_such_pet(id))?;
+    if !if_match.admits(pet.version) {
+        return Err(Error::PreconditionFailed);
+    }
+    let details = change(pet)?;
+    let pet = db::pets::replace(transaction, id, details, None)
+        .await?
+        .ok_or_else(|| no_such_pet(id))?;
+    pet_response(StatusCode::OK, &pet)
+}
+
+/// Why a statement that names a pet and its expected versions met none.
+async fn absent_or_changed(database: &Database, id: PetId) -> Result<Error, Error> {
+    Ok(if db::pets::exists(database.pool(), id).await? {
+        Error::PreconditionFailed
+    } else {
+        no_such_pet(id)
+    })
+}
+
+fn no_such_pet(id: PetId) -> Error {
+    Error::NotFound(format!("pet {id}"))
+}
+
+fn pet_response(status: StatusCode, pet: &Pet) -> Result<Response, Error> {
+    let body = Body::from(PetBody::from(pet).to_json()?);
+    let headers = [
+        (header::CONTENT_TYPE, JSON),
+        (header::ETAG, etag(pet.version)),
+    ];
+    Ok((status, headers, body).into_response())
+}

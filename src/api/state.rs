@@ -1,0 +1,90 @@
+//! What handlers need, declared below them; `app` builds it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::extract::FromRef;
+use url::Url;
+
+use super::access::AccessRules;
+use crate::{auth::Authenticator, db::Database, domain::caller::Scopes};
+
+/// All of it. A handler asks for the parts it uses (`State<Database>`).
+#[derive(Clone, FromRef)]
+pub struct AppState {
+    /// PostgreSQL.
+    pub database: Database,
+    /// Who a credential stands for.
+    pub authenticator: Authenticator,
+    /// What each operation needs.
+    pub access: Arc<AccessRules>,
+    /// What a request without a credential may do.
+    pub anonymous: AnonymousScopes,
+    /// How much body is read, and for how long.
+    pub body_limits: BodyLimits,
+    /// The URLs that are handed out.
+    pub links: Links,
+    /// How long a request may take in all.
+    pub request_timeout: RequestTimeout,
+    /// Whether new requests are welcome.
+    pub readiness: Readiness,
+}
+
+/// The scopes of a request without a credential.
+#[derive(Debug, Clone, Copy)]
+pub struct AnonymousScopes(pub Scopes);
+
+/// How long a request may take until its answer begins.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestTimeout(pub Duration);
+
+/// Bounds of a JSON or form body.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimits {
+    /// In bytes.
+    pub max_size: u64,
+    /// Until all of it has arrived.
+    pub timeout: Duration,
+}
+
+/// Makes the URLs that the service hands out: below `server.public_url` where it is configured, else
+/// relative to the host that was asked (RFC 3986 §4.2).
+#[derive(Debug, Clone)]
+pub struct Links(Arc<str>);
+
+impl Links {
+    /// Links below `public_url`.
+    #[must_use]
+    pub fn new(public_url: Option<&Url>) -> Self {
+        let base = public_url.map_or("", Url::as_str).trim_end_matches('/');
+        Self(base.into())
+    }
+
+    /// The URL of a path of ours that begins with `/`.
+    #[must_use]
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.0)
+    }
+}
+
+/// Whether this process takes new requests; it stops to before it stops answering.
+#[derive(Debug, Clone, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// Says that the process is about to stop, to whoever asks `/readyz`.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is about to stop.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

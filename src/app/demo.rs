@@ -1,0 +1,68 @@
+//! The demo keys of a run on our own PostgreSQL, for a first look without setting anything up.
+//!
+//! Invariant: they do not have the form of our keys, so only a process that admits them lets them reach
+//! the database; their rows are inert everywhere else.
+
+use crate::{
+    auth::api_key::ApiKey,
+    db::{
+        self, Connection, Database,
+        credentials::{NewCredential, insert_api_key},
+    },
+    domain::{
+        caller::{CallerId, CallerName, Scope, Scopes},
+        plan::Plan,
+    },
+};
+
+/// Each demo key and its plan.
+pub const DEMO_KEYS: [(&str, Plan); 3] = [
+    ("special-key", Plan::Enterprise),
+    ("pro-key", Plan::Pro),
+    ("free-key", Plan::Free),
+];
+
+/// Stores the demo keys that are not stored yet, and gives them to be admitted.
+pub async fn store_keys(database: &Database) -> Result<Vec<ApiKey>, db::Error> {
+    let mut transaction = database.begin().await?;
+    let mut keys = Vec::new();
+    for (key, plan) in DEMO_KEYS {
+        let key = ApiKey::admit(key);
+        let scopes = match plan {
+            Plan::Enterprise => Scopes::all(),
+            Plan::Free | Plan::Pro => Scope::ALL
+                .into_iter()
+                .filter(|s| *s != Scope::Admin)
+                .collect(),
+        };
+        let name: CallerName = format!("demo-{plan}")
+            .parse()
+            .map_err(|reason| db::Error::Corrupt(format!("the name of a demo caller {reason}")))?;
+        if let Some(caller) = db::callers::insert(&mut *transaction, &name, plan, scopes).await? {
+            store(&mut transaction, caller, &key).await?;
+        }
+        keys.push(key);
+    }
+    Database::commit(transaction).await?;
+    Ok(keys)
+}
+
+/// Stores a key that may do all that its caller may, for ever.
+pub async fn store(
+    connection: &mut Connection,
+    caller: CallerId,
+    key: &ApiKey,
+) -> Result<(), db::Error> {
+    insert_api_key(
+        connection,
+        NewCredential {
+            caller,
+            hash: key.hash(),
+            hint: key.hint(),
+            scopes: None,
+            expires_at: None,
+        },
+    )
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,304 @@
+//! The composition root: builds every part, in order, and runs them until they are to stop.
+//!
+//! Building is apart from running, so that whoever builds knows the real addresses before the first
+//! request: tests bind port 0.
+
+mod demo;
+mod framing;
+mod server;
+mod wire;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use secrecy::ExposeSecret;
+use tokio::net::TcpListener;
+
+pub use self::demo::DEMO_KEYS;
+use self::server::Bounds;
+use crate::{
+    api::{
+        self,
+        state::{AnonymousScopes, AppState, BodyLimits, Links, Readiness, RequestTimeout},
+    },
+    auth::{Authenticator, api_key::ApiKey},
+    config::{self, Config},
+    db::{self, Database},
+    domain::{Invalid, caller::Scopes, plan::Plan},
+    local_postgres::{self, Durability, LocalPostgres, SearchPath},
+    shutdown::Shutdown,
+    telemetry,
+};
+
+/// Why the service did not start, or did not stop well. Each says what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address could not be bound.
+    #[error(
+        "cannot listen on {address} ({key}): {source}. Name another address, or port 0 for any free \
+         port: {variable}=127.0.0.1:0"
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Its key in the configuration.
+        key: &'static str,
+        /// The variable that overrides it.
+        variable: &'static str,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] config::Error),
+    /// The database cannot be reached or brought up to date.
+    #[error(
+        "{0}. Check database.url (DATABASE_URL), or leave it out to run a PostgreSQL of our own"
+    )]
+    Database(#[from] db::Error),
+    /// Our own PostgreSQL cannot run.
+    #[error(transparent)]
+    LocalPostgres(#[from] local_postgres::Error),
+    /// The bootstrap key is no good.
+    #[error("BOOTSTRAP_API_KEY {0}")]
+    BootstrapKey(Invalid),
+    /// Metrics cannot be kept.
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::Error),
+    /// The API contradicts itself; a test rules it out.
+    #[error("the API is built wrongly: {0}")]
+    Api(String),
+}
+
+/// The service, built and bound, not yet serving.
+pub struct App {
+    api: (TcpListener, SocketAddr, Router),
+    operations: (TcpListener, SocketAddr, Router),
+    bounds: Bounds,
+    state: AppState,
+    local_postgres: Option<LocalPostgres>,
+    demo_keys: bool,
+}
+
+impl App {
+    /// Builds everything: starts our own PostgreSQL if no other is named, brings the schema up to date,
+    /// binds both listeners.
+    ///
+    /// # Errors
+    /// [`Error`], saying what to do next.
+    pub async fn build(config: Config) -> Result<Self, Error> {
+        let (local_postgres, options) = match &config.database.url {
+            Some(url) => (None, db::parse_url(url)?),
+            None => {
+                let local = start_local_postgres(&config).await?;
+                let options = local.connect_options();
+                (Some(local), options)
+            }
+        };
+        let own = local_postgres.is_some();
+        db::migrations::apply(&options).await?;
+        let database = Database::new(options, &config.database);
+
+        let api = listen(&config, Listener::Api, own).await?;
+        let operations = listen(&config, Listener::Operations, own).await?;
+        // Everybody knows these keys: they are for this machine alone.
+        let demo_keys = own && api.1.ip().is_loopback();
+        let mut admitted = Vec::new();
+        if demo_keys {
+            admitted.extend(demo::store_keys(&database).await?);
+        }
+        if let Some(key) = &config.environment.bootstrap_api_key {
+            admitted.push(bootstrap(&database, key.expose_secret()).await?);
+        }
+
+        let links = Links::new(config.server.public_url.as_ref());
+        let document = api::document(&links);
+        let state = AppState {
+            authenticator: Authenticator::new(database.clone(), admitted),
+            access: api::access_rules(&document).map_err(Error::Api)?,
+            anonymous: AnonymousScopes(config.auth.anonymous_scopes),
+            body_limits: BodyLimits {
+                max_size: config.server.max_body_size.as_u64(),
+                timeout: config.server.body_timeout,
+            },
+            links,
+            request_timeout: RequestTimeout(config.server.request_timeout),
+            readiness: Readiness::default(),
+            database,
+        };
+        let router =
+            api::router(state.clone(), &document).map_err(|e| Error::Api(e.to_string()))?;
+        let operations_router = api::operations_router(state.clone(), metrics(&state.database)?);
+        Ok(Self {
+            api: (api.0, api.1, router),
+            operations: (operations.0, operations.1, operations_router),
+            bounds: Bounds {
+                header_timeout: config.server.header_timeout,
+                max_header_size: usize::try_from(config.server.max_header_size.as_u64())
+                    .unwrap_or(usize::MAX),
+                max_connections: config.server.max_connections,
+            },
+            state,
+            local_postgres,
+            demo_keys,
+        })
+    }
+
+    /// Where the API listens.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.api.1
+    }
+
+    /// Where metrics and health listen.
+    #[must_use]
+    pub const fn operations_addr(&self) -> SocketAddr {
+        self.operations.1
+    }
+
+    /// Whether [`DEMO_KEYS`] are good.
+    #[must_use]
+    pub const fn has_demo_keys(&self) -> bool {
+        self.demo_keys
+    }
+
+    /// Serves until `shutdown`: readiness fails first, then no connection is accepted, then requests in
+    /// flight end or are cut off, then everything else stops.
+    ///
+    /// # Errors
+    /// [`Error::LocalPostgres`] when our own PostgreSQL did not stop well.
+    pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
+        let database = self.state.database;
+        let readiness = self.state.readiness;
+        let sweeping = tokio::spawn(sweep_idempotency_keys(database.clone()));
+        let stopping = shutdown.clone();
+        tokio::spawn(async move {
+            stopping.soft().await;
+            readiness.stop();
+        });
+
+        // Whoever asks the operator's listener is told how it goes to the end.
+        let last = shutdown.later();
+        let (listener, _, router) = self.operations;
+        let operations = server::serve(listener, router, self.bounds, "operations", last.clone());
+        let operations = tokio::spawn(operations);
+        let (listener, _, router) = self.api;
+        server::serve(listener, router, self.bounds, "api", shutdown).await;
+        last.cut_off();
+        let _ = operations.await;
+        sweeping.abort();
+
+        // A statement that never ends must not keep us: PostgreSQL undoes what is not committed.
+        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, database.close()).await;
+        if let Some(local_postgres) = self.local_postgres {
+            local_postgres.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Starts the PostgreSQL of our own that the configuration describes.
+async fn start_local_postgres(config: &Config) -> Result<LocalPostgres, Error> {
+    let directory = &config.local_postgres.directory;
+    Ok(LocalPostgres::start(directory, &search_path(config), Durability::Durable).await?)
+}
+
+/// Where PostgreSQL's programs are looked for.
+#[must_use]
+pub fn search_path(config: &Config) -> SearchPath {
+    SearchPath {
+        bin_dir: config.environment.postgres_bin_dir.clone(),
+        path: config.environment.path.clone(),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Listener {
+    Api,
+    Operations,
+}
+
+/// Binds one of the listeners. On our own PostgreSQL, so for a first look, a default port that is taken
+/// is no reason not to start: another one does.
+async fn listen(
+    config: &Config,
+    listener: Listener,
+    own: bool,
+) -> Result<(TcpListener, SocketAddr), Error> {
+    let of = |config: &Config| match listener {
+        Listener::Api => config.server.listen,
+        Listener::Operations => config.operations.listen,
+    };
+    let (key, variable) = match listener {
+        Listener::Api => ("server.listen", "PET_INVENTORY__SERVER__LISTEN"),
+        Listener::Operations => ("operations.listen", "PET_INVENTORY__OPERATIONS__LISTEN"),
+    };
+    let address = of(config);
+    let failed = |source| Error::Listen {
+        address,
+        key,
+        variable,
+        source,
+    };
+    let bound = match TcpListener::bind(address).await {
+        Err(error)
+            if own
+                && error.kind() == io::ErrorKind::AddrInUse
+                && address == of(&Config::defaults()?) =>
+        {
+            tracing::warn!(%address, key, "taken by another program: listening on a free port instead");
+            TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
+        }
+        bound => bound,
+    };
+    let bound = bound.map_err(failed)?;
+    let address = bound.local_addr().map_err(failed)?;
+    Ok((bound, address))
+}
+
+/// Stores the first key of a database that has none, for a caller `bootstrap` who may do everything.
+async fn bootstrap(database: &Database, key: &str) -> Result<ApiKey, Error> {
+    const REASON: Invalid = Invalid::because("must be 16 to 256 visible ASCII characters");
+    if !(16..=256).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Error::BootstrapKey(REASON));
+    }
+    let key = ApiKey::admit(key);
+    let name = "bootstrap".parse().map_err(Error::BootstrapKey)?;
+    let mut transaction = database.begin().await?;
+    if !db::credentials::any(&mut *transaction).await?
+        && let Some(caller) =
+            db::callers::insert(&mut *transaction, &name, Plan::Enterprise, Scopes::all()).await?
+    {
+        demo::store(&mut transaction, caller, &key).await?;
+        tracing::info!("stored BOOTSTRAP_API_KEY as the first key, of caller bootstrap");
+    }
+    Database::commit(transaction).await?;
+    Ok(key)
+}
+
+/// Renders the metrics, those that are read off the pool included.
+fn metrics(database: &Database) -> Result<impl Fn() -> String + Clone + use<>, Error> {
+    let handle = Arc::new(telemetry::metrics()?);
+    let database = database.clone();
+    Ok(move || {
+        let (open, idle) = database.connections();
+        let used = f64::from(open) - idle as f64;
+        metrics::gauge!("database_connections", "state" => "idle").set(idle as f64);
+        metrics::gauge!("database_connections", "state" => "used").set(used.max(0.0));
+        handle.run_upkeep();
+        handle.render()
+    })
+}
+
+/// Forgets kept answers after their day.
+async fn sweep_idempotency_keys(database: Database) {
+    const EVERY: Duration = Duration::from_secs(600);
+    loop {
+        tokio::time::sleep(EVERY).await;
+        match db::idempotency::sweep(database.pool()).await {
+            Ok(0) => {}
+            Ok(swept) => tracing::debug!(swept, "forgot kept answers older than a day"),
+            Err(error) => tracing::warn!(%error, "could not forget old kept answers"),
+        }
+    }
+}

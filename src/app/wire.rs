@@ -1,0 +1,171 @@
+//! The wire between hyper's HTTP/1 parser and the socket: refuses a message whose length two servers
+//! could read in two ways, and gives hyper's own refusals a body.
+//!
+//! RFC 9112 §6.3 lets a server reject `Content-Length` beside `Transfer-Encoding`, the means of request
+//! smuggling; hyper drops the former before anybody sees it. And what hyper cannot parse it answers with
+//! an empty body, where our clients are promised a problem (RFC 9457). Both are mended here, on the
+//! bytes: nothing above can.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use axum::http::StatusCode;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::framing::{Framing, Verdict};
+use crate::api::{error::Problem, middleware::observe::random_id};
+
+/// A connection that hyper serves HTTP/1 on.
+pub struct Guarded<S> {
+    stream: S,
+    framing: Framing,
+    /// Whether the client's bytes are no longer passed on.
+    refused: bool,
+    /// What is written in place of hyper's refusal, and how much of it is.
+    refusal: Vec<u8>,
+    written: usize,
+}
+
+impl<S> Guarded<S> {
+    /// Guards a fresh connection.
+    pub fn new(stream: S) -> Self {
+        Self {
+            stream,
+            framing: Framing::default(),
+            refused: false,
+            refusal: Vec::new(),
+            written: 0,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.refused {
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if let Verdict::Ambiguous(at) = self.framing.feed(&buffer.filled()[before..]) {
+            // No parser takes a NUL there: hyper refuses the message as it refuses any broken one.
+            self.refused = true;
+            buffer.filled_mut()[before + at] = 0;
+            buffer.set_filled(before + at + 1);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Guarded<S> {
+    /// Writes what is left of a refusal.
+    fn poll_refusal(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.refusal.len() {
+            let rest = &self.refusal[self.written..];
+            match ready!(Pin::new(&mut self.stream).poll_write(context, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.written += written,
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_refusal(context))?;
+        if let Some(status) = refusal_by_hyper(bytes) {
+            self.refusal = refusal(status);
+            self.written = 0;
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut some = slices.iter().filter(|slice| !slice.is_empty());
+        if let (Some(only), None) = (some.next(), some.next()) {
+            return self.poll_write(context, only);
+        }
+        ready!(self.poll_refusal(context))?;
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refusal(context))?;
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refusal(context))?;
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The status of an answer that hyper made up by itself: a 4xx head of nothing but hyper's own three
+/// fields, and no body. Every answer of ours has an `X-Request-Id`.
+fn refusal_by_hyper(bytes: &[u8]) -> Option<StatusCode> {
+    const OWN: [&str; 3] = ["connection: close", "content-length: 0", "date: "];
+    if bytes.len() > 256 || !bytes.starts_with(b"HTTP/1.1 4") {
+        return None;
+    }
+    let head = std::str::from_utf8(bytes).ok()?.strip_suffix("\r\n\r\n")?;
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.get("HTTP/1.1 ".len()..)?.get(..3)?;
+    let all_own = lines.all(|line| OWN.iter().any(|own| line.starts_with(own)));
+    all_own.then(|| status.parse().ok()).flatten()
+}
+
+fn refusal(status: StatusCode) -> Vec<u8> {
+    let id = random_id();
+    let id = id.to_str().unwrap_or_default();
+    let body = Problem::of_status(status).to_json(id);
+    tracing::debug!(status = status.as_u16(), request_id = id, "not HTTP");
+    let mut answer = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: {}\r\nx-request-id: {id}\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n",
+        Problem::MEDIA_TYPE,
+        body.len(),
+    )
+    .into_bytes();
+    answer.extend(body);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_hypers_own_refusals_are_replaced() {
+        let own = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+        assert_eq!(refusal_by_hyper(own), Some(StatusCode::BAD_REQUEST));
+        for other in [
+            &b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"[..],
+            b"HTTP/1.1 404 Not Found\r\nx-request-id: 1\r\ncontent-length: 0\r\n\r\n",
+            b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n{}",
+            b"HTTP/1.1 4",
+            b"",
+        ] {
+            assert_eq!(refusal_by_hyper(other), None);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! `healthcheck`: asks the running service for a sign of life, from inside its container, which has no
+//! curl.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::Error;
+use crate::config::Config;
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Asks `/livez` of the address that the service is configured to listen on.
+pub async fn run(config: &Config) -> Result<(), Error> {
+    let mut address = config.server.listen;
+    if address.ip().is_unspecified() {
+        // Listening everywhere includes here.
+        let here = if address.is_ipv4() {
+            [127, 0, 0, 1].into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
+        };
+        address.set_ip(here);
+    }
+    let status = tokio::time::timeout(TIMEOUT, ask(address))
+        .await
+        .map_err(|_| format!("http://{address}/livez did not answer in time"))?
+        .map_err(|error| format!("http://{address}/livez: {error}"))?;
+    if !status.starts_with("HTTP/1.1 200") {
+        return Err(format!("http://{address}/livez answered {status}").into());
+    }
+    println!("ok");
+    Ok(())
+}
+
+/// The status line of the answer.
+async fn ask(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET /livez HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer.lines().next().unwrap_or_default().to_owned())
+}

@@ -1,0 +1,44 @@
+//! `migrate`: the schema, brought up to date or only checked.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{Error, session::Session};
+use crate::{config::Config, db};
+
+/// Bring the database's schema up to date.
+#[derive(Debug, Args)]
+pub struct Migrate {
+    /// Change nothing; list what is missing and exit with 1 if anything is.
+    #[arg(long)]
+    check: bool,
+}
+
+impl Migrate {
+    /// Runs the command.
+    pub async fn run(self, config: &Config) -> Result<ExitCode, Error> {
+        let session = Session::open(config).await?;
+        let result = self.migrate(session.options()).await;
+        session.close().await?;
+        result
+    }
+
+    async fn migrate(&self, options: &db::ConnectOptions) -> Result<ExitCode, Error> {
+        let pending = db::migrations::pending(options).await?;
+        if !self.check {
+            db::migrations::apply(options).await?;
+        }
+        let verb = if self.check { "missing" } else { "applied" };
+        for migration in &pending {
+            println!("{verb} {:04} {}", migration.version, migration.description);
+        }
+        if pending.is_empty() {
+            println!("the schema is up to date");
+        } else if self.check {
+            eprintln!("apply what is missing with: pet-inventory migrate");
+            return Ok(ExitCode::FAILURE);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,96 @@
+//! The command line: arguments, dispatch, and what a person reads.
+//!
+//! Invariant: stdout holds what a command was asked for and nothing else, so that it can be piped; log
+//! lines and errors go to stderr.
+
+mod callers;
+mod healthcheck;
+mod keys;
+mod migrate;
+mod serve;
+mod session;
+mod table;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+use crate::{
+    api::{self, state::Links},
+    config::Config,
+    telemetry,
+};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Keeps a store's pets: a REST API under /api/v3, on PostgreSQL.
+///
+/// Without arguments it serves. Without DATABASE_URL it runs a PostgreSQL of its own in ./data, with demo
+/// keys, for a first look and for development.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    /// A TOML file over the defaults; the environment (PET_INVENTORY__SECTION__KEY) is over both.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pet-inventory
+      Serve on 127.0.0.1:8080 with a PostgreSQL of our own.
+  DATABASE_URL=postgres://user:password@host/database pet-inventory serve
+      Serve on a PostgreSQL of yours.
+  pet-inventory keys create --caller acme --plan pro
+      Make an API key; works beside a running server and without one.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the API until Ctrl-C or SIGTERM.
+    Serve,
+    /// Bring the database's schema up to date; serving does so too.
+    Migrate(migrate::Migrate),
+    /// Print the OpenAPI 3.1 document.
+    Openapi,
+    /// Make, list and revoke API keys.
+    #[command(subcommand)]
+    Keys(keys::Keys),
+    /// List callers and put them on plans.
+    #[command(subcommand)]
+    Callers(callers::Callers),
+    /// Ask the running service for a sign of life; for a container's HEALTHCHECK.
+    Healthcheck,
+}
+
+/// Does what the command line says.
+pub async fn run() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.run().await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Cli {
+    async fn run(self) -> Result<ExitCode, Error> {
+        let config = Config::load(self.config.as_deref())?;
+        telemetry::log(&config.telemetry)?;
+        match self.command.unwrap_or(Command::Serve) {
+            Command::Serve => serve::run(config).await?,
+            Command::Migrate(command) => return command.run(&config).await,
+            Command::Openapi => {
+                let links = Links::new(config.server.public_url.as_ref());
+                println!("{}", serde_json::to_string_pretty(&api::document(&links))?);
+            }
+            Command::Keys(command) => command.run(&config).await?,
+            Command::Callers(command) => command.run(&config).await?,
+            Command::Healthcheck => healthcheck::run(&config).await?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

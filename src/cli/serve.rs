@@ -1,0 +1,54 @@
+//! `serve`: the service, and what its user wants to know first.
+
+use super::Error;
+use crate::{
+    app::{App, DEMO_KEYS},
+    config::Config,
+    shutdown::Shutdown,
+};
+
+/// Serves until a signal.
+pub async fn run(config: Config) -> Result<(), Error> {
+    let shutdown = Shutdown::on_signals(config.server.shutdown_grace)?;
+    let database = match &config.database.url {
+        Some(_) => "PostgreSQL at database.url".to_owned(),
+        None => format!(
+            "PostgreSQL of our own in {}",
+            config.local_postgres.directory.display()
+        ),
+    };
+    let app = tokio::select! {
+        app = App::build(config) => app?,
+        // Whatever was started stops when it is dropped.
+        () = shutdown.soft() => return Ok(()),
+    };
+    println!("{}", greeting(&app, &database));
+    app.run(shutdown).await?;
+    Ok(())
+}
+
+fn greeting(app: &App, database: &str) -> String {
+    let api = format!("http://{}", app.local_addr());
+    let mut text = format!(
+        "pet-inventory {version} is ready\n\
+         \x20 API        {api}/api/v3\n\
+         \x20 Docs       {api}/docs\n\
+         \x20 Metrics    http://{operations}/metrics\n\
+         \x20 Data       {database}",
+        version = env!("CARGO_PKG_VERSION"),
+        operations = app.operations_addr(),
+    );
+    if app.has_demo_keys() {
+        let keys = DEMO_KEYS
+            .map(|(key, plan)| format!("{key} ({plan})"))
+            .join(", ");
+        let [(key, _), ..] = DEMO_KEYS;
+        text += &format!(
+            "\n  Demo keys  {keys}\n\
+             \x20 Try        curl -H 'api_key: {key}' '{api}/api/v3/pet/findByStatus?status=available'"
+        );
+    } else {
+        text += "\n  Keys       pet-inventory keys create --caller NAME --plan free|pro|enterprise";
+    }
+    text
+}

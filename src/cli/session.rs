@@ -1,0 +1,70 @@
+//! What a command needs of the database: the configured one, or our own, joined or started for the
+//! moment.
+
+use super::Error;
+use crate::{
+    app::search_path,
+    config::Config,
+    db::{self, Database},
+    local_postgres::{self, Joined},
+};
+
+/// A database in reach for the length of a command.
+pub struct Session {
+    options: db::ConnectOptions,
+    local: Option<Joined>,
+}
+
+impl Session {
+    /// Reaches the database that the configuration names, else the one of our own in its folder.
+    pub async fn open(config: &Config) -> Result<Self, Error> {
+        if let Some(url) = &config.database.url {
+            return Ok(Self {
+                options: db::parse_url(url)?,
+                local: None,
+            });
+        }
+        let directory = &config.local_postgres.directory;
+        let local = local_postgres::join_or_start(directory, &search_path(config)).await?;
+        Ok(Self {
+            options: local.connect_options(),
+            local: Some(local),
+        })
+    }
+
+    /// How to reach it.
+    pub const fn options(&self) -> &db::ConnectOptions {
+        &self.options
+    }
+
+    /// Reaches it with an up-to-date schema.
+    pub async fn database(&self, config: &Config) -> Result<Database, Error> {
+        db::migrations::apply(&self.options).await?;
+        Ok(Database::new(self.options.clone(), &config.database))
+    }
+
+    /// Stops what was started for the moment.
+    pub async fn close(self) -> Result<(), Error> {
+        if let Some(local) = self.local {
+            local.stop().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs `work` on the configured database, and leaves nothing behind whatever becomes of it.
+pub async fn with_database<T>(
+    config: &Config,
+    work: impl AsyncFnOnce(&Database) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let session = Session::open(config).await?;
+    let result = async {
+        let database = session.database(config).await?;
+        let result = work(&database).await;
+        database.close().await;
+        result
+    }
+    .await;
+    session.close().await?;
+    result
+}

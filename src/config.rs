@@ -1,0 +1,469 @@
+//! Configuration: plain data, loaded once and checked before anything starts.
+//!
+//! Three layers, each over the one before: `config/default.toml` (compiled in), the file named by
+//! `--config`, the environment (`PET_INVENTORY__SECTION__KEY`, and the names other programs know:
+//! `DATABASE_URL`, `BOOTSTRAP_API_KEY`). Unknown keys and bad values are errors that name the key.
+//! Invariant: a [`Config`] in hand is valid, and printing it shows no secret. Nothing else in the
+//! crate reads the environment.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytesize::ByteSize;
+use config::{Environment, File, FileFormat};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer, de};
+use url::Url;
+
+use crate::domain::{
+    caller::{Scope, Scopes},
+    plan::Plan,
+};
+
+/// The compiled-in defaults: every key, each with its comment.
+const DEFAULTS: &str = include_str!("../config/default.toml");
+const PREFIX: &str = "PET_INVENTORY";
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A layer could not be read, holds an unknown key, or a value of the wrong type.
+    #[error("configuration: {0}")]
+    Load(#[from] config::ConfigError),
+    /// A value is of the right type and still makes no sense.
+    #[error("configuration: {key} {reason}")]
+    Value {
+        /// The key, as `section.key`.
+        key: &'static str,
+        /// What is wrong with its value.
+        reason: &'static str,
+    },
+}
+
+/// The whole configuration. `config/default.toml` says what each key does.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The API's listener and its bounds.
+    pub server: Server,
+    /// The operator's listener.
+    pub operations: Operations,
+    /// The way to PostgreSQL.
+    pub database: Database,
+    /// The PostgreSQL of a run without a database URL.
+    pub local_postgres: LocalPostgres,
+    /// What each plan may use.
+    pub plans: Plans,
+    /// Who gets in.
+    pub auth: Auth,
+    /// What the process says of itself.
+    pub telemetry: Telemetry,
+    /// What the environment alone can say.
+    #[serde(skip)]
+    pub environment: FromEnvironment,
+}
+
+/// `[server]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Server {
+    pub listen: SocketAddr,
+    pub public_url: Option<Url>,
+    #[serde(with = "humantime_serde")]
+    pub header_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub body_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub request_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub shutdown_grace: Duration,
+    pub max_connections: usize,
+    pub max_header_size: ByteSize,
+    pub max_body_size: ByteSize,
+}
+
+/// `[operations]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Operations {
+    pub listen: SocketAddr,
+}
+
+/// `[database]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Database {
+    pub url: Option<SecretString>,
+    pub max_connections: u32,
+    #[serde(with = "humantime_serde")]
+    pub acquire_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub query_timeout: Duration,
+}
+
+/// `[local_postgres]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct LocalPostgres {
+    pub directory: PathBuf,
+}
+
+/// `[plans]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Plans {
+    pub free: PlanLimits,
+    pub pro: PlanLimits,
+    pub enterprise: PlanLimits,
+}
+
+impl Plans {
+    /// What a plan may use.
+    #[must_use]
+    pub const fn limits(&self, plan: Plan) -> &PlanLimits {
+        match plan {
+            Plan::Free => &self.free,
+            Plan::Pro => &self.pro,
+            Plan::Enterprise => &self.enterprise,
+        }
+    }
+}
+
+/// `[plans.*]`: requests; `None` is "unlimited".
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanLimits {
+    /// Requests admitted in any 60 s.
+    #[serde(deserialize_with = "limit")]
+    pub per_minute: Option<u32>,
+    /// Requests admitted in a UTC day.
+    #[serde(deserialize_with = "limit")]
+    pub per_day: Option<u32>,
+}
+
+/// `[auth]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Auth {
+    #[serde(deserialize_with = "scopes")]
+    pub anonymous_scopes: Scopes,
+}
+
+/// `[telemetry]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Telemetry {
+    pub log: String,
+    pub format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Human on a terminal, JSON elsewhere.
+    Auto,
+    /// A readable line each.
+    Human,
+    /// A JSON object each.
+    Json,
+}
+
+/// What only the environment says, under names that are not ours to choose.
+#[derive(Debug, Clone, Default)]
+pub struct FromEnvironment {
+    /// `BOOTSTRAP_API_KEY`: the first API key of an empty database.
+    pub bootstrap_api_key: Option<SecretString>,
+    /// `POSTGRES_BIN_DIR`: where `initdb` and `postgres` are.
+    pub postgres_bin_dir: Option<PathBuf>,
+    /// `PATH`: where they are looked for next.
+    pub path: Option<OsString>,
+}
+
+impl Config {
+    /// Loads the defaults, `file` if there is one, and the process's environment.
+    ///
+    /// # Errors
+    /// [`Error`], naming the key and the file or variable it came from.
+    pub fn load(file: Option<&Path>) -> Result<Self, Error> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "this is the one place that reads the environment"
+        )]
+        let variables = std::env::vars_os();
+        Self::from_layers(file, variables)
+    }
+
+    /// Like [`Config::load`], with the environment as an argument.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn from_layers(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Error> {
+        let os: HashMap<OsString, OsString> = environment.into_iter().collect();
+        let text = |name: &str| os.get(name.as_ref() as &std::ffi::OsStr)?.to_str();
+        let mut ours: HashMap<String, String> = os
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_str()?.into(), value.to_str()?.into())))
+            .collect();
+        if let Some(url) = text("DATABASE_URL").filter(|url| !url.is_empty()) {
+            ours.entry("PET_INVENTORY__DATABASE__URL".into())
+                .or_insert_with(|| url.to_owned());
+        }
+
+        let mut layers =
+            config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
+        if let Some(file) = file {
+            layers = layers.add_source(File::from(file).format(FileFormat::Toml));
+        }
+        let mut config: Self = layers
+            .add_source(
+                Environment::with_prefix(PREFIX)
+                    .prefix_separator("__")
+                    .separator("__")
+                    .source(Some(ours)),
+            )
+            .build()?
+            .try_deserialize()?;
+        config.environment = FromEnvironment {
+            bootstrap_api_key: text("BOOTSTRAP_API_KEY")
+                .filter(|key| !key.is_empty())
+                .map(SecretString::from),
+            postgres_bin_dir: os
+                .get("POSTGRES_BIN_DIR".as_ref() as &std::ffi::OsStr)
+                .map(PathBuf::from),
+            path: os.get("PATH".as_ref() as &std::ffi::OsStr).cloned(),
+        };
+        config.validate()?;
+        Ok(config)
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let Self {
+            server, database, ..
+        } = self;
+        let positive: [(&'static str, bool); 9] = [
+            ("server.header_timeout", server.header_timeout.is_zero()),
+            ("server.body_timeout", server.body_timeout.is_zero()),
+            ("server.request_timeout", server.request_timeout.is_zero()),
+            ("server.max_connections", server.max_connections == 0),
+            ("server.max_body_size", server.max_body_size.0 == 0),
+            ("database.max_connections", database.max_connections == 0),
+            (
+                "database.acquire_timeout",
+                database.acquire_timeout.is_zero(),
+            ),
+            ("database.query_timeout", database.query_timeout.is_zero()),
+            (
+                "database.url",
+                database
+                    .url
+                    .as_ref()
+                    .is_some_and(|url| url.expose_secret().is_empty()),
+            ),
+        ];
+        let refuse = |key, reason| Err(Error::Value { key, reason });
+        if let Some((key, _)) = positive.into_iter().find(|(_, zero)| *zero) {
+            return refuse(key, "must not be empty or zero");
+        }
+        if !(8 << 10..=1 << 20).contains(&server.max_header_size.0) {
+            return refuse("server.max_header_size", "must be from 8KiB to 1MiB");
+        }
+        if let Some(url) = &server.public_url
+            && (!matches!(url.scheme(), "http" | "https")
+                || url.query().is_some()
+                || url.fragment().is_some())
+        {
+            return refuse(
+                "server.public_url",
+                "must be an http or https URL without query or fragment",
+            );
+        }
+        if self.auth.anonymous_scopes.contains(Scope::Admin) {
+            return refuse(
+                "auth.anonymous_scopes",
+                "must not hold admin: that would give everything to everybody",
+            );
+        }
+        Ok(())
+    }
+
+    /// The defaults alone, as `config/default.toml` has them.
+    ///
+    /// # Errors
+    /// [`Error`] when that file itself is wrong, which a test rules out.
+    pub fn defaults() -> Result<Self, Error> {
+        Self::from_layers(None, [])
+    }
+}
+
+/// A number of requests, from 1, or the word "unlimited".
+fn limit<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
+    const EXPECTED: &str = "a number of requests from 1, or \"unlimited\"";
+    match String::deserialize(value)?.as_str() {
+        "unlimited" => Ok(None),
+        number => match number.parse() {
+            Ok(0) | Err(_) => Err(de::Error::invalid_value(
+                de::Unexpected::Str(number),
+                &EXPECTED,
+            )),
+            Ok(number) => Ok(Some(number)),
+        },
+    }
+}
+
+/// A list of scopes; from the environment, which has no lists, separated by commas or spaces.
+fn scopes<'de, D: Deserializer<'de>>(value: D) -> Result<Scopes, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMany {
+        One(String),
+        Many(Vec<String>),
+    }
+    let names = match OneOrMany::deserialize(value)? {
+        OneOrMany::One(names) => vec![names],
+        OneOrMany::Many(names) => names,
+    };
+    names
+        .iter()
+        .flat_map(|names| names.split([',', ' ']))
+        .filter(|name| !name.is_empty())
+        .map(|name| name.parse::<Scope>().map_err(de::Error::custom))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{error::Error as _, io::Write};
+
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Result<Config, Error> {
+        Config::from_layers(None, variables.iter().map(|(k, v)| (k.into(), v.into())))
+    }
+
+    #[test]
+    fn the_defaults_stand() {
+        let config = Config::defaults().expect("config/default.toml is valid");
+        assert_eq!(config.server.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.operations.listen.to_string(), "127.0.0.1:9090");
+        assert_eq!(config.server.max_header_size.0, 16 * 1024);
+        assert_eq!(config.plans.limits(Plan::Free).per_minute, Some(60));
+        assert_eq!(config.plans.limits(Plan::Pro).per_day, Some(50_000));
+        assert_eq!(config.plans.limits(Plan::Enterprise).per_minute, None);
+        assert!(config.database.url.is_none());
+    }
+
+    #[test]
+    fn the_environment_is_over_the_file_and_the_file_over_the_defaults() {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(
+            b"[server]\nlisten = \"127.0.0.1:1\"\n[operations]\nlisten = \"127.0.0.1:2\"\n",
+        )
+        .expect("write");
+        let config = Config::from_layers(
+            Some(file.path()),
+            [
+                ("PET_INVENTORY__SERVER__LISTEN".into(), "127.0.0.1:3".into()),
+                (
+                    "PET_INVENTORY__PLANS__FREE__PER_MINUTE".into(),
+                    "unlimited".into(),
+                ),
+                (
+                    "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES".into(),
+                    "read:pets,read:orders".into(),
+                ),
+                ("DATABASE_URL".into(), "postgres://secret@host/db".into()),
+            ],
+        )
+        .expect("valid");
+        assert_eq!(config.server.listen.port(), 3);
+        assert_eq!(config.operations.listen.port(), 2);
+        assert_eq!(config.plans.free.per_minute, None);
+        assert!(config.auth.anonymous_scopes.contains(Scope::ReadPets));
+        assert!(config.database.url.is_some());
+        assert!(
+            !format!("{config:?}").contains("secret@"),
+            "a secret can be printed"
+        );
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        for (name, value, key) in [
+            ("PET_INVENTORY__SERVER__LISTNE", "127.0.0.1:1", "listne"),
+            ("PET_INVENTORY__SERVER__LISTEN", "nowhere", "server.listen"),
+            (
+                "PET_INVENTORY__SERVER__REQUEST_TIMEOUT",
+                "soon",
+                "server.request_timeout",
+            ),
+            (
+                "PET_INVENTORY__SERVER__REQUEST_TIMEOUT",
+                "0s",
+                "server.request_timeout",
+            ),
+            (
+                "PET_INVENTORY__DATABASE__MAX_CONNECTIONS",
+                "many",
+                "database.max_connections",
+            ),
+            (
+                "PET_INVENTORY__PLANS__FREE__PER_DAY",
+                "0",
+                "plans.free.per_day",
+            ),
+            (
+                "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES",
+                "root",
+                "auth.anonymous_scopes",
+            ),
+            (
+                "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES",
+                "admin",
+                "auth.anonymous_scopes",
+            ),
+            (
+                "PET_INVENTORY__SERVER__PUBLIC_URL",
+                "ftp://x",
+                "server.public_url",
+            ),
+            ("PET_INVENTORY__NOSUCH__KEY", "1", "nosuch"),
+        ] {
+            let error = with(&[(name, value)]).expect_err(name);
+            let text = format!("{error} {:?}", error.source().map(ToString::to_string));
+            assert!(text.contains(key), "{name}={value}: {text}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(b"[server]\nlisten = 5\n").expect("write");
+        let error = Config::from_layers(Some(file.path()), []).expect_err("not an address");
+        let text = error.to_string();
+        let name = file
+            .path()
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name");
+        assert!(
+            text.contains("server.listen") && text.contains(name),
+            "{text}"
+        );
+    }
+}

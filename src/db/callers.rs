@@ -1,0 +1,124 @@
+//! Callers in PostgreSQL.
+
+use sqlx::{FromRow, PgExecutor};
+
+use super::{Error, bounded, codec};
+use crate::domain::{
+    caller::{CallerId, CallerName, Scopes},
+    plan::Plan,
+};
+
+/// A caller as the operator sees it.
+#[derive(Debug, Clone)]
+pub struct CallerRecord {
+    /// Identity.
+    pub id: CallerId,
+    /// Name.
+    pub name: String,
+    /// Plan.
+    pub plan: Plan,
+    /// What it may do.
+    pub scopes: Scopes,
+    /// How many of its credentials are neither revoked nor expired.
+    pub live_credentials: i64,
+}
+
+#[derive(FromRow)]
+struct Row {
+    id: i64,
+    name: String,
+    plan: String,
+    scopes: Vec<String>,
+    live_credentials: i64,
+}
+
+impl TryFrom<Row> for CallerRecord {
+    type Error = Error;
+
+    fn try_from(row: Row) -> Result<Self, Error> {
+        Ok(Self {
+            id: CallerId(row.id),
+            plan: codec::plan(&row.plan)?,
+            scopes: codec::scopes(&row.scopes),
+            name: row.name,
+            live_credentials: row.live_credentials,
+        })
+    }
+}
+
+/// Makes a caller. `None`: there is one of that name.
+pub async fn insert(
+    executor: impl PgExecutor<'_>,
+    name: &CallerName,
+    plan: Plan,
+    scopes: Scopes,
+) -> Result<Option<CallerId>, Error> {
+    let id = bounded(
+        sqlx::query_scalar(
+            "insert into callers (name, plan, scopes) values ($1, $2, $3)
+             on conflict (name) do nothing
+             returning id",
+        )
+        .bind(name.as_str())
+        .bind(plan.as_str())
+        .bind(codec::scope_names(scopes))
+        .fetch_optional(executor),
+    )
+    .await?;
+    Ok(id.map(CallerId))
+}
+
+/// The caller of that name.
+pub async fn find(
+    executor: impl PgExecutor<'_>,
+    name: &CallerName,
+) -> Result<Option<CallerRecord>, Error> {
+    bounded(
+        sqlx::query_as::<_, Row>(
+            "select id, name, plan, scopes,
+                    (select count(*) from credentials c
+                     where c.caller_id = callers.id and c.revoked_at is null
+                       and (c.expires_at is null or c.expires_at > now())) as live_credentials
+             from callers where name = $1",
+        )
+        .bind(name.as_str())
+        .fetch_optional(executor),
+    )
+    .await?
+    .map(CallerRecord::try_from)
+    .transpose()
+}
+
+/// Every caller, by name.
+pub async fn list(executor: impl PgExecutor<'_>) -> Result<Vec<CallerRecord>, Error> {
+    bounded(
+        sqlx::query_as::<_, Row>(
+            "select id, name, plan, scopes,
+                    (select count(*) from credentials c
+                     where c.caller_id = callers.id and c.revoked_at is null
+                       and (c.expires_at is null or c.expires_at > now())) as live_credentials
+             from callers order by name",
+        )
+        .fetch_all(executor),
+    )
+    .await?
+    .into_iter()
+    .map(CallerRecord::try_from)
+    .collect()
+}
+
+/// Puts a caller on a plan. `false`: there is none of that name.
+pub async fn set_plan(
+    executor: impl PgExecutor<'_>,
+    name: &CallerName,
+    plan: Plan,
+) -> Result<bool, Error> {
+    let done = bounded(
+        sqlx::query("update callers set plan = $2 where name = $1")
+            .bind(name.as_str())
+            .bind(plan.as_str())
+            .execute(executor),
+    )
+    .await?;
+    Ok(done.rows_affected() == 1)
+}

@@ -1,0 +1,93 @@
+//! First answers to requests with an `Idempotency-Key`, kept to be given again.
+
+use serde_json::Value;
+use sqlx::{PgExecutor, types::Json};
+
+use super::{Connection, Error, bounded};
+
+/// Claims a key until the transaction ends. `false`: another transaction holds it right now.
+///
+/// An advisory lock, so that the second of two requests is told at once rather than made to wait. Two
+/// keys that share a lock's number merely take turns.
+pub async fn claim(transaction: &mut Connection, caller: &str, key: &str) -> Result<bool, Error> {
+    bounded(
+        sqlx::query_scalar(
+            "select pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || $2, 0))",
+        )
+        .bind(caller)
+        .bind(key)
+        .fetch_one(transaction),
+    )
+    .await
+}
+
+/// An answer that was kept.
+#[derive(Debug)]
+pub struct Kept {
+    /// SHA-256 of the request it answered.
+    pub fingerprint: Vec<u8>,
+    /// The answer, as the room above wrote it.
+    pub answer: Value,
+}
+
+/// The answer kept under a key for less than a day.
+pub async fn find(
+    executor: impl PgExecutor<'_>,
+    caller: &str,
+    key: &str,
+) -> Result<Option<Kept>, Error> {
+    let row: Option<(Vec<u8>, Value)> = bounded(
+        sqlx::query_as(
+            "select fingerprint, answer from idempotency_keys
+             where caller = $1 and key = $2 and created_at > now() - interval '24 hours'",
+        )
+        .bind(caller)
+        .bind(key)
+        .fetch_optional(executor),
+    )
+    .await?;
+    Ok(row.map(|(fingerprint, answer)| Kept {
+        fingerprint,
+        answer,
+    }))
+}
+
+/// Keeps an answer, over one older than a day.
+pub async fn keep(
+    executor: impl PgExecutor<'_>,
+    caller: &str,
+    key: &str,
+    kept: &Kept,
+) -> Result<(), Error> {
+    bounded(
+        sqlx::query(
+            "insert into idempotency_keys (caller, key, fingerprint, answer) values ($1, $2, $3, $4)
+             on conflict (caller, key) do update
+             set fingerprint = excluded.fingerprint, answer = excluded.answer, created_at = now()",
+        )
+        .bind(caller)
+        .bind(key)
+        .bind(&kept.fingerprint)
+        .bind(Json(&kept.answer))
+        .execute(executor),
+    )
+    .await?;
+    Ok(())
+}
+
+/// Sweeps up to 1,000 answers older than a day; gives how many there were.
+pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+    let done = bounded(
+        sqlx::query(
+            "delete from idempotency_keys
+             where ctid = any (array(
+                 select ctid from idempotency_keys
+                 where created_at <= now() - interval '24 hours'
+                 limit 1000
+             ))",
+        )
+        .execute(executor),
+    )
+    .await?;
+    Ok(done.rows_affected())
+}

@@ -1,0 +1,92 @@
+//! The schema, brought up to date. Invariant: whatever number of replicas start together, each
+//! migration is applied once.
+
+use std::{sync::LazyLock, time::Duration};
+
+use sqlx::{Connection as _, PgConnection, migrate::Migrate, migrate::Migrator};
+
+use super::{ConnectOptions, Error};
+
+/// The files of `migrations/`, compiled in.
+///
+/// Locking is ours ([`apply`]): sqlx's waits inside PostgreSQL, where a waiting replica's open
+/// snapshot and another's `create index concurrently` wait for each other.
+///
+/// Migrations that this binary does not know are none of its business: a replica of the release before
+/// may restart beside one of the next.
+static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
+    let mut migrator = sqlx::migrate!();
+    migrator.set_locking(false).set_ignore_missing(true);
+    migrator
+});
+
+/// Any number, as long as it is always the same and nobody else's.
+const LOCK: i64 = 0x7065_7473_6d69_6772;
+
+/// How often a replica asks whether another has finished.
+const LOCK_RETRY: Duration = Duration::from_millis(50);
+
+/// A migration, for a person to read.
+#[derive(Debug, Clone)]
+pub struct Pending {
+    /// The number its file begins with.
+    pub version: i64,
+    /// The rest of the file's name.
+    pub description: String,
+}
+
+/// Applies what is missing. Waits while another process does the same.
+///
+/// # Errors
+/// [`Error::Migrate`] when a migration fails, or one that was applied is not the one compiled in.
+pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
+    let mut connection = PgConnection::connect_with(options).await?;
+    if !pending_on(&mut connection).await?.is_empty() {
+        while !try_lock(&mut connection).await? {
+            tokio::time::sleep(LOCK_RETRY).await;
+        }
+    }
+    // The lock is the session's: closing the connection frees it, and so does dying.
+    MIGRATOR.run_direct(None, &mut connection, false).await?;
+    connection.close().await?;
+    Ok(())
+}
+
+/// What is missing, in order; changes nothing.
+///
+/// # Errors
+/// [`Error::Unavailable`] when PostgreSQL is.
+pub async fn pending(options: &ConnectOptions) -> Result<Vec<Pending>, Error> {
+    let mut connection = PgConnection::connect_with(options).await?;
+    let pending = pending_on(&mut connection).await?;
+    connection.close().await?;
+    Ok(pending)
+}
+
+async fn pending_on(connection: &mut PgConnection) -> Result<Vec<Pending>, Error> {
+    let any: bool = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null")
+        .fetch_one(&mut *connection)
+        .await?;
+    let applied = if any {
+        connection
+            .list_applied_migrations(&MIGRATOR.table_name)
+            .await?
+    } else {
+        Vec::new()
+    };
+    Ok(MIGRATOR
+        .iter()
+        .filter(|migration| !applied.iter().any(|done| done.version == migration.version))
+        .map(|migration| Pending {
+            version: migration.version,
+            description: migration.description.to_string(),
+        })
+        .collect())
+}
+
+async fn try_lock(connection: &mut PgConnection) -> Result<bool, Error> {
+    Ok(sqlx::query_scalar("select pg_try_advisory_lock($1)")
+        .bind(LOCK)
+        .fetch_one(connection)
+        .await?)
+}

@@ -1,0 +1,154 @@
+//! PostgreSQL: the only room that knows sqlx.
+//!
+//! One file a noun, one free function a question, each over an executor, so that the handler decides
+//! what belongs to one transaction. Invariants: every statement ends within [`QUERY_TIMEOUT`],
+//! whatever state PostgreSQL is in; every failure is classified here, once ([`Error`]).
+
+pub mod callers;
+mod codec;
+pub mod credentials;
+mod error;
+pub mod idempotency;
+pub mod migrations;
+pub mod pets;
+
+use std::{future::Future, str::FromStr, time::Duration};
+
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::{
+    Executor, PgConnection, PgPool, Postgres,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+
+pub use self::error::Error;
+use crate::config;
+
+/// How long one statement may take before it is given up.
+pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A pool of connections to one PostgreSQL. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Database {
+    pool: PgPool,
+}
+
+/// A transaction; rolled back when dropped.
+pub type Transaction = sqlx::Transaction<'static, Postgres>;
+
+/// A part of a transaction; undone when dropped.
+pub type NestedTransaction<'a> = sqlx::Transaction<'a, Postgres>;
+
+/// A connection, in or out of a transaction.
+pub type Connection = PgConnection;
+
+/// How to reach a PostgreSQL.
+pub type ConnectOptions = PgConnectOptions;
+
+/// Reads a `postgres://` URL.
+///
+/// # Errors
+/// [`Error::Url`]; the URL itself, which may hold a password, stays out of it.
+pub fn parse_url(url: &SecretString) -> Result<ConnectOptions, Error> {
+    ConnectOptions::from_str(url.expose_secret()).map_err(Error::Url)
+}
+
+impl Database {
+    /// Makes the pool; connections are opened as they are needed.
+    #[must_use]
+    pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
+        let pool = PgPoolOptions::new()
+            .max_connections(config.max_connections)
+            .acquire_timeout(config.acquire_timeout)
+            // A lost connection shows itself at the next statement, and costs one 503 there; asking
+            // first would cost every request a round trip.
+            .test_before_acquire(false)
+            .after_connect(|connection, _| {
+                Box::pin(async move {
+                    connection.execute(SESSION_SETTINGS).await?;
+                    Ok(())
+                })
+            })
+            .connect_lazy_with(options.application_name("pet-inventory"));
+        Self { pool }
+    }
+
+    /// What the functions of this room take for a single statement.
+    #[must_use]
+    pub const fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when no connection can be had in time.
+    pub async fn begin(&self) -> Result<Transaction, Error> {
+        bounded(self.pool.begin()).await
+    }
+
+    /// Commits; only after this has succeeded may a client be told so.
+    ///
+    /// # Errors
+    /// [`Error`] when the commit did not succeed, or nobody can tell whether it did.
+    pub async fn commit(transaction: Transaction) -> Result<(), Error> {
+        bounded(transaction.commit()).await
+    }
+
+    /// Begins a part of a transaction that can be undone alone (a savepoint).
+    ///
+    /// # Errors
+    /// [`Error`] when PostgreSQL does not take it.
+    pub async fn begin_nested(outer: &mut Connection) -> Result<NestedTransaction<'_>, Error> {
+        bounded(sqlx::Connection::begin(outer)).await
+    }
+
+    /// Makes the part a part of the whole.
+    ///
+    /// # Errors
+    /// [`Error`] when PostgreSQL does not take it.
+    pub async fn commit_nested(part: NestedTransaction<'_>) -> Result<(), Error> {
+        bounded(part.commit()).await
+    }
+
+    /// Undoes the part.
+    ///
+    /// # Errors
+    /// [`Error`] when PostgreSQL does not take it.
+    pub async fn rollback_nested(part: NestedTransaction<'_>) -> Result<(), Error> {
+        bounded(part.rollback()).await
+    }
+
+    /// Asks PostgreSQL for a sign of life.
+    ///
+    /// # Errors
+    /// [`Error`] when there is none in time.
+    pub async fn ping(&self) -> Result<(), Error> {
+        bounded(sqlx::query("select 1").execute(&self.pool)).await?;
+        Ok(())
+    }
+
+    /// Connections that are open, and how many of them are idle.
+    #[must_use]
+    pub fn connections(&self) -> (u32, usize) {
+        (self.pool.size(), self.pool.num_idle())
+    }
+
+    /// Closes the connections, once nobody uses them.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// PostgreSQL's own bounds, for the case that we are gone: what this process gave up, or left behind
+/// when it died, ends there too.
+const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set lock_timeout = '1s'; \
+                                set idle_in_transaction_session_timeout = '10s'";
+
+/// Runs `statement` for at most [`QUERY_TIMEOUT`]: PostgreSQL's `statement_timeout` cannot help when
+/// it is PostgreSQL, or the way to it, that is frozen.
+async fn bounded<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
+    match tokio::time::timeout(QUERY_TIMEOUT, statement).await {
+        Ok(result) => result.map_err(Error::from),
+        Err(_) => Err(Error::TimedOut),
+    }
+}

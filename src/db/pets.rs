@@ -1,0 +1,255 @@
+//! Pets in PostgreSQL, one row each.
+
+use sqlx::PgExecutor;
+
+use super::{
+    Connection, Error, bounded,
+    codec::{PetColumns, PetRow},
+};
+use crate::domain::{
+    id::PetId,
+    pet::{NewPet, Pet, PetDetails, Status, Version},
+};
+
+/// Which versions of a pet a change may be made to; `None`: whichever there is.
+pub type Expected<'a> = Option<&'a [Version]>;
+
+/// Stores a pet. `None`: the identifier that the client chose is in use.
+///
+/// Without a chosen identifier the sequence gives one, stepping over those that clients chose.
+pub async fn insert(connection: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
+    loop {
+        let columns = PetColumns::from(&pet.details);
+        let stored: Option<(i64, i64)> = bounded(
+            sqlx::query_as(
+                "insert into pets (id, status, name, category, photo_urls, tags)
+                 values (coalesce($1, nextval('pet_ids')), $2, $3, $4, $5, $6)
+                 on conflict (id) do nothing
+                 returning id, version",
+            )
+            .bind(pet.id.map(PetId::get))
+            .bind(columns.status)
+            .bind(columns.name)
+            .bind(columns.category)
+            .bind(columns.photo_urls)
+            .bind(columns.tags)
+            .fetch_optional(&mut *connection),
+        )
+        .await?;
+        match stored {
+            Some((id, version)) => {
+                return Ok(Some(Pet {
+                    id: PetId::new(id).map_err(|_| Error::Corrupt(format!("pets.id {id}")))?,
+                    version: Version(version),
+                    details: pet.details,
+                }));
+            }
+            None if pet.id.is_some() => return Ok(None),
+            // Each turn means that another insert took the identifier meanwhile: somebody gets on.
+            None => skip_chosen_ids(connection).await?,
+        }
+    }
+}
+
+/// Moves the sequence to the first identifier after its last one that no pet has: however many a
+/// client chose in a row there, this is one scan of the primary key.
+async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
+    bounded(
+        sqlx::query(
+            "select setval('pet_ids', free.id, false)
+             from (
+                 select taken.id + 1 as id
+                 from pets taken
+                 where taken.id >= (select last_value from pet_ids)
+                   and not exists (select from pets next where next.id = taken.id + 1)
+                 order by taken.id
+                 limit 1
+             ) free",
+        )
+        .execute(connection),
+    )
+    .await?;
+    Ok(())
+}
+
+/// The pet, if there is one.
+pub async fn find(executor: impl PgExecutor<'_>, id: PetId) -> Result<Option<Pet>, Error> {
+    bounded(
+        sqlx::query_as::<_, PetRow>(
+            "select id, version, status, name, category, photo_urls, tags from pets where id = $1",
+        )
+        .bind(id.get())
+        .fetch_optional(executor),
+    )
+    .await?
+    .map(Pet::try_from)
+    .transpose()
+}
+
+/// The pet, locked until the transaction ends: nobody changes it between a look and a change.
+pub async fn find_for_update(
+    transaction: &mut Connection,
+    id: PetId,
+) -> Result<Option<Pet>, Error> {
+    bounded(
+        sqlx::query_as::<_, PetRow>(
+            "select id, version, status, name, category, photo_urls, tags from pets where id = $1
+             for update",
+        )
+        .bind(id.get())
+        .fetch_optional(transaction),
+    )
+    .await?
+    .map(Pet::try_from)
+    .transpose()
+}
+
+/// Whether there is such a pet.
+pub async fn exists(executor: impl PgExecutor<'_>, id: PetId) -> Result<bool, Error> {
+    bounded(
+        sqlx::query_scalar("select exists (select from pets where id = $1)")
+            .bind(id.get())
+            .fetch_one(executor),
+    )
+    .await
+}
+
+/// Replaces a pet. `None`: there is none of an expected version.
+pub async fn replace(
+    executor: impl PgExecutor<'_>,
+    id: PetId,
+    details: PetDetails,
+    expected: Expected<'_>,
+) -> Result<Option<Pet>, Error> {
+    let columns = PetColumns::from(&details);
+    let version: Option<i64> = bounded(
+        sqlx::query_scalar(
+            "update pets
+             set version = nextval('pet_versions'),
+                 status = $2, name = $3, category = $4, photo_urls = $5, tags = $6
+             where id = $1 and ($7::bigint[] is null or version = any ($7))
+             returning version",
+        )
+        .bind(id.get())
+        .bind(columns.status)
+        .bind(columns.name)
+        .bind(columns.category)
+        .bind(columns.photo_urls)
+        .bind(columns.tags)
+        .bind(versions(expected))
+        .fetch_optional(executor),
+    )
+    .await?;
+    Ok(version.map(|version| Pet {
+        id,
+        version: Version(version),
+        details,
+    }))
+}
+
+/// Deletes a pet. `false`: there is none of an expected version.
+pub async fn delete(
+    executor: impl PgExecutor<'_>,
+    id: PetId,
+    expected: Expected<'_>,
+) -> Result<bool, Error> {
+    let done = bounded(
+        sqlx::query(
+            "delete from pets where id = $1 and ($2::bigint[] is null or version = any ($2))",
+        )
+        .bind(id.get())
+        .bind(versions(expected))
+        .execute(executor),
+    )
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+fn versions(expected: Expected<'_>) -> Option<Vec<i64>> {
+    expected.map(|versions| versions.iter().map(|version| version.0).collect())
+}
+
+/// The first `limit` pets after `after`, by identifier, whose status is one of `statuses`.
+pub async fn find_by_status(
+    executor: impl PgExecutor<'_>,
+    statuses: &[Status],
+    after: Option<PetId>,
+    limit: usize,
+) -> Result<Vec<Pet>, Error> {
+    let names: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
+    // Each status is a range of the index (status, id), read in order and no further than `limit`:
+    // that no plan for `status = any ($1)` does, whatever the statistics say.
+    let rows = sqlx::query_as::<_, PetRow>(FIND_BY_STATUS)
+        .bind(names)
+        .bind(after.map_or(0, PetId::get))
+        .bind(row_limit(limit))
+        .fetch_all(executor);
+    pets(bounded(rows).await?)
+}
+
+/// Public for the test that reads its plan.
+#[doc(hidden)]
+pub const FIND_BY_STATUS: &str =
+    "select pet.id, pet.version, pet.status, pet.name, pet.category, pet.photo_urls, pet.tags
+     from unnest($1::text[]) as wanted (status)
+     cross join lateral (
+         select * from pets
+         where pets.status = wanted.status and pets.id > $2
+         order by pets.id
+         limit $3
+     ) pet
+     order by pet.id
+     limit $3";
+
+/// Which pets a set of tag names finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TagMatch {
+    /// Those with any of them.
+    #[default]
+    Any,
+    /// Those with all of them.
+    All,
+}
+
+/// The first `limit` pets after `after`, by identifier, that `names` finds.
+pub async fn find_by_tags(
+    executor: impl PgExecutor<'_>,
+    names: &[String],
+    tag_match: TagMatch,
+    after: Option<PetId>,
+    limit: usize,
+) -> Result<Vec<Pet>, Error> {
+    let rows = sqlx::query_as::<_, PetRow>(match tag_match {
+        TagMatch::Any => FIND_BY_ANY_TAG,
+        TagMatch::All => FIND_BY_ALL_TAGS,
+    })
+    // Planned anew for each set of names: a plan for "some names" would scan all pets for a rare one.
+    .persistent(false)
+    .bind(names)
+    .bind(after.map_or(0, PetId::get))
+    .bind(row_limit(limit))
+    .fetch_all(executor);
+    pets(bounded(rows).await?)
+}
+
+/// Public for the test that reads its plan.
+#[doc(hidden)]
+pub const FIND_BY_ANY_TAG: &str =
+    "select id, version, status, name, category, photo_urls, tags from pets
+     where tag_names && $1 and id > $2
+     order by id
+     limit $3";
+
+const FIND_BY_ALL_TAGS: &str =
+    "select id, version, status, name, category, photo_urls, tags from pets
+     where tag_names @> $1 and id > $2
+     order by id
+     limit $3";
+
+fn row_limit(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+fn pets(rows: Vec<PetRow>) -> Result<Vec<Pet>, Error> {
+    rows.into_iter().map(Pet::try_from).collect()
+}

@@ -1,0 +1,57 @@
+//! The map of `pet-inventory`: the floors, and the life of a request.
+//!
+//! # The floors
+//!
+//! ```text
+//! F6  cli
+//! F5  app · telemetry · shutdown · local_postgres
+//! F4  api
+//! F3  auth
+//! F2  db
+//! F1  config
+//! F0  domain
+//! ```
+//!
+//! Imports go down only: never up, never sideways. `tests/architecture.rs` checks it on the sources.
+//!
+//! - [`domain`]: the nouns and their rules; pure values. *A value of a type in there is valid.*
+//! - [`config`]: what the operator decides; loaded once, checked, no secret can be printed.
+//! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question.
+//! - [`auth`]: who are you: from a secret to a [`domain::caller::Caller`]; knows no HTTP types.
+//! - [`api`]: HTTP, the only room that knows axum, bodies and status codes; a file a noun, one layer stack.
+//! - [`app`]: the composition root; builds every part and runs them behind the hyper server.
+//! - [`local_postgres`]: the PostgreSQL of a run without a database URL.
+//! - [`shutdown`]: stopping, soft and then hard. [`telemetry`]: log lines and metrics.
+//! - [`cli`]: arguments, and what a person reads.
+//!
+//! A **technology is a room**: sqlx lives in `db` (and `local_postgres`), axum in `api` (and `app`),
+//! clap in `cli`, the environment in `config`. A **rule** lives in `domain`, a **sequence** in the
+//! handler, a **statement** in `db`.
+//!
+//! # The life of a request
+//!
+//! ```text
+//! app::server        accept, bounds, HTTP/1 or HTTP/2
+//! app::wire          no message of two lengths (app::framing)
+//! api stack          api::router: each layer with its reason
+//!   observe          id, access line, metrics, the body of an error
+//!   well_formed      one Host
+//!   authenticate     auth → db::credentials; api::access says which scopes
+//!   idempotency      the same POST twice
+//! api::extract       api::fields: every wrong field at once
+//! api::pets::add     NewPetBody → domain NewPet → db::pets::insert → Pet → PetBody
+//! ```
+//!
+//! A failure anywhere: the room's own error → [`api::error::Error`], the one table of statuses →
+//! problem+json. What lies behind a 5xx rides the response up to `observe`, which logs it once.
+
+pub mod api;
+pub mod app;
+pub mod auth;
+pub mod cli;
+pub mod config;
+pub mod db;
+pub mod domain;
+pub mod local_postgres;
+pub mod shutdown;
+pub mod telemetry;

@@ -1,0 +1,165 @@
+//! Who holds a folder. The kernel releases the lock at its holder's death, however that comes, so the file's content
+//! is believed only while somebody holds the lock: role, process and socket directory of the holder, on one line.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{io, process, thread};
+
+use super::Error;
+use super::cluster::PidFile;
+
+/// A holder killed this moment may not be gone yet, and a new one not have written its name yet.
+const GRACE: Duration = Duration::from_millis(250);
+/// How long a server waits for a command to end, and a command for a server's Postgres to be ready.
+const WAIT: Duration = Duration::from_secs(10);
+/// How long a command waits for other commands: several may be in line.
+const TURN: Duration = Duration::from_mins(1);
+
+/// Who holds the folder: `serve`, or a command that needs it for the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Server,
+    Command,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Command => "command",
+        }
+    }
+}
+
+pub(super) enum Taken {
+    /// The folder is ours until the lock is dropped.
+    Ours(Lock),
+    /// A server has it, and its Postgres is ready at this socket directory.
+    Served(PathBuf),
+}
+
+pub(super) struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+struct Holder {
+    role: Role,
+    pid: u32,
+    socket: PathBuf,
+}
+
+impl Lock {
+    /// Takes the folder, or joins the server that has it if we are a command.
+    pub(super) fn take(directory: &Path, role: Role) -> Result<Taken, Error> {
+        let path = directory.join("lock");
+        // Rust opens every file close-on-exec: no child can keep the lock alive.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(Error::io("open", &path))?;
+        let begun = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Taken::Ours(Self { file, path })),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(source)) => return Err(Error::io("lock", &path)(source)),
+            }
+            let holder = Holder::read(&file);
+            let patience = match (role, &holder) {
+                (
+                    Role::Server,
+                    Some(Holder {
+                        role: Role::Server, ..
+                    }),
+                ) => GRACE,
+                (
+                    Role::Command,
+                    Some(Holder {
+                        role: Role::Command,
+                        ..
+                    }),
+                ) => TURN,
+                _ => WAIT,
+            };
+            if role == Role::Command
+                && let Some(Holder {
+                    role: Role::Server,
+                    socket,
+                    ..
+                }) = &holder
+                && PidFile::read(directory).is_some_and(|postgres| postgres.serves(socket))
+            {
+                return Ok(Taken::Served(socket.clone()));
+            }
+            if begun.elapsed() > patience {
+                let directory = directory.to_owned();
+                return Err(match (role, holder) {
+                    (
+                        Role::Server,
+                        Some(Holder {
+                            role: Role::Server,
+                            pid,
+                            ..
+                        }),
+                    ) => Error::InUse { pid, directory },
+                    (_, Some(Holder { role, pid, .. })) => Error::Busy {
+                        role: role.name(),
+                        pid,
+                        directory,
+                        seconds: patience.as_secs(),
+                    },
+                    (_, None) => Error::Held {
+                        path,
+                        seconds: patience.as_secs(),
+                    },
+                });
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The socket directory that the previous holder named and may have left behind.
+    pub(super) fn left_behind(&self) -> Option<PathBuf> {
+        Holder::read(&self.file).map(|holder| holder.socket)
+    }
+
+    /// Writes down who holds the folder now, and where it is going to listen.
+    pub(super) fn sign(&self, role: Role, socket: &Path) -> Result<(), Error> {
+        let line = format!("{} {} {}\n", role.name(), process::id(), socket.display());
+        self.overwrite(&line)
+            .map_err(Error::io("write", &self.path))
+    }
+
+    fn overwrite(&self, line: &str) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.write_all_at(line.as_bytes(), 0)
+    }
+}
+
+impl Holder {
+    /// `None` while the holder has not written its line, or not all of it.
+    fn read(file: &File) -> Option<Self> {
+        let mut bytes = [0; 200];
+        let length = file.read_at(&mut bytes, 0).ok()?;
+        let line = str::from_utf8(bytes.get(..length)?)
+            .ok()?
+            .strip_suffix('\n')?;
+        let mut words = line.splitn(3, ' ');
+        let role = match words.next()? {
+            "server" => Role::Server,
+            "command" => Role::Command,
+            _ => return None,
+        };
+        Some(Self {
+            role,
+            pid: words.next()?.parse().ok()?,
+            socket: words.next()?.into(),
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! Stopping in two stages: first nothing new is begun and what runs may finish (soft), then what still
+//! runs is cut off (hard). A half-sent request must not be able to hold the process for ever.
+
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Both stages; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    soft: CancellationToken,
+    hard: CancellationToken,
+}
+
+impl Shutdown {
+    /// Stops softly at the first SIGTERM or SIGINT (Ctrl-C); hard at the second, or after `grace`.
+    ///
+    /// # Errors
+    /// When the operating system does not let signals be handled.
+    pub fn on_signals(grace: Duration) -> std::io::Result<Self> {
+        let shutdown = Self::default();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let stages = shutdown.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::info!(
+                ?grace,
+                "stopping: requests in flight may finish; once more stops at once"
+            );
+            stages.soft.cancel();
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                () = tokio::time::sleep(grace) => {}
+            }
+            stages.hard.cancel();
+        });
+        Ok(shutdown)
+    }
+
+    /// A later shutdown of its own that is cut off together with this one.
+    #[must_use]
+    pub fn later(&self) -> Self {
+        Self {
+            soft: self.hard.child_token(),
+            hard: self.hard.clone(),
+        }
+    }
+
+    /// Begins to stop softly.
+    pub fn stop(&self) {
+        self.soft.cancel();
+    }
+
+    /// Cuts off what still runs.
+    pub fn cut_off(&self) {
+        self.soft.cancel();
+        self.hard.cancel();
+    }
+
+    /// Waits until nothing new is to be begun.
+    pub async fn soft(&self) {
+        self.soft.cancelled().await;
+    }
+
+    /// Waits until what still runs is to be cut off.
+    pub async fn hard(&self) {
+        self.hard.cancelled().await;
+    }
+}

@@ -1,0 +1,97 @@
+//! What the process says of itself: log lines on stderr (stdout belongs to what a command prints), and
+//! metrics.
+
+use std::{io::IsTerminal, sync::OnceLock};
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::{
+    EnvFilter, filter::ParseError, fmt, layer::SubscriberExt, util::SubscriberInitExt,
+};
+
+use crate::config::{self, LogFormat};
+
+/// Bounds in seconds of the latency histogram's buckets.
+const LATENCIES: [f64; 11] = [
+    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5,
+];
+
+/// Why the process cannot speak.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// `telemetry.log` cannot be read.
+    #[error(
+        "configuration: telemetry.log must be a level or module=level, separated by commas: {0}"
+    )]
+    Filter(#[from] ParseError),
+    /// Something else in this process has taken over logging or metrics.
+    #[error("logging or metrics are set up already: {0}")]
+    Twice(String),
+}
+
+/// Sends log lines to stderr.
+///
+/// # Errors
+/// [`Error::Filter`], and [`Error::Twice`] when called twice.
+pub fn log(config: &config::Telemetry) -> Result<(), Error> {
+    let filter = EnvFilter::builder().parse(&config.log)?;
+    let human = match config.format {
+        LogFormat::Human => true,
+        LogFormat::Json => false,
+        LogFormat::Auto => std::io::stderr().is_terminal(),
+    };
+    let registry = tracing_subscriber::registry().with(filter);
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    if human {
+        let lines = lines.compact().with_target(false);
+        registry
+            .with(lines.with_ansi(std::io::stderr().is_terminal()))
+            .try_init()
+    } else {
+        registry.with(lines.json().flatten_event(true)).try_init()
+    }
+    .map_err(|error| Error::Twice(error.to_string()))
+}
+
+/// The process's metrics, which the `metrics` crate's macros write to from here on.
+///
+/// # Errors
+/// [`Error::Twice`] when another recorder was there first.
+pub fn metrics() -> Result<PrometheusHandle, Error> {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    if let Some(handle) = HANDLE.get() {
+        return Ok(handle.clone());
+    }
+    let twice = |error: &dyn ToString| Error::Twice(error.to_string());
+    let recorder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &LATENCIES)
+        .map_err(|error| twice(&error))?
+        .build_recorder();
+    let handle = recorder.handle();
+    // Two that come here at once: the second finds the first one's recorder in place.
+    if metrics::set_global_recorder(recorder).is_ok() {
+        let _ = HANDLE.set(handle.clone());
+        describe();
+        return Ok(handle);
+    }
+    HANDLE
+        .get()
+        .cloned()
+        .ok_or_else(|| twice(&"a recorder that is not ours"))
+}
+
+fn describe() {
+    metrics::describe_counter!(
+        "http_requests_total",
+        "Requests answered, by method, route and status."
+    );
+    metrics::describe_histogram!(
+        "http_request_duration_seconds",
+        metrics::Unit::Seconds,
+        "Time from a request's head to its answer's, by method and route."
+    );
+    metrics::describe_gauge!("http_connections", "Connections open, by listener.");
+    metrics::describe_gauge!(
+        "database_connections",
+        "Connections to PostgreSQL, by state: idle or used."
+    );
+}
