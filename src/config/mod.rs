@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytesize::ByteSize;
-use config::{Environment, File, FileFormat};
+use config::{ConfigError, Environment, File, FileFormat, ValueKind};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de};
 use url::Url;
@@ -26,23 +26,41 @@ use crate::domain::{
 };
 
 /// The compiled-in defaults: every key, each with its comment.
-const DEFAULTS: &str = include_str!("../config/default.toml");
+const DEFAULTS: &str = include_str!("../../config/default.toml");
 const PREFIX: &str = "PET_INVENTORY";
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A layer could not be read, holds an unknown key, or a value of the wrong type.
-    #[error("configuration: {0}")]
-    Load(#[from] config::ConfigError),
-    /// A value is of the right type and still makes no sense.
-    #[error("configuration: {key} {reason}")]
+    /// A layer could not be read, holds an unknown key, or a value that does not fit.
+    #[error("configuration: {problem}{}", place(.origin.as_deref()))]
+    Load {
+        /// What is wrong, with the key.
+        problem: ConfigError,
+        /// The file or variable it came from, where `problem` does not say.
+        origin: Option<String>,
+    },
+    /// A value fits its type and still makes no sense.
+    #[error("configuration: {key} {reason}{}", place(.origin.as_deref()))]
     Value {
         /// The key, as `section.key`.
         key: &'static str,
         /// What is wrong with its value.
         reason: &'static str,
+        /// The file or variable it came from.
+        origin: Option<String>,
     },
+}
+
+fn place(origin: Option<&str>) -> String {
+    origin.map_or_else(String::new, |origin| format!(" in {origin}"))
+}
+
+impl From<ConfigError> for Error {
+    fn from(problem: ConfigError) -> Self {
+        let origin = None;
+        Self::Load { problem, origin }
+    }
 }
 
 /// The whole configuration. `config/default.toml` says what each key does.
@@ -230,15 +248,18 @@ impl Config {
         if let Some(file) = file {
             layers = layers.add_source(File::from(file).format(FileFormat::Toml));
         }
-        let mut config: Self = layers
+        let layers = layers
             .add_source(
                 Environment::with_prefix(PREFIX)
                     .prefix_separator("__")
                     .separator("__")
                     .source(Some(ours)),
             )
-            .build()?
-            .try_deserialize()?;
+            .build()?;
+        let mut config: Self = layers
+            .clone()
+            .try_deserialize()
+            .map_err(|problem| explain(problem, &layers))?;
         config.environment = FromEnvironment {
             bootstrap_api_key: text("BOOTSTRAP_API_KEY")
                 .filter(|key| !key.is_empty())
@@ -248,11 +269,16 @@ impl Config {
                 .map(PathBuf::from),
             path: os.get("PATH".as_ref() as &std::ffi::OsStr).cloned(),
         };
-        config.validate()?;
+        config.validate().map_err(|(key, reason)| Error::Value {
+            key,
+            reason,
+            origin: origin(&layers, key),
+        })?;
         Ok(config)
     }
 
-    fn validate(&self) -> Result<(), Error> {
+    /// Checks what the types cannot.
+    fn validate(&self) -> Result<(), (&'static str, &'static str)> {
         let Self {
             server, database, ..
         } = self;
@@ -276,7 +302,7 @@ impl Config {
                     .is_some_and(|url| url.expose_secret().is_empty()),
             ),
         ];
-        let refuse = |key, reason| Err(Error::Value { key, reason });
+        let refuse = |key, reason| Err((key, reason));
         if let Some((key, _)) = positive.into_iter().find(|(_, zero)| *zero) {
             return refuse(key, "must not be empty or zero");
         }
@@ -309,6 +335,41 @@ impl Config {
     pub fn defaults() -> Result<Self, Error> {
         Self::from_layers(None, [])
     }
+}
+
+/// Where a value came from.
+fn origin(layers: &config::Config, key: &str) -> Option<String> {
+    let mut value = &layers.cache;
+    for part in key.split('.') {
+        let ValueKind::Table(table) = &value.kind else {
+            return None;
+        };
+        value = table.get(part)?;
+    }
+    value.origin().map(str::to_owned)
+}
+
+/// Adds the origin that serde's errors, unlike `config`'s own, do not have.
+fn explain(problem: ConfigError, layers: &config::Config) -> Error {
+    let origin = match &problem {
+        ConfigError::At {
+            error,
+            origin: None,
+            key: Some(key),
+        } => {
+            let text = error.to_string();
+            // An unknown key is reported on the section around it.
+            let unknown = text
+                .strip_prefix("unknown field `")
+                .and_then(|text| text.split_once('`'));
+            match unknown {
+                Some((name, _)) => origin(layers, &format!("{key}.{name}")),
+                None => origin(layers, key),
+            }
+        }
+        _ => None,
+    };
+    Error::Load { problem, origin }
 }
 
 /// A number of requests, from 1, or the word "unlimited".
@@ -347,123 +408,4 @@ fn scopes<'de, D: Deserializer<'de>>(value: D) -> Result<Scopes, D::Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{error::Error as _, io::Write};
-
-    use super::*;
-
-    fn with(variables: &[(&str, &str)]) -> Result<Config, Error> {
-        Config::from_layers(None, variables.iter().map(|(k, v)| (k.into(), v.into())))
-    }
-
-    #[test]
-    fn the_defaults_stand() {
-        let config = Config::defaults().expect("config/default.toml is valid");
-        assert_eq!(config.server.listen.to_string(), "127.0.0.1:8080");
-        assert_eq!(config.operations.listen.to_string(), "127.0.0.1:9090");
-        assert_eq!(config.server.max_header_size.0, 16 * 1024);
-        assert_eq!(config.plans.limits(Plan::Free).per_minute, Some(60));
-        assert_eq!(config.plans.limits(Plan::Pro).per_day, Some(50_000));
-        assert_eq!(config.plans.limits(Plan::Enterprise).per_minute, None);
-        assert!(config.database.url.is_none());
-    }
-
-    #[test]
-    fn the_environment_is_over_the_file_and_the_file_over_the_defaults() {
-        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-        file.write_all(
-            b"[server]\nlisten = \"127.0.0.1:1\"\n[operations]\nlisten = \"127.0.0.1:2\"\n",
-        )
-        .expect("write");
-        let config = Config::from_layers(
-            Some(file.path()),
-            [
-                ("PET_INVENTORY__SERVER__LISTEN".into(), "127.0.0.1:3".into()),
-                (
-                    "PET_INVENTORY__PLANS__FREE__PER_MINUTE".into(),
-                    "unlimited".into(),
-                ),
-                (
-                    "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES".into(),
-                    "read:pets,read:orders".into(),
-                ),
-                ("DATABASE_URL".into(), "postgres://secret@host/db".into()),
-            ],
-        )
-        .expect("valid");
-        assert_eq!(config.server.listen.port(), 3);
-        assert_eq!(config.operations.listen.port(), 2);
-        assert_eq!(config.plans.free.per_minute, None);
-        assert!(config.auth.anonymous_scopes.contains(Scope::ReadPets));
-        assert!(config.database.url.is_some());
-        assert!(
-            !format!("{config:?}").contains("secret@"),
-            "a secret can be printed"
-        );
-    }
-
-    #[test]
-    fn errors_name_the_key() {
-        for (name, value, key) in [
-            ("PET_INVENTORY__SERVER__LISTNE", "127.0.0.1:1", "listne"),
-            ("PET_INVENTORY__SERVER__LISTEN", "nowhere", "server.listen"),
-            (
-                "PET_INVENTORY__SERVER__REQUEST_TIMEOUT",
-                "soon",
-                "server.request_timeout",
-            ),
-            (
-                "PET_INVENTORY__SERVER__REQUEST_TIMEOUT",
-                "0s",
-                "server.request_timeout",
-            ),
-            (
-                "PET_INVENTORY__DATABASE__MAX_CONNECTIONS",
-                "many",
-                "database.max_connections",
-            ),
-            (
-                "PET_INVENTORY__PLANS__FREE__PER_DAY",
-                "0",
-                "plans.free.per_day",
-            ),
-            (
-                "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES",
-                "root",
-                "auth.anonymous_scopes",
-            ),
-            (
-                "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES",
-                "admin",
-                "auth.anonymous_scopes",
-            ),
-            (
-                "PET_INVENTORY__SERVER__PUBLIC_URL",
-                "ftp://x",
-                "server.public_url",
-            ),
-            ("PET_INVENTORY__NOSUCH__KEY", "1", "nosuch"),
-        ] {
-            let error = with(&[(name, value)]).expect_err(name);
-            let text = format!("{error} {:?}", error.source().map(ToString::to_string));
-            assert!(text.contains(key), "{name}={value}: {text}");
-        }
-    }
-
-    #[test]
-    fn errors_name_the_file() {
-        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-        file.write_all(b"[server]\nlisten = 5\n").expect("write");
-        let error = Config::from_layers(Some(file.path()), []).expect_err("not an address");
-        let text = error.to_string();
-        let name = file
-            .path()
-            .file_name()
-            .and_then(|name| name.to_str())
-            .expect("a name");
-        assert!(
-            text.contains("server.listen") && text.contains(name),
-            "{text}"
-        );
-    }
-}
+mod tests;
