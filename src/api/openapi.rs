@@ -17,7 +17,7 @@ use utoipa::{
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::{
-    error::{Problem, Violation},
+    problem::{Problem, Violation},
     state::Links,
 };
 
@@ -38,6 +38,7 @@ pub const BASE: &str = "/api/v3";
 struct Base;
 
 /// The document to which the nouns add their operations.
+#[must_use]
 pub fn base() -> Document {
     Base::openapi()
 }

@@ -6,24 +6,25 @@
 //! Invariant: a [`Config`] in hand is valid, and printing it shows no secret. Nothing else in the
 //! crate reads the environment.
 
+mod sections;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::HashMap,
     ffi::OsString,
-    net::SocketAddr,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use bytesize::ByteSize;
 use config::{ConfigError, Environment, File, FileFormat, ValueKind};
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Deserializer, de};
-use url::Url;
+use serde::Deserialize;
 
-use crate::domain::{
-    caller::{Scope, Scopes},
-    plan::Plan,
+pub use self::sections::{
+    Auth, Database, FromEnvironment, Limits, LimitsScope, LocalPostgres, LogFormat, Operations,
+    PlanLimits, Plans, Server, Telemetry,
 };
+use crate::domain::caller::Scope;
 
 /// The compiled-in defaults: every key, each with its comment.
 const DEFAULTS: &str = include_str!("../../config/default.toml");
@@ -77,6 +78,8 @@ pub struct Config {
     pub local_postgres: LocalPostgres,
     /// What each plan may use.
     pub plans: Plans,
+    /// How requests are counted.
+    pub limits: Limits,
     /// Who gets in.
     pub auth: Auth,
     /// What the process says of itself.
@@ -84,130 +87,6 @@ pub struct Config {
     /// What the environment alone can say.
     #[serde(skip)]
     pub environment: FromEnvironment,
-}
-
-/// `[server]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
-pub struct Server {
-    pub listen: SocketAddr,
-    pub public_url: Option<Url>,
-    #[serde(with = "humantime_serde")]
-    pub header_timeout: Duration,
-    #[serde(with = "humantime_serde")]
-    pub body_timeout: Duration,
-    #[serde(with = "humantime_serde")]
-    pub request_timeout: Duration,
-    #[serde(with = "humantime_serde")]
-    pub shutdown_grace: Duration,
-    pub max_connections: usize,
-    pub max_header_size: ByteSize,
-    pub max_body_size: ByteSize,
-}
-
-/// `[operations]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
-pub struct Operations {
-    pub listen: SocketAddr,
-}
-
-/// `[database]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
-pub struct Database {
-    pub url: Option<SecretString>,
-    pub max_connections: u32,
-    #[serde(with = "humantime_serde")]
-    pub acquire_timeout: Duration,
-    #[serde(with = "humantime_serde")]
-    pub query_timeout: Duration,
-}
-
-/// `[local_postgres]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
-pub struct LocalPostgres {
-    pub directory: PathBuf,
-}
-
-/// `[plans]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
-pub struct Plans {
-    pub free: PlanLimits,
-    pub pro: PlanLimits,
-    pub enterprise: PlanLimits,
-}
-
-impl Plans {
-    /// What a plan may use.
-    #[must_use]
-    pub const fn limits(&self, plan: Plan) -> &PlanLimits {
-        match plan {
-            Plan::Free => &self.free,
-            Plan::Pro => &self.pro,
-            Plan::Enterprise => &self.enterprise,
-        }
-    }
-}
-
-/// `[plans.*]`: requests; `None` is "unlimited".
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PlanLimits {
-    /// Requests admitted in any 60 s.
-    #[serde(deserialize_with = "limit")]
-    pub per_minute: Option<u32>,
-    /// Requests admitted in a UTC day.
-    #[serde(deserialize_with = "limit")]
-    pub per_day: Option<u32>,
-}
-
-/// `[auth]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
-pub struct Auth {
-    #[serde(deserialize_with = "scopes")]
-    pub anonymous_scopes: Scopes,
-}
-
-/// `[telemetry]`
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
-pub struct Telemetry {
-    pub log: String,
-    pub format: LogFormat,
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// Human on a terminal, JSON elsewhere.
-    Auto,
-    /// A readable line each.
-    Human,
-    /// A JSON object each.
-    Json,
-}
-
-/// What only the environment says, under names that are not ours to choose.
-#[derive(Debug, Clone, Default)]
-pub struct FromEnvironment {
-    /// `BOOTSTRAP_API_KEY`: the first API key of an empty database.
-    pub bootstrap_api_key: Option<SecretString>,
-    /// `POSTGRES_BIN_DIR`: where `initdb` and `postgres` are.
-    pub postgres_bin_dir: Option<PathBuf>,
-    /// `PATH`: where they are looked for next.
-    pub path: Option<OsString>,
 }
 
 impl Config {
@@ -282,11 +161,12 @@ impl Config {
         let Self {
             server, database, ..
         } = self;
-        let positive: [(&'static str, bool); 9] = [
+        let positive: [(&'static str, bool); 10] = [
             ("server.header_timeout", server.header_timeout.is_zero()),
             ("server.body_timeout", server.body_timeout.is_zero()),
             ("server.request_timeout", server.request_timeout.is_zero()),
             ("server.max_connections", server.max_connections == 0),
+            ("server.max_requests", server.max_requests == 0),
             ("server.max_body_size", server.max_body_size.0 == 0),
             ("database.max_connections", database.max_connections == 0),
             (
@@ -371,41 +251,3 @@ fn explain(problem: ConfigError, layers: &config::Config) -> Error {
     };
     Error::Load { problem, origin }
 }
-
-/// A number of requests, from 1, or the word "unlimited".
-fn limit<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
-    const EXPECTED: &str = "a number of requests from 1, or \"unlimited\"";
-    match String::deserialize(value)?.as_str() {
-        "unlimited" => Ok(None),
-        number => match number.parse() {
-            Ok(0) | Err(_) => Err(de::Error::invalid_value(
-                de::Unexpected::Str(number),
-                &EXPECTED,
-            )),
-            Ok(number) => Ok(Some(number)),
-        },
-    }
-}
-
-/// A list of scopes; from the environment, which has no lists, separated by commas or spaces.
-fn scopes<'de, D: Deserializer<'de>>(value: D) -> Result<Scopes, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum OneOrMany {
-        One(String),
-        Many(Vec<String>),
-    }
-    let names = match OneOrMany::deserialize(value)? {
-        OneOrMany::One(names) => vec![names],
-        OneOrMany::Many(names) => names,
-    };
-    names
-        .iter()
-        .flat_map(|names| names.split([',', ' ']))
-        .filter(|name| !name.is_empty())
-        .map(|name| name.parse::<Scope>().map_err(de::Error::custom))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests;

@@ -3,6 +3,7 @@
 use std::{error::Error as _, io::Write};
 
 use super::*;
+use crate::domain::plan::Plan;
 
 fn with(variables: &[(&str, &str)]) -> Result<Config, Error> {
     Config::from_layers(None, variables.iter().map(|(k, v)| (k.into(), v.into())))

@@ -16,7 +16,7 @@ use super::{
     conditional::{IfMatch, IfNoneMatch, etag},
     error::Error,
     extract::{Form, Json, MergePatch, Parameters, Path, Query},
-    middleware::idempotency::Idempotency,
+    idempotency::Idempotency,
     state::{AppState, Links},
 };
 use crate::{
