@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod postgres;
+pub mod raw;
 
 use std::{ffi::OsString, net::SocketAddr};
 
@@ -25,6 +26,7 @@ use tokio::task::JoinHandle;
 pub use self::{
     answer::{Answer, Ask},
     postgres::TestDatabase,
+    raw::Raw,
 };
 
 /// A running service; stops when dropped.
