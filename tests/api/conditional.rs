@@ -1,0 +1,221 @@
+//! Versions of pets: `ETag`, `If-Match`, `If-None-Match`.
+
+use futures_util::future::join_all;
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+
+use crate::support::{Answer, Ask, TestApp};
+
+/// Every way to change pet 5 or to delete it.
+fn changes(app: &TestApp) -> [(&'static str, RequestBuilder); 4] {
+    [
+        ("PUT", app.put("/pet", &json!({"id": 5, "name": "put"}))),
+        ("PATCH", app.patch("/pet/5", &json!({"name": "patched"}))),
+        ("POST", app.request(Method::POST, "/pet/5?name=posted")),
+        ("DELETE", app.delete("/pet/5")),
+    ]
+}
+
+async fn five(app: &TestApp) -> Answer {
+    let pet = json!({"id": 5, "name": "five", "status": "sold"});
+    app.post("/pet", &pet).answer().await.is(201)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_if_match_is_refused_and_nothing_changes() {
+    let app = TestApp::start().await;
+    let stale = five(&app).await.etag();
+    let current = app
+        .request(Method::POST, "/pet/5?name=newer")
+        .answer()
+        .await
+        .is(200);
+    for tags in [
+        stale.clone(),
+        format!("{stale}, \"no\""),
+        "\"\"".into(),
+        "\"0\"".into(),
+        "\"a,b\"".into(),
+        // Weak tags never match here (RFC 9110 §13.1.1), not even the current one.
+        format!("W/{}", current.etag()),
+        format!("\"0{}", &current.etag()[1..]),
+        format!("\"+{}", &current.etag()[1..]),
+    ] {
+        for (name, change) in changes(&app) {
+            let answer = change.header("if-match", &tags).answer().await;
+            assert_eq!(answer.status, 412, "{name} if {tags}: {answer}");
+            answer.problem(412);
+        }
+    }
+    let got = app.get("/pet/5").answer().await.is(200);
+    assert_eq!((got.text(), got.etag()), (current.text(), current.etag()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_made_where_if_match_names_the_version() {
+    let app = TestApp::start().await;
+    for index in 0..4 {
+        for form in ["{}", "\"999\", {}", "{} , W/\"9\"", "W/\"x\",,{}", "*"] {
+            let etag = five(&app).await.etag();
+            let tags = form.replace("{}", &etag);
+            let (name, change) = changes(&app).into_iter().nth(index).expect("four");
+            let answer = change.header("if-match", &tags).answer().await;
+            assert_eq!(answer.status, 200, "{name} if {tags}: {answer}");
+            if name != "DELETE" {
+                assert_ne!(answer.etag(), etag, "{name}");
+                app.delete("/pet/5").answer().await.is(200);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn if_match_given_twice_is_one_list() {
+    let app = TestApp::start().await;
+    let etag = five(&app).await.etag();
+    let change = app.request(Method::POST, "/pet/5?name=a");
+    let change = change
+        .header("if-match", "\"999\"")
+        .header("if-match", etag);
+    change.answer().await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn if_match_on_an_unknown_pet_is_404() {
+    let app = TestApp::start().await;
+    for tags in ["*", "\"1\""] {
+        for (name, change) in changes(&app) {
+            let answer = change.header("if-match", tags).answer().await;
+            assert_eq!(answer.status, 404, "{name} if {tags}: {answer}");
+            answer.problem(404);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_malformed_if_match_is_refused_and_nothing_changes() {
+    let app = TestApp::start().await;
+    let added = five(&app).await;
+    let bare = added.etag().replace('"', "");
+    for tags in [
+        bare.as_str(),
+        "",
+        "\"5",
+        "\"5\" \"6\"",
+        "W/",
+        "*, \"5\"",
+        "w/\"5\"",
+        "'5'",
+    ] {
+        for (name, change) in changes(&app) {
+            let answer = change.header("if-match", tags).answer().await;
+            assert_eq!(
+                answer.invalid_fields(),
+                ["If-Match"],
+                "{name} if {tags}: {answer}"
+            );
+        }
+    }
+    let got = app.get("/pet/5").answer().await.is(200);
+    assert_eq!((got.text(), got.etag()), (added.text(), added.etag()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn if_none_match_spares_the_client_what_it_has() {
+    let app = TestApp::start().await;
+    let etag = five(&app).await.etag();
+    for tags in [
+        etag.clone(),
+        format!("W/{etag}"),
+        format!("\"1\", \"a,b\", {etag}"),
+        "*".into(),
+    ] {
+        for method in [Method::GET, Method::HEAD] {
+            let request = app.request(method, "/pet/5").header("if-none-match", &tags);
+            let answer = request.answer().await.is(304);
+            assert!(answer.body.is_empty(), "{answer}");
+            assert_eq!(answer.etag(), etag);
+        }
+    }
+    // What cannot be read is ignored.
+    for tags in ["\"999\"", "", "x", "\"5", &etag.replace('"', "")] {
+        let request = app.get("/pet/5").header("if-none-match", tags);
+        assert_eq!(request.answer().await.is(200).id(), 5, "{tags}");
+    }
+    app.get("/pet/6")
+        .header("if-none-match", "*")
+        .answer()
+        .await
+        .problem(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_gives_a_new_etag_also_one_that_changes_nothing() {
+    let app = TestApp::start().await;
+    let mut etags = vec![five(&app).await.etag()];
+    for _ in 0..2 {
+        for (name, change) in changes(&app) {
+            if name != "DELETE" {
+                etags.push(change.answer().await.is(200).etag());
+            }
+        }
+    }
+    let number = etags.len();
+    etags.sort_unstable();
+    etags.dedup();
+    assert_eq!(etags.len(), number, "{etags:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pet_deleted_and_made_anew_has_another_etag() {
+    let app = TestApp::start().await;
+    let first = five(&app).await;
+    app.delete("/pet/5").answer().await.is(200);
+    let second = five(&app).await;
+    assert_eq!(first.body, second.body);
+    assert_ne!(first.etag(), second.etag());
+    let delete = app.delete("/pet/5").header("if-match", first.etag());
+    delete.answer().await.problem(412);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_twenty_that_change_one_version_at_once_one_wins() {
+    let app = TestApp::start().await;
+    let etag = five(&app).await.etag();
+    let puts = (0..20).map(|number| {
+        let pet = json!({"id": 5, "name": format!("by {number}")});
+        app.put("/pet", &pet).header("if-match", &etag).answer()
+    });
+    let answers = join_all(puts).await;
+    let (won, lost): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|answer| answer.status == 200);
+    assert_eq!(won.len(), 1, "{won:?}");
+    for answer in lost {
+        answer.problem(412);
+    }
+    let got = app.get("/pet/5").answer().await.is(200);
+    assert_eq!((got.text(), got.etag()), (won[0].text(), won[0].etag()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patches_at_once_lose_nothing_of_each_other() {
+    let app = TestApp::start().await;
+    five(&app).await;
+    let patches = (0..12).map(|number| match number % 3 {
+        0 => app.patch("/pet/5", &json!({"name": "patched"})).answer(),
+        1 => app
+            .patch("/pet/5", &json!({"category": {"id": 1}}))
+            .answer(),
+        _ => app
+            .patch("/pet/5", &json!({"category": {"name": "c"}}))
+            .answer(),
+    });
+    for answer in join_all(patches).await {
+        answer.is(200);
+    }
+    let got = app.get("/pet/5").answer().await.is(200);
+    let expected = json!({
+        "id": 5, "category": {"id": 1, "name": "c"}, "name": "patched", "photoUrls": [], "tags": [], "status": "sold",
+    });
+    assert_eq!(got.json(), expected);
+}

@@ -1,0 +1,316 @@
+//! Everything that can be wrong with a request is answered in one form, the framework's refusals too.
+
+use std::time::{Duration, Instant};
+
+use reqwest::{Method, header::HeaderValue};
+use serde_json::json;
+
+use crate::support::{Ask, Raw, TestApp};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_4xx_is_a_problem() {
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__MAX_BODY_SIZE", "4KiB")]).await;
+    let id = app.pet("a").await;
+    let pet = json!({"name": "a"});
+    let json = |body: &str| {
+        let request = app.request(Method::POST, "/pet");
+        request
+            .header("content-type", "application/json")
+            .body(body.to_owned())
+    };
+    let big = json!({"name": "a", "x": "x".repeat(5_000)});
+    let long = "x".repeat(8_200);
+    for (status, request) in [
+        (400, json("")),
+        (400, json("{")),
+        (400, json("{]")),
+        (400, json("\"text\"")),
+        (400, json("{\"name\": \"a\"} trailing")),
+        (400, json("\u{feff}{\"name\": \"a\"}")),
+        (400, json("{\"name\": \"\\ud800\"}")),
+        (400, json("{\"name\": \"a\", \"name\": \"b\"}")),
+        (400, json(&format!("{{\"x\": {}}}", "[".repeat(2_000)))),
+        (400, app.get("/pet/x")),
+        (400, app.get("/pet/findByStatus")),
+        (401, app.anonymous(Method::GET, "/pet/1")),
+        (404, app.get("/pet/999")),
+        (404, app.get("/pets")),
+        (404, app.get("")),
+        (404, app.get("/pet/1/toys")),
+        (404, app.bare(Method::GET, "/")),
+        (404, app.bare(Method::GET, "/metrics")),
+        (404, app.bare(Method::GET, "/api/v3pet")),
+        (404, app.bare(Method::POST, "/nothing").json(&pet)),
+        (405, app.delete("/pet")),
+        (405, app.put(&format!("/pet/{id}"), &pet)),
+        (405, app.bare(Method::POST, "/livez")),
+        (409, app.post("/pet", &json!({"id": id, "name": "a"}))),
+        (
+            412,
+            app.delete(&format!("/pet/{id}"))
+                .header("if-match", "\"x\""),
+        ),
+        (413, app.post("/pet", &big)),
+        (413, app.put("/pet", &big)),
+        (413, app.post("/pet", &big).header("idempotency-key", "k")),
+        (413, app.patch(&format!("/pet/{id}"), &big)),
+        (
+            413,
+            app.request(Method::POST, &format!("/pet/{id}"))
+                .form(&[("name", &long)]),
+        ),
+        (414, app.get(&format!("/pet/findByTags?tags={long}"))),
+        (414, app.bare(Method::GET, &format!("/{long}"))),
+        (415, app.request(Method::POST, "/pet").body(pet.to_string())),
+        (
+            415,
+            app.request(Method::POST, "/pet")
+                .header("content-type", "text/plain")
+                .body("a"),
+        ),
+        (
+            415,
+            app.request(Method::POST, "/pet")
+                .header("content-type", "application/xml")
+                .body("<a/>"),
+        ),
+        (
+            415,
+            app.request(Method::POST, "/pet")
+                .header("content-type", "application/jsonp")
+                .body("{}"),
+        ),
+        (
+            415,
+            app.request(Method::POST, "/pet")
+                .header("content-type", "application/json, text/html")
+                .body("{}"),
+        ),
+        (415, app.request(Method::PUT, "/pet").form(&[("name", "a")])),
+        (
+            415,
+            app.request(Method::PATCH, &format!("/pet/{id}"))
+                .header("content-type", "application/json-patch+json")
+                .body("[]"),
+        ),
+        (431, app.get("/pet/1").header("x-big", "x".repeat(17_000))),
+    ] {
+        let what = format!("{request:?}");
+        let answer = request.answer().await;
+        assert_eq!(answer.status.as_u16(), status, "{what}: {answer}");
+        let problem = answer.problem(status);
+        let has_errors = problem.get("errors").is_some();
+        assert_eq!(has_errors, status == 400, "{what}: {answer}");
+    }
+    assert_eq!(app.count().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_media_type_may_have_parameters_and_any_case() {
+    let app = TestApp::start().await;
+    for media_type in [
+        "application/json;charset=UTF-8",
+        "Application/JSON",
+        "application/json ; a=\"b\"",
+    ] {
+        let request = app
+            .request(Method::POST, "/pet")
+            .header("content-type", media_type);
+        let answer = request.body("{\"name\":\"a\"}").answer().await;
+        assert_eq!(answer.status, 201, "{media_type}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_invalid_field_is_named_at_once() {
+    let app = TestApp::start().await;
+    let pet = json!({
+        "id": -1, "name": "", "category": {"id": "x", "name": 5}, "photoUrls": ["/fine", "mailto:x", 7],
+        "tags": [{"name": "x".repeat(256)}, "tag", {"id": 1.5, "name": "a\0"}], "status": "lost",
+    });
+    let expected = [
+        "category.id",
+        "category.name",
+        "id",
+        "name",
+        "photoUrls[1]",
+        "photoUrls[2]",
+        "status",
+        "tags[0].name",
+        "tags[1]",
+        "tags[2].id",
+        "tags[2].name",
+    ];
+    for method in [Method::POST, Method::PUT] {
+        let answer = app.request(method, "/pet").json(&pet).answer().await;
+        let mut fields = answer.invalid_fields();
+        fields.sort_unstable();
+        assert_eq!(fields, expected, "{answer}");
+        let detail = answer.json()["detail"].to_string();
+        assert!(
+            expected.iter().all(|field| detail.contains(field)),
+            "{answer}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_refusal_repeats_what_was_sent() {
+    let app = TestApp::start().await;
+    let secret = "hunter2-secret";
+    for body in [
+        format!("{{\"name\": {secret}}}"),
+        format!("{{\"name\": \"a\", \"status\": \"{secret}\", \"category\": \"{secret}\"}}"),
+        format!("{{\"name\": \"a\", \"photoUrls\": [\"{secret}:x\"]}}"),
+    ] {
+        let request = app
+            .request(Method::POST, "/pet")
+            .header("content-type", "application/json");
+        let answer = request.body(body).answer().await;
+        answer.problem(400);
+        assert!(!answer.text().contains("hunter2"), "{answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_method_that_a_path_does_not_take_is_told_which_it_takes() {
+    let app = TestApp::start().await;
+    for (path, method, allow) in [
+        ("/api/v3/pet", Method::GET, "POST,PUT"),
+        ("/api/v3/pet", Method::OPTIONS, "POST,PUT"),
+        ("/api/v3/pet/5", Method::PUT, "DELETE,GET,HEAD,PATCH,POST"),
+        ("/api/v3/pet/findByStatus", Method::POST, "GET,HEAD"),
+        ("/api/v3/openapi.json", Method::POST, "GET,HEAD"),
+        ("/livez", Method::DELETE, "GET,HEAD"),
+    ] {
+        let answer = app.bare(method, path).answer().await;
+        answer.problem(405);
+        let mut methods: Vec<&str> = answer.header("allow").split(',').map(str::trim).collect();
+        methods.sort_unstable();
+        assert_eq!(methods.join(","), allow, "{path}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_keeps_its_own_id_where_it_is_fit() {
+    let app = TestApp::start().await;
+    let longest = "x".repeat(64);
+    for id in ["a", "A.b_c-9", &longest] {
+        for path in ["/livez", "/nothing", "/api/v3/pet/1"] {
+            let request = app.bare(Method::GET, path).header("x-request-id", id);
+            assert_eq!(request.answer().await.header("x-request-id"), id, "{path}");
+        }
+    }
+    for id in ["", "a b", "ü", &"x".repeat(65), "a/b", "a\"b", "<x>"] {
+        let value = HeaderValue::from_bytes(id.as_bytes()).expect("a value");
+        let answer = app
+            .get("/pet/1")
+            .header("x-request-id", value)
+            .answer()
+            .await;
+        answer.problem(404);
+        let given = answer.header("x-request-id");
+        let fit = given.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        assert!(given != id && fit && !given.is_empty(), "{id}: {answer}");
+    }
+    let (one, other) = tokio::join!(app.get("/pet/1").answer(), app.get("/pet/1").answer());
+    assert_ne!(one.header("x-request-id"), other.header("x-request-id"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trailing_slash_is_accepted() {
+    let app = TestApp::start().await;
+    let id = app
+        .post("/pet/", &json!({"name": "a"}))
+        .answer()
+        .await
+        .is(201)
+        .id();
+    app.get(&format!("/pet/{id}/")).answer().await.is(200);
+    app.get("/pet/findByStatus/?status=available")
+        .answer()
+        .await
+        .is(200);
+    app.bare(Method::GET, "/api/v3/openapi.json/")
+        .answer()
+        .await
+        .is(200);
+    app.delete(&format!("/pet/{id}/")).answer().await.is(200);
+    app.anonymous(Method::GET, "/pet/1/")
+        .answer()
+        .await
+        .problem(401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signs_of_life_and_metrics_are_where_they_belong() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    app.get(&format!("/pet/{id}")).answer().await.is(200);
+    for path in ["/livez", "/readyz"] {
+        app.bare(Method::GET, path).answer().await.is(200);
+    }
+    let client = crate::support::client();
+    let operations = |path: &str| {
+        client
+            .get(format!("http://{}{path}", app.operations))
+            .answer()
+    };
+    for path in ["/livez", "/readyz"] {
+        operations(path).await.is(200);
+    }
+    let metrics = operations("/metrics").await.is(200);
+    assert!(
+        metrics.header("content-type").starts_with("text/plain"),
+        "{metrics}"
+    );
+    let text = metrics.text();
+    for line in [
+        "http_requests_total{method=\"GET\",route=\"/api/v3/pet/{petId}\",status=\"200\"}",
+        "http_request_duration_seconds_bucket{method=\"POST\",route=\"/api/v3/pet\"",
+        "database_connections{state=\"idle\"}",
+        "http_connections{listener=\"api\"}",
+    ] {
+        assert!(text.contains(line), "no {line} in {metrics}");
+    }
+    operations("/api/v3/openapi.json").await.problem(404);
+    operations("/nothing").await.problem(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_come_is_408() {
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__BODY_TIMEOUT", "300ms")]).await;
+    for extra in ["", "Idempotency-Key: k\r\n"] {
+        let head = format!(
+            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n{extra}Content-Type: application/json\r\n\
+             Content-Length: 13\r\n\r\n{{\"name\"",
+            app.key
+        );
+        let mut raw = Raw::connect(app.address).await;
+        raw.send(head).await;
+        let answer = raw.answer().await;
+        answer.problem(408);
+        assert_eq!(answer.header("connection"), "close", "{answer}");
+        assert_eq!(raw.closed().await, "");
+    }
+    assert_eq!(app.count().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_takes_too_long_is_503() {
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "300ms")]).await;
+    let mut blocker = app.database.connect().await;
+    sqlx::raw_sql("begin; lock table pets in exclusive mode")
+        .execute(&mut blocker)
+        .await
+        .expect("locked");
+    let begun = Instant::now();
+    let answer = app.post("/pet", &json!({"name": "a"})).answer().await;
+    answer.problem(503);
+    assert_eq!(answer.header("retry-after"), "1", "{answer}");
+    assert!(
+        begun.elapsed() < Duration::from_millis(900),
+        "{:?}",
+        begun.elapsed()
+    );
+}

@@ -1,0 +1,295 @@
+//! `Idempotency-Key`: a POST sent again is answered as the first time and does nothing.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pet_inventory::domain::caller::Scopes;
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+use sqlx::Executor as _;
+
+use crate::support::{Answer, Ask, TestApp};
+
+fn post(app: &TestApp, key: &str, pet: &Value) -> RequestBuilder {
+    app.post("/pet", pet).header("idempotency-key", key)
+}
+
+#[track_caller]
+fn assert_replayed(answer: &Answer, first: &Answer) {
+    assert_eq!(answer.header("idempotent-replayed"), "true", "{answer}");
+    assert_eq!(answer.status, first.status, "{answer}");
+    for name in ["content-type", "etag", "location"] {
+        assert_eq!(
+            answer.optional_header(name),
+            first.optional_header(name),
+            "{answer}"
+        );
+    }
+    assert_ne!(
+        answer.header("x-request-id"),
+        first.header("x-request-id"),
+        "{answer}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_answer_is_given_again_and_nothing_is_done_twice() {
+    let app = TestApp::start().await;
+    let pet = json!({"name": "Rex", "tags": [{"name": "ü"}]});
+    let first = post(&app, "k-1", &pet).answer().await.is(201);
+    assert_eq!(
+        first.optional_header("idempotent-replayed"),
+        None,
+        "{first}"
+    );
+    // Also when the pet has changed since, and bare or in quotes.
+    app.delete(&format!("/pet/{}", first.id()))
+        .answer()
+        .await
+        .is(200);
+    for key in ["k-1", "\"k-1\""] {
+        let again = post(&app, key, &pet).answer().await;
+        assert_replayed(&again, &first);
+        assert_eq!(again.body, first.body);
+    }
+    assert_eq!(app.count().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_form_update_is_replayed_too() {
+    let app = TestApp::start().await;
+    let id = app.pet("first").await;
+    let update = |name: &str| {
+        let form = [("name", name)];
+        let request = app.request(Method::POST, &format!("/pet/{id}?status=sold"));
+        request.form(&form).header("idempotency-key", "k")
+    };
+    let first = update("second").answer().await.is(200);
+    app.request(Method::POST, &format!("/pet/{id}?name=third"))
+        .answer()
+        .await
+        .is(200);
+    let again = update("second").answer().await;
+    assert_replayed(&again, &first);
+    assert_eq!(again.body, first.body);
+    update("fourth").answer().await.problem(422);
+    let got = app.get(&format!("/pet/{id}")).answer().await;
+    assert_eq!(got.json()["name"], "third");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_key_with_another_request_is_refused() {
+    let app = TestApp::start().await;
+    let pet = json!({"id": 5, "name": "Rex"});
+    post(&app, "k", &pet).answer().await.is(201);
+    let other_body = post(&app, "k", &json!({"id": 6, "name": "Rex"}));
+    other_body.answer().await.problem(422);
+    let other_path = app
+        .request(Method::POST, "/pet/5?name=Max")
+        .header("idempotency-key", "k");
+    other_path.answer().await.problem(422);
+    assert_eq!(app.count().await, 1);
+    assert_eq!(app.get("/pet/5").answer().await.json()["name"], "Rex");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_replayed_although_it_would_succeed_now() {
+    let app = TestApp::start().await;
+    app.post("/pet", &json!({"id": 5, "name": "in the way"}))
+        .answer()
+        .await
+        .is(201);
+    let pet = json!({"id": 5, "name": "Rex"});
+    let first = post(&app, "taken", &pet).answer().await;
+    first.problem(409);
+    let update = || {
+        app.request(Method::POST, "/pet/6?name=a")
+            .header("idempotency-key", "unknown")
+    };
+    let unknown = update().answer().await;
+    unknown.problem(404);
+
+    app.delete("/pet/5").answer().await.is(200);
+    app.post("/pet", &json!({"id": 6, "name": "six"}))
+        .answer()
+        .await
+        .is(201);
+    let again = post(&app, "taken", &pet).answer().await;
+    assert_replayed(&again, &first);
+    // Its instance is that of this request.
+    again.problem(409);
+    let again = update().answer().await;
+    assert_replayed(&again, &unknown);
+    again.problem(404);
+    assert_eq!(app.count().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_to_invalid_input_is_the_first_answer_too() {
+    let app = TestApp::start().await;
+    let wrong = json!({"name": ""});
+    let first = post(&app, "k", &wrong).answer().await;
+    first.problem(400);
+    let again = post(&app, "k", &wrong).answer().await;
+    assert_replayed(&again, &first);
+    again.problem(400);
+    post(&app, "k", &json!({"name": "Rex"}))
+        .answer()
+        .await
+        .problem(422);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callers_key_is_its_own() {
+    let app = TestApp::start().await;
+    let other = app.make_key("other", Scopes::all()).await.secret;
+    let same = app.make_key("tester", Scopes::all()).await.secret;
+    let pet = json!({"name": "Rex"});
+    let ask = async |api_key: &str| {
+        let request = app.anonymous(Method::POST, "/pet").json(&pet);
+        request
+            .header("api_key", api_key)
+            .header("idempotency-key", "k")
+            .answer()
+            .await
+            .is(201)
+    };
+    let first = ask(&app.key).await;
+    let others = ask(&other).await;
+    assert_eq!(
+        others.optional_header("idempotent-replayed"),
+        None,
+        "{others}"
+    );
+    assert_ne!(others.id(), first.id());
+    // Another key of the same caller is the same caller.
+    assert_replayed(&ask(&same).await, &first);
+    assert_eq!(app.count().await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_1_to_255_characters_and_comes_once() {
+    let app = TestApp::start().await;
+    let pet = json!({"name": "Rex"});
+    let longest = "k".repeat(255);
+    for key in [
+        "k",
+        &longest,
+        &format!("\"{longest}\""),
+        "a b\"c",
+        "\"with, comma\"",
+    ] {
+        post(&app, key, &pet).answer().await.is(201);
+    }
+    let before = app.count().await;
+    for key in [
+        "",
+        "\"\"",
+        &"k".repeat(256),
+        &format!("\"{}\"", "k".repeat(256)),
+    ] {
+        let answer = post(&app, key, &pet).answer().await;
+        assert_eq!(answer.invalid_fields(), ["Idempotency-Key"], "{key}");
+    }
+    let twice = post(&app, "a", &pet)
+        .header("idempotency-key", "b")
+        .answer()
+        .await;
+    assert_eq!(twice.invalid_fields(), ["Idempotency-Key"]);
+    let latin1 = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").expect("a value");
+    let foreign = app.post("/pet", &pet).header("idempotency-key", latin1);
+    assert_eq!(foreign.answer().await.invalid_fields(), ["Idempotency-Key"]);
+    assert_eq!(app.count().await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn methods_that_are_idempotent_by_themselves_take_no_notice() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    for name in ["b", "c"] {
+        let put = app.put("/pet", &json!({"id": id, "name": name}));
+        let answer = put.header("idempotency-key", "k").answer().await.is(200);
+        assert_eq!(answer.json()["name"], name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_ten_at_once_with_one_key_one_does_the_work() {
+    let app = TestApp::start().await;
+    for round in 0..5 {
+        let key = format!("round {round}");
+        let pet = json!({"name": key});
+        let posts = (0..10).map(|_| post(&app, &key, &pet).answer());
+        let answers = join_all(posts).await;
+        let mut bodies = Vec::new();
+        let mut fresh = 0;
+        for answer in answers {
+            if answer.status == 409 {
+                answer.problem(409);
+                assert_eq!(answer.header("retry-after"), "1", "{answer}");
+                continue;
+            }
+            let answer = answer.is(201);
+            fresh += usize::from(answer.optional_header("idempotent-replayed").is_none());
+            bodies.push(answer.body);
+        }
+        assert_eq!(fresh, 1, "round {round}");
+        bodies.dedup();
+        assert_eq!(bodies.len(), 1, "{bodies:?}");
+        assert_eq!(app.count().await, round + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_in_flight_is_refused_at_once_and_a_5xx_is_not_kept() {
+    let app = TestApp::start().await;
+    let pet = json!({"name": "Rex"});
+    let mut blocker = app.database.connect().await;
+    blocker
+        .execute("begin; lock table pets in exclusive mode")
+        .await
+        .expect("locked");
+
+    // It waits for the lock, and gives up.
+    let first = tokio::spawn(post(&app, "k", &pet).answer());
+    while app
+        .database
+        .number("select count(*) from pg_locks where not granted")
+        .await
+        == 0
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let second = post(&app, "k", &pet).answer().await;
+    second.problem(409);
+    assert_eq!(second.header("retry-after"), "1", "{second}");
+    let first = first.await.expect("an answer");
+    first.problem(503);
+    assert_eq!(first.header("retry-after"), "1", "{first}");
+
+    blocker.execute("rollback").await.expect("unlocked");
+    let third = post(&app, "k", &pet).answer().await.is(201);
+    assert_eq!(
+        third.optional_header("idempotent-replayed"),
+        None,
+        "{third}"
+    );
+    assert_eq!(app.count().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_day_a_key_is_new_again() {
+    let app = TestApp::start().await;
+    let pet = json!({"name": "Rex"});
+    let first = post(&app, "k", &pet).answer().await.is(201);
+    let age = |interval: &str| {
+        format!("update idempotency_keys set created_at = now() - interval '{interval}'")
+    };
+    app.database.run(&age("23 hours 59 minutes")).await;
+    assert_replayed(&post(&app, "k", &pet).answer().await, &first);
+    app.database.run(&age("24 hours 1 second")).await;
+    let second = post(&app, "k", &pet).answer().await.is(201);
+    assert_ne!(second.id(), first.id());
+    assert_replayed(&post(&app, "k", &pet).answer().await, &second);
+    assert_eq!(app.count().await, 2);
+}

@@ -1,0 +1,9 @@
+//! The service's tests over real HTTP and a real PostgreSQL: one binary, one cluster, a database a test.
+
+mod conditional;
+mod errors;
+mod finds;
+mod idempotency;
+mod pets;
+mod support;
+mod wire;

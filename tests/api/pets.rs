@@ -1,0 +1,533 @@
+//! Adding, getting, changing and deleting pets.
+
+use std::collections::HashSet;
+
+use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Ask, TestApp};
+
+const MAX_ID: i64 = (1 << 53) - 1;
+
+fn rex() -> Value {
+    json!({
+        "name": "Rex",
+        "category": {"id": -5, "name": "Dogs"},
+        "photoUrls": ["https://example.com/rex.jpg", "/img/rex.png?size=2#top"],
+        "tags": [{"id": 0, "name": "friendly"}, {"name": ""}, {"id": 7}, {}],
+        "status": "pending",
+    })
+}
+
+fn with_id(mut pet: Value, id: impl Into<Value>) -> Value {
+    pet["id"] = id.into();
+    pet
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pet_that_is_added_comes_back_as_it_was_sent() {
+    let app = TestApp::start().await;
+    let added = app.post("/pet", &rex()).answer().await.is(201);
+    let id = added.id();
+    assert_eq!(added.json(), with_id(rex(), id), "{added}");
+    assert_eq!(added.header("content-type"), "application/json");
+    assert_eq!(added.header("location"), format!("/api/v3/pet/{id}"));
+    let etag = added.etag();
+
+    let got = app.get(&format!("/pet/{id}")).answer().await.is(200);
+    assert_eq!(got.body, added.body, "{got}");
+    assert_eq!(got.header("content-type"), "application/json");
+    assert_eq!(got.etag(), etag);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_is_compact_begins_with_the_id_and_leaves_out_what_is_absent() {
+    let app = TestApp::start().await;
+    let added = app
+        .post("/pet", &json!({"id": 10, "name": "Ada"}))
+        .answer()
+        .await
+        .is(201);
+    assert_eq!(
+        added.text(),
+        r#"{"id":10,"name":"Ada","photoUrls":[],"tags":[],"status":"available"}"#
+    );
+    let whole = app.post("/pet", &with_id(rex(), 11)).answer().await.is(201);
+    assert_eq!(
+        whole.text(),
+        r#"{"id":11,"category":{"id":-5,"name":"Dogs"},"name":"Rex","photoUrls":["https://example.com/rex.jpg","/img/rex.png?size=2#top"],"tags":[{"id":0,"name":"friendly"},{"name":""},{"id":7},{}],"status":"pending"}"#
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_id_or_with_null_or_zero_the_server_gives_one() {
+    let app = TestApp::start().await;
+    let mut ids = HashSet::new();
+    for body in [
+        json!({"name": "a"}),
+        json!({"name": "a", "id": null}),
+        json!({"name": "a", "id": 0}),
+    ] {
+        let added = app.post("/pet", &body).answer().await.is(201);
+        assert!((1..=MAX_ID).contains(&added.id()), "{added}");
+        assert!(ids.insert(added.id()), "given twice: {added}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn null_means_absent_and_unknown_fields_are_ignored() {
+    let app = TestApp::start().await;
+    let body = json!({
+        "id": 3, "name": "a", "category": null, "photoUrls": null, "tags": null, "status": null,
+        "breed": {"unknown": [1, 2]}, "tag_names": ["x"], "version": 9,
+    });
+    let added = app.post("/pet", &body).answer().await.is(201);
+    assert_eq!(
+        added.text(),
+        r#"{"id":3,"name":"a","photoUrls":[],"tags":[],"status":"available"}"#
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_in_use_is_refused_and_nothing_changes() {
+    let app = TestApp::start().await;
+    let first = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let second = app
+        .post("/pet", &json!({"id": 5, "name": "Other"}))
+        .answer()
+        .await;
+    second.problem(409);
+    let got = app.get("/pet/5").answer().await.is(200);
+    assert_eq!(got.body, first.body, "{got}");
+    assert_eq!(got.etag(), first.etag());
+    assert_eq!(app.count().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_that_the_server_gives_never_meet_those_that_clients_chose() {
+    let app = TestApp::start().await;
+    let mut taken = HashSet::new();
+    let highest = with_id(rex(), MAX_ID);
+    taken.insert(app.post("/pet", &highest).answer().await.is(201).id());
+    let given = app.pet("given").await;
+    taken.insert(given);
+    // The next hundred that the server would give.
+    for id in given + 1..=given + 100 {
+        let chosen = app.post("/pet", &with_id(rex(), id)).answer().await.is(201);
+        assert_eq!(chosen.id(), id);
+        taken.insert(id);
+    }
+    for _ in 0..5 {
+        let id = app.pet("given").await;
+        assert!(taken.insert(id), "{id} was given although it is in use");
+    }
+    assert_eq!(app.count().await, taken.len() as i64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_given_at_once_all_differ_also_where_clients_chose_some() {
+    let app = TestApp::start().await;
+    let first = app.pet("first").await;
+    for id in (first + 1..first + 60).step_by(2) {
+        app.post("/pet", &with_id(rex(), id)).answer().await.is(201);
+    }
+    let adding = (0..40).map(|_| app.pet("given"));
+    let ids: HashSet<i64> = join_all(adding).await.into_iter().collect();
+    assert_eq!(ids.len(), 40, "{ids:?}");
+    assert_eq!(app.count().await, 1 + 30 + 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_that_add_one_id_at_once_one_wins() {
+    let app = TestApp::start().await;
+    for id in 1..=20 {
+        let (one, other) = (
+            json!({"id": id, "name": "one"}),
+            json!({"id": id, "name": "other"}),
+        );
+        let (one, other) = tokio::join!(
+            app.post("/pet", &one).answer(),
+            app.post("/pet", &other).answer()
+        );
+        let (winner, loser) = if one.status == 201 {
+            (one, other)
+        } else {
+            (other, one)
+        };
+        let winner = winner.is(201);
+        loser.problem(409);
+        let got = app.get(&format!("/pet/{id}")).answer().await.is(200);
+        assert_eq!(got.body, winner.body, "round {id}");
+    }
+    assert_eq!(app.count().await, 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn put_replaces_the_whole_pet() {
+    let app = TestApp::start().await;
+    let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let replaced = app
+        .put("/pet", &json!({"id": 5, "name": "Max"}))
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(
+        replaced.text(),
+        r#"{"id":5,"name":"Max","photoUrls":[],"tags":[],"status":"available"}"#
+    );
+    assert_ne!(replaced.etag(), added.etag());
+    let got = app.get("/pet/5").answer().await.is(200);
+    assert_eq!((got.text(), got.etag()), (replaced.text(), replaced.etag()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn put_needs_the_id_of_a_pet_that_exists() {
+    let app = TestApp::start().await;
+    for id in [
+        json!(null),
+        json!(0),
+        json!("5"),
+        json!(-1),
+        json!(MAX_ID + 1),
+    ] {
+        let body = json!({"id": id, "name": "Max"});
+        let answer = app.put("/pet", &body).answer().await;
+        assert_eq!(answer.invalid_fields(), ["id"], "{body}");
+    }
+    let answer = app.put("/pet", &json!({"name": "Max"})).answer().await;
+    assert_eq!(answer.invalid_fields(), ["id"]);
+    app.put("/pet", &json!({"id": 77, "name": "Max"}))
+        .answer()
+        .await
+        .problem(404);
+    assert_eq!(app.count().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patch_merges_as_rfc_7396_says() {
+    let app = TestApp::start().await;
+    app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let mut expected = with_id(rex(), 5);
+
+    // A member is changed, the rest stays.
+    let patched = app
+        .patch(
+            "/pet/5",
+            &json!({"status": "sold", "category": {"name": "Cats"}}),
+        )
+        .answer()
+        .await
+        .is(200);
+    expected["status"] = json!("sold");
+    expected["category"] = json!({"id": -5, "name": "Cats"});
+    assert_eq!(patched.json(), expected, "{patched}");
+
+    // null takes away, and defaults return; arrays are replaced whole; unknown members are ignored.
+    let patch = json!({"status": null, "photoUrls": null, "category": {"id": null}, "tags": [{"id": 1}], "x": 1});
+    let patched = app.patch("/pet/5", &patch).answer().await.is(200);
+    let expected = json!({
+        "id": 5, "category": {"name": "Cats"}, "name": "Rex", "photoUrls": [], "tags": [{"id": 1}], "status": "available",
+    });
+    assert_eq!(patched.json(), expected, "{patched}");
+
+    // A member that is not there is made; the pet's own id may be repeated.
+    let patch = json!({"id": 5, "category": null});
+    app.patch("/pet/5", &patch).answer().await.is(200);
+    let patched = app
+        .patch("/pet/5", &json!({"category": {"id": 1}}))
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(patched.json()["category"], json!({"id": 1}), "{patched}");
+
+    let got = app.get("/pet/5").answer().await.is(200);
+    assert_eq!((got.text(), got.etag()), (patched.text(), patched.etag()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patch_refuses_what_would_not_be_a_pet_and_changes_nothing() {
+    let app = TestApp::start().await;
+    let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    for (patch, field) in [
+        (json!({"name": null}), "name"),
+        (json!({"name": ""}), "name"),
+        (json!({"id": 6}), "id"),
+        (json!({"id": null}), "id"),
+        (json!({"status": "lost"}), "status"),
+        (json!({"tags": {"a": 1}}), "tags"),
+        (json!([1]), "body"),
+        (json!("text"), "body"),
+        (json!(null), "body"),
+    ] {
+        let answer = app.patch("/pet/5", &patch).answer().await;
+        assert_eq!(answer.invalid_fields(), [field], "{patch}");
+    }
+    app.patch("/pet/6", &json!({"name": "x"}))
+        .answer()
+        .await
+        .problem(404);
+    let got = app.get("/pet/5").answer().await.is(200);
+    assert_eq!((got.text(), got.etag()), (added.text(), added.etag()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patch_takes_either_media_type() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    for media_type in [
+        "application/json",
+        "application/merge-patch+json; charset=utf-8",
+    ] {
+        let patched = app
+            .request(Method::PATCH, &format!("/pet/{id}"))
+            .header("content-type", media_type)
+            .body(json!({"name": media_type}).to_string())
+            .answer()
+            .await
+            .is(200);
+        assert_eq!(patched.json()["name"], media_type);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_form_update_reads_the_query_a_form_or_one_each_way() {
+    let app = TestApp::start().await;
+    let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let mut expected = added.json();
+
+    let by_query = app
+        .request(Method::POST, "/pet/5?name=Max+%26%20Moritz&status=sold")
+        .answer()
+        .await
+        .is(200);
+    expected["name"] = json!("Max & Moritz");
+    expected["status"] = json!("sold");
+    assert_eq!(by_query.json(), expected, "{by_query}");
+    assert_ne!(by_query.etag(), added.etag());
+
+    let by_form = app
+        .request(Method::POST, "/pet/5")
+        .form(&[("name", "Ümläut + plus"), ("unknown", "x")])
+        .answer()
+        .await
+        .is(200);
+    expected["name"] = json!("Ümläut + plus");
+    assert_eq!(by_form.json(), expected, "{by_form}");
+
+    let both = app
+        .request(Method::POST, "/pet/5?status=available")
+        .form(&[("name", "Both")])
+        .answer()
+        .await
+        .is(200);
+    expected["name"] = json!("Both");
+    expected["status"] = json!("available");
+    assert_eq!(both.json(), expected, "{both}");
+    let got = app.get("/pet/5").answer().await.is(200);
+    assert_eq!((got.text(), got.etag()), (both.text(), both.etag()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_form_update_refuses_bad_values_and_unknown_pets() {
+    let app = TestApp::start().await;
+    let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    for (path, field) in [
+        ("/pet/5", "name"),
+        ("/pet/5?name=", "name"),
+        ("/pet/5?name=a%00b", "name"),
+        ("/pet/5?name=%FF", "query"),
+        ("/pet/5?name=a&name=b", "name"),
+        ("/pet/5?status=lost", "status"),
+        ("/pet/5?status=", "status"),
+        ("/pet/0?name=a", "petId"),
+    ] {
+        let answer = app.request(Method::POST, path).answer().await;
+        assert_eq!(answer.invalid_fields(), [field], "{path}");
+    }
+    app.post("/pet/5", &json!({"name": "a"}))
+        .answer()
+        .await
+        .problem(415);
+    app.request(Method::POST, "/pet/6?name=a")
+        .answer()
+        .await
+        .problem(404);
+    let got = app.get("/pet/5").answer().await.is(200);
+    assert_eq!((got.text(), got.etag()), (added.text(), added.etag()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_form_update_names_every_bad_value_at_once() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    let path = format!("/pet/{id}?name=&status=lost");
+    let answer = app.request(Method::POST, &path).answer().await;
+    assert_eq!(answer.invalid_fields(), ["name", "status"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn head_is_get_without_the_body() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    let path = format!("/pet/{id}");
+    let got = app.get(&path).answer().await.is(200);
+    let head = app.request(Method::HEAD, &path).answer().await.is(200);
+    assert!(head.body.is_empty(), "{head}");
+    for name in ["etag", "content-type", "content-length"] {
+        assert_eq!(head.header(name), got.header(name), "{head}");
+    }
+    let head = app.request(Method::HEAD, "/pet/999").answer().await.is(404);
+    assert!(head.body.is_empty(), "{head}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_id_is_400_and_an_unknown_one_404_whatever_the_method() {
+    let app = TestApp::start().await;
+    let bad = [
+        "0",
+        "-1",
+        "+1",
+        "01",
+        "1.0",
+        "1e3",
+        "0x1",
+        "abc",
+        "9007199254740992",
+        "9223372036854775808",
+        "99999999999999999999999",
+        "%20",
+        "1%20",
+        "%00",
+        "%FF",
+        "%D9%A1",
+    ];
+    for method in [
+        Method::GET,
+        Method::HEAD,
+        Method::PATCH,
+        Method::POST,
+        Method::DELETE,
+    ] {
+        let ask = async |id: &str| {
+            let request = app.request(method.clone(), &format!("/pet/{id}?name=a"));
+            let request = match method {
+                Method::PATCH => request
+                    .header("content-type", "application/json")
+                    .body("{}"),
+                _ => request,
+            };
+            request.answer().await
+        };
+        for id in bad {
+            let answer = ask(id).await.is(400);
+            if method != Method::HEAD {
+                answer.problem(400);
+            }
+        }
+        let answer = ask(&MAX_ID.to_string()).await.is(404);
+        if method != Method::HEAD {
+            answer.problem(404);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delete_says_what_it_deleted_and_then_it_is_gone() {
+    let app = TestApp::start().await;
+    app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let kept = app.pet("kept").await;
+    let deleted = app.delete("/pet/5").answer().await.is(200);
+    assert_eq!(
+        deleted.text(),
+        r#"{"code":200,"type":"deleted","message":"5"}"#
+    );
+    assert_eq!(deleted.header("content-type"), "application/json");
+    app.get("/pet/5").answer().await.problem(404);
+    app.delete("/pet/5").answer().await.problem(404);
+    app.get(&format!("/pet/{kept}")).answer().await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bounds_are_where_they_are_said_to_be() {
+    let app = TestApp::start().await;
+    let name = |length| "🦊".repeat(length);
+    let url = |length: usize| format!("https://example.com/{}", "é".repeat(length - 20));
+    let many = |count: usize, item: Value| Value::from(vec![item; count]);
+    let within = json!({
+        "id": MAX_ID, "name": name(255),
+        "category": {"id": i64::MIN, "name": name(255)},
+        "photoUrls": many(100, json!(url(2_048))),
+        "tags": many(100, json!({"id": i64::MAX, "name": name(255)})),
+    });
+    let added = app.post("/pet", &within).answer().await.is(201);
+    let mut expected = within.clone();
+    expected["status"] = json!("available");
+    assert_eq!(added.json(), expected);
+
+    for (field, value, at) in [
+        ("id", json!(MAX_ID + 1), "id"),
+        ("id", json!(-1), "id"),
+        ("id", json!(1.5), "id"),
+        ("id", json!("1"), "id"),
+        ("id", json!(u64::MAX), "id"),
+        ("name", json!(name(256)), "name"),
+        ("name", json!(""), "name"),
+        ("name", json!(null), "name"),
+        ("name", json!("a\0b"), "name"),
+        ("name", json!(5), "name"),
+        ("category", json!("Dogs"), "category"),
+        ("category", json!({"id": "1"}), "category.id"),
+        ("category", json!({"id": u64::MAX}), "category.id"),
+        ("category", json!({"name": name(256)}), "category.name"),
+        ("category", json!({"name": "\0"}), "category.name"),
+        ("photoUrls", json!("https://example.com"), "photoUrls"),
+        ("photoUrls", many(101, json!("/a")), "photoUrls"),
+        ("photoUrls", json!(["/a", url(2_049)]), "photoUrls[1]"),
+        ("photoUrls", json!(["/a", null]), "photoUrls[1]"),
+        ("photoUrls", json!([""]), "photoUrls[0]"),
+        ("photoUrls", json!(["javascript:alert(1)"]), "photoUrls[0]"),
+        ("photoUrls", json!(["data:text/html,x"]), "photoUrls[0]"),
+        ("photoUrls", json!(["ftp://example.com/a"]), "photoUrls[0]"),
+        ("photoUrls", json!(["https://"]), "photoUrls[0]"),
+        ("photoUrls", json!(["a b"]), "photoUrls[0]"),
+        ("photoUrls", json!(["/a\0"]), "photoUrls[0]"),
+        ("tags", many(101, json!({})), "tags"),
+        ("tags", json!({"name": "a"}), "tags"),
+        ("tags", json!([{}, "a"]), "tags[1]"),
+        ("tags", json!([{}, null]), "tags[1]"),
+        ("tags", json!([{"name": ["a"]}]), "tags[0].name"),
+        ("tags", json!([{"id": 1.5}]), "tags[0].id"),
+        ("tags", json!([{"name": name(256)}]), "tags[0].name"),
+        ("status", json!("lost"), "status"),
+        ("status", json!("Available"), "status"),
+        ("status", json!(""), "status"),
+        ("status", json!(["sold"]), "status"),
+    ] {
+        let mut body = json!({"id": 1, "name": "a"});
+        body[field] = value;
+        let answer = app.post("/pet", &body).answer().await;
+        assert_eq!(answer.invalid_fields(), [at], "{body}");
+    }
+    assert_eq!(app.count().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_array_is_no_object_however_well_its_elements_would_fit() {
+    let app = TestApp::start().await;
+    let pet = json!([null, null, "Rex", [], [], "sold"]);
+    let answer = app.post("/pet", &pet).answer().await;
+    assert_eq!(answer.invalid_fields(), ["body"], "{answer}");
+    for (field, at) in [("category", "category"), ("tags", "tags[0]")] {
+        let label = json!([1, "Dogs"]);
+        let mut pet = json!({"name": "Rex"});
+        pet[field] = if field == "tags" {
+            json!([label])
+        } else {
+            label
+        };
+        let answer = app.post("/pet", &pet).answer().await;
+        assert_eq!(answer.invalid_fields(), [at], "{answer}");
+    }
+    assert_eq!(app.count().await, 0);
+}

@@ -1,0 +1,174 @@
+//! Answers of the service, and what every one of a kind must be. A failed check prints the answer.
+
+use std::fmt;
+
+use bytes::Bytes;
+use reqwest::{
+    RequestBuilder, StatusCode,
+    header::{HeaderMap, HeaderName},
+};
+use serde_json::Value;
+
+/// Sends a request and takes the whole answer.
+pub trait Ask {
+    /// The answer.
+    fn answer(self) -> impl Future<Output = Answer> + Send;
+}
+
+impl Ask for RequestBuilder {
+    async fn answer(self) -> Answer {
+        let response = self.send().await.expect("an answer");
+        Answer {
+            status: response.status(),
+            headers: response.headers().clone(),
+            body: response.bytes().await.expect("a whole body"),
+        }
+    }
+}
+
+/// An answer.
+#[derive(Clone)]
+pub struct Answer {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.status)?;
+        for (name, value) in &self.headers {
+            writeln!(f, "{name}: {}", String::from_utf8_lossy(value.as_bytes()))?;
+        }
+        write!(f, "\n{}", self.text())
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Answer {
+    /// Checks the status.
+    #[track_caller]
+    pub fn is(self, status: u16) -> Self {
+        assert_eq!(self.status.as_u16(), status, "{self}");
+        self
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self}"))
+    }
+
+    /// A header that must be there.
+    #[track_caller]
+    pub fn header(&self, name: &str) -> &str {
+        self.optional_header(name)
+            .unwrap_or_else(|| panic!("no {name} in {self}"))
+    }
+
+    /// A header that may be there.
+    pub fn optional_header(&self, name: &str) -> Option<&str> {
+        let name: HeaderName = name.parse().expect("the name of a header");
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The pet's version.
+    #[track_caller]
+    pub fn etag(&self) -> String {
+        let etag = self.header("etag");
+        assert!(
+            etag.len() > 2 && etag.starts_with('"') && etag.ends_with('"'),
+            "not a strong entity tag: {self}"
+        );
+        etag.to_owned()
+    }
+
+    /// The identifier of the pet in the body.
+    #[track_caller]
+    pub fn id(&self) -> i64 {
+        self.json()["id"]
+            .as_i64()
+            .unwrap_or_else(|| panic!("no id in {self}"))
+    }
+
+    /// The identifiers of the pets in the body.
+    #[track_caller]
+    pub fn ids(&self) -> Vec<i64> {
+        let json = self.json();
+        let pets = json.as_array().unwrap_or_else(|| panic!("{self}"));
+        pets.iter()
+            .map(|pet| pet["id"].as_i64().unwrap_or_else(|| panic!("{self}")))
+            .collect()
+    }
+
+    /// Checks that this is a problem of that status in the one form that all have, and gives its body.
+    #[track_caller]
+    pub fn problem(&self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{self}");
+        assert_eq!(
+            self.header("content-type"),
+            "application/problem+json",
+            "{self}"
+        );
+        let problem = self.json();
+        let members: Vec<&str> = problem
+            .as_object()
+            .unwrap_or_else(|| panic!("{self}"))
+            .keys()
+            .map(String::as_str)
+            .filter(|member| *member != "errors")
+            .collect();
+        let mut expected = [
+            "type", "title", "status", "detail", "instance", "code", "message",
+        ];
+        expected.sort_unstable();
+        let mut sorted = members.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, expected, "{self}");
+        assert_eq!(problem["status"], status, "{self}");
+        assert_eq!(problem["code"], status, "{self}");
+        assert_eq!(problem["message"], problem["detail"], "{self}");
+        assert_eq!(problem["instance"], self.header("x-request-id"), "{self}");
+        for text in ["type", "title", "detail", "instance"] {
+            let text = problem[text].as_str();
+            assert!(text.is_some_and(|text| !text.is_empty()), "{self}");
+        }
+        for violation in problem["errors"].as_array().into_iter().flatten() {
+            assert!(
+                violation["field"].is_string()
+                    && violation["reason"].is_string()
+                    && violation
+                        .as_object()
+                        .is_some_and(|members| members.len() == 2),
+                "{self}"
+            );
+        }
+        problem
+    }
+
+    /// Checks that this is a 400 and gives the fields that it names.
+    #[track_caller]
+    pub fn invalid_fields(&self) -> Vec<String> {
+        let problem = self.problem(400);
+        let errors = problem["errors"]
+            .as_array()
+            .unwrap_or_else(|| panic!("no errors in {self}"));
+        errors
+            .iter()
+            .map(|violation| violation["field"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    }
+}

@@ -1,0 +1,218 @@
+//! One throwaway PostgreSQL for the whole test binary, and in it a database of its own for each test.
+//!
+//! Invariant: when the process has ended, however it did, nothing is left of either. `LocalPostgres` sees
+//! to the processes; the folder is removed by a shell that waits for the end of file that our death is,
+//! because Rust never drops a static.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Mutex as SyncMutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use pet_inventory::{
+    db,
+    local_postgres::{Durability, LocalPostgres, SearchPath},
+};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use tokio::sync::{Mutex, OnceCell, Semaphore, SemaphorePermit};
+
+static SERVER: OnceCell<Server> = OnceCell::const_new();
+/// Held while a database is made: one at a time is as fast as many.
+static MAKING: Mutex<()> = Mutex::const_new(());
+/// Databases of tests that have ended.
+static FINISHED: SyncMutex<Vec<String>> = SyncMutex::new(Vec::new());
+/// Databases in use at once, however many cores run tests: PostgreSQL takes 100 connections.
+static ROOM: Semaphore = Semaphore::const_new(12);
+
+const TEMPLATE: &str = "template_migrated";
+
+struct Server {
+    postgres: LocalPostgres,
+    _cleaner: Child,
+}
+
+impl Server {
+    async fn get() -> &'static Self {
+        SERVER.get_or_init(Self::start).await
+    }
+
+    async fn start() -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("pet-inventory-tests-")
+            .tempdir()
+            .expect("a temporary folder")
+            .keep();
+        let cleaner = remove_when_we_end(&folder);
+        let postgres = start_postgres(&folder).await;
+        let options = postgres.connect_options();
+        run(&options, &format!("create database {TEMPLATE}")).await;
+        db::migrations::apply(&options.database(TEMPLATE))
+            .await
+            .expect("the template is migrated");
+        Self {
+            postgres,
+            _cleaner: cleaner,
+        }
+    }
+}
+
+/// Starts a throwaway PostgreSQL in a folder.
+pub async fn start_postgres(folder: &Path) -> LocalPostgres {
+    LocalPostgres::start(folder, &search_path(), Durability::Throwaway)
+        .await
+        .expect("a PostgreSQL of the tests' own")
+}
+
+/// Where the tests look for PostgreSQL's programs: where the service does.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a test has no configuration that could tell"
+)]
+pub fn search_path() -> SearchPath {
+    SearchPath {
+        bin_dir: std::env::var_os("POSTGRES_BIN_DIR").map(PathBuf::from),
+        path: std::env::var_os("PATH"),
+    }
+}
+
+/// A shell that outlives us, to remove a folder once PostgreSQL has left it.
+fn remove_when_we_end(folder: &Path) -> Child {
+    use std::os::unix::process::CommandExt as _;
+    const REMOVE: &str = r#"
+        trap '' INT TERM
+        read -r _
+        tries=0
+        while [ -e "$1/postgres/postmaster.pid" ] && [ $((tries += 1)) -lt 200 ]; do sleep 0.1; done
+        rm -rf "$1"
+    "#;
+    Command::new("/bin/sh")
+        .args(["-c", REMOVE, "cleaner"])
+        .arg(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // Out of the terminal's reach.
+        .process_group(0)
+        .spawn()
+        .expect("a shell")
+}
+
+/// Runs one statement on a connection of its own.
+pub async fn run(options: &PgConnectOptions, statement: &str) {
+    let mut connection = PgConnection::connect_with(options)
+        .await
+        .expect("a connection");
+    connection
+        .execute(AssertSqlSafe(statement.to_owned()))
+        .await
+        .unwrap_or_else(|error| panic!("{statement}: {error}"));
+    connection.close().await.expect("closed");
+}
+
+/// A database of one test; dropped some time after it.
+pub struct TestDatabase {
+    name: String,
+    options: PgConnectOptions,
+    _room: SemaphorePermit<'static>,
+}
+
+impl TestDatabase {
+    /// With the schema, and nothing in it.
+    pub async fn migrated() -> Self {
+        Self::make(&format!("template {TEMPLATE}")).await
+    }
+
+    /// Without so much as a schema.
+    pub async fn empty() -> Self {
+        Self::make("").await
+    }
+
+    async fn make(how: &str) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        let room = ROOM.acquire().await.expect("never closed");
+        let options = Server::get().await.postgres.connect_options();
+        let _making = MAKING.lock().await;
+        let finished = std::mem::take(&mut *FINISHED.lock().expect("never poisoned"));
+        for name in finished {
+            run(&options, &format!("drop database {name} with (force)")).await;
+        }
+        let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        run(&options, &format!("create database {name} {how}")).await;
+        Self {
+            options: options.database(&name),
+            name,
+            _room: room,
+        }
+    }
+
+    /// How to reach it.
+    pub const fn options(&self) -> &PgConnectOptions {
+        &self.options
+    }
+
+    /// The same as a URL.
+    pub fn url(&self) -> String {
+        url(&self.options)
+    }
+
+    /// A connection to it.
+    pub async fn connect(&self) -> PgConnection {
+        PgConnection::connect_with(&self.options)
+            .await
+            .expect("a connection")
+    }
+
+    /// Runs one statement.
+    pub async fn run(&self, statement: &str) {
+        run(&self.options, statement).await;
+    }
+
+    /// Asks for one number.
+    pub async fn number(&self, question: &str) -> i64 {
+        let pool = PgPoolOptions::new()
+            .max_connections(1)
+            .connect_with(self.options.clone())
+            .await
+            .expect("a connection");
+        let number = sqlx::query_scalar(AssertSqlSafe(question.to_owned()))
+            .fetch_one(&pool)
+            .await
+            .unwrap_or_else(|error| panic!("{question}: {error}"));
+        pool.close().await;
+        number
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        if let Ok(mut finished) = FINISHED.lock() {
+            finished.push(std::mem::take(&mut self.name));
+        }
+    }
+}
+
+/// The URL of a database behind a socket, which no `PG…` variable of the environment changes.
+pub fn url(options: &PgConnectOptions) -> String {
+    url_at(
+        options,
+        options
+            .get_socket()
+            .expect("our own PostgreSQL has a socket"),
+    )
+}
+
+/// The same, by another path to the socket's directory.
+pub fn url_at(options: &PgConnectOptions, socket: &Path) -> String {
+    format!(
+        "postgres://postgres@localhost:5432/{}?host={}&sslmode=disable",
+        options.get_database().unwrap_or("postgres"),
+        socket.display(),
+    )
+}

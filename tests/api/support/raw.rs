@@ -1,0 +1,109 @@
+//! Bytes on a socket, for what no HTTP client would send.
+
+use std::{net::SocketAddr, time::Duration};
+
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use super::Answer;
+
+/// How long an answer may take here: long enough for any machine, short enough to fail a test.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection of plain bytes.
+pub struct Raw {
+    stream: TcpStream,
+    /// What was read beyond the last answer.
+    rest: Vec<u8>,
+}
+
+impl Raw {
+    /// Connects.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).await.expect("a connection");
+        stream.set_nodelay(true).expect("a socket");
+        Self {
+            stream,
+            rest: Vec::new(),
+        }
+    }
+
+    /// Connects, sends, and reads one answer.
+    pub async fn ask(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
+        let mut raw = Self::connect(address).await;
+        raw.send(bytes).await;
+        raw.answer().await
+    }
+
+    /// Sends bytes. A server that has closed already shows itself at the next read.
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref()).await;
+    }
+
+    /// Says that nothing more will come.
+    pub async fn finish(&mut self) {
+        self.stream.shutdown().await.expect("a half-closed socket");
+    }
+
+    /// Reads one answer with `Content-Length`, or up to the end.
+    pub async fn answer(&mut self) -> Answer {
+        let head_end = loop {
+            if let Some(end) = self.rest.windows(4).position(|end| end == b"\r\n\r\n") {
+                break end + 4;
+            }
+            let got = String::from_utf8_lossy(&self.rest).into_owned();
+            assert!(self.read_more().await, "closed before an answer: {got:?}");
+        };
+        let head: Vec<u8> = self.rest.drain(..head_end).collect();
+        let head = String::from_utf8(head).expect("a head of text");
+        let mut lines = head.trim_end().split("\r\n");
+        let status_line = lines.next().unwrap_or_default();
+        let status = status_line
+            .strip_prefix("HTTP/1.1 ")
+            .or(status_line.strip_prefix("HTTP/1.0 "))
+            .and_then(|rest| rest.get(..3)?.parse().ok())
+            .unwrap_or_else(|| panic!("not a status line: {status_line:?}"));
+        let headers: HeaderMap = lines
+            .map(|line| {
+                let (name, value) = line.split_once(": ").expect("a field");
+                let name: HeaderName = name.parse().expect("a name");
+                (name, HeaderValue::from_str(value).expect("a value"))
+            })
+            .collect();
+        let length: usize = headers
+            .get("content-length")
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .unwrap_or_default();
+        while self.rest.len() < length {
+            assert!(self.read_more().await, "closed within the body of {head}");
+        }
+        let body: Vec<u8> = self.rest.drain(..length).collect();
+        Answer {
+            status,
+            headers,
+            body: body.into(),
+        }
+    }
+
+    /// Waits for the server to close, and gives what came until then.
+    pub async fn closed(&mut self) -> String {
+        while self.read_more().await {}
+        String::from_utf8_lossy(&self.rest).into_owned()
+    }
+
+    /// `false` at the end.
+    async fn read_more(&mut self) -> bool {
+        let read = self.stream.read_buf(&mut self.rest);
+        match tokio::time::timeout(PATIENCE, read).await {
+            Ok(Ok(0)) | Ok(Err(_)) => false,
+            Ok(Ok(_)) => true,
+            Err(_) => {
+                let got = String::from_utf8_lossy(&self.rest).into_owned();
+                panic!("nothing came and nothing ended: {got:?}")
+            }
+        }
+    }
+}
