@@ -4,6 +4,7 @@ mod conditional;
 mod errors;
 mod finds;
 mod idempotency;
+mod limits;
 mod pets;
 mod support;
 mod wire;
