@@ -3,20 +3,29 @@
 //!
 //! RFC 9112 §6.3 lets a server reject `Content-Length` beside `Transfer-Encoding`, the means of request
 //! smuggling; hyper drops the former before anybody sees it. And what hyper cannot parse it answers with
-//! an empty body, where our clients are promised a problem (RFC 9457). Both are mended here, on the
-//! bytes: nothing above can.
+//! an empty body, where our clients are promised a problem (RFC 9457). And a connection that is closed while
+//! the client still sends is reset, which can take our answer away before it is read (RFC 9112 §9.6). All
+//! three are mended here, on the bytes: nothing above can.
 
 use std::{
     io,
+    mem::MaybeUninit,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use axum::http::StatusCode;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Sleep,
+};
 
 use super::framing::{Framing, Verdict};
 use crate::api::{middleware::observe::random_id, problem::Problem};
+
+/// How long the client may take to read our last word.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// A connection that hyper serves HTTP/1 on.
 pub struct Guarded<S> {
@@ -24,6 +33,8 @@ pub struct Guarded<S> {
     framing: Framing,
     /// Whether the client's bytes are no longer passed on.
     refused: bool,
+    /// Until when we read on after our last word.
+    lingering: Option<Pin<Box<Sleep>>>,
     /// What is written in place of hyper's refusal, and how much of it is.
     refusal: Vec<u8>,
     written: usize,
@@ -36,6 +47,7 @@ impl<S> Guarded<S> {
             stream,
             framing: Framing::default(),
             refused: false,
+            lingering: None,
             refusal: Vec::new(),
             written: 0,
         }
@@ -77,7 +89,30 @@ impl<S: AsyncWrite + Unpin> Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncRead + Unpin> Guarded<S> {
+    /// Reads and forgets what the client still sends, until it is done or has had its time.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let deadline = self
+            .lingering
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        if deadline.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut scratch = [MaybeUninit::uninit(); 16 << 10];
+        // So many reads a turn, so that one client cannot keep a worker to itself.
+        for _ in 0..16 {
+            let mut buffer = ReadBuf::uninit(&mut scratch);
+            match ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {}
+                Ok(()) | Err(_) => return Poll::Ready(Ok(())),
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -116,7 +151,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_refusal(context))?;
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        if self.lingering.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+        }
+        self.poll_linger(context)
     }
 }
 
