@@ -31,13 +31,23 @@ const LINGER: Duration = Duration::from_secs(2);
 pub struct Guarded<S> {
     stream: S,
     framing: Framing,
-    /// Whether the client's bytes are no longer passed on.
-    refused: bool,
+    reading: Reading,
     /// Until when we read on after our last word.
     lingering: Option<Pin<Box<Sleep>>>,
     /// What is written in place of hyper's refusal, and how much of it is.
     refusal: Vec<u8>,
     written: usize,
+}
+
+/// What becomes of the client's bytes.
+#[derive(Debug, Clone, Copy)]
+enum Reading {
+    /// hyper gets them.
+    Passing,
+    /// hyper gets the end of a head that it will refuse: it does not look at one that has no end.
+    Refusing,
+    /// Nobody gets them.
+    Refused,
 }
 
 impl<S> Guarded<S> {
@@ -46,7 +56,7 @@ impl<S> Guarded<S> {
         Self {
             stream,
             framing: Framing::default(),
-            refused: false,
+            reading: Reading::Passing,
             lingering: None,
             refusal: Vec::new(),
             written: 0,
@@ -60,14 +70,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.refused {
-            return Poll::Ready(Ok(()));
+        match self.reading {
+            Reading::Passing => {}
+            Reading::Refusing => {
+                let end = b"\r\n\r\n";
+                buffer.put_slice(&end[..end.len().min(buffer.remaining())]);
+                self.reading = Reading::Refused;
+                return Poll::Ready(Ok(()));
+            }
+            Reading::Refused => return Poll::Ready(Ok(())),
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if let Verdict::Ambiguous(at) = self.framing.feed(&buffer.filled()[before..]) {
             // No parser takes a NUL there: hyper refuses the message as it refuses any broken one.
-            self.refused = true;
+            self.reading = Reading::Refusing;
             buffer.filled_mut()[before + at] = 0;
             buffer.set_filled(before + at + 1);
         }
