@@ -31,6 +31,10 @@ impl AccessRules {
         let document = serde_json::to_value(document).map_err(|error| error.to_string())?;
         let mut rules = Self::default();
         for (path, item) in document["paths"].as_object().into_iter().flatten() {
+            if !item["servers"].is_null() {
+                // Beside the API, for strangers.
+                continue;
+            }
             for (method, operation) in item.as_object().into_iter().flatten() {
                 let Ok(method) = Method::from_str(&method.to_uppercase()) else {
                     continue;

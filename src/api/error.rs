@@ -278,6 +278,10 @@ fn challenge(error: &Error) -> HeaderValue {
     HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("Bearer"))
 }
 
+/// On an error whose body has the form that its own RFC wants, instead of a problem's.
+#[derive(Debug, Clone, Copy)]
+pub struct InOwnForm;
+
 /// On a refusal for the sake of the request's Idempotency-Key: it is no answer to the request itself.
 #[derive(Debug, Clone, Copy)]
 pub struct AboutItsKey;

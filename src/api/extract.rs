@@ -51,10 +51,8 @@ impl Parameters {
     /// Reads `application/x-www-form-urlencoded`, which is a query's form too.
     fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
         let decode = |text: &str| {
-            percent_decode_str(&text.replace('+', " "))
-                .decode_utf8()
-                .map(Cow::into_owned)
-                .map_err(|_| Error::Invalid(vec![Violation::new(place, "must be UTF-8")]))
+            Self::decode(text)
+                .ok_or_else(|| Error::Invalid(vec![Violation::new(place, "must be UTF-8")]))
         };
         encoded
             .split('&')
@@ -65,6 +63,16 @@ impl Parameters {
             })
             .collect::<Result<_, _>>()
             .map(Self)
+    }
+
+    /// Decodes a name or a value. `None` when it is not UTF-8.
+    #[must_use]
+    pub fn decode(encoded: &str) -> Option<String> {
+        let spaced = encoded.replace('+', " ");
+        percent_decode_str(&spaced)
+            .decode_utf8()
+            .ok()
+            .map(Cow::into_owned)
     }
 
     /// All of that name.

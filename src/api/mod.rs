@@ -12,6 +12,7 @@ pub mod health;
 pub mod idempotency;
 pub mod limits;
 pub mod middleware;
+pub mod oauth;
 pub mod openapi;
 pub mod pets;
 pub mod problem;
@@ -35,8 +36,14 @@ use self::{
     access::AccessRules,
     error::Error,
     middleware::{
-        authenticate::authenticate, authorize::authorize, client::client, idempotency::idempotency,
-        load_shed::load_shed, observe::observe, rate_limit::rate_limit, well_formed::well_formed,
+        authenticate::authenticate,
+        authorize::authorize,
+        client::client,
+        idempotency::idempotency,
+        load_shed::load_shed,
+        observe::observe,
+        rate_limit::{rate_limit, rate_limit_open},
+        well_formed::well_formed,
     },
     state::{AppState, Links, RequestTimeout},
 };
@@ -48,12 +55,15 @@ fn nouns() -> OpenApiRouter<AppState> {
         .merge(limits::router())
 }
 
+/// What lies beside the API, where its RFCs look for it, and needs no caller.
+fn beside() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().merge(oauth::router())
+}
+
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
 #[must_use]
 pub fn document(links: &Links) -> OpenApi {
-    let mut document = nouns().into_openapi();
-    openapi::complete(&mut document, links);
-    document
+    openapi::complete(nouns().into_openapi(), beside().into_openapi(), links)
 }
 
 /// What each operation needs of its caller.
@@ -70,6 +80,7 @@ pub fn access_rules(document: &OpenApi) -> Result<Arc<AccessRules>, String> {
 /// When the document cannot be written as JSON; a test rules it out.
 pub fn router(state: AppState, document: &OpenApi) -> Result<Router, serde_json::Error> {
     let (operations, _) = nouns().split_for_parts();
+    let (beside, _) = beside().split_for_parts();
 
     // A request meets these layers from the last to the first, so it is read from below.
     let operations = operations
@@ -88,8 +99,14 @@ pub fn router(state: AppState, document: &OpenApi) -> Result<Router, serde_json:
         .layer(from_fn_with_state(state.clone(), client))
         // Before anything waits. Health, docs and the document are outside: they are answered always.
         .layer(from_fn_with_state(state.clone(), load_shed));
+    let beside = beside
+        .layer(from_fn_with_state(state.clone(), time_limit))
+        .layer(from_fn_with_state(state.clone(), rate_limit_open))
+        .layer(from_fn_with_state(state.clone(), client))
+        .layer(from_fn_with_state(state.clone(), load_shed));
     let everything = Router::new()
         .nest(openapi::BASE, operations)
+        .merge(beside)
         .merge(health::router())
         .merge(openapi::router(document)?)
         .fallback(async || Error::NoSuchRoute)

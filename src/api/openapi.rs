@@ -7,11 +7,14 @@ use axum::{Router, extract::State, http::header, response::IntoResponse, routing
 use utoipa::{
     OpenApi, PartialSchema, ToSchema,
     openapi::{
-        ContentBuilder, Header, HeaderBuilder, ObjectBuilder, OpenApi as Document, Ref, RefOr,
-        Required, Response, Schema, Server, Type,
+        Components, ContentBuilder, Header, HeaderBuilder, ObjectBuilder, OpenApi as Document, Ref,
+        RefOr, Required, Response, Schema, Server, Type,
         path::{Operation, ParameterBuilder, ParameterIn, PathItem},
         schema::SchemaType,
-        security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme},
+        security::{
+            ApiKey, ApiKeyValue, ClientCredentials, Flow, Http, HttpAuthScheme, OAuth2, Scopes,
+            SecurityRequirement, SecurityScheme,
+        },
     },
 };
 use utoipa_swagger_ui::{Config, SwaggerUi};
@@ -20,6 +23,7 @@ use super::{
     problem::{Problem, Violation},
     state::Links,
 };
+use crate::domain::caller::Scope;
 
 /// Where the API lies.
 pub const BASE: &str = "/api/v3";
@@ -33,7 +37,11 @@ pub const BASE: &str = "/api/v3";
             Every error is `application/problem+json` (RFC 9457) and also has Petstore's `code` and `message`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
-    tags((name = "pet", description = "The pets of the store.")),
+    tags(
+        (name = "pet", description = "The pets of the store."),
+        (name = "limits", description = "What a plan admits."),
+        (name = "oauth", description = "Access tokens for clients."),
+    ),
 )]
 struct Base;
 
@@ -43,9 +51,38 @@ pub fn base() -> Document {
     Base::openapi()
 }
 
-/// Adds what all operations have in common.
-pub fn complete(document: &mut Document, links: &Links) {
+/// Puts the document together: the operations of the API, those that lie `beside` it, and what all have in
+/// common.
+#[must_use]
+pub fn complete(mut document: Document, mut beside: Document, links: &Links) -> Document {
     document.servers = Some(vec![Server::new(links.url(BASE))]);
+    for item in beside.paths.paths.values_mut() {
+        item.servers = Some(vec![Server::new(links.url("/"))]);
+        for (_, operation) in operations(item) {
+            complete_operation(operation, &[&ALWAYS, &OF_AN_ADDRESS, &WITH_BODY]);
+        }
+    }
+    for item in document.paths.paths.values_mut() {
+        for (method, operation) in operations(item) {
+            add_token_flow(operation);
+            for response in operation.responses.responses.values_mut() {
+                if let RefOr::T(response) = response {
+                    add_limit_headers(response);
+                }
+            }
+            let mut common: Vec<&[CommonError]> = vec![&ALWAYS, &OF_A_CALLER];
+            if operation.request_body.is_some() {
+                common.push(&WITH_BODY);
+            }
+            if method == "post" {
+                add_idempotency_key(operation);
+                common.push(&WITH_IDEMPOTENCY_KEY);
+            }
+            complete_operation(operation, &common);
+        }
+    }
+    document.merge(beside);
+
     let components = document.components.get_or_insert_default();
     for (name, schema) in [
         (Problem::name(), Problem::schema()),
@@ -53,22 +90,54 @@ pub fn complete(document: &mut Document, links: &Links) {
     ] {
         components.schemas.insert(name.into_owned(), schema);
     }
+    let every: [&[CommonError]; 5] = [
+        &ALWAYS,
+        &OF_A_CALLER,
+        &OF_AN_ADDRESS,
+        &WITH_BODY,
+        &WITH_IDEMPOTENCY_KEY,
+    ];
+    for (status, name, description) in every.into_iter().flatten() {
+        let mut response = Response::new(*description);
+        complete_response(status, &mut response);
+        if ["403", "429"].contains(status) && *name != "TooManyFromAddress" {
+            add_limit_headers(&mut response);
+        }
+        components
+            .responses
+            .insert((*name).to_owned(), response.into());
+    }
+    add_security_schemes(components, links);
+    document
+}
+
+fn add_security_schemes(components: &mut Components, links: &Links) {
     let api_key = ApiKeyValue::with_description("api_key", "An API key.");
     components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(api_key)));
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
-    bearer.description = Some("An API key, sent as a bearer token (RFC 6750).".into());
+    bearer.description =
+        Some("An access token or an API key, sent as a bearer token (RFC 6750).".into());
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
-    for (status, name, description) in common_errors() {
-        let mut response = Response::new(description);
-        complete_response(status, &mut response);
-        components
-            .responses
-            .insert(name.to_owned(), response.into());
-    }
-    for item in document.paths.paths.values_mut() {
-        for (method, operation) in operations(item) {
-            complete_operation(method, operation);
-        }
+    let scopes = Scopes::from_iter(Scope::ALL.map(|scope| (scope.as_str(), scope.description())));
+    let flow = ClientCredentials::new(links.url("/oauth/token"), scopes);
+    let oauth = OAuth2::with_description(
+        [Flow::ClientCredentials(flow)],
+        "An access token for a client (RFC 6749 §4.4).",
+    );
+    components.add_security_scheme("oauth2", SecurityScheme::OAuth2(oauth));
+}
+
+/// Whoever may send a bearer token may get it by the client credentials flow.
+fn add_token_flow(operation: &mut Operation) {
+    let ways = operation.security.get_or_insert_default();
+    let scopes = ways.iter().find_map(|way| {
+        let way = serde_json::to_value(way).ok()?;
+        let scopes = way.get("bearer")?.as_array()?.clone();
+        Some(scopes)
+    });
+    if let Some(scopes) = scopes {
+        let scopes: Vec<&str> = scopes.iter().filter_map(|scope| scope.as_str()).collect();
+        ways.push(SecurityRequirement::new("oauth2", scopes));
     }
 }
 
@@ -109,7 +178,8 @@ const ALWAYS: [CommonError; 5] = [
         "The database is not available right now, or the request took too long.",
     ),
 ];
-const WITH_CREDENTIAL: [CommonError; 2] = [
+/// What a caller may be answered instead of what it asked for.
+const OF_A_CALLER: [CommonError; 3] = [
     (
         "401",
         "Unauthenticated",
@@ -120,7 +190,17 @@ const WITH_CREDENTIAL: [CommonError; 2] = [
         "Forbidden",
         "The credential lacks a scope that this operation needs.",
     ),
+    (
+        "429",
+        "TooManyRequests",
+        "The caller's plan admits no more right now.",
+    ),
 ];
+const OF_AN_ADDRESS: [CommonError; 1] = [(
+    "429",
+    "TooManyFromAddress",
+    "Too many requests from this address right now.",
+)];
 const WITH_BODY: [CommonError; 3] = [
     ("408", "BodyTimeout", "The body did not arrive in time."),
     ("413", "BodyTooLarge", "The body is too large."),
@@ -143,32 +223,29 @@ const WITH_IDEMPOTENCY_KEY: [CommonError; 2] = [
     ),
 ];
 
-fn common_errors() -> impl Iterator<Item = CommonError> {
-    ALWAYS
-        .into_iter()
-        .chain(WITH_CREDENTIAL)
-        .chain(WITH_BODY)
-        .chain(WITH_IDEMPOTENCY_KEY)
-}
-
-fn complete_operation(method: &str, operation: &mut Operation) {
-    let secured = operation.security.as_ref().is_some_and(|ways| {
-        serde_json::to_value(ways).is_ok_and(|ways| ways != serde_json::json!([{}]))
-    });
-    let has_body = operation.request_body.is_some();
-    let is_post = method == "post";
-
+fn complete_operation(operation: &mut Operation, common: &[&[CommonError]]) {
     for parameter in operation.parameters.iter_mut().flatten() {
         if let RefOr::T(parameter) = parameter {
             parameter.schema = parameter.schema.take().map(without_null);
         }
     }
     for (status, response) in &mut operation.responses.responses {
-        let RefOr::T(response) = response else {
-            continue;
-        };
-        complete_response(status, response);
-        if is_post {
+        if let RefOr::T(response) = response {
+            complete_response(status, response);
+        }
+    }
+    for (status, name, _) in common.iter().copied().flatten() {
+        operation
+            .responses
+            .responses
+            .entry((*status).to_owned())
+            .or_insert_with(|| RefOr::Ref(Ref::from_response_name(*name)));
+    }
+}
+
+fn add_idempotency_key(operation: &mut Operation) {
+    for response in operation.responses.responses.values_mut() {
+        if let RefOr::T(response) = response {
             let description = "`true` on an answer that was given before.";
             let header = header_of("Idempotent-Replayed", description);
             response
@@ -176,33 +253,40 @@ fn complete_operation(method: &str, operation: &mut Operation) {
                 .insert("Idempotent-Replayed".into(), header);
         }
     }
-    if is_post {
-        let key = ParameterBuilder::new()
-            .name("Idempotency-Key")
-            .parameter_in(ParameterIn::Header)
-            .required(Required::False)
-            .description(Some(
-                "Any 1–255 characters of the client's, bare or in double quotes. The first answer is \
-                 kept for 24 hours and given again to the same request with the same key.",
-            ))
-            .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
-            .build();
-        operation
-            .parameters
-            .get_or_insert_default()
-            .push(key.into());
-    }
-    let common = ALWAYS
-        .into_iter()
-        .chain(WITH_CREDENTIAL.into_iter().filter(|_| secured))
-        .chain(WITH_BODY.into_iter().filter(|_| has_body))
-        .chain(WITH_IDEMPOTENCY_KEY.into_iter().filter(|_| is_post));
-    for (status, name, _) in common {
-        operation
-            .responses
-            .responses
-            .entry(status.to_owned())
-            .or_insert_with(|| RefOr::Ref(Ref::from_response_name(name)));
+    let key = ParameterBuilder::new()
+        .name("Idempotency-Key")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(
+            "Any 1–255 characters of the client's, bare or in double quotes. The first answer is \
+             kept for 24 hours and given again to the same request with the same key.",
+        ))
+        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+        .build();
+    operation
+        .parameters
+        .get_or_insert_default()
+        .push(key.into());
+}
+
+/// What an answer to a caller on a limited plan says of its limits.
+fn add_limit_headers(response: &mut Response) {
+    for (name, description) in [
+        (
+            "RateLimit-Policy",
+            "The plan's limits, unless it has none: `\"minute\";q=60;w=60, \"day\";q=1000;w=86400`.",
+        ),
+        (
+            "RateLimit",
+            "What is left of them, and the seconds until it is more: `\"minute\";r=59;t=60, \"day\";r=999;t=3600`.",
+        ),
+        ("X-RateLimit-Limit", "The limit with less left."),
+        ("X-RateLimit-Remaining", "What is left of it."),
+        ("X-RateLimit-Reset", "Seconds until it is more."),
+    ] {
+        response
+            .headers
+            .insert(name.to_owned(), header_of(name, description));
     }
 }
 
@@ -239,11 +323,13 @@ fn complete_response(status: &str, response: &mut Response) {
             "Retry-After",
             "Seconds until another try is worth it, when the key is in use.",
         ),
+        "429" => add("Retry-After", "Seconds until the request is admitted."),
         "415" => add("Accept", "Media types that are accepted."),
         "503" => add("Retry-After", "Seconds until another try is worth it."),
         _ => {}
     }
-    if status.starts_with(['4', '5']) {
+    // Some errors have the form of their own RFC.
+    if status.starts_with(['4', '5']) && response.content.is_empty() {
         let problem = ContentBuilder::new()
             .schema(Some(Ref::from_schema_name(Problem::name())))
             .build();
@@ -254,7 +340,8 @@ fn complete_response(status: &str, response: &mut Response) {
 }
 
 fn header_of(name: &str, description: &str) -> RefOr<Header> {
-    let kind = if name == "Retry-After" {
+    let is_number = name == "Retry-After" || name.starts_with("X-RateLimit-");
+    let kind = if is_number {
         Type::Integer
     } else {
         Type::String

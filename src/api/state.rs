@@ -44,6 +44,8 @@ pub struct AppState {
     pub body_limits: BodyLimits,
     /// The URLs that are handed out.
     pub links: Links,
+    /// How long an access token lasts.
+    pub token_lifetime: TokenLifetime,
     /// How long a request may take in all.
     pub request_timeout: RequestTimeout,
     /// Whether new requests are welcome.
@@ -66,6 +68,10 @@ pub struct AnonymousScopes(pub Scopes);
 #[derive(Debug, Clone, Copy)]
 pub struct RequestTimeout(pub Duration);
 
+/// How long an access token lasts.
+#[derive(Debug, Clone, Copy)]
+pub struct TokenLifetime(pub Duration);
+
 /// Bounds of a JSON or form body.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
@@ -86,6 +92,16 @@ impl Links {
     pub fn new(public_url: Option<&Url>) -> Self {
         let base = public_url.map_or("", Url::as_str).trim_end_matches('/');
         Self(base.into())
+    }
+
+    /// The same, always absolute: on the host that was asked, where none is configured.
+    #[must_use]
+    pub fn absolute_url(&self, path: &str, host: &str) -> String {
+        if self.0.is_empty() {
+            format!("http://{host}{path}")
+        } else {
+            self.url(path)
+        }
     }
 
     /// The URL of a path of ours that begins with `/`.

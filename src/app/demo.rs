@@ -4,13 +4,13 @@
 //! the database; their rows are inert everywhere else.
 
 use crate::{
-    auth::api_key::ApiKey,
+    auth::secret::Secret,
     db::{
         self, Connection, Database,
-        credentials::{NewCredential, insert_api_key},
+        credentials::{self, NewCredential},
     },
     domain::{
-        caller::{CallerId, CallerName, Scope, Scopes},
+        caller::{CallerId, CallerName, Scopes},
         plan::Plan,
     },
 };
@@ -23,17 +23,14 @@ pub const DEMO_KEYS: [(&str, Plan); 3] = [
 ];
 
 /// Stores the demo keys that are not stored yet, and gives them to be admitted.
-pub async fn store_keys(database: &Database) -> Result<Vec<ApiKey>, db::Error> {
+pub async fn store_keys(database: &Database) -> Result<Vec<Secret>, db::Error> {
     let mut transaction = database.begin().await?;
     let mut keys = Vec::new();
     for (key, plan) in DEMO_KEYS {
-        let key = ApiKey::admit(key);
+        let key = Secret::admit(key);
         let scopes = match plan {
             Plan::Enterprise => Scopes::all(),
-            Plan::Free | Plan::Pro => Scope::ALL
-                .into_iter()
-                .filter(|s| *s != Scope::Admin)
-                .collect(),
+            Plan::Free | Plan::Pro => Scopes::all_but_admin(),
         };
         let name: CallerName = format!("demo-{plan}")
             .parse()
@@ -51,14 +48,15 @@ pub async fn store_keys(database: &Database) -> Result<Vec<ApiKey>, db::Error> {
 pub async fn store(
     connection: &mut Connection,
     caller: CallerId,
-    key: &ApiKey,
+    key: &Secret,
 ) -> Result<(), db::Error> {
-    insert_api_key(
+    credentials::insert(
         connection,
         NewCredential {
             caller,
             hash: key.hash(),
             hint: key.hint(),
+            client_id: None,
             scopes: None,
             expires_at: None,
         },

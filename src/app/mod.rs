@@ -21,10 +21,10 @@ use crate::{
         self,
         state::{
             AnonymousScopes, AppState, BodyLimits, Links, Places, Readiness, RequestTimeout,
-            TrustedProxies,
+            TokenLifetime, TrustedProxies,
         },
     },
-    auth::{Authenticator, api_key::ApiKey},
+    auth::{Authenticator, secret::Secret},
     config::{self, Config, LimitsScope},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
@@ -147,6 +147,7 @@ impl App {
                 timeout: config.server.body_timeout,
             },
             links,
+            token_lifetime: TokenLifetime(config.auth.access_token_lifetime),
             request_timeout: RequestTimeout(config.server.request_timeout),
             readiness: Readiness::default(),
             database,
@@ -198,7 +199,7 @@ impl App {
         let limiter = self.state.limiter;
         let upkeep = [
             tokio::spawn(self.state.authenticator.follow_changes()),
-            tokio::spawn(sweep_idempotency_keys(database.clone())),
+            tokio::spawn(sweep(database.clone())),
             tokio::spawn(sweep_limits(limiter.clone(), self.state.wrong_credentials)),
         ];
         let stopping = shutdown.clone();
@@ -290,12 +291,12 @@ async fn listen(
 }
 
 /// Stores the first key of a database that has none, for a caller `bootstrap` who may do everything.
-async fn bootstrap(database: &Database, key: &str) -> Result<ApiKey, Error> {
+async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
     const REASON: Invalid = Invalid::because("must be 16 to 256 visible ASCII characters");
     if !(16..=256).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(Error::BootstrapKey(REASON));
     }
-    let key = ApiKey::admit(key);
+    let key = Secret::admit(key);
     let name = "bootstrap".parse().map_err(Error::BootstrapKey)?;
     let mut transaction = database.begin().await?;
     if !db::credentials::any(&mut *transaction).await?
@@ -345,15 +346,20 @@ async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials) {
     }
 }
 
-/// Forgets kept answers after their day.
-async fn sweep_idempotency_keys(database: Database) {
+/// Forgets kept answers after their day, and access tokens that have expired.
+async fn sweep(database: Database) {
     const EVERY: Duration = Duration::from_mins(10);
     loop {
         tokio::time::sleep(EVERY).await;
-        match db::idempotency::sweep(database.pool()).await {
-            Ok(0) => {}
-            Ok(swept) => tracing::debug!(swept, "forgot kept answers older than a day"),
-            Err(error) => tracing::warn!(%error, "could not forget old kept answers"),
+        let pool = database.pool();
+        for (what, swept) in [
+            ("kept answers", db::idempotency::sweep(pool).await),
+            ("access tokens", db::access_tokens::sweep(pool).await),
+        ] {
+            match swept {
+                Ok(swept) => tracing::debug!(what, swept, "forgot what is over"),
+                Err(error) => tracing::warn!(what, %error, "could not forget what is over"),
+            }
         }
     }
 }

@@ -20,8 +20,9 @@ use moka::sync::Cache;
 
 use crate::{
     db::{
-        self, Database,
-        credentials::{Change, Changes, Found, SecretHash},
+        self, Database, SecretHash,
+        credential_changes::{Change, Changes},
+        credentials::Found,
     },
     domain::{
         caller::Caller,

@@ -3,14 +3,18 @@
 //! Invariants: a secret is compared by its SHA-256 alone and cannot be printed; unknown, revoked and
 //! expired look the same from outside.
 
-pub mod api_key;
 mod memory;
+pub mod oauth;
+pub mod secret;
 
 use std::{collections::HashSet, sync::Arc};
 
-use self::{api_key::ApiKey, memory::Memory};
+use self::{
+    memory::Memory,
+    secret::{Kind, Secret},
+};
 use crate::{
-    db::{self, Database, credentials::SecretHash},
+    db::{self, Database, SecretHash},
     domain::{caller::Caller, clock::Clock},
 };
 
@@ -49,7 +53,7 @@ impl Authenticator {
     #[must_use]
     pub fn new(
         database: Database,
-        admitted: impl IntoIterator<Item = ApiKey>,
+        admitted: impl IntoIterator<Item = Secret>,
         clock: Clock,
     ) -> Self {
         let admitted: HashSet<_> = admitted.into_iter().map(|key| key.hash()).collect();
@@ -89,10 +93,10 @@ impl Authenticator {
 
     async fn caller(&self, secret: &[u8]) -> Result<Arc<Caller>, Error> {
         let text = std::str::from_utf8(secret).map_err(|_| Error::Invalid)?;
-        let hash = match ApiKey::parse(text) {
+        let hash = match Secret::parse(text, &Kind::BEARERS) {
             Some(key) => key.hash(),
             None => {
-                let hash = api_key::sha256(text);
+                let hash = secret::sha256(text);
                 self.admitted.get(&hash).copied().ok_or(Error::Invalid)?
             }
         };

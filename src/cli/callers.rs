@@ -1,7 +1,7 @@
 //! `callers`: list them and put them on plans.
 
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Error, session::with_database, table::table};
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
         caller::{CallerName, Scope},
         plan::Plan,
     },
+    limits,
 };
 
 /// List callers and put them on plans.
@@ -19,6 +20,14 @@ pub enum Callers {
     /// List all callers.
     List {
         /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a caller, and what it has used of its day.
+    Show {
+        /// The caller.
+        name: CallerName,
+        /// Print a JSON object.
         #[arg(long)]
         json: bool,
     },
@@ -43,13 +52,29 @@ impl Callers {
                 let list = if json { list_json } else { list_text };
                 println!("{}", list(&callers, &config.plans));
             }
+            Self::Show { name, json } => {
+                let found = with_database(config, async |database| {
+                    let pool = database.pool();
+                    let Some(caller) = db::callers::find(pool, &name).await? else {
+                        return Ok(None);
+                    };
+                    let bucket = limits::caller_bucket(caller.id);
+                    Ok(Some((db::usage::today(pool, &bucket).await?, caller)))
+                })
+                .await?;
+                let Some((used, caller)) = found else {
+                    return Err(unknown(&name));
+                };
+                let show = if json { show_json } else { show_text };
+                println!("{}", show(&caller, used, &config.plans));
+            }
             Self::SetPlan { name, plan } => {
                 let found = with_database(config, async |database| {
                     Ok(db::callers::set_plan(database.pool(), &name, plan).await?)
                 })
                 .await?;
                 if !found {
-                    return Err(format!("no caller {name}; see: pet-inventory callers list").into());
+                    return Err(unknown(&name));
                 }
                 println!("caller {name} is on plan {plan}");
             }
@@ -58,22 +83,51 @@ impl Callers {
     }
 }
 
+fn unknown(name: &CallerName) -> Error {
+    format!("no caller {name}; see: pet-inventory callers list").into()
+}
+
+/// What is charged is charged in advance, a few requests at a time, where a process counts alone.
+fn show_json(caller: &CallerRecord, used: u32, plans: &Plans) -> String {
+    let mut json = to_json(caller, plans);
+    json["usedToday"] = json!(used);
+    json.to_string()
+}
+
+fn show_text(caller: &CallerRecord, used: u32, plans: &Plans) -> String {
+    let per_day = plans.limits(caller.plan).per_day;
+    format!(
+        "Name        {}\nPlan        {}\nScopes      {}\nLive keys   {}\nUsed today  {used} of {}",
+        caller.name,
+        caller.plan,
+        caller.scopes,
+        caller.live_credentials,
+        limit(per_day)
+    )
+}
+
+fn limit(limit: Option<u32>) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
+}
+
 fn list_json(callers: &[CallerRecord], plans: &Plans) -> String {
     let callers: Vec<_> = callers
         .iter()
-        .map(|caller| {
-            let limits = plans.limits(caller.plan);
-            json!({
-                "name": caller.name,
-                "plan": caller.plan.as_str(),
-                "perMinute": limits.per_minute,
-                "perDay": limits.per_day,
-                "scopes": caller.scopes.iter().map(Scope::as_str).collect::<Vec<_>>(),
-                "liveKeys": caller.live_credentials,
-            })
-        })
+        .map(|caller| to_json(caller, plans))
         .collect();
-    serde_json::Value::from(callers).to_string()
+    Value::from(callers).to_string()
+}
+
+fn to_json(caller: &CallerRecord, plans: &Plans) -> Value {
+    let limits = plans.limits(caller.plan);
+    json!({
+        "name": caller.name,
+        "plan": caller.plan.as_str(),
+        "perMinute": limits.per_minute,
+        "perDay": limits.per_day,
+        "scopes": caller.scopes.iter().map(Scope::as_str).collect::<Vec<_>>(),
+        "liveKeys": caller.live_credentials,
+    })
 }
 
 fn list_text(callers: &[CallerRecord], plans: &Plans) -> String {
@@ -88,8 +142,6 @@ fn list_text(callers: &[CallerRecord], plans: &Plans) -> String {
     let mut rows = vec![heading.map(str::to_owned)];
     rows.extend(callers.iter().map(|caller| {
         let limits = plans.limits(caller.plan);
-        let limit =
-            |limit: Option<u32>| limit.map_or_else(|| "unlimited".to_owned(), |n| n.to_string());
         [
             caller.name.clone(),
             caller.plan.to_string(),

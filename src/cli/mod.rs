@@ -10,6 +10,8 @@
 )]
 
 mod callers;
+mod clients;
+mod credentials;
 mod healthcheck;
 mod keys;
 mod migrate;
@@ -63,7 +65,10 @@ enum Command {
     /// Make, list and revoke API keys.
     #[command(subcommand)]
     Keys(keys::Keys),
-    /// List callers and put them on plans.
+    /// Make, list and revoke OAuth 2.0 clients.
+    #[command(subcommand)]
+    Clients(clients::Clients),
+    /// List callers, show what they have used, and put them on plans.
     #[command(subcommand)]
     Callers(callers::Callers),
     /// Ask the running service for a sign of life; for a container's HEALTHCHECK.
@@ -94,6 +99,7 @@ impl Cli {
                 println!("{}", serde_json::to_string_pretty(&api::document(&links))?);
             }
             Command::Keys(command) => command.run(&config).await?,
+            Command::Clients(command) => command.run(&config).await?,
             Command::Callers(command) => command.run(&config).await?,
             Command::Healthcheck => healthcheck::run(&config).await?,
         }

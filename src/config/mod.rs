@@ -161,12 +161,16 @@ impl Config {
         let Self {
             server, database, ..
         } = self;
-        let positive: [(&'static str, bool); 10] = [
+        let positive: [(&'static str, bool); 11] = [
             ("server.header_timeout", server.header_timeout.is_zero()),
             ("server.body_timeout", server.body_timeout.is_zero()),
             ("server.request_timeout", server.request_timeout.is_zero()),
             ("server.max_connections", server.max_connections == 0),
             ("server.max_requests", server.max_requests == 0),
+            (
+                "auth.access_token_lifetime",
+                self.auth.access_token_lifetime.as_secs() == 0,
+            ),
             ("server.max_body_size", server.max_body_size.0 == 0),
             ("database.max_connections", database.max_connections == 0),
             (

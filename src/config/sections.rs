@@ -139,6 +139,8 @@ pub enum LimitsScope {
 pub struct Auth {
     #[serde(deserialize_with = "scopes")]
     pub anonymous_scopes: Scopes,
+    #[serde(with = "humantime_serde")]
+    pub access_token_lifetime: Duration,
 }
 
 /// `[telemetry]`

@@ -3,18 +3,36 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgExecutor, postgres::PgListener};
+use sqlx::{FromRow, PgExecutor};
 
-use super::{Database, Error, bounded, codec};
+use super::{Connection, Error, SecretHash, bounded, codec};
 use crate::domain::{
     caller::{Caller, CallerId, Scopes},
     plan::Plan,
 };
 
-/// SHA-256 of a secret.
-pub type SecretHash = [u8; 32];
+/// What a credential is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Opens operations.
+    ApiKey,
+    /// Is exchanged for access tokens.
+    ClientSecret,
+    /// Opens operations for a while; see [`super::access_tokens`].
+    AccessToken,
+}
 
-/// A credential to be stored.
+impl Kind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::ApiKey => "api_key",
+            Self::ClientSecret => "client_secret",
+            Self::AccessToken => "access_token",
+        }
+    }
+}
+
+/// An API key or a client to be stored.
 #[derive(Debug, Clone)]
 pub struct NewCredential {
     /// Whom it stands for.
@@ -23,27 +41,35 @@ pub struct NewCredential {
     pub hash: SecretHash,
     /// Its first characters.
     pub hint: String,
+    /// A client's public name; `None` for an API key.
+    pub client_id: Option<String>,
     /// What it may do of what its caller may; `None`: all of it.
     pub scopes: Option<Scopes>,
     /// When it ends; `None`: never.
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// Stores an API key and gives its identifier. `None`: that very secret is stored already.
-pub async fn insert_api_key(
+/// Stores an API key or a client and gives its identifier. `None`: that very secret is stored already.
+pub async fn insert(
     executor: impl PgExecutor<'_>,
     credential: NewCredential,
 ) -> Result<Option<i64>, Error> {
+    let kind = match credential.client_id {
+        None => Kind::ApiKey,
+        Some(_) => Kind::ClientSecret,
+    };
     bounded(
         sqlx::query_scalar(
-            "insert into credentials (caller_id, kind, hash, hint, scopes, expires_at)
-             values ($1, 'api_key', $2, $3, $4, $5)
+            "insert into credentials (caller_id, kind, hash, hint, client_id, scopes, expires_at)
+             values ($1, $2, $3, $4, $5, $6, $7)
              on conflict (hash) do nothing
              returning id",
         )
         .bind(credential.caller.0)
+        .bind(kind.as_str())
         .bind(credential.hash)
         .bind(credential.hint)
+        .bind(credential.client_id)
         .bind(credential.scopes.map(codec::scope_names))
         .bind(credential.expires_at)
         .fetch_optional(executor),
@@ -83,6 +109,7 @@ pub async fn find_caller(
              from credentials
              join callers on callers.id = credentials.caller_id
              where credentials.hash = $1
+               and credentials.kind <> 'client_secret'
                and credentials.revoked_at is null
                and (credentials.expires_at is null or credentials.expires_at > now())",
         )
@@ -120,6 +147,8 @@ pub struct CredentialRecord {
     pub id: i64,
     /// The first characters of the secret.
     pub hint: String,
+    /// A client's public name.
+    pub client_id: Option<String>,
     /// Name of the caller.
     pub caller: String,
     /// The caller's plan.
@@ -138,6 +167,7 @@ pub struct CredentialRecord {
 struct CredentialRow {
     id: i64,
     hint: String,
+    client_id: Option<String>,
     caller: String,
     plan: String,
     scopes: Vec<String>,
@@ -146,18 +176,22 @@ struct CredentialRow {
     revoked_at: Option<DateTime<Utc>>,
 }
 
-/// Every API key, oldest first, the revoked and expired too.
-pub async fn list_api_keys(executor: impl PgExecutor<'_>) -> Result<Vec<CredentialRecord>, Error> {
+/// Every credential of a kind, oldest first, the revoked and expired too.
+pub async fn list(
+    executor: impl PgExecutor<'_>,
+    kind: Kind,
+) -> Result<Vec<CredentialRecord>, Error> {
     bounded(
         sqlx::query_as::<_, CredentialRow>(
-            "select credentials.id, hint, callers.name as caller, plan,
+            "select credentials.id, hint, client_id, callers.name as caller, plan,
                     coalesce(credentials.scopes, callers.scopes) as scopes,
                     credentials.created_at, expires_at, revoked_at
              from credentials
              join callers on callers.id = credentials.caller_id
-             where kind = 'api_key'
+             where kind = $1
              order by credentials.id",
         )
+        .bind(kind.as_str())
         .fetch_all(executor),
     )
     .await?
@@ -166,6 +200,7 @@ pub async fn list_api_keys(executor: impl PgExecutor<'_>) -> Result<Vec<Credenti
         Ok(CredentialRecord {
             id: row.id,
             hint: row.hint,
+            client_id: row.client_id,
             caller: row.caller,
             plan: codec::plan(&row.plan)?,
             scopes: codec::scopes(&row.scopes),
@@ -177,15 +212,26 @@ pub async fn list_api_keys(executor: impl PgExecutor<'_>) -> Result<Vec<Credenti
     .collect()
 }
 
-/// Revokes an API key, once. `false`: there is none of that identifier that is not revoked.
-pub async fn revoke_api_key(executor: impl PgExecutor<'_>, id: i64) -> Result<bool, Error> {
+/// Revokes a credential of a kind, once, and with a client the tokens it was given. `false`: there is none
+/// of that identifier that is not revoked.
+pub async fn revoke(transaction: &mut Connection, kind: Kind, id: i64) -> Result<bool, Error> {
     let done = bounded(
         sqlx::query(
             "update credentials set revoked_at = now()
-             where id = $1 and kind = 'api_key' and revoked_at is null",
+             where id = $1 and kind = $2 and revoked_at is null",
         )
         .bind(id)
-        .execute(executor),
+        .bind(kind.as_str())
+        .execute(&mut *transaction),
+    )
+    .await?;
+    // A statement of its own, which sees the token that a request got while the first one waited for it.
+    bounded(
+        sqlx::query(
+            "update credentials set revoked_at = now() where issued_by = $1 and revoked_at is null",
+        )
+        .bind(id)
+        .execute(transaction),
     )
     .await?;
     Ok(done.rows_affected() == 1)
@@ -194,65 +240,4 @@ pub async fn revoke_api_key(executor: impl PgExecutor<'_>, id: i64) -> Result<bo
 /// Whether any credential was ever stored.
 pub async fn any(executor: impl PgExecutor<'_>) -> Result<bool, Error> {
     bounded(sqlx::query_scalar("select exists (select from credentials)").fetch_one(executor)).await
-}
-
-/// A change that somebody committed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// Of one credential.
-    Credential(SecretHash),
-    /// Of any number of them.
-    Any,
-}
-
-const CHANNEL: &str = "credentials";
-/// A note to ourselves on that channel: nothing changed.
-const NOTE: &str = "note";
-
-/// Changes of credentials and callers, heard of at their commit.
-#[derive(Debug)]
-pub struct Changes(PgListener);
-
-impl Changes {
-    /// Begins to listen, on a connection of its own.
-    pub async fn listen(database: &Database) -> Result<Self, Error> {
-        let mut listener = bounded(PgListener::connect_with(database.pool())).await?;
-        listener.eager_reconnect(false);
-        bounded(listener.listen(CHANNEL)).await?;
-        Ok(Self(listener))
-    }
-
-    /// Sends a note to all that listen, to find out whether we are among them.
-    pub async fn check(&self, database: &Database) -> Result<(), Error> {
-        bounded(
-            sqlx::query("select pg_notify($1, $2)")
-                .bind(CHANNEL)
-                .bind(NOTE)
-                .execute(database.pool()),
-        )
-        .await?;
-        Ok(())
-    }
-
-    /// The next change; `None`: a note. Waits as long as it takes.
-    pub async fn next(&mut self) -> Result<Option<Change>, Error> {
-        // `None` is a connection lost, and with it what was said meanwhile.
-        let notification = self.0.try_recv().await?.ok_or(Error::TimedOut)?;
-        Ok(match notification.payload() {
-            NOTE => None,
-            hash => Some(read_hash(hash).map_or(Change::Any, Change::Credential)),
-        })
-    }
-}
-
-fn read_hash(hexadecimal: &str) -> Option<SecretHash> {
-    let mut hash = SecretHash::default();
-    if hexadecimal.len() != 2 * hash.len() {
-        return None;
-    }
-    for (index, byte) in hash.iter_mut().enumerate() {
-        let digits = hexadecimal.get(2 * index..2 * index + 2)?;
-        *byte = u8::from_str_radix(digits, 16).ok()?;
-    }
-    Some(hash)
 }

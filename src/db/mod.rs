@@ -4,8 +4,10 @@
 //! what belongs to one transaction. Invariants: every statement ends within [`QUERY_TIMEOUT`],
 //! whatever state PostgreSQL is in; every failure is classified here, once ([`Error`]).
 
+pub mod access_tokens;
 pub mod callers;
 mod codec;
+pub mod credential_changes;
 pub mod credentials;
 mod error;
 pub mod idempotency;
@@ -41,6 +43,9 @@ pub use sqlx::PgExecutor as Executor;
 
 /// A connection, in or out of a transaction.
 pub type Connection = PgConnection;
+
+/// SHA-256 of a secret, which is all that is stored of one.
+pub type SecretHash = [u8; 32];
 
 /// How to reach a PostgreSQL.
 pub type ConnectOptions = PgConnectOptions;

@@ -78,6 +78,20 @@ impl Scope {
     }
 }
 
+impl Scope {
+    /// What the scope lets its holder do.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Self::ReadPets => "get and find pets",
+            Self::WritePets => "add, change and delete pets and their images",
+            Self::ReadOrders => "see one's own store orders and the inventory",
+            Self::WriteOrders => "place and delete store orders",
+            Self::Admin => "act on what belongs to others",
+        }
+    }
+}
+
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
@@ -106,6 +120,15 @@ impl Scopes {
     #[must_use]
     pub fn all() -> Self {
         Scope::ALL.into_iter().collect()
+    }
+
+    /// What callers may do unless somebody decides otherwise.
+    #[must_use]
+    pub fn all_but_admin() -> Self {
+        Scope::ALL
+            .into_iter()
+            .filter(|scope| *scope != Scope::Admin)
+            .collect()
     }
 
     /// Whether `scope` is among them.

@@ -29,6 +29,7 @@ use std::{
 
 pub use self::bucket::{InFlight, Permit};
 use self::{
+    address::AddressKey,
     bucket::{Bucket, State},
     day::Lease,
 };
@@ -36,7 +37,7 @@ use crate::{
     config::{PlanLimits, Plans},
     db::{self, Database},
     domain::{
-        caller::Caller,
+        caller::{Caller, CallerId},
         clock::{Clock, Moment},
         plan::Plan,
     },
@@ -155,6 +156,19 @@ impl Limiter {
                 .await
         };
         count(caller.plan, &verdict);
+        verdict
+    }
+
+    /// Asks for one request from an address to what needs no credential: the minute of plan Free.
+    pub async fn admit_stranger(&self, address: AddressKey) -> Verdict {
+        let limits = PlanLimits {
+            per_day: None,
+            ..self.0.plans.free.clone()
+        };
+        let verdict = self
+            .admit_limited(&self.bucket(format!("open:{address}")), &limits)
+            .await;
+        count(Plan::Free, &verdict);
         verdict
     }
 
@@ -340,9 +354,15 @@ pub fn whole_seconds(duration: Duration) -> u64 {
 #[must_use]
 pub fn bucket_name(caller: &Caller, address: &str) -> String {
     match caller.id {
-        Some(id) => format!("caller:{}", id.0),
+        Some(id) => caller_bucket(id),
         None => format!("address:{address}"),
     }
+}
+
+/// The bucket of a caller with a name.
+#[must_use]
+pub fn caller_bucket(id: CallerId) -> String {
+    format!("caller:{}", id.0)
 }
 
 fn count(plan: Plan, verdict: &Verdict) {

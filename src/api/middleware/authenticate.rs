@@ -12,7 +12,7 @@ use axum::{
     response::Response,
 };
 
-use super::{client::Client, observe::AnsweredTo};
+use super::observe::AnsweredTo;
 use crate::{
     api::{
         access::{Access, AccessRules},
@@ -38,7 +38,7 @@ pub async fn authenticate(
         // Public, or no operation at all: the router answers that with 404 or 405.
         return Ok(next.run(request).await);
     }
-    let client = request.extensions().get::<Client>().map(|client| client.0);
+    let client = request.extensions().get::<AddressKey>().copied();
     let caller = match caller(&state, request.headers(), client).await? {
         Some(caller) => caller,
         None => Arc::new(anonymous(state.anonymous)?),

@@ -21,11 +21,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// What the request's budgets go by.
-#[derive(Debug, Clone, Copy)]
-pub struct Client(pub AddressKey);
-
-/// Finds out whom a request comes from.
+/// Finds out whom a request comes from: an [`AddressKey`] among its extensions.
 pub async fn client(
     State(TrustedProxies(trusted)): State<TrustedProxies>,
     mut request: Request,
@@ -33,7 +29,7 @@ pub async fn client(
 ) -> Response {
     if let Some(Peer(peer)) = request.extensions().get() {
         let address = address(peer.ip(), request.headers(), &trusted);
-        request.extensions_mut().insert(Client(address.into()));
+        request.extensions_mut().insert(AddressKey::from(address));
     }
     next.run(request).await
 }

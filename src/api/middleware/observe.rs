@@ -17,7 +17,7 @@ use tracing::Instrument;
 
 use crate::{
     api::{
-        error::{Cause, X_REQUEST_ID},
+        error::{Cause, InOwnForm, X_REQUEST_ID},
         problem::Problem,
     },
     domain::caller::Caller,
@@ -129,7 +129,8 @@ fn describe(error: &dyn std::error::Error) -> String {
 fn finish(mut response: Response, id: &RequestId) -> Response {
     let status = response.status();
     response.headers_mut().insert(X_REQUEST_ID, id.0.clone());
-    if status.is_client_error() || status.is_server_error() {
+    let own_form = response.extensions().get::<InOwnForm>().is_some();
+    if (status.is_client_error() || status.is_server_error()) && !own_form {
         let problem = response
             .extensions_mut()
             .remove::<Problem>()

@@ -9,11 +9,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::client::Client;
 use crate::{
     api::error::Error,
     domain::caller::Caller,
-    limits::{Limiter, Standing, Standings, Verdict, whole_seconds},
+    limits::{Limiter, Standing, Standings, Verdict, address::AddressKey, whole_seconds},
 };
 
 /// `draft-ietf-httpapi-ratelimit-headers`.
@@ -41,8 +40,8 @@ pub async fn rate_limit(
     };
     let address = request
         .extensions()
-        .get::<Client>()
-        .map_or_else(String::new, |client| client.0.to_string());
+        .get::<AddressKey>()
+        .map_or_else(String::new, AddressKey::to_string);
     let (mut response, standings) = match limiter.admit(&caller, &address).await {
         Verdict::Admitted(standings, permit) => {
             request.extensions_mut().insert(standings);
@@ -66,6 +65,27 @@ pub async fn rate_limit(
     };
     write_headers(response.headers_mut(), &standings);
     response
+}
+
+/// Lets a request through that needs no credential, while its address has room.
+pub async fn rate_limit_open(
+    State(limiter): State<Limiter>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Error> {
+    if let Some(address) = request.extensions().get::<AddressKey>()
+        && let Verdict::Refused {
+            window,
+            retry_after,
+            ..
+        } = limiter.admit_stranger(*address).await
+    {
+        return Err(Error::LimitExceeded {
+            policy: window.as_str(),
+            retry_after,
+        });
+    }
+    Ok(next.run(request).await)
 }
 
 fn write_headers(headers: &mut HeaderMap, standings: &Standings) {

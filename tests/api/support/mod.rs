@@ -9,7 +9,7 @@ use std::{ffi::OsString, net::SocketAddr};
 use chrono::{DateTime, Utc};
 use pet_inventory::{
     app::App,
-    auth::api_key::ApiKey,
+    auth::secret::{Kind, Secret},
     config::Config,
     db::{self, Connection, credentials::NewCredential},
     domain::{
@@ -229,15 +229,16 @@ pub async fn make_key(
             known.expect("a database").expect("the caller").id
         }
     };
-    let key = ApiKey::generate().expect("random numbers");
+    let key = Secret::generate(Kind::ApiKey).expect("random numbers");
     let credential = NewCredential {
         caller,
         hash: key.hash(),
         hint: key.hint(),
+        client_id: None,
         scopes: Some(scopes),
         expires_at,
     };
-    let id = db::credentials::insert_api_key(connection, credential).await;
+    let id = db::credentials::insert(connection, credential).await;
     TestKey {
         id: id.expect("a database").expect("a new key"),
         secret: key.expose().to_owned(),

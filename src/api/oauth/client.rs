@@ -1,0 +1,114 @@
+//! Who asks: a client, by its name and secret.
+
+use axum::{
+    extract::{FromRef, FromRequest, Request},
+    http::{HeaderMap, header},
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+
+use super::error::OAuthError;
+use crate::{
+    api::{
+        error::Error,
+        extract::{Form, Parameters},
+        state::AppState,
+    },
+    auth::oauth,
+    db::{Database, access_tokens::Client},
+    limits::address::AddressKey,
+};
+
+/// A form from a client that has authenticated itself (RFC 6749 §2.3.1).
+pub struct ClientRequest {
+    /// The client.
+    pub client: Client,
+    /// The form.
+    pub form: Parameters,
+}
+
+impl FromRequest<AppState> for ClientRequest {
+    type Rejection = OAuthError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, OAuthError> {
+        let address = request.extensions().get::<AddressKey>().copied();
+        let basic = basic_credentials(request.headers())?;
+        let form = match Form::from_request(request, state).await {
+            Ok(Form(form)) => form,
+            Err(Error::UnsupportedMediaType(_)) => {
+                return Err(OAuthError::InvalidRequest(
+                    "the body must be application/x-www-form-urlencoded",
+                ));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let posted = match (once(&form, "client_id")?, once(&form, "client_secret")?) {
+            (Some(id), Some(secret)) => Some((id.to_owned(), secret.to_owned())),
+            (Some(id), None) if basic.as_ref().is_some_and(|(known, _)| known == id) => None,
+            (None, None) => None,
+            _ => return Err(OAuthError::InvalidClient),
+        };
+        let (client_id, secret) = match (basic, posted) {
+            (Some(_), Some(_)) => {
+                return Err(OAuthError::InvalidRequest(
+                    "the client must authenticate one way",
+                ));
+            }
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => return Err(OAuthError::InvalidClient),
+        };
+
+        // A wrong secret is a wrong credential, and spends the same budget.
+        let budget = &state.wrong_credentials;
+        if let Some(address) = address {
+            budget
+                .listen_to(address)
+                .map_err(|retry_after| Error::LimitExceeded {
+                    policy: "wrong-credentials",
+                    retry_after,
+                })?;
+        }
+        let database = Database::from_ref(state);
+        let client = oauth::authenticate_client(&database, &client_id, &secret).await;
+        if let (Err(oauth::Error::InvalidClient), Some(address)) = (&client, address) {
+            budget.wrong(address);
+        }
+        Ok(Self {
+            client: client?,
+            form,
+        })
+    }
+}
+
+/// `Authorization: Basic`, both halves form-encoded before they were joined.
+fn basic_credentials(headers: &HeaderMap) -> Result<Option<(String, String)>, OAuthError> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let (value, None) = (values.next(), values.next()) else {
+        return Err(OAuthError::InvalidRequest(
+            "Authorization must be given once",
+        ));
+    };
+    let Some(value) = value else {
+        return Ok(None);
+    };
+    let pair = || {
+        let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+        if !scheme.eq_ignore_ascii_case("Basic") {
+            return None;
+        }
+        let decoded = String::from_utf8(BASE64_STANDARD.decode(encoded.trim()).ok()?).ok()?;
+        let (id, secret) = decoded.split_once(':')?;
+        Some((Parameters::decode(id)?, Parameters::decode(secret)?))
+    };
+    pair().map(Some).ok_or(OAuthError::InvalidClient)
+}
+
+/// A parameter that must not come twice (RFC 6749 §3.2); without a value it counts as left out.
+pub fn once<'a>(form: &'a Parameters, name: &'a str) -> Result<Option<&'a str>, OAuthError> {
+    let mut values = form.all(name);
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value.filter(|value| !value.is_empty())),
+        _ => Err(OAuthError::InvalidRequest(
+            "a parameter must not come twice",
+        )),
+    }
+}

@@ -1,0 +1,103 @@
+//! Errors in the form of RFC 6749 §5.2.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::no_store;
+use crate::{
+    api::error::{Error, InOwnForm},
+    auth::oauth,
+};
+
+/// An error in the form of RFC 6749 §5.2.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = OAuthError)]
+pub struct ErrorBody {
+    /// One of the codes of RFC 6749.
+    error: &'static str,
+    /// The same in words.
+    error_description: &'static str,
+}
+
+/// Why a client's request fails.
+pub enum OAuthError {
+    /// `invalid_request`, and why.
+    InvalidRequest(&'static str),
+    /// `invalid_client`.
+    InvalidClient,
+    /// `invalid_scope`.
+    InvalidScope,
+    /// `unauthorized_client`.
+    UnauthorizedClient,
+    /// `unsupported_grant_type`.
+    UnsupportedGrantType,
+    /// What any request may fail with; told as everywhere else.
+    Other(Error),
+}
+
+impl From<Error> for OAuthError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Invalid(_) => Self::InvalidRequest("the form cannot be read"),
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl From<oauth::Error> for OAuthError {
+    fn from(error: oauth::Error) -> Self {
+        match error {
+            oauth::Error::InvalidClient => Self::InvalidClient,
+            oauth::Error::InvalidScope => Self::InvalidScope,
+            oauth::Error::NotItsToken => Self::UnauthorizedClient,
+            oauth::Error::Random(error) => Self::Other(Error::Internal(error.into())),
+            oauth::Error::Database(error) => Self::Other(error.into()),
+        }
+    }
+}
+
+impl IntoResponse for OAuthError {
+    fn into_response(self) -> Response {
+        let (status, error, error_description) = match self {
+            Self::InvalidRequest(why) => (StatusCode::BAD_REQUEST, "invalid_request", why),
+            Self::InvalidClient => (
+                StatusCode::UNAUTHORIZED,
+                "invalid_client",
+                "the client is unknown or its secret is missing or wrong",
+            ),
+            Self::InvalidScope => (
+                StatusCode::BAD_REQUEST,
+                "invalid_scope",
+                "a scope that does not exist or that the client does not have",
+            ),
+            Self::UnauthorizedClient => (
+                StatusCode::BAD_REQUEST,
+                "unauthorized_client",
+                "the token was not given to this client",
+            ),
+            Self::UnsupportedGrantType => (
+                StatusCode::BAD_REQUEST,
+                "unsupported_grant_type",
+                "grant_type must be client_credentials",
+            ),
+            Self::Other(error) => return error.into_response(),
+        };
+        let mut response = no_store(&ErrorBody {
+            error,
+            error_description,
+        });
+        *response.status_mut() = status;
+        if status == StatusCode::UNAUTHORIZED {
+            let challenge = HeaderValue::from_static(r#"Basic realm="pet-inventory""#);
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, challenge);
+        }
+        response.extensions_mut().insert(InOwnForm);
+        response
+    }
+}

@@ -1,0 +1,86 @@
+//! `clients`: make, list and revoke OAuth 2.0 clients.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{
+    Error,
+    credentials::{self, Made, Owner},
+    session::with_database,
+};
+use crate::{auth::secret, config::Config, db::credentials::Kind};
+
+/// Make, list and revoke OAuth 2.0 clients.
+#[derive(Debug, Subcommand)]
+pub enum Clients {
+    /// Make a client, which gets access tokens at /oauth/token. Its secret is shown once.
+    Create {
+        #[command(flatten)]
+        owner: Owner,
+        /// Print {"caller":…,"plan":…,"id":…,"client_id":…,"client_secret":…} and nothing else.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List all clients, without their secrets.
+    List {
+        /// Print a JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a client, by its id in the list, and with it all tokens it was given.
+    Revoke {
+        /// The client's id.
+        id: i64,
+    },
+}
+
+impl Clients {
+    /// Runs the command.
+    pub async fn run(self, config: &Config) -> Result<(), Error> {
+        match self {
+            Self::Create { owner, json } => {
+                let made = with_database(config, async |database| {
+                    credentials::make(database, owner, secret::Kind::ClientSecret, None).await
+                })
+                .await?;
+                println!(
+                    "{}",
+                    if json {
+                        made_json(&made)
+                    } else {
+                        made_text(&made)
+                    }
+                );
+                Ok(())
+            }
+            Self::List { json } => credentials::list(config, Kind::ClientSecret, json).await,
+            Self::Revoke { id } => {
+                credentials::revoke(config, Kind::ClientSecret, "client", id).await
+            }
+        }
+    }
+}
+
+fn made_json(made: &Made) -> String {
+    json!({
+        "caller": made.caller.as_str(),
+        "plan": made.plan.as_str(),
+        "id": made.id,
+        "client_id": made.client_id,
+        "client_secret": made.secret.expose(),
+    })
+    .to_string()
+}
+
+fn made_text(made: &Made) -> String {
+    format!(
+        "Caller         {} (plan {})\nId             {}\nclient_id      {}\nclient_secret  {}\n\n\
+         This is the only time the secret is shown. Get a token with it:\n\
+         \x20 curl -u 'CLIENT_ID:CLIENT_SECRET' -d grant_type=client_credentials http://HOST/oauth/token",
+        made.caller,
+        made.plan,
+        made.id,
+        made.client_id.as_deref().unwrap_or_default(),
+        made.secret.expose()
+    )
+}

@@ -1,0 +1,179 @@
+//! OAuth 2.0 clients and the access tokens they are given; both rows of `credentials`.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::{FromRow, PgExecutor};
+
+use super::{Error, SecretHash, bounded, codec};
+use crate::domain::caller::{CallerId, Scopes};
+
+/// A client that authenticated itself.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// Identifier of its secret.
+    pub id: i64,
+    /// Its public name.
+    pub client_id: String,
+    /// Whom it acts for.
+    pub caller: CallerId,
+    /// What its tokens may do.
+    pub scopes: Scopes,
+}
+
+#[derive(FromRow)]
+struct ClientRow {
+    id: i64,
+    client_id: String,
+    caller_id: i64,
+    granted: Vec<String>,
+    own: Option<Vec<String>>,
+}
+
+/// The client of that name and secret, unless it is revoked.
+pub async fn find_client(
+    executor: impl PgExecutor<'_>,
+    client_id: &str,
+    hash: &SecretHash,
+) -> Result<Option<Client>, Error> {
+    let row = bounded(
+        sqlx::query_as::<_, ClientRow>(
+            "select credentials.id, client_id, caller_id, callers.scopes as granted,
+                    credentials.scopes as own
+             from credentials
+             join callers on callers.id = credentials.caller_id
+             where hash = $1 and client_id = $2 and revoked_at is null",
+        )
+        .bind(hash)
+        .bind(client_id)
+        .fetch_optional(executor),
+    )
+    .await?;
+    Ok(row.map(|row| {
+        let granted = codec::scopes(&row.granted);
+        Client {
+            id: row.id,
+            client_id: row.client_id,
+            caller: CallerId(row.caller_id),
+            scopes: row
+                .own
+                .map_or(granted, |own| granted.intersection(codec::scopes(&own))),
+        }
+    }))
+}
+
+/// Stores an access token of a client. `false`: the client was revoked meanwhile.
+pub async fn insert_access_token(
+    executor: impl PgExecutor<'_>,
+    client: &Client,
+    hash: &SecretHash,
+    hint: &str,
+    scopes: Scopes,
+    lifetime: Duration,
+) -> Result<bool, Error> {
+    let done = bounded(
+        sqlx::query(
+            "insert into credentials (caller_id, kind, hash, hint, scopes, expires_at, issued_by)
+             select caller_id, 'access_token', $2, $3, $4, now() + make_interval(secs => $5), id
+             from credentials
+             where id = $1 and revoked_at is null
+             for share",
+        )
+        .bind(client.id)
+        .bind(hash)
+        .bind(hint)
+        .bind(codec::scope_names(scopes))
+        .bind(lifetime.as_secs_f64())
+        .execute(executor),
+    )
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// A live API key or access token, as those see it who ask what it is.
+#[derive(Debug, Clone)]
+pub struct TokenRecord {
+    /// Identifier.
+    pub id: i64,
+    /// Whether it is an access token.
+    pub is_access_token: bool,
+    /// Whom it stands for.
+    pub caller: CallerId,
+    /// That caller's name.
+    pub caller_name: String,
+    /// What it may do.
+    pub scopes: Scopes,
+    /// The public name of the client that it was given to.
+    pub client_id: Option<String>,
+    /// When it was made.
+    pub created_at: DateTime<Utc>,
+    /// When it ends by itself.
+    pub expires_at: Option<DateTime<Utc>>,
+}
+
+#[derive(FromRow)]
+struct TokenRow {
+    id: i64,
+    is_access_token: bool,
+    caller_id: i64,
+    caller_name: String,
+    granted: Vec<String>,
+    own: Option<Vec<String>>,
+    client_id: Option<String>,
+    created_at: DateTime<Utc>,
+    expires_at: Option<DateTime<Utc>>,
+}
+
+/// What a secret is, unless it is unknown, revoked, expired, or a client's.
+pub async fn find_token(
+    executor: impl PgExecutor<'_>,
+    hash: &SecretHash,
+) -> Result<Option<TokenRecord>, Error> {
+    let row = bounded(
+        sqlx::query_as::<_, TokenRow>(
+            "select token.id, token.kind = 'access_token' as is_access_token, token.caller_id, callers.name as caller_name,
+                    callers.scopes as granted, token.scopes as own, client.client_id,
+                    token.created_at, token.expires_at
+             from credentials token
+             join callers on callers.id = token.caller_id
+             left join credentials client on client.id = token.issued_by
+             where token.hash = $1 and token.kind <> 'client_secret' and token.revoked_at is null
+               and (token.expires_at is null or token.expires_at > now())",
+        )
+        .bind(hash)
+        .fetch_optional(executor),
+    )
+    .await?;
+    Ok(row.map(|row| {
+        let granted = codec::scopes(&row.granted);
+        TokenRecord {
+            id: row.id,
+            is_access_token: row.is_access_token,
+            caller: CallerId(row.caller_id),
+            caller_name: row.caller_name,
+            scopes: row
+                .own
+                .map_or(granted, |own| granted.intersection(codec::scopes(&own))),
+            client_id: row.client_id,
+            created_at: row.created_at,
+            expires_at: row.expires_at,
+        }
+    }))
+}
+
+/// Forgets up to 1,000 access tokens that have expired; gives how many there were.
+pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+    let done = bounded(
+        sqlx::query(
+            "delete from credentials
+             where id = any (array(
+                 select id from credentials
+                 where kind = 'access_token' and expires_at < now() - interval '1 hour'
+                 limit 1000
+             ))",
+        )
+        .execute(executor),
+    )
+    .await?;
+    Ok(done.rows_affected())
+}
