@@ -1,9 +1,11 @@
 //! The service's tests over real HTTP and a real PostgreSQL: one binary, one cluster, a database a test.
 
+mod auth;
 mod conditional;
 mod errors;
 mod finds;
 mod idempotency;
+mod openapi;
 mod pets;
 mod support;
 mod wire;

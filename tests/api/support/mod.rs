@@ -19,7 +19,7 @@ use pet_inventory::{
     shutdown::Shutdown,
     telemetry,
 };
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Client, Method, Request, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -99,6 +99,13 @@ impl TestApp {
     /// A request to a path of the API, of a caller that may do everything.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.anonymous(method, path).header("api_key", &self.key)
+    }
+
+    /// Sends a request that is complete.
+    pub async fn execute(&self, request: Request) -> Answer {
+        RequestBuilder::from_parts(self.client.clone(), request)
+            .answer()
+            .await
     }
 
     /// `GET`.
