@@ -1,11 +1,15 @@
 //! The service's tests over real HTTP and a real PostgreSQL: one binary, one cluster, a database a test.
 
 mod auth;
+mod cli;
 mod conditional;
 mod errors;
 mod finds;
 mod idempotency;
 mod openapi;
+mod outage;
 mod pets;
+mod properties;
+mod shutdown;
 mod support;
 mod wire;

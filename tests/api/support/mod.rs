@@ -2,9 +2,10 @@
 
 pub mod answer;
 pub mod postgres;
+pub mod process;
 pub mod raw;
 
-use std::{ffi::OsString, net::SocketAddr};
+use std::{ffi::OsString, net::SocketAddr, sync::Once};
 
 use chrono::{DateTime, Utc};
 use pet_inventory::{
@@ -26,6 +27,7 @@ use tokio::task::JoinHandle;
 pub use self::{
     answer::{Answer, Ask},
     postgres::TestDatabase,
+    process::{Home, Said, Service},
     raw::Raw,
 };
 
@@ -170,8 +172,9 @@ pub fn client() -> Client {
 
 /// Builds the service on a database, with settings over the defaults.
 pub async fn build(database_url: &str, settings: &[(&str, &str)]) -> App {
-    // The process's one recorder, before two tests want it at the same moment.
-    telemetry::metrics().expect("metrics");
+    // The process's one recorder, made before two tests want it at the same moment.
+    static METRICS: Once = Once::new();
+    METRICS.call_once(|| drop(telemetry::metrics().expect("metrics")));
     App::build(config(database_url, settings))
         .await
         .expect("a service")
