@@ -6,7 +6,7 @@
 //! F6  cli
 //! F5  app · telemetry · shutdown · local_postgres
 //! F4  api
-//! F3  auth
+//! F3  auth | limits
 //! F2  db
 //! F1  config
 //! F0  domain
@@ -18,6 +18,7 @@
 //! - [`config`]: what the operator decides; loaded once, checked, no secret can be printed.
 //! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question.
 //! - [`auth`]: who are you: from a secret to a [`domain::caller::Caller`]; knows no HTTP types.
+//! - [`limits`]: may you, now: requests against plans; knows no HTTP types either.
 //! - [`api`]: HTTP, the only room that knows axum, bodies and status codes; a file a noun, one layer stack.
 //! - [`app`]: the composition root; builds every part and runs them behind the hyper server.
 //! - [`local_postgres`]: the PostgreSQL of a run without a database URL.
@@ -25,6 +26,7 @@
 //! - [`cli`]: arguments, and what a person reads.
 //!
 //! A **technology is a room**: sqlx lives in `db` (and `local_postgres`), axum in `api` (and `app`),
+//! governor in `limits`,
 //! clap in `cli`, the environment in `config`. A **rule** lives in `domain`, a **sequence** in the
 //! handler, a **statement** in `db`.
 //!
@@ -36,7 +38,12 @@
 //! api stack          api::router: each layer with its reason
 //!   observe          id, access line, metrics, the body of an error
 //!   well_formed      one Host
-//!   authenticate     auth → db::credentials; api::access says which scopes
+//!   load_shed        no more at once than can be answered
+//!   client           whose address it is
+//!   authenticate     auth → db::credentials
+//!   rate_limit       limits → db::usage
+//!   authorize        api::access says which scopes the operation needs
+//!   time_limit       an answer, or 503
 //!   idempotency      the same POST twice
 //! api::extract       api::fields: every wrong field at once
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::insert → Pet → PetBody
@@ -52,6 +59,7 @@ pub mod cli;
 pub mod config;
 pub mod db;
 pub mod domain;
+pub mod limits;
 pub mod local_postgres;
 pub mod shutdown;
 pub mod telemetry;

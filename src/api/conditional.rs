@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts},
 };
 
-use super::error::{Error, Violation};
+use super::{error::Error, problem::Violation};
 use crate::domain::pet::Version;
 
 /// The strong entity tag of a version.

@@ -1,25 +1,23 @@
-//! What a client is told when something is wrong: the one table from failures to statuses, and their
-//! form, RFC 9457 `application/problem+json`.
+//! What a client is told when something is wrong: the one table from failures to statuses.
 //!
 //! Invariant: what the client reads ([`Problem`]) and what the log reads ([`Cause`]) are different
 //! fields. No SQL, no source chain, no path reaches a body.
 
-use std::{error::Error as StdError, sync::Arc};
+use std::{error::Error as StdError, sync::Arc, time::Duration};
 
 use axum::{
-    body::Body,
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
+use super::problem::{Problem, Violation};
 use crate::{
     auth, db,
     domain::{
         Invalid,
         caller::{Scope, Scopes},
     },
+    limits::whole_seconds,
 };
 
 /// A failed request.
@@ -75,6 +73,17 @@ pub enum Error {
     /// We took too long to answer.
     #[error("request timed out")]
     TimedOut,
+    /// A limit is reached.
+    #[error("limit exceeded: {policy}")]
+    LimitExceeded {
+        /// Which.
+        policy: &'static str,
+        /// Until the request would be admitted.
+        retry_after: Duration,
+    },
+    /// As many requests as there are places are being answered.
+    #[error("overloaded")]
+    Overloaded,
     /// The process is about to stop.
     #[error("stopping")]
     Stopping,
@@ -91,27 +100,6 @@ impl From<auth::Error> for Error {
         match error {
             auth::Error::Invalid => Self::InvalidCredential,
             auth::Error::Database(error) => Self::Database(error),
-        }
-    }
-}
-
-/// One broken rule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Violation {
-    /// Where: the path of a JSON field (`tags[2].name`), the name of a parameter or header, or `body`.
-    #[schema(example = "tags[2].name")]
-    pub field: String,
-    /// What the rule is.
-    #[schema(example = "must be at most 255 characters")]
-    pub reason: String,
-}
-
-impl Violation {
-    /// `reason` broken at `field`.
-    pub fn new(field: impl Into<String>, reason: impl ToString) -> Self {
-        Self {
-            field: field.into(),
-            reason: reason.to_string(),
         }
     }
 }
@@ -179,6 +167,20 @@ impl Error {
                 format!("the body must be {accepted}, and Content-Type must say so"),
             ),
             Self::TimedOut => (S::SERVICE_UNAVAILABLE, "the request took too long".into()),
+            Self::LimitExceeded {
+                policy,
+                retry_after,
+            } => {
+                let detail = format!(
+                    "the {policy} limit is reached; the request is admitted in {} s",
+                    whole_seconds(*retry_after)
+                );
+                return Problem::quota_exceeded(policy, detail);
+            }
+            Self::Overloaded => (
+                S::SERVICE_UNAVAILABLE,
+                "more requests than can be answered right now".into(),
+            ),
             Self::Stopping => (
                 S::SERVICE_UNAVAILABLE,
                 "the process is about to stop".into(),
@@ -232,6 +234,12 @@ impl IntoResponse for Error {
             Self::Unauthenticated | Self::InvalidCredential | Self::Forbidden { .. } => {
                 headers.insert(header::WWW_AUTHENTICATE, challenge(&self));
             }
+            Self::LimitExceeded { retry_after, .. } => {
+                headers.insert(
+                    header::RETRY_AFTER,
+                    whole_seconds(*retry_after).max(1).into(),
+                );
+            }
             Self::IdempotencyKeyInUse => {
                 headers.insert(header::RETRY_AFTER, Self::RETRY_AFTER.into());
             }
@@ -246,7 +254,7 @@ impl IntoResponse for Error {
             }
             _ => {}
         }
-        if status.is_server_error() && !matches!(self, Self::Stopping) {
+        if status.is_server_error() && !matches!(self, Self::Stopping | Self::Overloaded) {
             response.extensions_mut().insert(Cause(Arc::new(self)));
         }
         response
@@ -270,96 +278,6 @@ fn challenge(error: &Error) -> HeaderValue {
 /// The inner failure behind a 5xx, riding the response up to where it is logged, once.
 #[derive(Debug, Clone)]
 pub struct Cause(pub Arc<Error>);
-
-/// The body of every error: RFC 9457, with `code` and `message` of Petstore's `ApiResponse` beside it,
-/// so that a client which knows only that reads it too.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Problem {
-    /// What kind of problem it is; `about:blank` where the status says it all.
-    #[serde(rename = "type")]
-    #[schema(format = "uri-reference", example = "about:blank")]
-    kind: String,
-    /// The kind in words.
-    #[schema(example = "Bad Request")]
-    title: String,
-    /// The HTTP status.
-    #[schema(example = 400, minimum = 400, maximum = 599)]
-    status: u16,
-    /// What is wrong with this very request.
-    #[schema(example = "name must not be empty")]
-    detail: String,
-    /// The request's id, as in `X-Request-Id`.
-    #[schema(example = "9f86d081884c7d659a2feaa0c55ad015")]
-    instance: String,
-    /// The status again, where Petstore's clients look for it.
-    #[schema(example = 400)]
-    code: u16,
-    /// The detail again, where Petstore's clients look for it.
-    #[schema(example = "name must not be empty")]
-    message: String,
-    /// Every broken rule, for invalid input.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    errors: Vec<Violation>,
-}
-
-impl Problem {
-    /// The media type, RFC 9457 §3.
-    pub const MEDIA_TYPE: &'static str = "application/problem+json";
-
-    fn new(status: StatusCode, detail: String, errors: Vec<Violation>) -> Self {
-        Self {
-            kind: "about:blank".into(),
-            title: status.canonical_reason().unwrap_or("Error").into(),
-            status: status.as_u16(),
-            instance: String::new(),
-            code: status.as_u16(),
-            message: detail.clone(),
-            detail,
-            errors,
-        }
-    }
-
-    /// The problem of a response that the framework made, which knows nothing but a status.
-    #[must_use]
-    pub fn of_status(status: StatusCode) -> Self {
-        let detail = match status {
-            StatusCode::BAD_REQUEST => "the request is not valid HTTP",
-            StatusCode::METHOD_NOT_ALLOWED => {
-                "this path does not take this method; the header Allow names those it takes"
-            }
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
-                "the request head is too large or has too many fields"
-            }
-            StatusCode::URI_TOO_LONG => "the request target is too long",
-            other => other.canonical_reason().unwrap_or("the request failed"),
-        };
-        Self::new(status, detail.to_owned(), Vec::new())
-    }
-
-    fn status(&self) -> StatusCode {
-        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-
-    /// The body, about the request of that id.
-    #[must_use]
-    pub fn to_json(&self, request_id: &str) -> Vec<u8> {
-        let problem = Self {
-            instance: request_id.to_owned(),
-            ..self.clone()
-        };
-        serde_json::to_vec(&problem).unwrap_or_default()
-    }
-}
-
-/// Without a body yet: [`super::middleware::observe`] writes it, since it knows the request's id.
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = self.status();
-        response.extensions_mut().insert(self);
-        response
-    }
-}
 
 /// A header name that the `http` crate does not know.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

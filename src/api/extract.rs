@@ -1,7 +1,7 @@
 //! Our own extractors: what the stock ones reject never gets past them in another form than
 //! [`Error`]'s. (`.clippy.toml` bans the stock ones.)
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use axum::{
     body::{Body, Bytes},
@@ -13,10 +13,7 @@ use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-use super::{
-    error::{Error, Violation},
-    state::BodyLimits,
-};
+use super::{error::Error, problem::Violation, state::BodyLimits};
 use crate::domain::Invalid;
 
 /// The path's one parameter.
@@ -51,7 +48,7 @@ impl Parameters {
         let decode = |text: &str| {
             percent_decode_str(&text.replace('+', " "))
                 .decode_utf8()
-                .map(|text| text.into_owned())
+                .map(Cow::into_owned)
                 .map_err(|_| Error::Invalid(vec![Violation::new(place, "must be UTF-8")]))
         };
         encoded

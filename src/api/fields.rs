@@ -8,7 +8,7 @@ use std::fmt::Display;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::error::{Error, Violation};
+use super::{error::Error, problem::Violation};
 use crate::domain::Invalid;
 
 /// A type that can stand in a JSON body.
@@ -68,7 +68,7 @@ pub struct Violations(Vec<Violation>);
 
 impl Violations {
     /// Adds a broken rule.
-    pub fn add(&mut self, field: impl Into<String>, reason: impl ToString) {
+    pub fn add(&mut self, field: impl Into<String>, reason: impl Display) {
         self.0.push(Violation::new(field, reason));
     }
 

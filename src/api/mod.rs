@@ -9,9 +9,12 @@ pub mod error;
 pub mod extract;
 pub mod fields;
 pub mod health;
+pub mod idempotency;
+pub mod limits;
 pub mod middleware;
 pub mod openapi;
 pub mod pets;
+pub mod problem;
 pub mod state;
 
 use std::{any::Any, sync::Arc};
@@ -32,15 +35,17 @@ use self::{
     access::AccessRules,
     error::Error,
     middleware::{
-        authenticate::authenticate, idempotency::idempotency, observe::observe,
-        well_formed::well_formed,
+        authenticate::authenticate, authorize::authorize, client::client, idempotency::idempotency,
+        load_shed::load_shed, observe::observe, rate_limit::rate_limit, well_formed::well_formed,
     },
     state::{AppState, Links, RequestTimeout},
 };
 
 /// Every noun of the API.
 fn nouns() -> OpenApiRouter<AppState> {
-    OpenApiRouter::with_openapi(openapi::base()).merge(pets::router())
+    OpenApiRouter::with_openapi(openapi::base())
+        .merge(pets::router())
+        .merge(limits::router())
 }
 
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
@@ -66,12 +71,23 @@ pub fn access_rules(document: &OpenApi) -> Result<Arc<AccessRules>, String> {
 pub fn router(state: AppState, document: &OpenApi) -> Result<Router, serde_json::Error> {
     let (operations, _) = nouns().split_for_parts();
 
-    // A request meets these layers from the last to the first.
+    // A request meets these layers from the last to the first, so it is read from below.
     let operations = operations
-        // Innermost, behind the caller it belongs to: a kept answer is that caller's alone.
+        // A kept answer is its caller's alone.
         .layer(from_fn_with_state(state.clone(), idempotency))
+        // Around all that waits and all that could panic, and inside the limits: what fails through our
+        // own fault gives its permit back.
+        .layer(from_fn_with_state(state.clone(), time_limit))
+        .layer(CatchPanicLayer::custom(panicked))
         // Before the body is read: whoever may not write need not be listened to.
-        .layer(from_fn_with_state(state.clone(), authenticate));
+        .layer(from_fn_with_state(state.clone(), authorize))
+        // Behind the caller whose plan it is: nothing unverified spends a permit.
+        .layer(from_fn_with_state(state.clone(), rate_limit))
+        .layer(from_fn_with_state(state.clone(), authenticate))
+        // Whose budget a wrong credential spends.
+        .layer(from_fn_with_state(state.clone(), client))
+        // Before anything waits. Health, docs and the document are outside: they are answered always.
+        .layer(from_fn_with_state(state.clone(), load_shed));
     let everything = Router::new()
         .nest(openapi::BASE, operations)
         .merge(health::router())
@@ -79,9 +95,7 @@ pub fn router(state: AppState, document: &OpenApi) -> Result<Router, serde_json:
         .fallback(async || Error::NoSuchRoute)
         // Before anything acts on a request that two servers could read in two ways.
         .layer(from_fn(well_formed))
-        // Around all that waits for something.
-        .layer(from_fn_with_state(state.clone(), time_limit))
-        // Around all that could panic; what observes must see the 500.
+        // What observes must see the 500 of whatever panics.
         .layer(CatchPanicLayer::custom(panicked))
         // Outermost: nothing happens unseen, and every problem gets the request's id.
         .layer(from_fn(observe));
@@ -114,6 +128,7 @@ async fn time_limit(
         .map_err(|_| Error::TimedOut)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the layer hands it over")]
 fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = panic
         .downcast_ref::<String>()

@@ -8,15 +8,16 @@ use utoipa::{
     OpenApi, PartialSchema, ToSchema,
     openapi::{
         ContentBuilder, Header, HeaderBuilder, ObjectBuilder, OpenApi as Document, Ref, RefOr,
-        Required, Response, ResponseBuilder, Server, Type,
+        Required, Response, Schema, Server, Type,
         path::{Operation, ParameterBuilder, ParameterIn, PathItem},
+        schema::SchemaType,
         security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityScheme},
     },
 };
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use super::{
-    error::{Problem, Violation},
+    problem::{Problem, Violation},
     state::Links,
 };
 
@@ -37,6 +38,7 @@ pub const BASE: &str = "/api/v3";
 struct Base;
 
 /// The document to which the nouns add their operations.
+#[must_use]
 pub fn base() -> Document {
     Base::openapi()
 }
@@ -56,6 +58,13 @@ pub fn complete(document: &mut Document, links: &Links) {
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description = Some("An API key, sent as a bearer token (RFC 6750).".into());
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    for (status, name, description) in common_errors() {
+        let mut response = Response::new(description);
+        complete_response(status, &mut response);
+        components
+            .responses
+            .insert(name.to_owned(), response.into());
+    }
     for item in document.paths.paths.values_mut() {
         for (method, operation) in operations(item) {
             complete_operation(method, operation);
@@ -76,42 +85,71 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut O
     .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
-/// Statuses that the layers and extractors answer, whatever the operation.
-const ALWAYS: [(&str, &str); 5] = [
+/// An error that is the same whatever the operation: its status, its name among the document's
+/// components, and what it means.
+type CommonError = (&'static str, &'static str, &'static str);
+
+/// What the layers and extractors answer to any request.
+const ALWAYS: [CommonError; 5] = [
     (
         "400",
+        "Invalid",
         "The request is invalid; `errors` names every broken rule.",
     ),
-    ("414", "The path and query are too long."),
-    ("431", "The request head is too large."),
-    ("500", "Something went wrong on the server's side."),
+    ("414", "UriTooLong", "The path and query are too long."),
+    ("431", "HeadTooLarge", "The request head is too large."),
+    (
+        "500",
+        "InternalError",
+        "Something went wrong on the server's side.",
+    ),
     (
         "503",
+        "Unavailable",
         "The database is not available right now, or the request took too long.",
     ),
 ];
-const WITH_CREDENTIAL: [(&str, &str); 2] = [
-    ("401", "The credential is missing or not valid."),
+const WITH_CREDENTIAL: [CommonError; 2] = [
+    (
+        "401",
+        "Unauthenticated",
+        "The credential is missing or not valid.",
+    ),
     (
         "403",
+        "Forbidden",
         "The credential lacks a scope that this operation needs.",
     ),
 ];
-const WITH_BODY: [(&str, &str); 3] = [
-    ("408", "The body did not arrive in time."),
-    ("413", "The body is too large."),
-    ("415", "The body is of another media type."),
+const WITH_BODY: [CommonError; 3] = [
+    ("408", "BodyTimeout", "The body did not arrive in time."),
+    ("413", "BodyTooLarge", "The body is too large."),
+    (
+        "415",
+        "UnsupportedMediaType",
+        "The body is of another media type.",
+    ),
 ];
-const WITH_IDEMPOTENCY_KEY: [(&str, &str); 2] = [
+const WITH_IDEMPOTENCY_KEY: [CommonError; 2] = [
     (
         "409",
+        "IdempotencyKeyInUse",
         "A request with this `Idempotency-Key` is being worked on.",
     ),
     (
         "422",
+        "IdempotencyKeyReused",
         "This `Idempotency-Key` was used for another request.",
     ),
 ];
+
+fn common_errors() -> impl Iterator<Item = CommonError> {
+    ALWAYS
+        .into_iter()
+        .chain(WITH_CREDENTIAL)
+        .chain(WITH_BODY)
+        .chain(WITH_IDEMPOTENCY_KEY)
+}
 
 fn complete_operation(method: &str, operation: &mut Operation) {
     let secured = operation.security.as_ref().is_some_and(|ways| {
@@ -120,44 +158,76 @@ fn complete_operation(method: &str, operation: &mut Operation) {
     let has_body = operation.request_body.is_some();
     let is_post = method == "post";
 
+    for parameter in operation.parameters.iter_mut().flatten() {
+        if let RefOr::T(parameter) = parameter {
+            parameter.schema = parameter.schema.take().map(without_null);
+        }
+    }
+    for (status, response) in &mut operation.responses.responses {
+        let RefOr::T(response) = response else {
+            continue;
+        };
+        complete_response(status, response);
+        if is_post {
+            let description = "`true` on an answer that was given before.";
+            let header = header_of("Idempotent-Replayed", description);
+            response
+                .headers
+                .insert("Idempotent-Replayed".into(), header);
+        }
+    }
+    if is_post {
+        let key = ParameterBuilder::new()
+            .name("Idempotency-Key")
+            .parameter_in(ParameterIn::Header)
+            .required(Required::False)
+            .description(Some(
+                "Any 1–255 characters of the client's, bare or in double quotes. The first answer is \
+                 kept for 24 hours and given again to the same request with the same key.",
+            ))
+            .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
+            .build();
+        operation
+            .parameters
+            .get_or_insert_default()
+            .push(key.into());
+    }
     let common = ALWAYS
-        .iter()
-        .chain(WITH_CREDENTIAL.iter().filter(|_| secured))
-        .chain(WITH_BODY.iter().filter(|_| has_body))
-        .chain(WITH_IDEMPOTENCY_KEY.iter().filter(|_| is_post));
-    for (status, description) in common {
+        .into_iter()
+        .chain(WITH_CREDENTIAL.into_iter().filter(|_| secured))
+        .chain(WITH_BODY.into_iter().filter(|_| has_body))
+        .chain(WITH_IDEMPOTENCY_KEY.into_iter().filter(|_| is_post));
+    for (status, name, _) in common {
         operation
             .responses
             .responses
-            .entry((*status).to_owned())
-            .or_insert_with(|| RefOr::T(Response::new(*description)));
-    }
-    if is_post {
-        operation.parameters.get_or_insert_default().push(
-            ParameterBuilder::new()
-                .name("Idempotency-Key")
-                .parameter_in(ParameterIn::Header)
-                .required(Required::False)
-                .description(Some(
-                    "Any 1–255 characters of the client's, bare or in double quotes. The first answer is \
-                     kept for 24 hours and given again to the same request with the same key.",
-                ))
-                .schema(Some(text()))
-                .build()
-                .into(),
-        );
-    }
-    for (status, response) in &mut operation.responses.responses {
-        if let RefOr::T(response) = response {
-            complete_response(status, is_post, response);
-        }
+            .entry(status.to_owned())
+            .or_insert_with(|| RefOr::Ref(Ref::from_response_name(name)));
     }
 }
 
-fn complete_response(status: &str, is_post: bool, response: &mut Response) {
-    let headers = &mut response.headers;
+/// A parameter that is optional may be left out; it is never null, as the type of an `Option` says.
+fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
+    match schema {
+        RefOr::T(Schema::Object(mut object)) => {
+            if let SchemaType::Array(types) = &mut object.schema_type {
+                types.retain(|kind| *kind != Type::Null);
+                if let [only] = types.as_slice() {
+                    object.schema_type = SchemaType::Type(only.clone());
+                }
+            }
+            RefOr::T(Schema::Object(object))
+        }
+        other => other,
+    }
+}
+
+/// Adds the headers that go with a status, and, to an error, its form.
+fn complete_response(status: &str, response: &mut Response) {
     let mut add = |name: &str, description: &str| {
-        headers.insert(name.to_owned(), header_of(description).into());
+        response
+            .headers
+            .insert(name.to_owned(), header_of(name, description));
     };
     add(
         "X-Request-Id",
@@ -165,7 +235,7 @@ fn complete_response(status: &str, is_post: bool, response: &mut Response) {
     );
     match status {
         "401" | "403" => add("WWW-Authenticate", "How to authenticate (RFC 6750 §3)."),
-        "409" if is_post => add(
+        "409" => add(
             "Retry-After",
             "Seconds until another try is worth it, when the key is in use.",
         ),
@@ -173,31 +243,27 @@ fn complete_response(status: &str, is_post: bool, response: &mut Response) {
         "503" => add("Retry-After", "Seconds until another try is worth it."),
         _ => {}
     }
-    if is_post && !status.starts_with('5') {
-        add(
-            "Idempotent-Replayed",
-            "`true` on an answer that was given before.",
-        );
-    }
     if status.starts_with(['4', '5']) {
         let problem = ContentBuilder::new()
             .schema(Some(Ref::from_schema_name(Problem::name())))
             .build();
-        *response = ResponseBuilder::from(response.clone())
-            .content(Problem::MEDIA_TYPE, problem)
-            .build();
+        response
+            .content
+            .insert(Problem::MEDIA_TYPE.to_owned(), problem.into());
     }
 }
 
-fn header_of(description: &str) -> Header {
+fn header_of(name: &str, description: &str) -> RefOr<Header> {
+    let kind = if name == "Retry-After" {
+        Type::Integer
+    } else {
+        Type::String
+    };
     HeaderBuilder::new()
-        .schema(Some(text()))
+        .schema(Some(ObjectBuilder::new().schema_type(kind)))
         .description(Some(description))
         .build()
-}
-
-fn text() -> ObjectBuilder {
-    ObjectBuilder::new().schema_type(Type::String)
+        .into()
 }
 
 /// `/api/v3/openapi.json` and `/docs`, without a credential.

@@ -9,10 +9,17 @@ use std::{
 };
 
 use axum::extract::FromRef;
+use ipnet::IpNet;
+use tokio::sync::Semaphore;
 use url::Url;
 
 use super::access::AccessRules;
-use crate::{auth::Authenticator, db::Database, domain::caller::Scopes};
+use crate::{
+    auth::Authenticator,
+    db::Database,
+    domain::caller::Scopes,
+    limits::{Limiter, address::WrongCredentials},
+};
 
 /// All of it. A handler asks for the parts it uses (`State<Database>`).
 #[derive(Clone, FromRef)]
@@ -23,6 +30,14 @@ pub struct AppState {
     pub authenticator: Authenticator,
     /// What each operation needs.
     pub access: Arc<AccessRules>,
+    /// What each caller's plan admits.
+    pub limiter: Limiter,
+    /// How many wrong credentials an address may show.
+    pub wrong_credentials: WrongCredentials,
+    /// Whose word on the client's address is taken.
+    pub trusted_proxies: TrustedProxies,
+    /// How many requests are answered at once.
+    pub places: Places,
     /// What a request without a credential may do.
     pub anonymous: AnonymousScopes,
     /// How much body is read, and for how long.
@@ -34,6 +49,14 @@ pub struct AppState {
     /// Whether new requests are welcome.
     pub readiness: Readiness,
 }
+
+/// Proxies whose `X-Forwarded-For` is believed.
+#[derive(Debug, Clone)]
+pub struct TrustedProxies(pub Arc<[IpNet]>);
+
+/// A place for each request that is being answered.
+#[derive(Debug, Clone)]
+pub struct Places(pub Arc<Semaphore>);
 
 /// The scopes of a request without a credential.
 #[derive(Debug, Clone, Copy)]

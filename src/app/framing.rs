@@ -164,8 +164,8 @@ mod tests {
     /// Requests that one connection may carry one after the other, with bodies that look like heads.
     const FINE: [&str; 5] = [
         "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        "POST / HTTP/1.1\r\nContent-Length: 48\r\n\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1a;a=b\r\nX: y\r\nContent-Length: 1\r\n\r\n\r\n0\r\nContent-Length: 7\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: 49\r\n\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1b;a=b\r\nX: y\r\nContent-Length: 1\r\n\r\n\r\n0\r\nContent-Length: 7\r\n\r\n",
         "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
         "POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
     ];

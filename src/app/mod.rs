@@ -12,19 +12,23 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use secrecy::ExposeSecret;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Semaphore};
 
 pub use self::demo::DEMO_KEYS;
 use self::server::Bounds;
 use crate::{
     api::{
         self,
-        state::{AnonymousScopes, AppState, BodyLimits, Links, Readiness, RequestTimeout},
+        state::{
+            AnonymousScopes, AppState, BodyLimits, Links, Places, Readiness, RequestTimeout,
+            TrustedProxies,
+        },
     },
     auth::{Authenticator, api_key::ApiKey},
-    config::{self, Config},
+    config::{self, Config, LimitsScope},
     db::{self, Database},
-    domain::{Invalid, caller::Scopes, plan::Plan},
+    domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
+    limits::{Limiter, Scope, address::WrongCredentials},
     local_postgres::{self, Durability, LocalPostgres, SearchPath},
     shutdown::Shutdown,
     telemetry,
@@ -87,6 +91,14 @@ impl App {
     /// # Errors
     /// [`Error`], saying what to do next.
     pub async fn build(config: Config) -> Result<Self, Error> {
+        Self::build_with(config, Clock::system()).await
+    }
+
+    /// Like [`App::build`], with the clock that limits and the memory of credentials go by.
+    ///
+    /// # Errors
+    /// As [`App::build`].
+    pub async fn build_with(config: Config, clock: Clock) -> Result<Self, Error> {
         let (local_postgres, options) = match &config.database.url {
             Some(url) => (None, db::parse_url(url)?),
             None => {
@@ -97,6 +109,7 @@ impl App {
         };
         let own = local_postgres.is_some();
         db::migrations::apply(&options).await?;
+        let counters = counters(&config, own, &options);
         let database = Database::new(options, &config.database);
 
         let api = listen(&config, Listener::Api, own).await?;
@@ -111,11 +124,23 @@ impl App {
             admitted.push(bootstrap(&database, key.expose_secret()).await?);
         }
 
+        let limiter = Limiter::new(
+            config.plans.clone(),
+            counters.map_or_else(|| Scope::Replica(database.clone()), Scope::Cluster),
+            clock.clone(),
+        );
         let links = Links::new(config.server.public_url.as_ref());
         let document = api::document(&links);
         let state = AppState {
-            authenticator: Authenticator::new(database.clone(), admitted),
+            authenticator: Authenticator::new(database.clone(), admitted, clock.clone()),
             access: api::access_rules(&document).map_err(Error::Api)?,
+            limiter,
+            wrong_credentials: WrongCredentials::new(
+                config.limits.wrong_credentials_per_minute,
+                clock,
+            ),
+            trusted_proxies: TrustedProxies(config.limits.trusted_proxies.into()),
+            places: Places(Arc::new(Semaphore::new(config.server.max_requests))),
             anonymous: AnonymousScopes(config.auth.anonymous_scopes),
             body_limits: BodyLimits {
                 max_size: config.server.max_body_size.as_u64(),
@@ -170,7 +195,12 @@ impl App {
     pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
         let database = self.state.database;
         let readiness = self.state.readiness;
-        let sweeping = tokio::spawn(sweep_idempotency_keys(database.clone()));
+        let limiter = self.state.limiter;
+        let upkeep = [
+            tokio::spawn(self.state.authenticator.follow_changes()),
+            tokio::spawn(sweep_idempotency_keys(database.clone())),
+            tokio::spawn(sweep_limits(limiter.clone(), self.state.wrong_credentials)),
+        ];
         let stopping = shutdown.clone();
         tokio::spawn(async move {
             stopping.soft().await;
@@ -186,7 +216,10 @@ impl App {
         server::serve(listener, router, self.bounds, "api", shutdown).await;
         last.cut_off();
         let _ = operations.await;
-        sweeping.abort();
+        for task in upkeep {
+            task.abort();
+        }
+        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
 
         // A statement that never ends must not keep us: PostgreSQL undoes what is not committed.
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, database.close()).await;
@@ -282,17 +315,39 @@ fn metrics(database: &Database) -> Result<impl Fn() -> String + Clone + use<>, E
     let database = database.clone();
     Ok(move || {
         let (open, idle) = database.connections();
-        let used = f64::from(open) - idle as f64;
-        metrics::gauge!("database_connections", "state" => "idle").set(idle as f64);
-        metrics::gauge!("database_connections", "state" => "used").set(used.max(0.0));
+        metrics::gauge!("database_connections", "state" => "idle").set(f64::from(idle));
+        metrics::gauge!("database_connections", "state" => "used")
+            .set(f64::from(open.saturating_sub(idle)));
         handle.run_upkeep();
         handle.render()
     })
 }
 
+/// Connections for the counters that all replicas share, where they do: few, their own, so that neither
+/// requests nor counters wait for the other, and without waiting for the disk at each commit: after a crash
+/// of PostgreSQL a count may lack its last moments, which no client was promised.
+fn counters(config: &Config, own: bool, options: &db::ConnectOptions) -> Option<Database> {
+    let shared = match config.limits.scope {
+        LimitsScope::Auto => !own,
+        LimitsScope::Replica => false,
+        LimitsScope::Cluster => true,
+    };
+    shared.then(|| Database::for_counters(options.clone()))
+}
+
+/// Forgets what limits no longer need to know.
+async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials) {
+    const EVERY: Duration = Duration::from_secs(30);
+    loop {
+        tokio::time::sleep(EVERY).await;
+        limiter.sweep().await;
+        wrong_credentials.sweep();
+    }
+}
+
 /// Forgets kept answers after their day.
 async fn sweep_idempotency_keys(database: Database) {
-    const EVERY: Duration = Duration::from_secs(600);
+    const EVERY: Duration = Duration::from_mins(10);
     loop {
         tokio::time::sleep(EVERY).await;
         match db::idempotency::sweep(database.pool()).await {

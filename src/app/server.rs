@@ -23,7 +23,10 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use super::wire::Guarded;
-use crate::{api, shutdown::Shutdown};
+use crate::{
+    api::{self, middleware::client::Peer},
+    shutdown::Shutdown,
+};
 
 /// The client connection preface of HTTP/2 with prior knowledge (RFC 9113 §3.4).
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -128,7 +131,9 @@ async fn connection(
     shutdown: &Shutdown,
 ) -> Result<(), BoxError> {
     stream.set_nodelay(true)?;
-    let service = router.map_request(|mut request: Request<Incoming>| {
+    let peer = Peer(stream.peer_addr()?);
+    let service = router.map_request(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
         if let Some(uri) = api::without_trailing_slash(request.uri()) {
             *request.uri_mut() = uri;
         }

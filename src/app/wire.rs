@@ -16,7 +16,7 @@ use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::framing::{Framing, Verdict};
-use crate::api::{error::Problem, middleware::observe::random_id};
+use crate::api::{middleware::observe::random_id, problem::Problem};
 
 /// A connection that hyper serves HTTP/1 on.
 pub struct Guarded<S> {

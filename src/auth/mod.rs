@@ -4,13 +4,14 @@
 //! expired look the same from outside.
 
 pub mod api_key;
+mod memory;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
-use self::api_key::ApiKey;
+use self::{api_key::ApiKey, memory::Memory};
 use crate::{
     db::{self, Database, credentials::SecretHash},
-    domain::caller::Caller,
+    domain::{caller::Caller, clock::Clock},
 };
 
 /// Why a request has no caller.
@@ -25,12 +26,12 @@ pub enum Error {
 }
 
 /// The secrets of one request, as they were sent.
-#[derive(Clone, Copy, Default)]
-pub struct Presented<'a> {
-    /// Of the header `api_key`.
-    pub api_key: Option<&'a [u8]>,
-    /// Of `Authorization: Bearer`.
-    pub bearer: Option<&'a [u8]>,
+#[derive(Clone, Copy)]
+pub enum Presented<'a> {
+    /// One, in whichever header.
+    One(&'a [u8]),
+    /// One in each of the two headers.
+    Both(&'a [u8], &'a [u8]),
 }
 
 /// Finds out who a caller is.
@@ -39,41 +40,54 @@ pub struct Authenticator {
     database: Database,
     /// Keys without our form that this process lets through: those for a demo, the bootstrap key.
     /// Others never reach the database.
-    admitted: HashSet<SecretHash>,
+    admitted: Arc<HashSet<SecretHash>>,
+    memory: Memory,
 }
 
 impl Authenticator {
     /// An authenticator that lets `admitted` through beside keys of our own form.
     #[must_use]
-    pub fn new(database: Database, admitted: impl IntoIterator<Item = ApiKey>) -> Self {
+    pub fn new(
+        database: Database,
+        admitted: impl IntoIterator<Item = ApiKey>,
+        clock: Clock,
+    ) -> Self {
+        let admitted: HashSet<_> = admitted.into_iter().map(|key| key.hash()).collect();
         Self {
             database,
-            admitted: admitted.into_iter().map(|key| key.hash()).collect(),
+            admitted: admitted.into(),
+            memory: Memory::new(clock),
         }
     }
 
-    /// The caller that all secrets shown stand for; `None` when none is shown.
+    /// Hears of changed credentials, for ever: then they take effect at once.
+    pub async fn follow_changes(self) {
+        self.memory.follow(self.database).await;
+    }
+
+    /// The caller that all secrets shown stand for.
     ///
     /// # Errors
     /// [`Error::Invalid`] when one of them is no good, or they stand for different callers.
-    pub async fn authenticate(&self, presented: Presented<'_>) -> Result<Option<Caller>, Error> {
-        match (presented.api_key, presented.bearer) {
-            (None, None) => Ok(None),
-            (Some(secret), None) | (None, Some(secret)) => self.caller(secret).await.map(Some),
-            (Some(api_key), Some(bearer)) => {
-                let by_key = self.caller(api_key).await?;
-                let by_bearer = self.caller(bearer).await?;
-                if by_key.id != by_bearer.id {
+    pub async fn authenticate(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Error> {
+        match presented {
+            Presented::One(secret) => self.caller(secret).await,
+            Presented::Both(one, other) => {
+                let (one, other) = (self.caller(one).await?, self.caller(other).await?);
+                if one.id != other.id {
                     return Err(Error::Invalid);
                 }
                 // Neither secret lends the other what it may not do itself.
-                let scopes = by_key.scopes.intersection(by_bearer.scopes);
-                Ok(Some(Caller { scopes, ..by_key }))
+                let scopes = one.scopes.intersection(other.scopes);
+                Ok(Arc::new(Caller {
+                    scopes,
+                    ..Caller::clone(&one)
+                }))
             }
         }
     }
 
-    async fn caller(&self, secret: &[u8]) -> Result<Caller, Error> {
+    async fn caller(&self, secret: &[u8]) -> Result<Arc<Caller>, Error> {
         let text = std::str::from_utf8(secret).map_err(|_| Error::Invalid)?;
         let hash = match ApiKey::parse(text) {
             Some(key) => key.hash(),
@@ -82,7 +96,8 @@ impl Authenticator {
                 self.admitted.get(&hash).copied().ok_or(Error::Invalid)?
             }
         };
-        db::credentials::find_caller(self.database.pool(), &hash)
+        self.memory
+            .caller(&self.database, &hash)
             .await?
             .ok_or(Error::Invalid)
     }

@@ -43,12 +43,15 @@ fn greeting(app: &App, database: &str) -> String {
             .map(|(key, plan)| format!("{key} ({plan})"))
             .join(", ");
         let [(key, _), ..] = DEMO_KEYS;
-        text += &format!(
+        let demo = format!(
             "\n  Demo keys  {keys}\n\
              \x20 Try        curl -H 'api_key: {key}' '{api}/api/v3/pet/findByStatus?status=available'"
         );
+        text.push_str(&demo);
     } else {
-        text += "\n  Keys       pet-inventory keys create --caller NAME --plan free|pro|enterprise";
+        text.push_str(
+            "\n  Keys       pet-inventory keys create --caller NAME --plan free|pro|enterprise",
+        );
     }
     text
 }

@@ -1,9 +1,11 @@
 //! Credentials in PostgreSQL: hashes of secrets, and whom each stands for.
 
-use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgExecutor};
+use std::time::Duration;
 
-use super::{Error, bounded, codec};
+use chrono::{DateTime, Utc};
+use sqlx::{FromRow, PgExecutor, postgres::PgListener};
+
+use super::{Database, Error, bounded, codec};
 use crate::domain::{
     caller::{Caller, CallerId, Scopes},
     plan::Plan,
@@ -56,17 +58,28 @@ struct CallerRow {
     plan: String,
     scopes: Vec<String>,
     credential_scopes: Option<Vec<String>>,
+    expires_in: Option<f64>,
+}
+
+/// Whom a secret stands for.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The caller, with what the credential lets it do.
+    pub caller: Caller,
+    /// How long the credential still lasts; `None`: for ever.
+    pub expires_in: Option<Duration>,
 }
 
 /// Whom a secret stands for now: `None` when it is unknown, revoked or expired.
 pub async fn find_caller(
     executor: impl PgExecutor<'_>,
     hash: &SecretHash,
-) -> Result<Option<Caller>, Error> {
+) -> Result<Option<Found>, Error> {
     let row = bounded(
         sqlx::query_as::<_, CallerRow>(
             "select callers.id, callers.name, callers.plan, callers.scopes,
-                    credentials.scopes as credential_scopes
+                    credentials.scopes as credential_scopes,
+                    extract(epoch from expires_at - now())::float8 as expires_in
              from credentials
              join callers on callers.id = credentials.caller_id
              where credentials.hash = $1
@@ -79,7 +92,7 @@ pub async fn find_caller(
     .await?;
     row.map(|row| {
         let granted = codec::scopes(&row.scopes);
-        Ok(Caller {
+        let caller = Caller {
             id: Some(CallerId(row.id)),
             name: row
                 .name
@@ -89,6 +102,12 @@ pub async fn find_caller(
             scopes: row
                 .credential_scopes
                 .map_or(granted, |own| granted.intersection(codec::scopes(&own))),
+        };
+        Ok(Found {
+            caller,
+            expires_in: row
+                .expires_in
+                .map(|seconds| Duration::from_secs_f64(seconds.max(0.0))),
         })
     })
     .transpose()
@@ -175,4 +194,65 @@ pub async fn revoke_api_key(executor: impl PgExecutor<'_>, id: i64) -> Result<bo
 /// Whether any credential was ever stored.
 pub async fn any(executor: impl PgExecutor<'_>) -> Result<bool, Error> {
     bounded(sqlx::query_scalar("select exists (select from credentials)").fetch_one(executor)).await
+}
+
+/// A change that somebody committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Of one credential.
+    Credential(SecretHash),
+    /// Of any number of them.
+    Any,
+}
+
+const CHANNEL: &str = "credentials";
+/// A note to ourselves on that channel: nothing changed.
+const NOTE: &str = "note";
+
+/// Changes of credentials and callers, heard of at their commit.
+#[derive(Debug)]
+pub struct Changes(PgListener);
+
+impl Changes {
+    /// Begins to listen, on a connection of its own.
+    pub async fn listen(database: &Database) -> Result<Self, Error> {
+        let mut listener = bounded(PgListener::connect_with(database.pool())).await?;
+        listener.eager_reconnect(false);
+        bounded(listener.listen(CHANNEL)).await?;
+        Ok(Self(listener))
+    }
+
+    /// Sends a note to all that listen, to find out whether we are among them.
+    pub async fn check(&self, database: &Database) -> Result<(), Error> {
+        bounded(
+            sqlx::query("select pg_notify($1, $2)")
+                .bind(CHANNEL)
+                .bind(NOTE)
+                .execute(database.pool()),
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// The next change; `None`: a note. Waits as long as it takes.
+    pub async fn next(&mut self) -> Result<Option<Change>, Error> {
+        // `None` is a connection lost, and with it what was said meanwhile.
+        let notification = self.0.try_recv().await?.ok_or(Error::TimedOut)?;
+        Ok(match notification.payload() {
+            NOTE => None,
+            hash => Some(read_hash(hash).map_or(Change::Any, Change::Credential)),
+        })
+    }
+}
+
+fn read_hash(hexadecimal: &str) -> Option<SecretHash> {
+    let mut hash = SecretHash::default();
+    if hexadecimal.len() != 2 * hash.len() {
+        return None;
+    }
+    for (index, byte) in hash.iter_mut().enumerate() {
+        let digits = hexadecimal.get(2 * index..2 * index + 2)?;
+        *byte = u8::from_str_radix(digits, 16).ok()?;
+    }
+    Some(hash)
 }

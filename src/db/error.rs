@@ -1,7 +1,5 @@
 //! What can go wrong with PostgreSQL, classified by what it means for whoever asked.
 
-use std::borrow::Cow;
-
 /// A failure of the database room.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -38,12 +36,14 @@ impl From<sqlx::Error> for Error {
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
             | sqlx::Error::WorkerCrashed => Self::Unavailable(error),
-            sqlx::Error::Database(database) => match sql_state(database.code()) {
-                SqlState::Unavailable => Self::Unavailable(error),
-                SqlState::TimedOut => Self::TimedOut,
-                SqlState::Contended => Self::Contended(error),
-                SqlState::Other => Self::Query(error),
-            },
+            sqlx::Error::Database(database) => {
+                match sql_state(&database.code().unwrap_or_default()) {
+                    SqlState::Unavailable => Self::Unavailable(error),
+                    SqlState::TimedOut => Self::TimedOut,
+                    SqlState::Contended => Self::Contended(error),
+                    SqlState::Other => Self::Query(error),
+                }
+            }
             _ => Self::Query(error),
         }
     }
@@ -57,8 +57,8 @@ enum SqlState {
 }
 
 /// PostgreSQL's documentation, appendix A: error codes.
-fn sql_state(code: Option<Cow<'_, str>>) -> SqlState {
-    match code.as_deref().unwrap_or_default() {
+fn sql_state(code: &str) -> SqlState {
+    match code {
         // query_canceled: statement_timeout.
         "57014" => SqlState::TimedOut,
         // lock_not_available, serialization_failure, deadlock_detected.

@@ -11,6 +11,7 @@ mod error;
 pub mod idempotency;
 pub mod migrations;
 pub mod pets;
+pub mod usage;
 
 use std::{future::Future, str::FromStr, time::Duration};
 
@@ -56,15 +57,38 @@ impl Database {
     /// Makes the pool; connections are opened as they are needed.
     #[must_use]
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
+        Self::with(
+            options,
+            config.max_connections,
+            config.acquire_timeout,
+            SESSION_SETTINGS,
+        )
+    }
+
+    /// A few connections for the counters of requests alone, which neither wait for the disk at a commit
+    /// nor for long at all: a request waits for them.
+    #[must_use]
+    pub fn for_counters(options: ConnectOptions) -> Self {
+        const CONNECTIONS: u32 = 4;
+        const PATIENCE: Duration = Duration::from_millis(250);
+        Self::with(options, CONNECTIONS, PATIENCE, COUNTER_SETTINGS)
+    }
+
+    fn with(
+        options: ConnectOptions,
+        max_connections: u32,
+        acquire_timeout: Duration,
+        settings: &'static str,
+    ) -> Self {
         let pool = PgPoolOptions::new()
-            .max_connections(config.max_connections)
-            .acquire_timeout(config.acquire_timeout)
+            .max_connections(max_connections)
+            .acquire_timeout(acquire_timeout)
             // A lost connection shows itself at the next statement, and costs one 503 there; asking
             // first would cost every request a round trip.
             .test_before_acquire(false)
-            .after_connect(|connection, _| {
+            .after_connect(move |connection, _| {
                 Box::pin(async move {
-                    connection.execute(SESSION_SETTINGS).await?;
+                    connection.execute(settings).await?;
                     Ok(())
                 })
             })
@@ -129,8 +153,9 @@ impl Database {
 
     /// Connections that are open, and how many of them are idle.
     #[must_use]
-    pub fn connections(&self) -> (u32, usize) {
-        (self.pool.size(), self.pool.num_idle())
+    pub fn connections(&self) -> (u32, u32) {
+        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX);
+        (self.pool.size(), idle)
     }
 
     /// Closes the connections, once nobody uses them.
@@ -142,6 +167,9 @@ impl Database {
 /// PostgreSQL's own bounds, for the case that we are gone: what this process gave up, or left behind
 /// when it died, ends there too.
 const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set lock_timeout = '1s'; \
+                                set idle_in_transaction_session_timeout = '10s'";
+
+const COUNTER_SETTINGS: &str = "set synchronous_commit = off; set statement_timeout = '250ms'; \
                                 set idle_in_transaction_session_timeout = '10s'";
 
 /// Runs `statement` for at most [`QUERY_TIMEOUT`]: PostgreSQL's `statement_timeout` cannot help when

@@ -4,6 +4,7 @@
 //! that checks, so no floor above has to check again.
 
 pub mod caller;
+pub mod clock;
 pub mod id;
 pub mod merge_patch;
 pub mod pet;

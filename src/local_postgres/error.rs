@@ -1,7 +1,9 @@
-//! What can go wrong with a PostgreSQL of our own. Each message names the path it is about and what to do next.
+//! What can go wrong with a Postgres of our own. Each message names the path it is about and what
+//! to do next.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 
 /// Why there is no Postgres, or why it would not stop.
 #[derive(Debug, thiserror::Error)]
@@ -82,16 +84,48 @@ pub enum Error {
         /// Its processes.
         pids: Vec<i32>,
     },
-    /// `initdb` or `postgres` ended, or did not get ready in time.
-    #[error("{program} {outcome}; the last lines of {}:\n{tail}", log.display())]
+    /// `initdb` failed, or `postgres` ended before it was ready.
+    #[error(
+        "{program} failed ({outcome}): put right what the last lines of {} say, and start again:\n{tail}",
+        log.display()
+    )]
     Failed {
         /// `initdb` or `postgres`.
         program: &'static str,
         /// How it went.
-        outcome: String,
+        outcome: ExitStatus,
         /// Where it says why.
         log: PathBuf,
         /// What it said.
+        tail: String,
+    },
+    /// `postgres` is at something that takes longer.
+    #[error(
+        "postgres was not ready after {seconds} s and was stopped: start again, it goes on where it was; the last \
+         lines of {}:\n{tail}",
+        log.display()
+    )]
+    NotReady {
+        /// How long we waited.
+        seconds: u64,
+        /// Where it says what it does.
+        log: PathBuf,
+        /// What it said.
+        tail: String,
+    },
+    /// We are root, and the user that Postgres runs as cannot reach its programs.
+    #[error(
+        "the programs of PostgreSQL in {} cannot be run by the user (id {user}) that PostgreSQL runs as when \
+         pet-inventory is run by root: move them where every user may go, such as /opt, and set POSTGRES_BIN_DIR; or \
+         run pet-inventory as a plain user:\n{tail}",
+        programs.display()
+    )]
+    NotRunnable {
+        /// Where they are.
+        programs: PathBuf,
+        /// Who cannot run them.
+        user: u32,
+        /// What the shell said.
         tail: String,
     },
     /// Postgres did not stop.

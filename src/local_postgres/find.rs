@@ -1,5 +1,5 @@
-//! Where PostgreSQL's programs are. The folder returned holds both `initdb` and `postgres`; no other program of
-//! PostgreSQL's is relied on.
+//! Where the programs of Postgres are. The folder returned holds both `initdb` and `postgres`; no
+//! other of it is relied on.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,8 +17,8 @@ pub struct SearchPath {
     pub path: Option<OsString>,
 }
 
-/// Folders whose children of such a name hold a `bin`: Debian; SUSE; the PostgreSQL project's own rpm; built from
-/// source; Homebrew on either Mac and on Linux; Postgres.app.
+/// Folders whose children of such a name hold a `bin`: Debian; SUSE; the rpm of the Postgres
+/// project; built from source; Homebrew on either Mac and on Linux; Postgres.app.
 const INSTALLED: [(&str, &str); 8] = [
     ("/usr/lib/postgresql", ""),
     ("/usr/lib", "postgresql"),
@@ -30,8 +30,9 @@ const INSTALLED: [(&str, &str); 8] = [
     ("/Applications/Postgres.app/Contents/Versions", ""),
 ];
 
-/// The folder of `initdb` and `postgres`. Data can be opened by the major version that made it only, so of several
-/// installations the one of that version wins, else `PATH` does, else the newest.
+/// The folder of `initdb` and `postgres`. Data can be opened by the major version that made it
+/// only, so of several installations the one of that version wins, else `PATH` does, else the
+/// newest.
 pub(super) fn programs(search: &SearchPath, made_by: Option<u32>) -> Result<PathBuf, Error> {
     if let Some(folder) = &search.bin_dir {
         let folder = std::path::absolute(folder).map_err(Error::io("find", folder))?;
@@ -79,7 +80,8 @@ fn children(parent: &Path, prefix: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The number at the end of the folder's name: 15 of `/usr/lib/postgresql/15/bin`, 16 of `…/postgresql@16/bin`.
+/// The number at the end of the folder's name: 15 of `/usr/lib/postgresql/15/bin`, 16 of
+/// `…/postgresql@16/bin`.
 fn version(bin: &Path) -> Option<u32> {
     let name = bin.parent()?.file_name()?.to_str()?;
     let digits = name

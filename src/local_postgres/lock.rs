@@ -1,5 +1,6 @@
-//! Who holds a folder. The kernel releases the lock at its holder's death, however that comes, so the file's content
-//! is believed only while somebody holds the lock: role, process and socket directory of the holder, on one line.
+//! Who holds a folder. The kernel releases the lock at its holder's death, however that comes, so
+//! the file's content is believed only while somebody holds the lock: role, process and socket
+//! directory of the holder, on one line.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::FileExt;
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 use std::{io, process, thread};
 
 use super::Error;
-use super::cluster::PidFile;
+use super::cluster::DATA;
+use super::processes::PidFile;
 
 /// A holder killed this moment may not be gone yet, and a new one not have written its name yet.
 const GRACE: Duration = Duration::from_millis(250);
@@ -93,7 +95,8 @@ impl Lock {
                     socket,
                     ..
                 }) = &holder
-                && PidFile::read(directory).is_some_and(|postgres| postgres.serves(socket))
+                && PidFile::read(&directory.join(DATA))
+                    .is_some_and(|postgres| postgres.serves(socket))
             {
                 return Ok(Taken::Served(socket.clone()));
             }

@@ -1,14 +1,24 @@
-//! A PostgreSQL of our own, for a run without a database URL: made, started, watched and stopped here.
+//! A Postgres of our own, for a run without a database URL: made, started, watched and stopped
+//! here.
 //!
-//! The invariant: a folder's Postgres runs only while a process of ours holds the folder's lock. It listens on a Unix
-//! socket in a private directory and nowhere else, and it stops when its holder ends, even by `kill -9`.
+//! The invariant: a folder's Postgres runs only while a process of ours holds the folder's lock. It
+//! listens on a Unix socket in a private directory and nowhere else, and it stops when its holder
+//! ends, even by `kill -9`.
 //!
-//! In the folder: `postgres/` (the data), `postgres.log` (what `initdb` and Postgres say), `lock` (who holds it).
+//! In the folder: `postgres/` (the data), `postgres.log` (what `initdb` and Postgres say), `lock`
+//! (who holds it).
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "runs on threads of its own, and the name of a directory is no decision by time"
+)]
 
 mod cluster;
 mod error;
 mod find;
+mod launch;
 mod lock;
+mod processes;
 mod supervise;
 
 use std::os::unix::fs::{DirBuilderExt, chown};
@@ -20,7 +30,8 @@ use std::{fs, process, thread};
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::task::spawn_blocking;
 
-use cluster::{Cluster, PORT};
+use cluster::Cluster;
+use launch::PORT;
 use lock::{Lock, Role, Taken};
 
 pub use error::Error;
@@ -35,7 +46,8 @@ pub enum Durability {
     Throwaway,
 }
 
-/// A Postgres that this process runs. Dropped, it stops in the background; [`stop`](Self::stop) waits for it.
+/// A Postgres that this process runs. Dropped, it stops in the background; [`stop`](Self::stop)
+/// waits for it.
 #[derive(Debug)]
 pub struct LocalPostgres {
     socket: PathBuf,
@@ -45,8 +57,12 @@ pub struct LocalPostgres {
 }
 
 impl LocalPostgres {
-    /// Makes the folder and the database cluster in it if they are missing, and starts Postgres, for as long as this
-    /// process lives. A folder that another process serves from is refused.
+    /// Makes the folder and the database cluster in it if they are missing, and starts Postgres,
+    /// for as long as this process lives. A folder that another process serves from is refused.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] when a server holds the folder, [`Error::Busy`] when a command holds it for too long, and
+    /// whatever keeps Postgres from being found, made or started.
     pub async fn start(
         directory: &Path,
         search: &SearchPath,
@@ -60,11 +76,16 @@ impl LocalPostgres {
     }
 
     /// How to reach it as its superuser; stays valid when Postgres dies and is started again.
+    #[must_use]
     pub fn connect_options(&self) -> PgConnectOptions {
         connect_options(&self.socket)
     }
 
-    /// Stops Postgres, which ends open connections, and returns when nothing of it is left but the data.
+    /// Stops Postgres, which ends open connections, and returns when nothing of it is left but the
+    /// data.
+    ///
+    /// # Errors
+    /// [`Error::Unstoppable`] when it does not stop.
     pub async fn stop(self) -> Result<(), Error> {
         drop(self.running);
         let supervisor = self.supervisor;
@@ -86,6 +107,7 @@ pub enum Joined {
 
 impl Joined {
     /// How to reach it as its superuser.
+    #[must_use]
     pub fn connect_options(&self) -> PgConnectOptions {
         match self {
             Self::Running(socket) => connect_options(socket),
@@ -94,6 +116,9 @@ impl Joined {
     }
 
     /// Stops it if this process started it.
+    ///
+    /// # Errors
+    /// As [`LocalPostgres::stop`].
     pub async fn stop(self) -> Result<(), Error> {
         match self {
             Self::Running(_) => Ok(()),
@@ -102,8 +127,12 @@ impl Joined {
     }
 }
 
-/// For commands: joins the Postgres of the server that holds the folder, else starts it for the moment. Commands on
-/// one folder take turns.
+/// For commands: joins the Postgres of the server that holds the folder, else starts it for the
+/// moment. Commands on one folder take turns.
+///
+/// # Errors
+/// As [`LocalPostgres::start`], but a server in the folder is none; [`Error::Busy`] when it does
+/// not get ready.
 pub async fn join_or_start(directory: &Path, search: &SearchPath) -> Result<Joined, Error> {
     take(directory, search, Role::Command, Durability::Durable).await
 }
@@ -115,7 +144,8 @@ async fn take(
     durability: Durability,
 ) -> Result<Joined, Error> {
     let (directory, search) = (directory.to_owned(), search.clone());
-    // A caller that stops waiting drops what is returned here, and so stops the Postgres that nobody asks for.
+    // A caller that stops waiting drops what is returned here, and so stops the Postgres that
+    // nobody asks for.
     spawn_blocking(move || take_blocking(&directory, &search, role, durability))
         .await
         .map_err(|_| Error::Supervisor)?
@@ -135,7 +165,7 @@ fn take_blocking(
     };
     let cluster = Cluster::find(directory, search, durability)?;
     let socket = SocketDirectory::create(&lock, role, &cluster)?;
-    cluster.initialize()?;
+    cluster.initialize(&socket.0)?;
     let postgres = cluster.start(&socket.0)?;
 
     let (running, stop) = mpsc::channel();
@@ -161,17 +191,18 @@ fn connect_options(socket: &Path) -> PgConnectOptions {
         .ssl_mode(PgSslMode::Disable)
 }
 
-/// A private directory for the socket, gone when dropped. It lies in `/tmp` because a socket's path must stay under
-/// about 100 bytes however deep the data lies.
+/// A private directory for the socket, gone when dropped. It lies in `/tmp` because a socket's path
+/// must stay under about 100 bytes however deep the data lies.
 struct SocketDirectory(PathBuf);
 
 impl SocketDirectory {
     const PREFIX: &str = "/tmp/pet-inventory-";
 
-    /// Its name is in the lock file before it exists, so that whoever holds the folder next can remove it.
+    /// Its name is in the lock file before it exists, so that whoever holds the folder next can
+    /// remove it.
     fn create(lock: &Lock, role: Role, cluster: &Cluster) -> Result<Self, Error> {
         if let Some(stale) = lock.left_behind()
-            && stale.to_string_lossy().starts_with(Self::PREFIX)
+            && Self::is_ours(&stale)
         {
             cluster.settle()?;
             drop(Self(stale));
@@ -193,6 +224,11 @@ impl SocketDirectory {
                 .map_err(Error::io("give away", &created.0))?;
         }
         Ok(created)
+    }
+
+    /// What root removes recursively must not be up to the folder's owner.
+    fn is_ours(path: &Path) -> bool {
+        path.to_string_lossy().starts_with(Self::PREFIX) && path.parent() == Some(Path::new("/tmp"))
     }
 }
 

@@ -1,10 +1,11 @@
-//! Keeps Postgres running until its handle is stopped or dropped: one thread, which owns the postmaster, the socket
-//! directory and the folder's lock, and gives up the lock last.
+//! Keeps Postgres running until its handle is stopped or dropped: one thread, which owns the
+//! postmaster, the socket directory and the folder's lock, and gives up the lock last.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::cluster::{Cluster, Postmaster};
+use super::cluster::Cluster;
+use super::launch::Postmaster;
 use super::lock::Lock;
 use super::{Error, SocketDirectory};
 
@@ -30,22 +31,23 @@ pub(super) fn supervise(
     loop {
         let wait = if postmaster.is_some() { LOOK } else { pause };
         if running.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
-            return postmaster.map_or(Ok(()), |postmaster| cluster.stop(postmaster));
+            postmaster.map_or(Ok(()), |postmaster| cluster.stop(postmaster))?;
+            // Of a Postgres that died this moment something may still be at work.
+            return cluster.settle();
         }
         match &mut postmaster {
             Some(running) => {
                 if let Some(outcome) = running.ended() {
                     let log = cluster.log();
                     tracing::error!(%outcome, log = %log.display(), "PostgreSQL died; starting it again");
-                    pause = if started.elapsed() > HEALTHY {
-                        PAUSE
-                    } else {
-                        pause
-                    };
+                    if started.elapsed() > HEALTHY {
+                        pause = PAUSE;
+                    }
                     postmaster = None;
                 }
             }
-            // Only started, not waited for: recovery may take long, and must not keep us from hearing that we stop.
+            // Only started, not waited for: recovery may take long, and must not keep us from
+            // hearing that we stop.
             None => match cluster
                 .settle()
                 .and_then(|()| cluster.launch_postgres(&socket.0))

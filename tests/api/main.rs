@@ -6,6 +6,7 @@ mod conditional;
 mod errors;
 mod finds;
 mod idempotency;
+mod limits;
 mod openapi;
 mod outage;
 mod pets;

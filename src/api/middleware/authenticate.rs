@@ -1,63 +1,89 @@
-//! From the headers of a request to its [`Caller`], and whether that caller may do what it asks.
+//! From the headers of a request to its [`Caller`].
 //!
 //! Invariant: behind this layer every operation that needs a caller has one, in the request's
-//! extensions, with the scopes that the operation needs. A credential in the query is never read.
+//! extensions. A credential in the query is never read.
 
 use std::sync::Arc;
 
 use axum::{
-    extract::{FromRequestParts, MatchedPath, Request, State},
-    http::{HeaderMap, HeaderName, header, request::Parts},
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, header},
     middleware::Next,
     response::Response,
 };
 
-use super::observe::CallerLabel;
+use super::{client::Client, observe::AnsweredTo};
 use crate::{
     api::{
         access::{Access, AccessRules},
         error::Error,
         state::{AnonymousScopes, AppState},
     },
-    auth::Presented,
+    auth::{self, Presented},
     domain::caller::{Caller, Scopes},
+    limits::address::AddressKey,
 };
 
 /// The header of the interface document, §5. Proxies may drop a name with an underscore: nginx needs
 /// `underscores_in_headers on`.
 pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 
-/// Lets a request through to its operation when its caller may use it.
+/// Finds the caller of a request whose operation needs one.
 pub async fn authenticate(
     State(state): State<AppState>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Error> {
-    let Some(Access::Needs(needed)) = access(&state.access, &request) else {
+    if needed(&state.access, &request).is_none() {
         // Public, or no operation at all: the router answers that with 404 or 405.
         return Ok(next.run(request).await);
-    };
-    let caller = match state
-        .authenticator
-        .authenticate(presented(request.headers())?)
-        .await?
-    {
-        Some(caller) => caller,
-        None => anonymous(state.anonymous)?,
-    };
-    if let Some(missing) = needed.iter().find(|scope| !caller.scopes.contains(*scope)) {
-        return Err(Error::Forbidden { needed, missing });
     }
-    let label = CallerLabel(caller.name.to_string());
-    request.extensions_mut().insert(caller);
+    let client = request.extensions().get::<Client>().map(|client| client.0);
+    let caller = match caller(&state, request.headers(), client).await? {
+        Some(caller) => caller,
+        None => Arc::new(anonymous(state.anonymous)?),
+    };
+    request.extensions_mut().insert(Arc::clone(&caller));
     let mut response = next.run(request).await;
-    response.extensions_mut().insert(label);
+    response.extensions_mut().insert(AnsweredTo(caller));
     Ok(response)
 }
 
-fn access(rules: &Arc<AccessRules>, request: &Request) -> Option<Access> {
+/// The scopes that the operation of a request needs; `None` when it needs no caller.
+pub fn needed(rules: &Arc<AccessRules>, request: &Request) -> Option<Scopes> {
     let route = request.extensions().get::<MatchedPath>()?;
-    rules.find(request.method(), route.as_str())
+    match rules.find(request.method(), route.as_str())? {
+        Access::Public => None,
+        Access::Needs(scopes) => Some(scopes),
+    }
+}
+
+/// Whom the credentials of a request stand for. Wrong ones spend the budget of the address they come
+/// from; once that is spent, none from there is looked at for a while.
+async fn caller(
+    state: &AppState,
+    headers: &HeaderMap,
+    client: Option<AddressKey>,
+) -> Result<Option<Arc<Caller>>, Error> {
+    let presented = presented(headers);
+    if let (Some(client), Ok(Some(_)) | Err(_)) = (client, &presented) {
+        state
+            .wrong_credentials
+            .listen_to(client)
+            .map_err(|retry_after| Error::LimitExceeded {
+                policy: "wrong-credentials",
+                retry_after,
+            })?;
+    }
+    let found = match presented {
+        Ok(Some(presented)) => state.authenticator.authenticate(presented).await,
+        Ok(None) => return Ok(None),
+        Err(malformed) => Err(malformed),
+    };
+    if let (Some(client), Err(auth::Error::Invalid)) = (client, &found) {
+        state.wrong_credentials.wrong(client);
+    }
+    Ok(Some(found?))
 }
 
 fn anonymous(AnonymousScopes(scopes): AnonymousScopes) -> Result<Caller, Error> {
@@ -67,21 +93,23 @@ fn anonymous(AnonymousScopes(scopes): AnonymousScopes) -> Result<Caller, Error> 
     Ok(Caller::anonymous(scopes))
 }
 
-/// What the request shows. A header given twice is one credential too many to say whose request it is.
-fn presented(headers: &HeaderMap) -> Result<Presented<'_>, Error> {
+/// What the request shows; `None` when that is nothing. A header given twice is one credential too many
+/// to say whose request it is.
+fn presented(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Error> {
     let once = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
         match (values.next(), values.next()) {
-            (value, None) => Ok(value.map(|value| value.as_bytes())),
-            _ => Err(Error::InvalidCredential),
+            (value, None) => Ok(value.map(HeaderValue::as_bytes)),
+            _ => Err(auth::Error::Invalid),
         }
     };
     let bearer = once(&header::AUTHORIZATION)?
-        .map(|value| bearer_token(value).ok_or(Error::InvalidCredential))
+        .map(|value| bearer_token(value).ok_or(auth::Error::Invalid))
         .transpose()?;
-    Ok(Presented {
-        api_key: once(&API_KEY)?,
-        bearer,
+    Ok(match (once(&API_KEY)?, bearer) {
+        (None, None) => None,
+        (Some(secret), None) | (None, Some(secret)) => Some(Presented::One(secret)),
+        (Some(api_key), Some(bearer)) => Some(Presented::Both(api_key, bearer)),
     })
 }
 
@@ -91,17 +119,4 @@ fn bearer_token(authorization: &[u8]) -> Option<&[u8]> {
     scheme
         .eq_ignore_ascii_case(b"Bearer ")
         .then(|| token.trim_ascii())
-}
-
-/// The caller of an operation that needs one.
-impl<S: Send + Sync> FromRequestParts<S> for Caller {
-    type Rejection = Error;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
-        parts
-            .extensions
-            .get::<Self>()
-            .cloned()
-            .ok_or_else(|| Error::Internal("an operation without its caller".into()))
-    }
 }

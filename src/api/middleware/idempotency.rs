@@ -1,49 +1,30 @@
-//! `Idempotency-Key`: a POST sent again is answered as the first time and does nothing.
-//!
-//! The layer reads the key and takes the request's fingerprint; [`Idempotency::run`], called by the
-//! handler, does the work. Invariant: an answer is kept in the transaction that made the change, so
-//! whatever crashes when, both are there or neither is. 5xx and 429 are not kept: trying again is what
-//! the client should do.
+//! Reads `Idempotency-Key`, for [`Idempotency`] to keep.
 
 use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::{FromRequestParts, Request, State},
-    http::{HeaderName, HeaderValue, Method, StatusCode, request::Parts},
+    extract::{Request, State},
+    http::{HeaderName, HeaderValue, Method},
     middleware::Next,
-    response::{IntoResponse, Response},
+    response::Response,
 };
-use http_body_util::BodyExt;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
     api::{
-        error::{Error, Problem, Violation},
+        error::Error,
         extract::read_body,
+        idempotency::{Idempotency, Key},
+        problem::Violation,
         state::BodyLimits,
     },
-    db::{self, Connection, Database},
     domain::caller::Caller,
 };
 
 /// `draft-ietf-httpapi-idempotency-key-header`.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// On an answer that was kept from an earlier request.
-pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 const MAX_KEY: usize = 255;
-
-/// A request's key, if it has one.
-#[derive(Debug, Clone, Default)]
-pub struct Idempotency(Option<Arc<Key>>);
-
-#[derive(Debug)]
-struct Key {
-    caller: String,
-    key: String,
-    fingerprint: Vec<u8>,
-}
 
 /// Reads the key of a POST. Only with one is the body buffered here.
 pub async fn idempotency(
@@ -63,7 +44,7 @@ pub async fn idempotency(
     }
     let caller = request
         .extensions()
-        .get::<Caller>()
+        .get::<Arc<Caller>>()
         .map_or_else(String::new, |caller| caller.name.to_string());
     let (mut parts, body) = request.into_parts();
     let body = read_body(body, limits).await?;
@@ -77,7 +58,7 @@ pub async fn idempotency(
         .to_vec();
     parts.extensions.insert(Idempotency(Some(Arc::new(Key {
         caller,
-        key,
+        text: key,
         fingerprint,
     }))));
     Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
@@ -101,122 +82,4 @@ fn read_key(value: &HeaderValue) -> Result<String, Error> {
 
 fn invalid(reason: &str) -> Error {
     Error::Invalid(vec![Violation::new("Idempotency-Key", reason)])
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
-    type Rejection = Error;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
-        Ok(parts.extensions.get().cloned().unwrap_or_default())
-    }
-}
-
-impl Idempotency {
-    /// Does `work` in a transaction and commits it, unless the request was answered before: then that
-    /// answer is given again.
-    ///
-    /// # Errors
-    /// What `work` fails with, after everything it did is undone; [`Error::IdempotencyKeyInUse`];
-    /// [`Error::IdempotencyKeyReused`].
-    pub async fn run<W>(self, database: &Database, work: W) -> Result<Response, Error>
-    where
-        W: AsyncFnOnce(&mut Connection) -> Result<Response, Error>,
-    {
-        let mut transaction = database.begin().await?;
-        let Some(key) = self.0 else {
-            let response = work(&mut transaction).await?;
-            Database::commit(transaction).await?;
-            return Ok(response);
-        };
-        if !db::idempotency::claim(&mut transaction, &key.caller, &key.key).await? {
-            return Err(Error::IdempotencyKeyInUse);
-        }
-        if let Some(kept) = db::idempotency::find(&mut *transaction, &key.caller, &key.key).await? {
-            if kept.fingerprint != key.fingerprint {
-                return Err(Error::IdempotencyKeyReused);
-            }
-            return Answer::from_json(kept.answer)?.replay();
-        }
-
-        // A refusal is an answer too: it is kept, and what was done until then is undone.
-        let mut attempt = Database::begin_nested(&mut transaction).await?;
-        let response = match work(&mut attempt).await {
-            Ok(response) => {
-                Database::commit_nested(attempt).await?;
-                response
-            }
-            Err(error) => {
-                Database::rollback_nested(attempt).await?;
-                error.into_response()
-            }
-        };
-        if response.status().is_server_error() || response.status() == StatusCode::TOO_MANY_REQUESTS
-        {
-            return Ok(response);
-        }
-        let (answer, response) = Answer::of(response).await?;
-        let kept = db::idempotency::Kept {
-            fingerprint: key.fingerprint.clone(),
-            answer: serde_json::to_value(&answer).map_err(|error| Error::Internal(error.into()))?,
-        };
-        db::idempotency::keep(&mut *transaction, &key.caller, &key.key, &kept).await?;
-        Database::commit(transaction).await?;
-        Ok(response)
-    }
-}
-
-/// An answer as it is kept.
-#[derive(Debug, Serialize, Deserialize)]
-struct Answer {
-    status: u16,
-    headers: Vec<(String, String)>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<Problem>,
-    body: String,
-}
-
-impl Answer {
-    async fn of(response: Response) -> Result<(Self, Response), Error> {
-        let (parts, body) = response.into_parts();
-        let body = body
-            .collect()
-            .await
-            .map_err(|error| Error::Internal(error.into()))?
-            .to_bytes();
-        let answer = Self {
-            status: parts.status.as_u16(),
-            headers: parts
-                .headers
-                .iter()
-                .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.into())))
-                .collect(),
-            problem: parts.extensions.get().cloned(),
-            body: String::from_utf8_lossy(&body).into_owned(),
-        };
-        Ok((answer, Response::from_parts(parts, Body::from(body))))
-    }
-
-    fn from_json(json: serde_json::Value) -> Result<Self, Error> {
-        serde_json::from_value(json).map_err(|error| Error::Internal(error.into()))
-    }
-
-    fn replay(self) -> Result<Response, Error> {
-        let mut response = Response::new(Body::from(self.body));
-        *response.status_mut() =
-            StatusCode::from_u16(self.status).map_err(|error| Error::Internal(error.into()))?;
-        for (name, value) in self.headers {
-            if let (Ok(name), Ok(value)) =
-                (HeaderName::try_from(name), HeaderValue::try_from(value))
-            {
-                response.headers_mut().insert(name, value);
-            }
-        }
-        if let Some(problem) = self.problem {
-            response.extensions_mut().insert(problem);
-        }
-        response
-            .headers_mut()
-            .insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
-        Ok(response)
-    }
 }

@@ -4,7 +4,7 @@
 //! Invariant: one access line a request, without query string, header values or body; one error line
 //! for what lies behind a 5xx; every 4xx and 5xx leaves as a problem.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use axum::{
     body::Body,
@@ -15,11 +15,17 @@ use axum::{
 };
 use tracing::Instrument;
 
-use crate::api::error::{Cause, Problem, X_REQUEST_ID};
+use crate::{
+    api::{
+        error::{Cause, X_REQUEST_ID},
+        problem::Problem,
+    },
+    domain::caller::Caller,
+};
 
-/// The name of the caller, on a response, for the access line.
+/// Whom a response is for, riding it up to the access line.
 #[derive(Debug, Clone)]
-pub struct CallerLabel(pub String);
+pub struct AnsweredTo(pub Arc<Caller>);
 
 /// A request's id, 1–64 characters of `[A-Za-z0-9._-]`.
 #[derive(Debug, Clone)]
@@ -50,6 +56,7 @@ impl RequestId {
 }
 
 /// A new id: 128 random bits, so that ids of all replicas differ.
+#[must_use]
 pub fn random_id() -> HeaderValue {
     let mut random = [0; 16];
     // Without random numbers the id is useless, the request is not.
@@ -76,14 +83,14 @@ pub async fn observe(request: Request, next: Next) -> Response {
     if let Some(Cause(cause)) = response.extensions().get() {
         tracing::error!(request_id = id.as_str(), %method, route, error = describe(cause), "request failed");
     }
-    let caller = response.extensions().get::<CallerLabel>();
+    let caller = response.extensions().get::<AnsweredTo>();
     tracing::info!(
         target: "pet_inventory::access",
         %method,
         route,
         status = status.as_u16(),
         latency_ms = latency.as_secs_f64() * 1e3,
-        caller = caller.map(|caller| caller.0.as_str()),
+        caller = caller.map(|AnsweredTo(caller)| caller.name.as_str()),
         request_id = id.as_str(),
     );
     let labels = [

@@ -7,7 +7,7 @@ use axum::{
     response::Response,
 };
 
-use crate::api::error::{Error, Violation};
+use crate::api::{error::Error, problem::Violation};
 
 /// Longest request target in bytes: RFC 9110 §4.1 asks for 8,000 at least.
 const MAX_TARGET: usize = 8_192;

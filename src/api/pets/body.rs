@@ -31,6 +31,7 @@ pub struct PetBody<'a> {
     id: i64,
     /// What kind of pet it is.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     category: Option<CategoryBody<'a>>,
     /// What it is called.
     #[schema(min_length = 1, max_length = 255)]
@@ -51,10 +52,11 @@ pub struct PetBody<'a> {
 pub struct CategoryBody<'a> {
     /// Whatever number the client knows it by.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     id: Option<i64>,
     /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 255)]
+    #[schema(nullable = false, max_length = 255)]
     name: Option<&'a str>,
 }
 
@@ -64,10 +66,11 @@ pub struct CategoryBody<'a> {
 pub struct TagBody<'a> {
     /// Whatever number the client knows it by.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     id: Option<i64>,
     /// The word.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 255)]
+    #[schema(nullable = false, max_length = 255)]
     name: Option<&'a str>,
 }
 
@@ -135,7 +138,7 @@ impl PetBody<'_> {
     "status": "available"
 }))]
 pub struct NewPetBody {
-    /// Identifier. POST: absent or 0 lets the server give one. PUT: required, the pet to replace.
+    /// Identifier; absent or 0 lets the server give one.
     #[serde(default)]
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     id: Field<i64>,
@@ -159,6 +162,26 @@ pub struct NewPetBody {
     #[serde(default)]
     #[schema(value_type = StatusBody, required = false, nullable)]
     status: Field<String>,
+}
+
+/// A pet as it shall be.
+#[derive(ToSchema)]
+#[schema(as = PetReplacement, example = json!({
+    "id": 1,
+    "name": "Rex",
+    "photoUrls": ["https://example.com/rex.jpg"],
+    "status": "sold"
+}))]
+#[expect(
+    dead_code,
+    reason = "says that a replacement needs an id; it is read as NewPetBody"
+)]
+pub struct ReplacementBody {
+    /// The pet to replace.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    #[serde(flatten)]
+    pet: NewPetBody,
 }
 
 /// A category or a tag that a client sends.

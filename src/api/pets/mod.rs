@@ -11,12 +11,12 @@ use axum::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::body::{ApiResponse, NewPetBody, PetBody};
+use self::body::{ApiResponse, NewPetBody, PetBody, ReplacementBody};
 use super::{
     conditional::{IfMatch, IfNoneMatch, etag},
     error::Error,
     extract::{Form, Json, MergePatch, Parameters, Path, Query},
-    middleware::idempotency::Idempotency,
+    idempotency::Idempotency,
     state::{AppState, Links},
 };
 use crate::{
@@ -82,7 +82,7 @@ async fn add(
     put, path = "/pet", operation_id = "updatePet", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
     params(("If-Match" = Option<String>, Header, description = "Replace only if the pet has one of these ETags.")),
-    request_body(content = NewPetBody, description = "The pet as it shall be; `id` is required."),
+    request_body(content = ReplacementBody, description = "The pet as it shall be."),
     responses(
         (status = 200, description = "Replaced: the pet as it is stored.", body = PetBody<'static>,
             headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),

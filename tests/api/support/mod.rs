@@ -15,6 +15,7 @@ use pet_inventory::{
     db::{self, Connection, credentials::NewCredential},
     domain::{
         caller::{CallerName, Scope, Scopes},
+        clock::Clock,
         plan::Plan,
     },
     shutdown::Shutdown,
@@ -59,7 +60,12 @@ impl TestApp {
 
     /// The service on this database.
     pub async fn on(database: TestDatabase, settings: &[(&str, &str)]) -> Self {
-        let app = build(&database.url(), settings).await;
+        Self::at(database, settings, Clock::system()).await
+    }
+
+    /// The service on this database, by this clock.
+    pub async fn at(database: TestDatabase, settings: &[(&str, &str)], clock: Clock) -> Self {
+        let app = build_with(&database.url(), settings, clock).await;
         let mut connection = database.connect().await;
         let key = make_key(&mut connection, "tester", Scopes::all(), None).await;
         Self {
@@ -72,6 +78,11 @@ impl TestApp {
             running: tokio::spawn(async {}),
         }
         .running(app)
+    }
+
+    /// A second replica on the database of another, which must outlast it.
+    pub async fn beside(first: &Self, settings: &[(&str, &str)]) -> Self {
+        Self::on(first.database.shared(), settings).await
     }
 
     fn running(mut self, app: App) -> Self {
@@ -172,10 +183,14 @@ pub fn client() -> Client {
 
 /// Builds the service on a database, with settings over the defaults.
 pub async fn build(database_url: &str, settings: &[(&str, &str)]) -> App {
+    build_with(database_url, settings, Clock::system()).await
+}
+
+async fn build_with(database_url: &str, settings: &[(&str, &str)], clock: Clock) -> App {
     // The process's one recorder, made before two tests want it at the same moment.
     static METRICS: Once = Once::new();
     METRICS.call_once(|| drop(telemetry::metrics().expect("metrics")));
-    App::build(config(database_url, settings))
+    App::build_with(config(database_url, settings), clock)
         .await
         .expect("a service")
 }

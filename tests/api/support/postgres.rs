@@ -118,9 +118,10 @@ pub async fn run(options: &PgConnectOptions, statement: &str) {
 
 /// A database of one test; dropped some time after it.
 pub struct TestDatabase {
+    /// Empty where another owns it.
     name: String,
     options: PgConnectOptions,
-    _room: SemaphorePermit<'static>,
+    _room: Option<SemaphorePermit<'static>>,
 }
 
 impl TestDatabase {
@@ -148,7 +149,16 @@ impl TestDatabase {
         Self {
             options: options.database(&name),
             name,
-            _room: room,
+            _room: Some(room),
+        }
+    }
+
+    /// The same database, which this one still owns.
+    pub fn shared(&self) -> Self {
+        Self {
+            name: String::new(),
+            options: self.options.clone(),
+            _room: None,
         }
     }
 
@@ -192,7 +202,9 @@ impl TestDatabase {
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        if let Ok(mut finished) = FINISHED.lock() {
+        if !self.name.is_empty()
+            && let Ok(mut finished) = FINISHED.lock()
+        {
             finished.push(std::mem::take(&mut self.name));
         }
     }

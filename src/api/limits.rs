@@ -1,0 +1,90 @@
+//! `/limits`: what a caller's plan admits, and what is left of it.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{error::Error, state::AppState};
+use crate::{
+    domain::caller::Caller,
+    limits::{Standing, Standings, whole_seconds},
+};
+
+/// The operation.
+pub fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(get))
+}
+
+/// How a caller's limits stand.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Limits, example = json!({
+    "plan": "free",
+    "minute": {"limit": 60, "remaining": 59, "reset": 60},
+    "day": {"limit": 1000, "remaining": 999, "reset": 43200}
+}))]
+struct LimitsBody {
+    /// The plan: free, pro or enterprise.
+    plan: &'static str,
+    /// Any 60 seconds; absent when unlimited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    minute: Option<WindowBody>,
+    /// The UTC day; absent when unlimited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    day: Option<WindowBody>,
+}
+
+/// How one limit stands.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LimitWindow)]
+struct WindowBody {
+    /// Requests that the window admits.
+    limit: u32,
+    /// Requests that it still would.
+    remaining: u32,
+    /// Seconds until it would admit more.
+    reset: u64,
+}
+
+impl From<Standing> for WindowBody {
+    fn from(standing: Standing) -> Self {
+        Self {
+            limit: standing.limit,
+            remaining: standing.remaining,
+            reset: whole_seconds(standing.reset),
+        }
+    }
+}
+
+/// See what is left of the plan
+///
+/// Counts as a request itself.
+#[utoipa::path(
+    get, path = "/limits", operation_id = "getLimits", tag = "limits",
+    security(("api_key" = []), ("bearer" = [])),
+    responses((status = 200, description = "The plan, and how its limits stand.", body = LimitsBody)),
+)]
+async fn get(
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(standings): Extension<Standings>,
+) -> Result<Response, Error> {
+    let body = serde_json::to_vec(&LimitsBody {
+        plan: caller.plan.as_str(),
+        minute: standings.minute.map(WindowBody::from),
+        day: standings.day.map(WindowBody::from),
+    });
+    let body = body.map_err(|error| Error::Internal(error.into()))?;
+    let headers = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    Ok((headers, body).into_response())
+}

@@ -1,0 +1,104 @@
+//! Whom a request comes from: the peer's address, or the one a trusted proxy names.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName},
+    middleware::Next,
+    response::Response,
+};
+use ipnet::IpNet;
+
+use crate::{api::state::TrustedProxies, limits::address::AddressKey};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The other end of the connection; the accept loop puts it among the request's extensions.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer(pub SocketAddr);
+
+/// What the request's budgets go by.
+#[derive(Debug, Clone, Copy)]
+pub struct Client(pub AddressKey);
+
+/// Finds out whom a request comes from.
+pub async fn client(
+    State(TrustedProxies(trusted)): State<TrustedProxies>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    if let Some(Peer(peer)) = request.extensions().get() {
+        let address = address(peer.ip(), request.headers(), &trusted);
+        request.extensions_mut().insert(Client(address.into()));
+    }
+    next.run(request).await
+}
+
+/// The right-most address of `X-Forwarded-For` that is not a trusted proxy's: whatever stands left of it
+/// the client may have made up.
+fn address(peer: IpAddr, headers: &HeaderMap, trusted: &Arc<[IpNet]>) -> IpAddr {
+    let is_trusted = |address: &IpAddr| {
+        trusted
+            .iter()
+            .any(|net| net.contains(&address.to_canonical()))
+    };
+    if !is_trusted(&peer) {
+        return peer;
+    }
+    let hops: Vec<&str> = headers
+        .get_all(X_FORWARDED_FOR)
+        .iter()
+        .flat_map(|value| value.to_str().unwrap_or_default().split(','))
+        .collect();
+    let mut last = peer;
+    for hop in hops.into_iter().rev() {
+        // What cannot be read ends the chain: nobody vouches for what is left of it.
+        let Ok(address) = hop.trim().parse::<IpAddr>() else {
+            break;
+        };
+        last = address;
+        if !is_trusted(&address) {
+            break;
+        }
+    }
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_trusted_proxies_are_believed() {
+        let trusted: Arc<[IpNet]> = ["10.0.0.0/8", "2001:db8::/32"]
+            .map(|net| net.parse().expect("a network"))
+            .into();
+        let seen = |peer: &str, forwarded: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in forwarded {
+                headers.append(X_FORWARDED_FOR, value.parse().expect("a value"));
+            }
+            address(peer.parse().expect("an address"), &headers, &trusted).to_string()
+        };
+        assert_eq!(seen("192.0.2.1", &["198.51.100.1"]), "192.0.2.1");
+        assert_eq!(seen("10.0.0.1", &[]), "10.0.0.1");
+        assert_eq!(seen("10.0.0.1", &["198.51.100.1"]), "198.51.100.1");
+        assert_eq!(
+            seen("10.0.0.1", &["6.6.6.6, 198.51.100.1, 10.0.0.2"]),
+            "198.51.100.1"
+        );
+        assert_eq!(
+            seen("10.0.0.1", &["6.6.6.6", "198.51.100.1"]),
+            "198.51.100.1"
+        );
+        assert_eq!(
+            seen("10.0.0.1", &["6.6.6.6, nonsense, 10.0.0.2"]),
+            "10.0.0.2"
+        );
+        assert_eq!(seen("2001:db8::1", &["2001:db9::7"]), "2001:db9::7");
+    }
+}

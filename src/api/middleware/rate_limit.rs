@@ -1,0 +1,106 @@
+//! A caller's plan, enforced, and how it stands, told in the headers of every answer.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use super::client::Client;
+use crate::{
+    api::error::Error,
+    domain::caller::Caller,
+    limits::{Limiter, Standing, Standings, Verdict, whole_seconds},
+};
+
+/// `draft-ietf-httpapi-ratelimit-headers`.
+pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// `draft-ietf-httpapi-ratelimit-headers`.
+pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+/// Requests that the tighter window admits.
+pub const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+/// Requests that it still would.
+pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+/// Seconds until it would admit more.
+pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+
+const MINUTE_SECONDS: u32 = 60;
+const DAY_SECONDS: u32 = 86_400;
+
+/// Lets a caller's request through while its plan has room.
+pub async fn rate_limit(
+    State(limiter): State<Limiter>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let Some(caller) = request.extensions().get::<Arc<Caller>>().cloned() else {
+        return next.run(request).await;
+    };
+    let address = request
+        .extensions()
+        .get::<Client>()
+        .map_or_else(String::new, |client| client.0.to_string());
+    let (mut response, standings) = match limiter.admit(&caller, &address).await {
+        Verdict::Admitted(standings, permit) => {
+            request.extensions_mut().insert(standings);
+            let response = next.run(request).await;
+            if response.status().is_server_error() {
+                limiter.take_back(permit).await;
+            }
+            (response, standings)
+        }
+        Verdict::Refused {
+            window,
+            retry_after,
+            standings,
+        } => {
+            let refusal = Error::LimitExceeded {
+                policy: window.as_str(),
+                retry_after,
+            };
+            (refusal.into_response(), standings)
+        }
+    };
+    write_headers(response.headers_mut(), &standings);
+    response
+}
+
+fn write_headers(headers: &mut HeaderMap, standings: &Standings) {
+    let windows: Vec<(&str, u32, Standing)> = [
+        standings
+            .minute
+            .map(|standing| ("minute", MINUTE_SECONDS, standing)),
+        standings.day.map(|standing| ("day", DAY_SECONDS, standing)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let Some((_, _, tighter)) = windows
+        .iter()
+        .min_by_key(|(_, _, standing)| standing.remaining)
+    else {
+        return;
+    };
+    let list = |item: &dyn Fn(&(&str, u32, Standing)) -> String| {
+        let items: Vec<_> = windows.iter().map(item).collect();
+        // Words, digits and punctuation: always a valid value.
+        HeaderValue::try_from(items.join(", ")).unwrap_or(HeaderValue::from_static(""))
+    };
+    let policy =
+        list(&|(name, window, standing)| format!("\"{name}\";q={};w={window}", standing.limit));
+    let state = list(&|(name, _, standing)| {
+        format!(
+            "\"{name}\";r={};t={}",
+            standing.remaining,
+            whole_seconds(standing.reset)
+        )
+    });
+    headers.insert(RATELIMIT_POLICY, policy);
+    headers.insert(RATELIMIT, state);
+    headers.insert(X_RATELIMIT_LIMIT, tighter.limit.into());
+    headers.insert(X_RATELIMIT_REMAINING, tighter.remaining.into());
+    headers.insert(X_RATELIMIT_RESET, whole_seconds(tighter.reset).into());
+}

@@ -1,0 +1,165 @@
+//! What is remembered of credentials, so that a request with a known one costs no look-up.
+//!
+//! Changes in the database are heard of at their commit (`LISTEN`); what they concern is forgotten. The
+//! fallback is forgetting by time: a minute after a look-up while changes are heard, a second after it
+//! while they are not (the connection is lost, or a pooler in between swallows them, which a note to
+//! ourselves finds out). Unknown credentials are remembered too, so that each costs one look-up.
+//!
+//! Invariants: a look-up that began before a change is never remembered after it; memory is bounded
+//! whatever is asked.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use moka::sync::Cache;
+
+use crate::{
+    db::{
+        self, Database,
+        credentials::{Change, Changes, Found, SecretHash},
+    },
+    domain::{
+        caller::Caller,
+        clock::{Clock, Moment},
+    },
+};
+
+/// How long a credential is remembered while changes are heard of.
+const WHILE_LISTENING: Duration = Duration::from_mins(1);
+/// How long otherwise.
+const WHILE_DEAF: Duration = Duration::from_secs(1);
+/// How many credentials are remembered: some 200 bytes each.
+const CAPACITY: u64 = 100_000;
+/// How often we make sure that we still hear.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
+
+/// What is remembered. Cheap to clone.
+#[derive(Clone)]
+pub struct Memory(Arc<Shared>);
+
+struct Shared {
+    known: Cache<SecretHash, Known>,
+    /// Counts the changes heard of.
+    changes: AtomicU64,
+    listening: AtomicBool,
+    clock: Clock,
+}
+
+#[derive(Clone)]
+struct Known {
+    caller: Option<Arc<Caller>>,
+    good_until: Moment,
+}
+
+impl Memory {
+    /// A memory that knows nothing.
+    pub fn new(clock: Clock) -> Self {
+        Self(Arc::new(Shared {
+            known: Cache::new(CAPACITY),
+            changes: AtomicU64::new(0),
+            listening: AtomicBool::new(false),
+            clock,
+        }))
+    }
+
+    /// Whom a secret stands for, looked up unless it is remembered.
+    pub async fn caller(
+        &self,
+        database: &Database,
+        hash: &SecretHash,
+    ) -> Result<Option<Arc<Caller>>, db::Error> {
+        if let Some(known) = self.0.known.get(hash)
+            && self.0.clock.now() < known.good_until
+        {
+            return Ok(known.caller);
+        }
+        let changes = self.0.changes.load(Ordering::SeqCst);
+        let asked = self.0.clock.now();
+        let found = db::credentials::find_caller(database.pool(), hash).await?;
+        Ok(self.remember(*hash, found, asked, changes))
+    }
+
+    fn remember(
+        &self,
+        hash: SecretHash,
+        found: Option<Found>,
+        asked: Moment,
+        changes: u64,
+    ) -> Option<Arc<Caller>> {
+        let listening = self.0.listening.load(Ordering::SeqCst);
+        let longest = if listening {
+            WHILE_LISTENING
+        } else {
+            WHILE_DEAF
+        };
+        let expires_in = found.as_ref().and_then(|found| found.expires_in);
+        let caller = found.map(|found| Arc::new(found.caller));
+        let known = Known {
+            caller: caller.clone(),
+            good_until: asked + expires_in.map_or(longest, |expires| expires.min(longest)),
+        };
+        self.0.known.insert(hash, known);
+        // Only now: a change that is heard of from here on finds the entry and takes it out again.
+        if self.0.changes.load(Ordering::SeqCst) != changes {
+            self.0.known.invalidate(&hash);
+        }
+        caller
+    }
+
+    fn forget(&self, change: &Change) {
+        self.0.changes.fetch_add(1, Ordering::SeqCst);
+        match change {
+            Change::Credential(hash) => self.0.known.invalidate(hash),
+            Change::Any => self.0.known.invalidate_all(),
+        }
+    }
+
+    fn set_listening(&self, listening: bool) {
+        self.0.listening.store(listening, Ordering::SeqCst);
+        self.forget(&Change::Any);
+    }
+
+    /// Hears of changes for ever; whenever that fails, begins anew.
+    pub async fn follow(self, database: Database) {
+        loop {
+            if let Err(error) = self.listen(&database).await {
+                tracing::debug!(%error, "not hearing of changed credentials");
+            }
+            self.set_listening(false);
+            tokio::time::sleep(WHILE_DEAF).await;
+        }
+    }
+
+    async fn listen(&self, database: &Database) -> Result<(), db::Error> {
+        let mut changes = Changes::listen(database).await?;
+        loop {
+            changes.check(database).await?;
+            let mut heard = false;
+            let round = async {
+                loop {
+                    match changes.next().await? {
+                        // Our own note: what is said reaches us.
+                        None if !heard => {
+                            heard = true;
+                            if !self.0.listening.load(Ordering::SeqCst) {
+                                self.set_listening(true);
+                            }
+                        }
+                        None => {}
+                        Some(change) => self.forget(&change),
+                    }
+                }
+            };
+            match tokio::time::timeout(CHECK_EVERY, round).await {
+                Ok(Err(error)) => return Err(error),
+                Err(_) if !heard => return Err(db::Error::TimedOut),
+                Ok(Ok(())) | Err(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Configuration: plain data, loaded once and checked before anything starts.
+//!
+//! Three layers, each over the one before: `config/default.toml` (compiled in), the file named by
+//! `--config`, the environment (`PET_INVENTORY__SECTION__KEY`, and the names other programs know:
+//! `DATABASE_URL`, `BOOTSTRAP_API_KEY`). Unknown keys and bad values are errors that name the key.
+//! Invariant: a [`Config`] in hand is valid, and printing it shows no secret. Nothing else in the
+//! crate reads the environment.
+
+mod sections;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use config::{ConfigError, Environment, File, FileFormat, ValueKind};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+
+pub use self::sections::{
+    Auth, Database, FromEnvironment, Limits, LimitsScope, LocalPostgres, LogFormat, Operations,
+    PlanLimits, Plans, Server, Telemetry,
+};
+use crate::domain::caller::Scope;
+
+/// The compiled-in defaults: every key, each with its comment.
+const DEFAULTS: &str = include_str!("../../config/default.toml");
+const PREFIX: &str = "PET_INVENTORY";
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A layer could not be read, holds an unknown key, or a value that does not fit.
+    #[error("configuration: {problem}{}", place(.origin.as_deref()))]
+    Load {
+        /// What is wrong, with the key.
+        problem: ConfigError,
+        /// The file or variable it came from, where `problem` does not say.
+        origin: Option<String>,
+    },
+    /// A value fits its type and still makes no sense.
+    #[error("configuration: {key} {reason}{}", place(.origin.as_deref()))]
+    Value {
+        /// The key, as `section.key`.
+        key: &'static str,
+        /// What is wrong with its value.
+        reason: &'static str,
+        /// The file or variable it came from.
+        origin: Option<String>,
+    },
+}
+
+fn place(origin: Option<&str>) -> String {
+    origin.map_or_else(String::new, |origin| format!(" in {origin}"))
+}
+
+impl From<ConfigError> for Error {
+    fn from(problem: ConfigError) -> Self {
+        let origin = None;
+        Self::Load { problem, origin }
+    }
+}
+
+/// The whole configuration. `config/default.toml` says what each key does.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The API's listener and its bounds.
+    pub server: Server,
+    /// The operator's listener.
+    pub operations: Operations,
+    /// The way to PostgreSQL.
+    pub database: Database,
+    /// The PostgreSQL of a run without a database URL.
+    pub local_postgres: LocalPostgres,
+    /// What each plan may use.
+    pub plans: Plans,
+    /// How requests are counted.
+    pub limits: Limits,
+    /// Who gets in.
+    pub auth: Auth,
+    /// What the process says of itself.
+    pub telemetry: Telemetry,
+    /// What the environment alone can say.
+    #[serde(skip)]
+    pub environment: FromEnvironment,
+}
+
+impl Config {
+    /// Loads the defaults, `file` if there is one, and the process's environment.
+    ///
+    /// # Errors
+    /// [`Error`], naming the key and the file or variable it came from.
+    pub fn load(file: Option<&Path>) -> Result<Self, Error> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "this is the one place that reads the environment"
+        )]
+        let variables = std::env::vars_os();
+        Self::from_layers(file, variables)
+    }
+
+    /// Like [`Config::load`], with the environment as an argument.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn from_layers(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Self, Error> {
+        let os: HashMap<OsString, OsString> = environment.into_iter().collect();
+        let text = |name: &str| os.get(name.as_ref() as &std::ffi::OsStr)?.to_str();
+        let mut ours: HashMap<String, String> = os
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_str()?.into(), value.to_str()?.into())))
+            .collect();
+        if let Some(url) = text("DATABASE_URL").filter(|url| !url.is_empty()) {
+            ours.entry("PET_INVENTORY__DATABASE__URL".into())
+                .or_insert_with(|| url.to_owned());
+        }
+
+        let mut layers =
+            config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
+        if let Some(file) = file {
+            layers = layers.add_source(File::from(file).format(FileFormat::Toml));
+        }
+        let layers = layers
+            .add_source(
+                Environment::with_prefix(PREFIX)
+                    .prefix_separator("__")
+                    .separator("__")
+                    .source(Some(ours)),
+            )
+            .build()?;
+        let mut config: Self = layers
+            .clone()
+            .try_deserialize()
+            .map_err(|problem| explain(problem, &layers))?;
+        config.environment = FromEnvironment {
+            bootstrap_api_key: text("BOOTSTRAP_API_KEY")
+                .filter(|key| !key.is_empty())
+                .map(SecretString::from),
+            postgres_bin_dir: os
+                .get("POSTGRES_BIN_DIR".as_ref() as &std::ffi::OsStr)
+                .map(PathBuf::from),
+            path: os.get("PATH".as_ref() as &std::ffi::OsStr).cloned(),
+        };
+        config.validate().map_err(|(key, reason)| Error::Value {
+            key,
+            reason,
+            origin: origin(&layers, key),
+        })?;
+        Ok(config)
+    }
+
+    /// Checks what the types cannot.
+    fn validate(&self) -> Result<(), (&'static str, &'static str)> {
+        let Self {
+            server, database, ..
+        } = self;
+        let positive: [(&'static str, bool); 10] = [
+            ("server.header_timeout", server.header_timeout.is_zero()),
+            ("server.body_timeout", server.body_timeout.is_zero()),
+            ("server.request_timeout", server.request_timeout.is_zero()),
+            ("server.max_connections", server.max_connections == 0),
+            ("server.max_requests", server.max_requests == 0),
+            ("server.max_body_size", server.max_body_size.0 == 0),
+            ("database.max_connections", database.max_connections == 0),
+            (
+                "database.acquire_timeout",
+                database.acquire_timeout.is_zero(),
+            ),
+            ("database.query_timeout", database.query_timeout.is_zero()),
+            (
+                "database.url",
+                database
+                    .url
+                    .as_ref()
+                    .is_some_and(|url| url.expose_secret().is_empty()),
+            ),
+        ];
+        let refuse = |key, reason| Err((key, reason));
+        if let Some((key, _)) = positive.into_iter().find(|(_, zero)| *zero) {
+            return refuse(key, "must not be empty or zero");
+        }
+        if !(8 << 10..=1 << 20).contains(&server.max_header_size.0) {
+            return refuse("server.max_header_size", "must be from 8KiB to 1MiB");
+        }
+        if let Some(url) = &server.public_url
+            && (!matches!(url.scheme(), "http" | "https")
+                || url.query().is_some()
+                || url.fragment().is_some())
+        {
+            return refuse(
+                "server.public_url",
+                "must be an http or https URL without query or fragment",
+            );
+        }
+        if self.auth.anonymous_scopes.contains(Scope::Admin) {
+            return refuse(
+                "auth.anonymous_scopes",
+                "must not hold admin: that would give everything to everybody",
+            );
+        }
+        Ok(())
+    }
+
+    /// The defaults alone, as `config/default.toml` has them.
+    ///
+    /// # Errors
+    /// [`Error`] when that file itself is wrong, which a test rules out.
+    pub fn defaults() -> Result<Self, Error> {
+        Self::from_layers(None, [])
+    }
+}
+
+/// Where a value came from.
+fn origin(layers: &config::Config, key: &str) -> Option<String> {
+    let mut value = &layers.cache;
+    for part in key.split('.') {
+        let ValueKind::Table(table) = &value.kind else {
+            return None;
+        };
+        value = table.get(part)?;
+    }
+    value.origin().map(str::to_owned)
+}
+
+/// Adds the origin that serde's errors, unlike `config`'s own, do not have.
+fn explain(problem: ConfigError, layers: &config::Config) -> Error {
+    let origin = match &problem {
+        ConfigError::At {
+            error,
+            origin: None,
+            key: Some(key),
+        } => {
+            let text = error.to_string();
+            // An unknown key is reported on the section around it.
+            let unknown = text
+                .strip_prefix("unknown field `")
+                .and_then(|text| text.split_once('`'));
+            match unknown {
+                Some((name, _)) => origin(layers, &format!("{key}.{name}")),
+                None => origin(layers, key),
+            }
+        }
+        _ => None,
+    };
+    Error::Load { problem, origin }
+}

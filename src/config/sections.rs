@@ -1,0 +1,232 @@
+//! The sections of the configuration, one struct each, and how their values are read.
+//! `config/default.toml` says what each key does.
+
+use std::{
+    ffi::OsString,
+    fmt::Display,
+    net::{IpAddr, SocketAddr},
+    num::NonZeroU32,
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
+
+use bytesize::ByteSize;
+use ipnet::IpNet;
+use secrecy::SecretString;
+use serde::{Deserialize, Deserializer, de};
+use url::Url;
+
+use crate::domain::{
+    caller::{Scope, Scopes},
+    plan::Plan,
+};
+
+/// `[server]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Server {
+    pub listen: SocketAddr,
+    pub public_url: Option<Url>,
+    #[serde(with = "humantime_serde")]
+    pub header_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub body_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub request_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub shutdown_grace: Duration,
+    pub max_connections: usize,
+    pub max_requests: usize,
+    pub max_header_size: ByteSize,
+    pub max_body_size: ByteSize,
+}
+
+/// `[operations]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Operations {
+    pub listen: SocketAddr,
+}
+
+/// `[database]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Database {
+    pub url: Option<SecretString>,
+    pub max_connections: u32,
+    #[serde(with = "humantime_serde")]
+    pub acquire_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub query_timeout: Duration,
+}
+
+/// `[local_postgres]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct LocalPostgres {
+    pub directory: PathBuf,
+}
+
+/// `[plans]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Plans {
+    pub free: PlanLimits,
+    pub pro: PlanLimits,
+    pub enterprise: PlanLimits,
+}
+
+impl Plans {
+    /// What a plan may use.
+    #[must_use]
+    pub const fn limits(&self, plan: Plan) -> &PlanLimits {
+        match plan {
+            Plan::Free => &self.free,
+            Plan::Pro => &self.pro,
+            Plan::Enterprise => &self.enterprise,
+        }
+    }
+}
+
+/// `[plans.*]`: requests; `None` is "unlimited".
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanLimits {
+    /// Requests admitted in any 60 s.
+    #[serde(deserialize_with = "limit")]
+    pub per_minute: Option<u32>,
+    /// Requests admitted in a UTC day.
+    #[serde(deserialize_with = "limit")]
+    pub per_day: Option<u32>,
+    /// Requests being answered at once.
+    #[serde(deserialize_with = "limit")]
+    pub in_flight: Option<u32>,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Limits {
+    pub scope: LimitsScope,
+    #[serde(deserialize_with = "networks")]
+    pub trusted_proxies: Vec<IpNet>,
+    pub wrong_credentials_per_minute: NonZeroU32,
+}
+
+/// Who shares the limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitsScope {
+    /// `Replica` on our own PostgreSQL, `Cluster` on a given one.
+    Auto,
+    /// This process alone.
+    Replica,
+    /// All processes on the database.
+    Cluster,
+}
+
+/// `[auth]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Auth {
+    #[serde(deserialize_with = "scopes")]
+    pub anonymous_scopes: Scopes,
+}
+
+/// `[telemetry]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Telemetry {
+    pub log: String,
+    pub format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Human on a terminal, JSON elsewhere.
+    Auto,
+    /// A readable line each.
+    Human,
+    /// A JSON object each.
+    Json,
+}
+
+/// What only the environment says, under names that are not ours to choose.
+#[derive(Debug, Clone, Default)]
+pub struct FromEnvironment {
+    /// `BOOTSTRAP_API_KEY`: the first API key of an empty database.
+    pub bootstrap_api_key: Option<SecretString>,
+    /// `POSTGRES_BIN_DIR`: where `initdb` and `postgres` are.
+    pub postgres_bin_dir: Option<PathBuf>,
+    /// `PATH`: where they are looked for next.
+    pub path: Option<OsString>,
+}
+
+/// A number of requests, from 1, or the word "unlimited".
+fn limit<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
+    const EXPECTED: &str = "a number of requests from 1, or \"unlimited\"";
+    match String::deserialize(value)?.as_str() {
+        "unlimited" => Ok(None),
+        number => match number.parse() {
+            Ok(0) | Err(_) => Err(de::Error::invalid_value(
+                de::Unexpected::Str(number),
+                &EXPECTED,
+            )),
+            Ok(number) => Ok(Some(number)),
+        },
+    }
+}
+
+/// A list of scopes.
+fn scopes<'de, D: Deserializer<'de>>(value: D) -> Result<Scopes, D::Error> {
+    list::<Scope, D>(value).map(Scopes::from_iter)
+}
+
+/// A list of networks or addresses.
+fn networks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<IpNet>, D::Error> {
+    struct Network(IpNet);
+    impl FromStr for Network {
+        type Err = ipnet::AddrParseError;
+
+        fn from_str(text: &str) -> Result<Self, Self::Err> {
+            let address = text.parse::<IpAddr>().map(IpNet::from);
+            address.or_else(|_| text.parse()).map(Self)
+        }
+    }
+    Ok(list(value)?.into_iter().map(|Network(net)| net).collect())
+}
+
+/// A list; from the environment, which has no lists, separated by commas or spaces.
+fn list<'de, T, D>(value: D) -> Result<Vec<T>, D::Error>
+where
+    T: FromStr<Err: Display>,
+    D: Deserializer<'de>,
+{
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMany {
+        One(String),
+        Many(Vec<String>),
+    }
+    let names = match OneOrMany::deserialize(value)? {
+        OneOrMany::One(names) => vec![names],
+        OneOrMany::Many(names) => names,
+    };
+    names
+        .iter()
+        .flat_map(|names| names.split([',', ' ']))
+        .filter(|name| !name.is_empty())
+        .map(|name| name.parse().map_err(de::Error::custom))
+        .collect()
+}

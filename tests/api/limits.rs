@@ -1,0 +1,512 @@
+//! Plans and limits: hard ceilings, what counts, what is told, who shares what. The clock is turned by
+//! hand; nothing here waits for a minute to pass.
+
+use std::{sync::Arc, time::Duration};
+
+use pet_inventory::domain::{caller::Scopes, clock::Clock, plan::Plan};
+use reqwest::Method;
+use serde_json::json;
+use sqlx::Connection as _;
+use tokio::task::JoinSet;
+
+use crate::support::{Answer, Ask, TestApp, TestDatabase, scopes};
+
+/// A service by a clock that stands still, and a key of a caller on a plan.
+struct Limited {
+    app: TestApp,
+    clock: Clock,
+    key: String,
+}
+
+impl Limited {
+    async fn start(plan: Plan, settings: &[(&str, &str)]) -> Self {
+        Self::on(TestDatabase::migrated().await, plan, settings).await
+    }
+
+    /// In a process that counts alone.
+    async fn alone(plan: Plan, settings: &[(&str, &str)]) -> Self {
+        let mut settings = settings.to_vec();
+        settings.push(("PET_INVENTORY__LIMITS__SCOPE", "replica"));
+        Self::start(plan, &settings).await
+    }
+
+    async fn on(database: TestDatabase, plan: Plan, settings: &[(&str, &str)]) -> Self {
+        let clock = Clock::manual();
+        let app = TestApp::at(database, settings, clock.clone()).await;
+        let key = key(&app, "limited", plan).await;
+        Self { app, clock, key }
+    }
+
+    async fn ask(&self, path: &str) -> Answer {
+        ask(&self.app, &self.key, path).await
+    }
+
+    /// Asks so many times, one after the other; gives how many were admitted.
+    async fn admitted(&self, requests: usize) -> usize {
+        let mut admitted = 0;
+        for _ in 0..requests {
+            let answer = self.ask("/limits").await;
+            match answer.status.as_u16() {
+                200 => admitted += 1,
+                429 => {}
+                _ => panic!("{answer}"),
+            }
+        }
+        admitted
+    }
+}
+
+async fn key(app: &TestApp, caller: &str, plan: Plan) -> String {
+    let key = app.make_key(caller, Scopes::all()).await;
+    let set = format!("update callers set plan = '{plan}' where name = '{caller}'");
+    app.database.run(&set).await;
+    key.secret
+}
+
+async fn ask(app: &TestApp, key: &str, path: &str) -> Answer {
+    let request = app.anonymous(Method::GET, path).header("api_key", key);
+    request.answer().await
+}
+
+const FREE_PER_MINUTE: &str = "PET_INVENTORY__PLANS__FREE__PER_MINUTE";
+const FREE_PER_DAY: &str = "PET_INVENTORY__PLANS__FREE__PER_DAY";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixty_at_once_and_not_one_more_in_any_minute() {
+    let limited = Limited::alone(Plan::Free, &[]).await;
+    assert_eq!(limited.admitted(70).await, 60);
+
+    let refused = limited.ask("/pet/1").await;
+    let problem = refused.problem(429);
+    assert_eq!(
+        problem["type"],
+        "https://iana.org/assignments/http-problem-types#quota-exceeded"
+    );
+    assert_eq!(problem["violated-policies"], json!(["minute"]));
+    assert_eq!(refused.header("retry-after"), "60");
+    assert_eq!(
+        refused.header("ratelimit-policy"),
+        r#""minute";q=60;w=60, "day";q=1000;w=86400"#
+    );
+    let state = refused.header("ratelimit");
+    assert!(
+        state.starts_with(r#""minute";r=0;t=60, "day";r=940;t="#),
+        "{refused}"
+    );
+    assert_eq!(refused.header("x-ratelimit-limit"), "60");
+    assert_eq!(refused.header("x-ratelimit-remaining"), "0");
+    assert_eq!(refused.header("x-ratelimit-reset"), "60");
+
+    limited.clock.advance(Duration::from_secs(59));
+    assert_eq!(
+        limited.ask("/pet/1").await.is(429).header("retry-after"),
+        "1"
+    );
+    limited.clock.advance(Duration::from_secs(1));
+    assert_eq!(limited.admitted(70).await, 60);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_admitted_at_retry_after_and_not_a_second_earlier() {
+    let limited = Limited::alone(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;
+    // Admissions 7.3 s apart, so that no wait is a whole number of seconds.
+    for _ in 0..5 {
+        limited.ask("/limits").await.is(200);
+        limited.clock.advance(Duration::from_millis(7_300));
+    }
+    for _ in 0..8 {
+        let refused = limited.ask("/limits").await.is(429);
+        let wait: u64 = refused
+            .header("retry-after")
+            .parse()
+            .expect("whole seconds");
+        limited.clock.advance(Duration::from_secs(wait - 1));
+        limited.ask("/limits").await.is(429);
+        limited.clock.advance(Duration::from_secs(1));
+        limited.ask("/limits").await.is(200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn minute_and_day_are_one_decision() {
+    let limits = [(FREE_PER_MINUTE, "2"), (FREE_PER_DAY, "5")];
+    for scope in ["replica", "cluster"] {
+        let mut settings = limits.to_vec();
+        settings.push(("PET_INVENTORY__LIMITS__SCOPE", scope));
+        let limited = Limited::start(Plan::Free, &settings).await;
+        // Refused by the minute, which spends nothing of the day.
+        assert_eq!(limited.admitted(10).await, 2, "{scope}");
+        let charged = "select coalesce(sum(used), 0)::bigint from daily_usage";
+        let used = limited.app.database.number(charged).await;
+        assert!(used <= 3, "{scope}: {used}");
+        if scope == "cluster" {
+            continue; // The minute is by the database's clock there, which nobody turns.
+        }
+        limited.clock.advance(Duration::from_mins(1));
+        assert_eq!(limited.admitted(10).await, 2);
+        limited.clock.advance(Duration::from_mins(1));
+        assert_eq!(limited.admitted(10).await, 1);
+        let refused = limited.ask("/limits").await;
+        assert_eq!(refused.problem(429)["violated-policies"], json!(["day"]));
+        let wait: u64 = refused
+            .header("retry-after")
+            .parse()
+            .expect("whole seconds");
+        let midnight = "select ceil(extract(epoch from date_trunc('day', now() at time zone 'utc')
+                        + interval '1 day' - (now() at time zone 'utc')))::bigint";
+        let midnight = limited.app.database.number(midnight).await;
+        // The clock of the limits is two minutes ahead, by hand.
+        let off = (i64::try_from(wait).expect("small") + 120 - midnight).abs();
+        assert!(off <= 121, "Retry-After {wait}, midnight in {midnight}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_day_outlasts_the_process() {
+    let settings = [
+        (FREE_PER_MINUTE, "unlimited"),
+        (FREE_PER_DAY, "20"),
+        ("PET_INVENTORY__LIMITS__SCOPE", "replica"),
+    ];
+    let limited = Limited::start(Plan::Free, &settings).await;
+    assert_eq!(limited.admitted(7).await, 7);
+    let second = TestApp::beside(&limited.app, &settings).await;
+    let mut admitted = 7;
+    for _ in 0..30 {
+        let answer = ask(&second, &limited.key, "/limits").await;
+        admitted += u32::from(answer.status.as_u16() == 200);
+    }
+    // The first process may still hold a lease of one.
+    assert!((19..=20).contains(&admitted), "{admitted}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_keys_of_a_caller_share_its_limit() {
+    let limited = Limited::alone(Plan::Free, &[(FREE_PER_MINUTE, "4")]).await;
+    let other = limited.app.make_key("limited", Scopes::all()).await.secret;
+    for _ in 0..2 {
+        limited.ask("/limits").await.is(200);
+        ask(&limited.app, &other, "/limits").await.is(200);
+    }
+    limited.ask("/limits").await.is(429);
+    ask(&limited.app, &other, "/limits").await.is(429);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_authenticated_request_counts_but_our_own_failures() {
+    let limited = Limited::alone(Plan::Free, &[]).await;
+    let left = |answer: &Answer| -> u32 {
+        let left = answer.header("x-ratelimit-remaining");
+        left.parse().expect("a number")
+    };
+    assert_eq!(left(&limited.ask("/pet/1").await.is(404)), 59);
+    assert_eq!(left(&limited.ask("/pet/x").await.is(400)), 58);
+    let narrow = limited.app.make_key("limited", scopes(&[])).await.secret;
+    assert_eq!(
+        left(&ask(&limited.app, &narrow, "/pet/1").await.is(403)),
+        57
+    );
+
+    // What fails through our own fault gives its permit back.
+    limited
+        .app
+        .database
+        .run("alter table pets rename to gone")
+        .await;
+    let failed = limited.ask("/pet/1").await.is(500);
+    assert_eq!(left(&failed), 56, "what stood when it was admitted");
+    limited
+        .app
+        .database
+        .run("alter table gone rename to pets")
+        .await;
+    assert_eq!(left(&limited.ask("/pet/1").await.is(404)), 56);
+
+    // No caller, no count; and no headers of one.
+    for free in [
+        "/livez",
+        "/readyz",
+        "/docs/",
+        "/api/v3/openapi.json",
+        "/api/v3/nowhere",
+    ] {
+        let request = limited
+            .app
+            .bare(Method::GET, free)
+            .header("api_key", &limited.key);
+        let answer = request.answer().await;
+        assert!(
+            answer.optional_header("ratelimit").is_none(),
+            "{free}: {answer}"
+        );
+    }
+    assert_eq!(left(&limited.ask("/pet/1").await.is(404)), 55);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn enterprise_is_unlimited_and_nothing_is_said_of_limits() {
+    let limited = Limited::alone(Plan::Enterprise, &[]).await;
+    assert_eq!(limited.admitted(300).await, 300);
+    let answer = limited.ask("/limits").await.is(200);
+    assert!(answer.optional_header("ratelimit").is_none(), "{answer}");
+    assert_eq!(answer.json(), json!({"plan": "enterprise"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_told_on_request() {
+    let limited = Limited::alone(Plan::Pro, &[]).await;
+    let told = limited.ask("/limits").await.is(200).json();
+    assert_eq!(told["plan"], "pro");
+    assert_eq!(
+        told["minute"],
+        json!({"limit": 600, "remaining": 599, "reset": 60})
+    );
+    assert_eq!(told["day"]["remaining"], 49_999);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_plan_takes_effect_at_once() {
+    let limited = Limited::alone(Plan::Pro, &[]).await;
+    assert_eq!(limited.admitted(70).await, 70);
+    let set = "update callers set plan = 'free' where name = 'limited'";
+    limited.app.database.run(set).await;
+    eventually(async || limited.ask("/limits").await.status.as_u16() == 429).await;
+    let set = "update callers set plan = 'enterprise' where name = 'limited'";
+    limited.app.database.run(set).await;
+    eventually(async || limited.ask("/limits").await.status.as_u16() == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_replicas_share_both_limits() {
+    for (per_minute, per_day, expected) in [("60", "1000", 60), ("unlimited", "50", 50)] {
+        let settings = [(FREE_PER_MINUTE, per_minute), (FREE_PER_DAY, per_day)];
+        let one = TestApp::with(&settings).await;
+        let two = TestApp::beside(&one, &settings).await;
+        let key = key(&one, "limited", Plan::Free).await;
+        let apps = Arc::new([one, two]);
+        let mut clients = JoinSet::new();
+        for client in 0..32 {
+            let (apps, key) = (Arc::clone(&apps), key.clone());
+            clients.spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..8 {
+                    let answer = ask(&apps[client % 2], &key, "/limits").await;
+                    admitted += u32::from(answer.status.as_u16() == 200);
+                }
+                admitted
+            });
+        }
+        let admitted: u32 = clients.join_all().await.into_iter().sum();
+        assert_eq!(admitted, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_shared_counters_the_minute_still_holds() {
+    let limited = Limited::start(Plan::Free, &[]).await;
+    assert_eq!(limited.admitted(10).await, 10);
+    limited.app.database.run("drop table minute_usage").await;
+    assert_eq!(limited.admitted(100).await, 50);
+}
+
+/// Whoever is over the limit is refused without a word to the database: its tables are locked away.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_cost_no_statement() {
+    for scope in ["replica", "cluster"] {
+        let settings = [("PET_INVENTORY__LIMITS__SCOPE", scope)];
+        let limited = Limited::start(Plan::Free, &settings).await;
+        assert_eq!(limited.admitted(61).await, 60);
+        let mut connection = limited.app.database.connect().await;
+        let mut transaction = connection.begin().await.expect("a transaction");
+        sqlx::query("lock table daily_usage, minute_usage, credentials, callers")
+            .execute(&mut *transaction)
+            .await
+            .expect("locked");
+        let begun = std::time::Instant::now();
+        assert_eq!(limited.admitted(200).await, 0, "{scope}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begun.elapsed()
+        );
+        transaction.rollback().await.expect("unlocked");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_credentials_shut_out_their_address_alone() {
+    let settings = [("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")];
+    let limited = Limited::alone(Plan::Enterprise, &settings).await;
+    let from = async |address: &str, key: &str| {
+        let request = limited.app.anonymous(Method::GET, "/limits");
+        let request = request
+            .header("api_key", key)
+            .header("x-forwarded-for", address);
+        request.answer().await
+    };
+    for _ in 0..100 {
+        from("192.0.2.1", "wrong").await.is(401);
+    }
+    let shut = from("192.0.2.1", "wrong").await;
+    assert_eq!(
+        shut.problem(429)["violated-policies"],
+        json!(["wrong-credentials"])
+    );
+    assert_eq!(shut.header("retry-after"), "1");
+    // What the client itself says it comes from stands left of what the proxy says.
+    from("198.51.100.7, 192.0.2.1", "wrong").await.is(429);
+    // Others do not notice, and no credential at all is not a wrong one.
+    from("192.0.2.2", &limited.key).await.is(200);
+    let none = limited.app.anonymous(Method::GET, "/limits");
+    none.header("x-forwarded-for", "192.0.2.1")
+        .answer()
+        .await
+        .is(401);
+    limited.clock.advance(Duration::from_secs(1));
+    from("192.0.2.1", &limited.key).await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_believes_a_stranger_about_addresses() {
+    let limited = Limited::alone(Plan::Enterprise, &[]).await;
+    for number in 0..100 {
+        let request = limited.app.anonymous(Method::GET, "/limits");
+        let request = request.header("x-forwarded-for", format!("192.0.2.{number}"));
+        request.header("api_key", "wrong").answer().await.is(401);
+    }
+    let request = limited.app.anonymous(Method::GET, "/limits");
+    let request = request.header("x-forwarded-for", "192.0.2.200");
+    request.header("api_key", "wrong").answer().await.is(429);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn anonymous_callers_are_on_the_free_plan_each_by_address() {
+    let settings = [
+        ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
+        ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
+        (FREE_PER_MINUTE, "3"),
+    ];
+    let limited = Limited::alone(Plan::Free, &settings).await;
+    let from = async |address: &str| {
+        let request = limited.app.anonymous(Method::GET, "/pet/1");
+        request.header("x-forwarded-for", address).answer().await
+    };
+    for _ in 0..3 {
+        from("192.0.2.1").await.is(404);
+    }
+    from("192.0.2.1").await.is(429);
+    from("192.0.2.2").await.is(404);
+    from("2001:db8::1").await.is(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_may_bound_requests_at_once() {
+    let setting = ("PET_INVENTORY__PLANS__ENTERPRISE__IN_FLIGHT", "1");
+    let limited = Limited::alone(Plan::Enterprise, &[setting]).await;
+    let refused = while_one_waits(&limited).await;
+    assert_eq!(
+        refused.problem(429)["violated-policies"],
+        json!(["in-flight"])
+    );
+    limited.ask("/limits").await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_than_can_be_answered_is_shed() {
+    let limited = Limited::alone(
+        Plan::Enterprise,
+        &[("PET_INVENTORY__SERVER__MAX_REQUESTS", "1")],
+    )
+    .await;
+    let shed = while_one_waits(&limited).await;
+    shed.problem(503);
+    assert_eq!(shed.header("retry-after"), "1");
+    limited
+        .app
+        .bare(Method::GET, "/livez")
+        .answer()
+        .await
+        .is(200);
+    limited.ask("/limits").await.is(200);
+}
+
+/// The answer to a request beside one that waits for a locked table.
+async fn while_one_waits(limited: &Limited) -> Answer {
+    limited.ask("/limits").await.is(200);
+    let mut connection = limited.app.database.connect().await;
+    let mut transaction = connection.begin().await.expect("a transaction");
+    sqlx::query("lock table pets")
+        .execute(&mut *transaction)
+        .await
+        .expect("locked");
+    let waiting = tokio::spawn({
+        let request = limited.app.anonymous(Method::GET, "/pet/1");
+        request.header("api_key", &limited.key).answer()
+    });
+    let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
+                 and datname = current_database()";
+    eventually(async || limited.app.database.number(waits).await == 1).await;
+    let answer = limited.ask("/limits").await;
+    transaction.rollback().await.expect("unlocked");
+    waiting.await.expect("an answer").is(404);
+    answer
+}
+
+/// Asks until it is so, for a second.
+async fn eventually(mut so: impl AsyncFnMut() -> bool) {
+    for _ in 0..100 {
+        if so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not within a second");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_credentials_take_effect_within_a_second() {
+    let app = TestApp::start().await;
+    let key = app.make_key("changing", Scopes::all()).await;
+    ask(&app, &key.secret, "/limits").await.is(200);
+    let revoke = format!(
+        "update credentials set revoked_at = now() where id = {}",
+        key.id
+    );
+    app.database.run(&revoke).await;
+    eventually(async || ask(&app, &key.secret, "/limits").await.status.as_u16() == 401).await;
+    // What was unknown is remembered as that, and no longer than it is true.
+    let restore = format!(
+        "update credentials set revoked_at = null where id = {}",
+        key.id
+    );
+    app.database.run(&restore).await;
+    eventually(async || ask(&app, &key.secret, "/limits").await.status.as_u16() == 200).await;
+    app.database
+        .run("update callers set scopes = '{}' where name = 'changing'")
+        .await;
+    eventually(async || ask(&app, &key.secret, "/pet/1").await.status.as_u16() == 403).await;
+    app.database
+        .run("delete from callers where name = 'changing'")
+        .await;
+    eventually(async || ask(&app, &key.secret, "/limits").await.status.as_u16() == 401).await;
+}
+
+/// A known credential needs no look-up: its tables are locked away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_known_credential_costs_no_look_up() {
+    let app = TestApp::start().await;
+    let listening = "select count(*) from pg_stat_activity where query ilike 'listen%'
+                     and datname = current_database()";
+    eventually(async || app.database.number(listening).await == 1).await;
+    app.get("/pet/1").answer().await.is(404);
+    let mut connection = app.database.connect().await;
+    let mut transaction = connection.begin().await.expect("a transaction");
+    sqlx::query("lock table credentials, callers")
+        .execute(&mut *transaction)
+        .await
+        .expect("locked");
+    for _ in 0..20 {
+        app.get("/pet/1").answer().await.is(404);
+    }
+    transaction.rollback().await.expect("unlocked");
+}

@@ -1,0 +1,119 @@
+//! Shows that each rule of the house can fail: a small sound house, and one breach at a time.
+
+use super::{Sources, check, modules_missing_from_map};
+
+/// One file of each kind; every import here is allowed. Each gets a header as its line 1.
+#[rustfmt::skip]
+const SOUND: &[(&str, &str)] = &[
+    ("src/main.rs", "use pet_inventory::cli;"),
+    ("src/lib.rs", "pub mod api; pub mod app;"),
+    ("src/cli/mod.rs", "use clap::Parser; use crate::{app::App, config};"),
+    ("src/app.rs", "use crate::{api, shutdown, telemetry}; fn f(_: axum::Router) {}"),
+    ("src/shutdown.rs", "use crate::domain;"),
+    ("src/telemetry.rs", "fn f() { info!(target: \"pet_inventory::access\", \"std::env\") }"),
+    ("src/api/mod.rs", "mod pets; mod orders; mod error; fn f() { pets::router(); }"),
+    ("src/api/error.rs", "use crate::{auth, db::Error as Db};"),
+    ("src/api/pets.rs", "use crate::{api, db}; fn f() -> api::error::Error { db::pets::get() }"),
+    ("src/api/orders.rs", "use super::error::Error; mod tests { use super::*; }"),
+    ("src/auth/mod.rs", "use crate::db;"),
+    ("src/limits/mod.rs", "mod minute; use minute::Minute;"),
+    ("src/limits/minute.rs", "use governor::Quota;"),
+    ("src/db/mod.rs", "mod error; pub use error::Error; mod pets; mod orders;"),
+    ("src/db/error.rs", "use sqlx::Error;"),
+    ("src/db/pets.rs", "use super::{Error, error}; use crate::domain::Pet;"),
+    ("src/db/orders.rs", "use crate::db::error;"),
+    ("src/blobs.rs", "use object_store::ObjectStore;"),
+    ("src/config.rs", "use std::env;"),
+    ("src/domain/mod.rs", "pub mod pet;"),
+    ("src/domain/pet.rs", "use std::{fmt, time};"),
+];
+
+/// File, its code from line 2 on, and how its one breach begins: line and what is wrong.
+#[rustfmt::skip]
+const BREACHES: &[(&str, &str, &str)] = &[
+    // Up, however it is written.
+    ("src/domain/pet.rs", "use crate::db::pets;", "2: `domain` imports up: `crate::db::pets`"),
+    ("src/domain/pet.rs", "use crate::{\n domain,\n db::{pets},\n};", "4: `domain` imports up: `crate::db::pets`"),
+    ("src/domain/pet.rs", "use super::super::app as x;", "2: `domain` imports up: `crate::app`"),
+    ("src/domain/pet.rs", "mod a { use super::super::super::cli; }", "2: `domain` imports up: `crate::cli`"),
+    ("src/domain/pet.rs", "fn f() -> Vec<crate::auth::Caller> {}", "2: `domain` imports up: `crate::auth::Caller`"),
+    ("src/domain/pet.rs", "fn f() { if x < crate::db::MAX {} }", "2: `domain` imports up: `crate::db::MAX`"),
+    ("src/domain/pet.rs", "fn f() { vec![1, crate::db::f::<u8>(1)] }", "2: `domain` imports up: `crate::db::f`"),
+    ("src/domain/pet.rs", "fn f() { select! { _ => { use crate::{api}; } } }", "2: `domain` imports up: `crate::api`"),
+    ("src/domain/pet.rs", "#[serde(with = \"crate::api::dates\")] struct X;", "2: `domain` imports up: `crate::api::dates`"),
+    ("src/domain/pet.rs", "use crate::Thing;", "2: `domain` imports up: `crate::Thing`"),
+    ("src/domain/pet.rs", "use crate::*;", "2: `domain` imports up: `crate::*`"),
+    // Sideways.
+    ("src/auth/mod.rs", "use crate::limits;", "2: `auth` imports sideways: `crate::limits`"),
+    ("src/blobs.rs", "use crate::db;", "2: `blobs` imports sideways: `crate::db`"),
+    ("src/telemetry.rs", "use crate::app;", "2: `telemetry` imports sideways: `crate::app`"),
+    ("src/shutdown.rs", "use crate::telemetry;", "2: `shutdown` imports sideways: `crate::telemetry`"),
+    // From noun to noun.
+    ("src/api/pets.rs", "use super::orders::Body;", "2: `api/pets` imports from `api/orders`"),
+    ("src/api/pets.rs", "use crate::api; type X = api::orders::Body;", "2: `api/pets` imports from `api/orders`"),
+    ("src/api/pets.rs", "use super::router;", "2: `api/pets` imports from `api/mod`"),
+    ("src/api/pets.rs", "use super::*;", "2: `api/pets` imports from `api/*`"),
+    ("src/api/error.rs", "use super::pets;", "2: `api/error` imports from `api/pets`"),
+    ("src/api/middleware/observe.rs", "use crate::api::pets;", "2: `api/middleware` imports from `api/pets`"),
+    ("src/db/pets.rs", "use crate::db::{orders};", "2: `db/pets` imports from `db/orders`"),
+    ("src/db/pets.rs", "use crate::db; use db::orders;", "2: `db/pets` imports from `db/orders`"),
+    // A technology outside its room.
+    ("src/domain/pet.rs", "#[derive(utoipa::ToSchema)] struct X;", "2: `utoipa` in `domain`, its place is [\"api\", \"app\"]"),
+    ("src/domain/pet.rs", "use axum::{Json, Router};", "2: `axum` in `domain`"),
+    ("src/domain/pet.rs", "fn f() { sqlx::query!(\"select 1\") }", "2: `sqlx` in `domain`"),
+    ("src/domain/pet.rs", "use std::{env as e};", "2: `std::env` in `domain`"),
+    ("src/auth/mod.rs", "use std as s; fn f() { s::env::var(\"X\") }", "2: `std::env` in `auth`"),
+    ("src/auth/mod.rs", "use governor as g;", "2: `governor` in `auth`"),
+    // Names and form.
+    ("src/db/util.rs", "", "1: `util` names nothing"),
+    ("src/domain/pet.rs", "mod helpers {}", "2: `helpers` names nothing"),
+    ("src/mailer/smtp.rs", "", "1: `mailer` is on no floor"),
+    ("src/domain/pet.rs", "fn {", "2: not Rust"),
+];
+
+fn house_with(file: &str, text: &str) -> Sources {
+    let with_header = |&(file, code): &(&str, &str)| (file.to_owned(), format!("//! It.\n{code}"));
+    let mut sources: Sources = SOUND.iter().map(with_header).collect();
+    sources.insert(file.to_owned(), text.to_owned());
+    sources
+}
+
+#[test]
+fn a_sound_house_has_no_breach() {
+    assert_eq!(
+        check(&house_with("src/lib.rs", "//! It.\n")),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn each_breach_is_reported_once_with_its_place() {
+    for (file, code, expected) in BREACHES {
+        let breaches = check(&house_with(file, &format!("//! It.\n{code}")));
+        let said = matches!(&breaches[..], [it] if it.starts_with(&format!("{file}:{expected}")));
+        assert!(
+            said,
+            "{file} with {code}\nwants: {expected}\nhas: {breaches:#?}"
+        );
+    }
+}
+
+#[test]
+fn a_file_without_a_header_or_too_long_is_a_breach() {
+    let headless = check(&house_with("src/domain/pet.rs", "struct Pet;"));
+    assert!(
+        headless[0].starts_with("src/domain/pet.rs:1: no header"),
+        "{headless:?}"
+    );
+    let long = check(&house_with("src/domain/pet.rs", &"//! It.\n".repeat(401)));
+    assert!(
+        long[0].starts_with("src/domain/pet.rs:1: 401 lines, 400 at most"),
+        "{long:?}"
+    );
+}
+
+#[test]
+fn a_module_missing_from_the_map_is_found() {
+    let lib = "//! The `domain`.\npub mod domain;\npub mod db;\nmod cli;";
+    assert_eq!(modules_missing_from_map(lib), ["db", "cli"]);
+}

@@ -1,0 +1,139 @@
+//! What a source file mentions: `use` items, paths in code, in attributes and in what macros are
+//! given. Each with its line, and spelled out from `crate` or from an outside crate's name on.
+
+use std::collections::BTreeMap;
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::UseTree;
+use syn::parse::{Parse, ParseStream, Parser, discouraged::Speculative};
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+/// A path as its names: `crate::db::pets` is `["crate", "db", "pets"]`; a glob ends in `"*"`.
+pub type Names = Vec<String>;
+
+#[derive(Default)]
+pub struct Imports {
+    /// Every path mentioned, with its line.
+    pub paths: Vec<(usize, Names)>,
+    /// Every `mod x`, with its line.
+    pub modules: Vec<(usize, String)>,
+    /// The module being read, inline modules included.
+    here: Names,
+    /// What a name of this file stands for, by a `use` or a `mod`.
+    meanings: BTreeMap<String, Names>,
+}
+
+impl Imports {
+    /// Reads `text`, the source of the module `here`.
+    pub fn read(here: Names, text: &str) -> syn::Result<Self> {
+        let mut imports = Self {
+            here,
+            ..Self::default()
+        };
+        imports.visit_file(&syn::parse_file(text)?);
+        for (_, path) in &mut imports.paths {
+            // Twice, for `use crate::db; use db::pets;`.
+            for _ in 0..2 {
+                if let Some(meaning) = imports.meanings.get(&path[0]) {
+                    path.splice(..1, meaning.iter().cloned());
+                }
+            }
+        }
+        Ok(imports)
+    }
+
+    /// Notes a path, with `self`, `super` and the binary's name for the library made `crate`.
+    fn note(&mut self, line: usize, mut path: Names) -> Names {
+        let supers = path.iter().take_while(|name| *name == "super").count();
+        let ancestor = self.here.len().saturating_sub(supers).max(1);
+        match path[0].as_str() {
+            "self" => drop(path.splice(..1, self.here.iter().cloned())),
+            "super" => drop(path.splice(..supers, self.here[..ancestor].iter().cloned())),
+            "pet_inventory" => "crate".clone_into(&mut path[0]),
+            _ => {}
+        }
+        self.paths.push((line, path.clone()));
+        path
+    }
+
+    fn note_use(&mut self, tree: &UseTree, prefix: &[String]) {
+        let with = |name: &dyn ToString| [prefix, &[name.to_string()]].concat();
+        let (path, name) = match tree {
+            UseTree::Path(it) => return self.note_use(&it.tree, &with(&it.ident)),
+            UseTree::Group(it) => return it.items.iter().for_each(|it| self.note_use(it, prefix)),
+            UseTree::Glob(_) => (with(&"*"), None),
+            UseTree::Name(it) if it.ident == "self" => (prefix.to_vec(), prefix.last().cloned()),
+            UseTree::Name(it) => (with(&it.ident), Some(it.ident.to_string())),
+            UseTree::Rename(it) if it.ident == "self" && !prefix.is_empty() => {
+                (prefix.to_vec(), Some(it.rename.to_string()))
+            }
+            UseTree::Rename(it) => (with(&it.ident), Some(it.rename.to_string())),
+        };
+        let path = self.note(line_of(tree), path);
+        self.meanings.extend(name.map(|name| (name, path)));
+    }
+}
+
+impl<'ast> Visit<'ast> for Imports {
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.note_use(&item.tree, &[]);
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        let name = item.ident.to_string();
+        self.here.push(name.clone());
+        self.meanings.insert(name.clone(), self.here.clone());
+        self.modules.push((line_of(&item.ident), name));
+        visit::visit_item_mod(self, item);
+        self.here.pop();
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        // One name alone is a thing of this file, or noted where a `use` brought it in.
+        if path.segments.len() > 1 {
+            let names = path
+                .segments
+                .iter()
+                .map(|it| it.ident.to_string())
+                .collect();
+            self.note(line_of(path), names);
+        }
+        visit::visit_path(self, path);
+    }
+
+    /// What a macro or an attribute is given cannot be parsed, only searched.
+    fn visit_token_stream(&mut self, tokens: &'ast TokenStream) {
+        let search = |input: ParseStream<'_>| {
+            while !input.is_empty() {
+                if let Some(item) = take::<syn::ItemUse>(input) {
+                    self.visit_item_use(&item);
+                } else if let Some(path) = take::<syn::ExprPath>(input) {
+                    self.visit_expr_path(&path);
+                } else if let Some(text) = take::<syn::LitStr>(input) {
+                    // As in `#[serde(with = "crate::config::seconds")]`.
+                    if let Ok(path) = text.parse::<syn::Path>()
+                        && path.segments[0].ident == "crate"
+                    {
+                        self.visit_path(&path);
+                    }
+                } else if let TokenTree::Group(group) = input.parse()? {
+                    self.visit_token_stream(&group.stream());
+                }
+            }
+            Ok(())
+        };
+        _ = search.parse2(tokens.clone());
+    }
+}
+
+fn take<T: Parse>(input: ParseStream<'_>) -> Option<T> {
+    let ahead = input.fork();
+    let taken = ahead.parse().ok()?;
+    input.advance_to(&ahead);
+    Some(taken)
+}
+
+fn line_of(node: &impl Spanned) -> usize {
+    node.span().start().line
+}

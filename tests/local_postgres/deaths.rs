@@ -1,0 +1,141 @@
+//! Every death that we could think of: of the holder, of the postmaster, at any moment.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, User, geteuid};
+use sqlx::ConnectOptions;
+
+use crate::support::{
+    Holder, Home, SOON, ask, names, nothing_left, options, postmaster_of, run, start,
+};
+
+#[tokio::test]
+async fn a_dropped_handle_stops_it() {
+    let home = Home::new();
+    drop(start(&home.path).await);
+    nothing_left(&home.path).await;
+}
+
+#[tokio::test]
+async fn a_killed_holder_takes_postgres_along_and_the_next_start_finds_the_data() {
+    let home = Home::new();
+    let mut holder = Holder::spawn(&home.path, "server");
+    let socket = holder.ready();
+    run(&options(&socket), "CREATE TABLE pets AS SELECT 7 AS n").await;
+    // A client that stays, in the middle of a query.
+    let mut client = options(&socket).connect().await.unwrap();
+    let query = tokio::spawn(async move {
+        sqlx::query("SELECT pg_sleep(100)")
+            .execute(&mut client)
+            .await
+    });
+    holder.kill();
+    let begun = Instant::now();
+    let postgres = start(&home.path).await;
+    eprintln!(
+        "start right after kill -9 of the holder {:?}",
+        begun.elapsed()
+    );
+    assert_eq!(
+        ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+        7
+    );
+    assert!(query.await.unwrap().is_err());
+    assert!(!socket.exists());
+    postgres.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn after_a_killed_holder_nothing_runs() {
+    let home = Home::new();
+    let mut holder = Holder::spawn(&home.path, "server");
+    let socket = holder.ready();
+    holder.kill();
+    nothing_left(&home.path).await;
+    let begun = Instant::now();
+    while socket.exists() {
+        assert!(begun.elapsed() < SOON, "{} is left", socket.display());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_holder_killed_at_any_moment_leaves_a_folder_that_starts() {
+    let home = Home::new();
+    for moment in [
+        5, 50, 150, 300, 500, 700, 800, 850, 900, 950, 20, 30, 35, 40, 45, 60, 70,
+    ] {
+        let mut holder = Holder::spawn(&home.path, "server");
+        tokio::time::sleep(Duration::from_millis(moment)).await;
+        holder.kill();
+    }
+    let postgres = start(&home.path).await;
+    assert_eq!(ask(&postgres.connect_options(), "SELECT 7").await, 7);
+    let unfinished = names(&home.path)
+        .into_iter()
+        .filter(|name| name.contains("unfinished"))
+        .count();
+    assert_eq!(unfinished, 0);
+    postgres.stop().await.unwrap();
+    nothing_left(&home.path).await;
+}
+
+#[tokio::test]
+async fn a_killed_postmaster_is_started_again_on_the_same_socket() {
+    let home = Home::new();
+    let postgres = start(&home.path).await;
+    run(
+        &postgres.connect_options(),
+        "CREATE TABLE pets AS SELECT 7 AS n",
+    )
+    .await;
+    for _ in 0..3 {
+        // A backend that is busy does not notice by itself that its postmaster is gone.
+        let mut client = postgres.connect_options().connect().await.unwrap();
+        let busy = "DO 'BEGIN LOOP PERFORM 1; END LOOP; END'";
+        let query = tokio::spawn(async move { sqlx::query(busy).execute(&mut client).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let begun = Instant::now();
+        kill(Pid::from_raw(postmaster_of(&home.path)), Signal::SIGKILL).unwrap();
+        assert!(query.await.unwrap().is_err());
+        while postgres.connect_options().connect().await.is_err() {
+            assert!(begun.elapsed() < SOON);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        eprintln!("back after {:?}", begun.elapsed());
+        assert_eq!(
+            ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+            7
+        );
+    }
+    // And stopped while it is dead.
+    kill(Pid::from_raw(postmaster_of(&home.path)), Signal::SIGKILL).unwrap();
+    postgres.stop().await.unwrap();
+    nothing_left(&home.path).await;
+}
+
+#[tokio::test]
+async fn a_postmaster_pid_of_another_process_is_not_believed() {
+    let home = Home::new();
+    start(&home.path).await.stop().await.unwrap();
+    let mut other = Command::new("sleep");
+    other.arg("100");
+    if geteuid().is_root() {
+        let owner = User::from_name("postgres").unwrap().unwrap();
+        other.uid(owner.uid.as_raw());
+    }
+    let mut other = other.spawn().unwrap();
+    let stale = format!(
+        "{}\n/proc/self/fd/3\n1\n5432\n/tmp/x\n\n  1 1\nready   \n",
+        other.id()
+    );
+    fs::write(home.path.join("postgres/postmaster.pid"), stale).unwrap();
+    start(&home.path).await.stop().await.unwrap();
+    assert!(other.try_wait().unwrap().is_none());
+    other.kill().unwrap();
+    other.wait().unwrap();
+}

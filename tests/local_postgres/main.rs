@@ -1,0 +1,165 @@
+//! A Postgres of our own, tried for real. Afterwards nothing may be left but the data.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a failed step fails its test, the holder that the others kill prints, and no runtime waits"
+)]
+
+mod deaths;
+mod places;
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use pet_inventory::local_postgres::{Durability, Error, Joined, LocalPostgres, join_or_start};
+
+use support::{Holder, Home, ask, nothing_left, options, run, search, socket_of, start, users_of};
+
+#[tokio::test]
+async fn data_survives_a_stop_and_a_start() {
+    let home = Home::new();
+    let begun = Instant::now();
+    let postgres = start(&home.path).await;
+    eprintln!("cold start {:?}", begun.elapsed());
+    run(
+        &postgres.connect_options(),
+        "CREATE TABLE pets AS SELECT 7 AS n",
+    )
+    .await;
+    let socket = socket_of(&home.path);
+    postgres.stop().await.unwrap();
+    assert!(!socket.exists());
+    assert!(users_of(&home.path).is_empty());
+
+    let begun = Instant::now();
+    let postgres = start(&home.path).await;
+    eprintln!("warm start {:?}", begun.elapsed());
+    assert_eq!(
+        ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+        7
+    );
+    let setting = "SELECT (current_setting('fsync') = 'on' AND current_setting('listen_addresses') = '' \
+                   AND current_setting('TimeZone') = 'UTC')::int";
+    assert_eq!(ask(&postgres.connect_options(), setting).await, 1);
+    let begun = Instant::now();
+    postgres.stop().await.unwrap();
+    eprintln!("stop {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_second_server_is_refused_and_a_command_joins() {
+    let home = Home::new();
+    let mut holder = Holder::spawn(&home.path, "server");
+    // It holds the folder, and is not ready yet.
+    while !fs::read_to_string(home.path.join("lock")).is_ok_and(|line| line.starts_with("server "))
+    {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let joined = join_or_start(&home.path, &search()).await.unwrap();
+    assert!(matches!(joined, Joined::Running(_)));
+    assert_eq!(ask(&joined.connect_options(), "SELECT 7").await, 7);
+    joined.stop().await.unwrap();
+    let begun = Instant::now();
+    let error = LocalPostgres::start(&home.path, &search(), Durability::Durable)
+        .await
+        .unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(matches!(error, Error::InUse { pid, .. } if pid == holder.child.id()));
+    let expected = format!(
+        "another pet-inventory (process {}) already serves from {}: stop it, or give this one a folder of its own with \
+         PET_INVENTORY__LOCAL_POSTGRES__DIRECTORY",
+        holder.child.id(),
+        home.path.display()
+    );
+    assert_eq!(error.to_string(), expected);
+    let socket = holder.ready();
+    assert_eq!(ask(&options(&socket), "SELECT 7").await, 7);
+    holder.end();
+    nothing_left(&home.path).await;
+}
+
+#[tokio::test]
+async fn commands_take_turns_and_a_server_waits_for_them() {
+    let home = Home::new();
+    let first = join_or_start(&home.path, &search()).await.unwrap();
+    assert!(matches!(first, Joined::Started(_)));
+    assert_eq!(ask(&first.connect_options(), "SELECT 7").await, 7);
+    let path = home.path.clone();
+    let second = tokio::spawn(async move { join_or_start(&path, &search()).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!second.is_finished());
+    first.stop().await.unwrap();
+    let second = second.await.unwrap().unwrap();
+    let path = home.path.clone();
+    let server = tokio::spawn(async move { start(&path).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!server.is_finished());
+    second.stop().await.unwrap();
+    server.await.unwrap().stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_does_not_wait_for_a_command_for_ever() {
+    let home = Home::new();
+    let command = join_or_start(&home.path, &search()).await.unwrap();
+    let error = LocalPostgres::start(&home.path, &search(), Durability::Durable)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Busy {
+                role: "command",
+                seconds: 10,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    command.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn four_start_at_once_in_four_folders() {
+    let homes: Vec<Home> = (0..4).map(|_| Home::new()).collect();
+    let begun = Instant::now();
+    let starts: Vec<_> = homes
+        .iter()
+        .map(|home| home.path.clone())
+        .map(|path| {
+            tokio::spawn(async move {
+                LocalPostgres::start(&path, &search(), Durability::Throwaway).await
+            })
+        })
+        .collect();
+    for start in starts {
+        let postgres = start.await.unwrap().unwrap();
+        let off = "SELECT (current_setting('fsync') = 'off')::int";
+        assert_eq!(ask(&postgres.connect_options(), off).await, 1);
+        postgres.stop().await.unwrap();
+    }
+    eprintln!("four cold starts at once, and stops {:?}", begun.elapsed());
+}
+
+/// Not a test: what `Holder` runs in a process of its own, to be killed.
+#[tokio::test]
+#[ignore = "run by the other tests"]
+async fn holder() {
+    let home = PathBuf::from(std::env::var_os("HOLD").unwrap());
+    let postgres = match std::env::var("ROLE").unwrap().as_str() {
+        "server" => Joined::Started(start(&home).await),
+        _ => join_or_start(&home, &search()).await.unwrap(),
+    };
+    println!("\nready {}", socket_of(&home).display());
+    tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()))
+        .await
+        .unwrap()
+        .unwrap();
+    postgres.stop().await.unwrap();
+}

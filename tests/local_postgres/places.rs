@@ -1,0 +1,149 @@
+//! Where the data may lie, and who may run it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use pet_inventory::local_postgres::{Durability, Error, LocalPostgres, SearchPath};
+use sqlx::ConnectOptions;
+
+use crate::support::{
+    Holder, Home, ask, nothing_left, options, postmaster_of, run, search, socket_of, start,
+    users_of,
+};
+
+#[tokio::test]
+async fn any_path_will_do() {
+    let home = Home::new();
+    let long = "a long path with ' and \" and $(x) and ü/".repeat(40);
+    assert!(long.len() > 1024);
+    for path in [
+        home.path.join("with space, ' and \" \n\\ $HOME"),
+        home.path.join(long),
+    ] {
+        let postgres = start(&path).await;
+        assert_eq!(ask(&postgres.connect_options(), "SELECT 7").await, 7);
+        assert!(socket_of(&path).as_os_str().len() < 80);
+        postgres.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_relative_path_will_do() {
+    let home = tempfile::tempdir_in(".").unwrap();
+    let relative = Path::new(home.path().file_name().unwrap()).join("./x");
+    let postgres = start(&relative).await;
+    assert_eq!(ask(&postgres.connect_options(), "SELECT 7").await, 7);
+    postgres.stop().await.unwrap();
+    assert!(relative.join("postgres/PG_VERSION").exists());
+}
+
+#[tokio::test]
+async fn root_may_keep_it_where_nobody_else_can_go() {
+    if !geteuid().is_root() {
+        return eprintln!("skipped: not root");
+    }
+    let home = tempfile::tempdir_in("/root").unwrap();
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let path = home.path().join("clone/data");
+    let mut holder = Holder::spawn(&path, "server");
+    let socket = holder.ready();
+    run(&options(&socket), "CREATE TABLE pets AS SELECT 7 AS n").await;
+    holder.kill();
+    let postgres = start(&path).await;
+    kill(Pid::from_raw(postmaster_of(&path)), Signal::SIGKILL).unwrap();
+    while postgres.connect_options().connect().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // What reaches for files anew: another database, a sort that spills, a tablespace's worth of
+    // directories.
+    run(&postgres.connect_options(), "CREATE DATABASE other").await;
+    let spill = "SELECT count(*)::int FROM (SELECT g FROM generate_series(1, 1000000) g ORDER BY g::text) s";
+    assert_eq!(ask(&postgres.connect_options(), spill).await, 1_000_000);
+    assert_eq!(
+        ask(&postgres.connect_options().database("other"), "SELECT 7").await,
+        7
+    );
+    assert_eq!(
+        ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+        7
+    );
+    run(&postgres.connect_options(), "CHECKPOINT").await;
+    postgres.stop().await.unwrap();
+    nothing_left(&path).await;
+}
+
+#[tokio::test]
+async fn a_plain_user_may_run_it() {
+    if !geteuid().is_root() {
+        return eprintln!("skipped: every other test shows it");
+    }
+    let home = Home::new();
+    chown(&home.path, Some(65534), Some(65534)).unwrap();
+    // The target folder may be closed to others.
+    let program = home.path.join("tests");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let data = home.path.join("data");
+    let mut holder = Holder::run(Command::new(program).uid(65534).gid(65534), &data, "server");
+    assert_eq!(ask(&options(&holder.ready()), "SELECT 7").await, 7);
+    holder.end();
+    nothing_left(&data).await;
+    // Root takes over what is there without making it root's or `postgres`'s.
+    let postgres = start(&data).await;
+    assert_eq!(ask(&postgres.connect_options(), "SELECT 7").await, 7);
+    postgres.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn programs_that_postgres_may_not_reach_are_named() {
+    if !geteuid().is_root() {
+        return eprintln!("skipped: not root");
+    }
+    let home = Home::new();
+    let closed = tempfile::tempdir().unwrap();
+    fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    for program in ["initdb", "postgres"] {
+        fs::copy("/bin/true", closed.path().join(program)).unwrap();
+    }
+    let search = SearchPath {
+        bin_dir: Some(closed.path().to_owned()),
+        path: None,
+    };
+    let error = LocalPostgres::start(&home.path, &search, Durability::Durable)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::NotRunnable { .. }), "{error}");
+    // And nothing is left that a start with better programs stumbles over.
+    start(&home.path).await.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn failures_say_what_to_do() {
+    let home = Home::new();
+    let empty = SearchPath {
+        bin_dir: Some(home.path.clone()),
+        path: None,
+    };
+    let error = LocalPostgres::start(&home.path, &empty, Durability::Durable)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::NotInBinDir { .. }), "{error}");
+
+    start(&home.path).await.stop().await.unwrap();
+    fs::write(home.path.join("postgres/PG_VERSION"), "9\n").unwrap();
+    let error = LocalPostgres::start(&home.path, &search(), Durability::Durable)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("postgres.log") && error.contains("PostgreSQL version 9"),
+        "{error}"
+    );
+    assert!(users_of(&home.path).is_empty());
+    eprintln!("{error}\n{}", Error::NotFound);
+}

@@ -1,0 +1,170 @@
+//! A holder to kill, a folder to hold, and what is seen from outside.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pet_inventory::local_postgres::{Durability, LocalPostgres, SearchPath};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Connection};
+
+pub(crate) const SOON: Duration = Duration::from_secs(15);
+
+pub(crate) struct Holder {
+    pub(crate) child: Child,
+}
+
+impl Holder {
+    pub(crate) fn spawn(home: &Path, role: &str) -> Self {
+        Self::run(
+            &mut Command::new(std::env::current_exe().unwrap()),
+            home,
+            role,
+        )
+    }
+
+    pub(crate) fn run(command: &mut Command, home: &Path, role: &str) -> Self {
+        command
+            .args(["--exact", "holder", "--ignored", "--nocapture"])
+            .env("HOLD", home)
+            .env("ROLE", role);
+        Self {
+            child: command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        }
+    }
+
+    /// Its socket directory, when it is ready.
+    pub(crate) fn ready(&mut self) -> PathBuf {
+        let lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
+        let line = lines
+            .map(Result::unwrap)
+            .find(|line| line.starts_with("ready "))
+            .expect("the holder is ready");
+        line["ready ".len()..].into()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn end(&mut self) {
+        drop(self.child.stdin.take());
+        // It may have something to say still.
+        for _ in BufReader::new(self.child.stdout.as_mut().unwrap()).lines() {}
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// A folder in `/tmp`, removed at the end.
+pub(crate) struct Home {
+    pub(crate) path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Self {
+            path: folder.path().to_owned(),
+            _folder: folder,
+        }
+    }
+}
+
+pub(crate) fn search() -> SearchPath {
+    SearchPath {
+        bin_dir: std::env::var_os("POSTGRES_BIN_DIR").map(PathBuf::from),
+        path: std::env::var_os("PATH"),
+    }
+}
+
+pub(crate) async fn start(home: &Path) -> LocalPostgres {
+    LocalPostgres::start(home, &search(), Durability::Durable)
+        .await
+        .unwrap()
+}
+
+pub(crate) fn options(socket: &Path) -> PgConnectOptions {
+    PgConnectOptions::new_without_pgpass()
+        .socket(socket)
+        .username("postgres")
+        .database("postgres")
+}
+
+pub(crate) async fn run(options: &PgConnectOptions, statement: &'static str) {
+    let mut connection = options.connect().await.unwrap();
+    sqlx::query(statement)
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+}
+
+pub(crate) async fn ask(options: &PgConnectOptions, question: &'static str) -> i32 {
+    let mut connection = options.connect().await.unwrap();
+    let answer = sqlx::query_scalar(question)
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+    answer
+}
+
+fn pid_file(home: &Path) -> Vec<String> {
+    let text = fs::read_to_string(home.join("postgres/postmaster.pid")).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+pub(crate) fn postmaster_of(home: &Path) -> i32 {
+    pid_file(home)[0].parse().unwrap()
+}
+
+pub(crate) fn socket_of(home: &Path) -> PathBuf {
+    pid_file(home)[4].clone().into()
+}
+
+pub(crate) fn names(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+/// The processes, but for this one, that have something open below a folder: postmaster, backends,
+/// watcher, `initdb`.
+pub(crate) fn users_of(home: &Path) -> Vec<u32> {
+    let processes = names(Path::new("/proc"))
+        .into_iter()
+        .filter_map(|name| name.parse().ok());
+    let uses = |pid: &u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let mut targets = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+        *pid != std::process::id() && targets.any(|target| target.starts_with(home))
+    };
+    processes.filter(uses).collect()
+}
+
+pub(crate) async fn nothing_left(home: &Path) {
+    let begun = Instant::now();
+    while !users_of(home).is_empty() {
+        assert!(
+            begun.elapsed() < SOON,
+            "{:?} still run in {}",
+            users_of(home),
+            home.display()
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
