@@ -1,5 +1,12 @@
 //! Each migration applies over the data of the one before, once, whoever else does the same.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test that cannot go on says why and fails"
+)]
+
 #[path = "api/support/postgres.rs"]
 #[allow(dead_code, reason = "written for the other test binary, too")]
 mod postgres;
@@ -188,7 +195,7 @@ async fn of_many_that_start_together_each_finds_every_migration_applied_once() {
             outcome.expect("migrated");
         }
         let mut connection = database.connect().await;
-        let files = MIGRATOR.iter().count() as i64;
+        let files = i64::try_from(MIGRATOR.iter().count()).expect("a few");
         let recorded = "select count(*) from _sqlx_migrations where success";
         assert_eq!(number(&mut connection, recorded).await, files);
         let locks = "select count(*) from pg_locks where locktype = 'advisory'

@@ -14,7 +14,7 @@ struct Commands {
 }
 
 impl Commands {
-    async fn on(database: TestDatabase) -> Self {
+    fn on(database: TestDatabase) -> Self {
         Self {
             home: Home::new(),
             database,
@@ -46,7 +46,7 @@ fn one_json_line(said: &Said) -> Value {
 }
 
 #[track_caller]
-fn names<'a>(object: &'a Value) -> Vec<&'a str> {
+fn names(object: &Value) -> Vec<&str> {
     let object = object
         .as_object()
         .unwrap_or_else(|| panic!("not an object: {object}"));
@@ -56,7 +56,7 @@ fn names<'a>(object: &'a Value) -> Vec<&'a str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_made_listed_and_revoked_beside_a_running_service() {
     // Nothing has been migrated: the first to come does it.
-    let commands = Commands::on(TestDatabase::empty().await).await;
+    let commands = Commands::on(TestDatabase::empty().await);
     let service = commands.serve().await;
     assert!(
         service.greeting.contains("keys create"),
@@ -129,7 +129,7 @@ async fn keys_are_made_listed_and_revoked_beside_a_running_service() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_has_the_scopes_the_expiry_and_the_caller_that_were_asked_for() {
-    let commands = Commands::on(TestDatabase::migrated().await).await;
+    let commands = Commands::on(TestDatabase::migrated().await);
     let service = commands.serve().await;
     let create = ["keys", "create", "--json", "--caller", "reader"];
     let refused = commands.run(&create).await.is(1);
@@ -201,7 +201,7 @@ async fn a_key_has_the_scopes_the_expiry_and_the_caller_that_were_asked_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_are_listed_and_put_on_plans() {
-    let commands = Commands::on(TestDatabase::migrated().await).await;
+    let commands = Commands::on(TestDatabase::migrated().await);
     commands
         .json(&[
             "keys", "create", "--caller", "acme", "--plan", "free", "--json",
@@ -233,7 +233,7 @@ async fn callers_are_listed_and_put_on_plans() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn migrate_check_says_what_is_missing_and_changes_nothing() {
-    let commands = Commands::on(TestDatabase::empty().await).await;
+    let commands = Commands::on(TestDatabase::empty().await);
     for _ in 0..2 {
         let check = commands.run(&["migrate", "--check"]).await.is(1);
         assert!(
@@ -417,7 +417,7 @@ async fn a_secret_of_the_configuration_is_never_printed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_taken_port_stops_the_start_and_names_its_key() {
-    let commands = Commands::on(TestDatabase::migrated().await).await;
+    let commands = Commands::on(TestDatabase::migrated().await);
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     for (name, key) in [

@@ -140,10 +140,11 @@ impl Fragile {
                 }
                 assert!(begun.elapsed() < FAST, "{:?}: {answer}", begun.elapsed());
             }
-            if well {
-                self.bare("/readyz").await.is(200);
+            let ready = self.bare("/readyz").await;
+            if well && ready.status == 200 {
                 return begun.elapsed();
             }
+            assert!([200, 503].contains(&ready.status.as_u16()), "{ready}");
             assert!(begun.elapsed() < SOON, "not back after {SOON:?}");
         }
     }

@@ -1,7 +1,10 @@
 //! What must hold for any pet and for any nonsense: a valid pet comes back as it was sent, and whatever
 //! is sent, the service neither breaks nor blames itself.
 
-use std::future::Future;
+use std::{
+    future::Future,
+    sync::atomic::{AtomicU16, Ordering},
+};
 
 use proptest::{
     collection::vec,
@@ -430,7 +433,10 @@ async fn no_query_breaks_the_finds_or_the_form_update() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_header_value_breaks_the_service() {
-    let app = TestApp::start().await;
+    // Each case from an address of its own: wrong credentials shut theirs out.
+    let proxies = [("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")];
+    let app = TestApp::with(&proxies).await;
+    let next = AtomicU16::new(0);
     app.post("/pet", &json!({"id": 1, "name": "a"}))
         .answer()
         .await
@@ -459,6 +465,7 @@ async fn no_header_value_breaks_the_service() {
     ];
     check(300, &vec((name, value), 1..4), |headers| {
         let app = &app;
+        let [high, low] = next.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         async move {
             for (method, path) in [
                 (Method::GET, "/pet/1"),
@@ -470,6 +477,8 @@ async fn no_header_value_breaks_the_service() {
                     let value = HeaderValue::from_bytes(value).expect("a value");
                     request = request.header(HeaderName::from_static(name), value);
                 }
+                let address = format!("198.18.{high}.{low}");
+                let request = request.header("x-forwarded-for", address);
                 blames_the_client(&request.answer().await)?;
             }
             Ok(())

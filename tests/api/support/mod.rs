@@ -160,8 +160,9 @@ impl TestApp {
     }
 
     /// How many pets are stored.
-    pub async fn count(&self) -> i64 {
-        self.database.number("select count(*) from pets").await
+    pub async fn count(&self) -> usize {
+        let count = self.database.number("select count(*) from pets").await;
+        usize::try_from(count).expect("a number of rows")
     }
 }
 
