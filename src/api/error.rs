@@ -254,6 +254,9 @@ impl IntoResponse for Error {
             }
             _ => {}
         }
+        if matches!(self, Self::IdempotencyKeyInUse | Self::IdempotencyKeyReused) {
+            response.extensions_mut().insert(AboutItsKey);
+        }
         if status.is_server_error() && !matches!(self, Self::Stopping | Self::Overloaded) {
             response.extensions_mut().insert(Cause(Arc::new(self)));
         }
@@ -274,6 +277,10 @@ fn challenge(error: &Error) -> HeaderValue {
     };
     HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("Bearer"))
 }
+
+/// On a refusal for the sake of the request's Idempotency-Key: it is no answer to the request itself.
+#[derive(Debug, Clone, Copy)]
+pub struct AboutItsKey;
 
 /// The inner failure behind a 5xx, riding the response up to where it is logged, once.
 #[derive(Debug, Clone)]

@@ -10,10 +10,15 @@ use axum::{
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
-use super::{error::Error, problem::Violation, state::BodyLimits};
+use super::{
+    error::Error,
+    fields::{FieldType, Violations},
+    problem::Violation,
+    state::BodyLimits,
+};
 use crate::domain::Invalid;
 
 /// The path's one parameter.
@@ -76,26 +81,22 @@ impl Parameters {
         self.all(name).flat_map(|value| value.split(',')).collect()
     }
 
-    /// A parameter that may be absent, read and checked.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when it is there more than once, or `read` refuses it.
+    /// A parameter that may be absent, read and checked. There more than once, it is wrong.
     pub fn optional<T>(
         &self,
+        violations: &mut Violations,
         name: &str,
         read: impl FnOnce(&str) -> Result<T, Invalid>,
-    ) -> Result<Option<T>, Error> {
+    ) -> Option<T> {
         let mut values = self.all(name);
-        let Some(value) = values.next() else {
-            return Ok(None);
+        let value = values.next()?;
+        let once = match values.next() {
+            None => Ok(value),
+            Some(_) => Err(Invalid::because("must be given once")),
         };
-        if values.next().is_some() {
-            let once = Invalid::because("must be given once");
-            return Err(Error::invalid(name, &once));
-        }
-        read(value)
-            .map(Some)
-            .map_err(|reason| Error::invalid(name, &reason))
+        once.and_then(read)
+            .map_err(|reason| violations.add(name, reason))
+            .ok()
     }
 }
 
@@ -119,13 +120,20 @@ impl<S, T> FromRequest<S> for Json<T>
 where
     S: Send + Sync,
     BodyLimits: FromRef<S>,
-    T: DeserializeOwned,
+    T: FieldType,
 {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
         require_media_type(request.headers(), "application/json", &["application/json"])?;
-        parse_json(&read_body(request.into_body(), BodyLimits::from_ref(state)).await?).map(Self)
+        let body = read_body(request.into_body(), BodyLimits::from_ref(state)).await?;
+        // serde takes an array for an object whose fields come in order.
+        if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
+            parse_json::<IgnoredAny>(&body)?;
+            let reason = format!("must be {}", T::KIND.name());
+            return Err(Error::Invalid(vec![Violation::new("body", reason)]));
+        }
+        parse_json(&body).map(Self)
     }
 }
 
@@ -183,9 +191,16 @@ fn require_media_type(
     let sent = headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.parse::<mime::Mime>().ok());
+        .and_then(|value| value.split(';').next())
+        .map(str::trim);
     match sent {
-        Some(sent) if essences.contains(&sent.essence_str()) => Ok(()),
+        Some(sent)
+            if essences
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(sent)) =>
+        {
+            Ok(())
+        }
         _ => Err(Error::UnsupportedMediaType(accepted)),
     }
 }
@@ -238,6 +253,13 @@ impl fmt::Display for Parameters {
 }
 
 impl Parameters {
+    /// Both these and those.
+    #[must_use]
+    pub fn and(mut self, more: Self) -> Self {
+        self.0.extend(more.0);
+        self
+    }
+
     /// The same parameters with one of them set anew.
     #[must_use]
     pub fn with(mut self, name: &str, value: String) -> Self {

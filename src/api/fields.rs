@@ -11,22 +11,67 @@ use serde_json::Value;
 use super::{error::Error, problem::Violation};
 use crate::domain::Invalid;
 
+/// The kinds of JSON values that bodies are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A number without a fraction, of 64 bits.
+    Integer,
+    /// A text.
+    String,
+    /// An array.
+    Array,
+    /// An object.
+    Object,
+}
+
+impl Kind {
+    /// What a client should have sent, after "must be ".
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Integer => "a 64-bit integer",
+            Self::String => "a string",
+            Self::Array => "an array",
+            Self::Object => "an object",
+        }
+    }
+
+    fn is_of(self, value: &Value) -> bool {
+        match self {
+            Self::Integer => value.is_i64(),
+            Self::String => value.is_string(),
+            Self::Array => value.is_array(),
+            Self::Object => value.is_object(),
+        }
+    }
+
+    /// Whether JSON that begins so may be of this kind.
+    #[must_use]
+    pub const fn may_begin_with(self, byte: Option<&u8>) -> bool {
+        match self {
+            Self::Integer | Self::String => true,
+            Self::Array => matches!(byte, Some(b'[')),
+            Self::Object => matches!(byte, Some(b'{')),
+        }
+    }
+}
+
 /// A type that can stand in a JSON body.
 pub trait FieldType: DeserializeOwned {
-    /// What a client should have sent, after "must be ".
-    const EXPECTED: &'static str;
+    /// Of what kind its values are.
+    const KIND: Kind;
 }
 
 impl FieldType for i64 {
-    const EXPECTED: &'static str = "a 64-bit integer";
+    const KIND: Kind = Kind::Integer;
 }
 
 impl FieldType for String {
-    const EXPECTED: &'static str = "a string";
+    const KIND: Kind = Kind::String;
 }
 
 impl<T: FieldType> FieldType for Vec<Field<T>> {
-    const EXPECTED: &'static str = "an array";
+    const KIND: Kind = Kind::Array;
 }
 
 /// A field of a JSON object, or an element of an array.
@@ -57,7 +102,10 @@ impl<'de, T: FieldType> Deserialize<'de> for Field<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(match Value::deserialize(deserializer)? {
             Value::Null => Self::Absent,
-            value => T::deserialize(value).map_or(Self::WrongType, Self::Value),
+            value if T::KIND.is_of(&value) => {
+                T::deserialize(value).map_or(Self::WrongType, Self::Value)
+            }
+            _ => Self::WrongType,
         })
     }
 }
@@ -85,7 +133,7 @@ impl Violations {
                 .map_err(|reason| self.add(name.to_string(), reason))
                 .ok(),
             Field::WrongType => {
-                self.add(name.to_string(), format!("must be {}", T::EXPECTED));
+                self.add(name.to_string(), format!("must be {}", T::KIND.name()));
                 None
             }
         }

@@ -1,9 +1,10 @@
 //! `Idempotency-Key`: a POST sent again is answered as the first time and does nothing.
 //!
-//! The layer of that name reads the key and takes the request's fingerprint; [`Idempotency::run`], called
-//! by the handler, does the work. Invariant: an answer is kept in the transaction that made the change, so
-//! whatever crashes when, both are there or neither is. 5xx and 429 are not kept: trying again is what
-//! the client should do.
+//! The layer of that name reads the key, takes the request's fingerprint and answers what was answered
+//! before; [`Idempotency::run`], called by the handler, does what is new. Invariant: the answer to a change
+//! is kept in the transaction that makes it, so whatever crashes when, both are there or neither is. The
+//! layer keeps refusals, which changed nothing. 5xx and 429 are not kept: trying again is what the client
+//! should do.
 
 use std::sync::Arc;
 
@@ -11,13 +12,13 @@ use axum::{
     body::Body,
     extract::FromRequestParts,
     http::{HeaderName, HeaderValue, StatusCode, request::Parts},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 
 use super::{error::Error, problem::Problem};
-use crate::db::{self, Connection, Database};
+use crate::db::{self, Connection, Database, idempotency::Kept};
 
 /// On an answer that was kept from an earlier request.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -45,8 +46,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
 }
 
 impl Idempotency {
-    /// Does `work` in a transaction and commits it, unless the request was answered before: then that
-    /// answer is given again.
+    /// Does `work` in a transaction and commits it, with its answer, unless the request was answered
+    /// before: then that answer is given again.
     ///
     /// # Errors
     /// What `work` fails with, after everything it did is undone; [`Error::IdempotencyKeyInUse`];
@@ -56,52 +57,71 @@ impl Idempotency {
         W: AsyncFnOnce(&mut Connection) -> Result<Response, Error>,
     {
         let mut transaction = database.begin().await?;
-        let Some(key) = self.0 else {
-            let response = work(&mut transaction).await?;
-            Database::commit(transaction).await?;
-            return Ok(response);
+        let answered = match &self.0 {
+            None => work(&mut transaction).await,
+            Some(key) => key.run(&mut transaction, work).await,
         };
-        if !db::idempotency::claim(&mut transaction, &key.caller, &key.text).await? {
-            return Err(Error::IdempotencyKeyInUse);
-        }
-        if let Some(kept) = db::idempotency::find(&mut *transaction, &key.caller, &key.text).await?
-        {
-            if kept.fingerprint != key.fingerprint {
-                return Err(Error::IdempotencyKeyReused);
-            }
-            return Answer::from_json(kept.answer)?.replay();
-        }
-
-        // A refusal is an answer too: it is kept, and what was done until then is undone.
-        let mut attempt = Database::begin_nested(&mut transaction).await?;
-        let response = match work(&mut attempt).await {
+        match answered {
             Ok(response) => {
-                Database::commit_nested(attempt).await?;
-                response
+                Database::commit(transaction).await?;
+                Ok(response)
             }
             Err(error) => {
-                Database::rollback_nested(attempt).await?;
-                error.into_response()
+                // Not left to the drop, which is done with at some later time: the next request with
+                // this key, or for this pet, may come at once.
+                Database::rollback(transaction).await?;
+                Err(error)
             }
-        };
-        if response.status().is_server_error() || response.status() == StatusCode::TOO_MANY_REQUESTS
-        {
-            return Ok(response);
         }
-        let (answer, response) = Answer::of(response).await?;
-        let kept = db::idempotency::Kept {
-            fingerprint: key.fingerprint.clone(),
-            answer: serde_json::to_value(&answer).map_err(|error| Error::Internal(error.into()))?,
-        };
-        db::idempotency::keep(&mut *transaction, &key.caller, &key.text, &kept).await?;
-        Database::commit(transaction).await?;
+    }
+}
+
+impl Key {
+    async fn run<W>(&self, transaction: &mut Connection, work: W) -> Result<Response, Error>
+    where
+        W: AsyncFnOnce(&mut Connection) -> Result<Response, Error>,
+    {
+        if !db::idempotency::claim(transaction, &self.caller, &self.text).await? {
+            return Err(Error::IdempotencyKeyInUse);
+        }
+        // Only the holder of the claim sees for sure whether there was an answer before.
+        if let Some(kept) =
+            db::idempotency::find(&mut *transaction, &self.caller, &self.text).await?
+        {
+            return self.replay(kept);
+        }
+        let (answer, response) = Answer::of(work(transaction).await?).await?;
+        self.keep(&mut *transaction, &answer).await?;
         Ok(response)
+    }
+
+    /// The answer that was kept, if the request is the one it was for.
+    pub(super) fn replay(&self, kept: Kept) -> Result<Response, Error> {
+        if kept.fingerprint != self.fingerprint {
+            return Err(Error::IdempotencyKeyReused);
+        }
+        let answer: Answer =
+            serde_json::from_value(kept.answer).map_err(|error| Error::Internal(error.into()))?;
+        answer.replay()
+    }
+
+    /// Keeps an answer, unless there is one.
+    pub(super) async fn keep(
+        &self,
+        executor: impl db::Executor<'_>,
+        answer: &Answer,
+    ) -> Result<(), Error> {
+        let kept = Kept {
+            fingerprint: self.fingerprint.clone(),
+            answer: serde_json::to_value(answer).map_err(|error| Error::Internal(error.into()))?,
+        };
+        Ok(db::idempotency::keep(executor, &self.caller, &self.text, &kept).await?)
     }
 }
 
 /// An answer as it is kept.
 #[derive(Debug, Serialize, Deserialize)]
-struct Answer {
+pub(super) struct Answer {
     status: u16,
     headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +130,8 @@ struct Answer {
 }
 
 impl Answer {
-    async fn of(response: Response) -> Result<(Self, Response), Error> {
+    /// What of a response is kept, and the response.
+    pub(super) async fn of(response: Response) -> Result<(Self, Response), Error> {
         let (parts, body) = response.into_parts();
         let body = body
             .collect()
@@ -128,10 +149,6 @@ impl Answer {
             body: String::from_utf8_lossy(&body).into_owned(),
         };
         Ok((answer, Response::from_parts(parts, Body::from(body))))
-    }
-
-    fn from_json(json: serde_json::Value) -> Result<Self, Error> {
-        serde_json::from_value(json).map_err(|error| Error::Internal(error.into()))
     }
 
     fn replay(self) -> Result<Response, Error> {

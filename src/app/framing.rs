@@ -12,8 +12,10 @@ pub enum Verdict {
     Ambiguous(usize),
 }
 
-/// Bytes of a line that are kept: no line that matters is longer.
-const KEPT: usize = 128;
+/// Bytes of a line that are kept: hyper has refused a head long before one of its lines is longer.
+const KEPT: usize = 2 << 20;
+/// Room that is kept for the next line.
+const ROOM: usize = 256;
 
 /// Where in a request the connection is.
 #[derive(Debug, Default)]
@@ -119,6 +121,7 @@ impl Framing {
         };
         // The buffer is used again for the next line.
         line.clear();
+        line.shrink_to(ROOM);
         self.line = line;
         true
     }

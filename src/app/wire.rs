@@ -3,30 +3,51 @@
 //!
 //! RFC 9112 §6.3 lets a server reject `Content-Length` beside `Transfer-Encoding`, the means of request
 //! smuggling; hyper drops the former before anybody sees it. And what hyper cannot parse it answers with
-//! an empty body, where our clients are promised a problem (RFC 9457). Both are mended here, on the
-//! bytes: nothing above can.
+//! an empty body, where our clients are promised a problem (RFC 9457). And a connection that is closed while
+//! the client still sends is reset, which can take our answer away before it is read (RFC 9112 §9.6). All
+//! three are mended here, on the bytes: nothing above can.
 
 use std::{
     io,
+    mem::MaybeUninit,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use axum::http::StatusCode;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Sleep,
+};
 
 use super::framing::{Framing, Verdict};
 use crate::api::{middleware::observe::random_id, problem::Problem};
+
+/// How long the client may take to read our last word.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// A connection that hyper serves HTTP/1 on.
 pub struct Guarded<S> {
     stream: S,
     framing: Framing,
-    /// Whether the client's bytes are no longer passed on.
-    refused: bool,
+    reading: Reading,
+    /// Until when we read on after our last word.
+    lingering: Option<Pin<Box<Sleep>>>,
     /// What is written in place of hyper's refusal, and how much of it is.
     refusal: Vec<u8>,
     written: usize,
+}
+
+/// What becomes of the client's bytes.
+#[derive(Debug, Clone, Copy)]
+enum Reading {
+    /// hyper gets them.
+    Passing,
+    /// hyper gets the end of a head that it will refuse: it does not look at one that has no end.
+    Refusing,
+    /// Nobody gets them.
+    Refused,
 }
 
 impl<S> Guarded<S> {
@@ -35,7 +56,8 @@ impl<S> Guarded<S> {
         Self {
             stream,
             framing: Framing::default(),
-            refused: false,
+            reading: Reading::Passing,
+            lingering: None,
             refusal: Vec::new(),
             written: 0,
         }
@@ -48,14 +70,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.refused {
-            return Poll::Ready(Ok(()));
+        match self.reading {
+            Reading::Passing => {}
+            Reading::Refusing => {
+                let end = b"\r\n\r\n";
+                buffer.put_slice(&end[..end.len().min(buffer.remaining())]);
+                self.reading = Reading::Refused;
+                return Poll::Ready(Ok(()));
+            }
+            Reading::Refused => return Poll::Ready(Ok(())),
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if let Verdict::Ambiguous(at) = self.framing.feed(&buffer.filled()[before..]) {
             // No parser takes a NUL there: hyper refuses the message as it refuses any broken one.
-            self.refused = true;
+            self.reading = Reading::Refusing;
             buffer.filled_mut()[before + at] = 0;
             buffer.set_filled(before + at + 1);
         }
@@ -77,7 +106,30 @@ impl<S: AsyncWrite + Unpin> Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncRead + Unpin> Guarded<S> {
+    /// Reads and forgets what the client still sends, until it is done or has had its time.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let deadline = self
+            .lingering
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        if deadline.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let mut scratch = [MaybeUninit::uninit(); 16 << 10];
+        // So many reads a turn, so that one client cannot keep a worker to itself.
+        for _ in 0..16 {
+            let mut buffer = ReadBuf::uninit(&mut scratch);
+            match ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {}
+                Ok(()) | Err(_) => return Poll::Ready(Ok(())),
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -116,7 +168,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_refusal(context))?;
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        if self.lingering.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+        }
+        self.poll_linger(context)
     }
 }
 

@@ -52,7 +52,7 @@ pub async fn find(
     }))
 }
 
-/// Keeps an answer, over one older than a day.
+/// Keeps an answer, unless there is one that is less than a day old.
 pub async fn keep(
     executor: impl PgExecutor<'_>,
     caller: &str,
@@ -63,7 +63,8 @@ pub async fn keep(
         sqlx::query(
             "insert into idempotency_keys (caller, key, fingerprint, answer) values ($1, $2, $3, $4)
              on conflict (caller, key) do update
-             set fingerprint = excluded.fingerprint, answer = excluded.answer, created_at = now()",
+             set fingerprint = excluded.fingerprint, answer = excluded.answer, created_at = now()
+             where idempotency_keys.created_at <= now() - interval '24 hours'",
         )
         .bind(caller)
         .bind(key)

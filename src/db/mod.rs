@@ -17,7 +17,7 @@ use std::{future::Future, str::FromStr, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    Executor, PgConnection, PgPool, Postgres,
+    Executor as _, PgConnection, PgPool, Postgres,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -36,8 +36,8 @@ pub struct Database {
 /// A transaction; rolled back when dropped.
 pub type Transaction = sqlx::Transaction<'static, Postgres>;
 
-/// A part of a transaction; undone when dropped.
-pub type NestedTransaction<'a> = sqlx::Transaction<'a, Postgres>;
+/// What a single statement runs on: a pool, or a connection in or out of a transaction.
+pub use sqlx::PgExecutor as Executor;
 
 /// A connection, in or out of a transaction.
 pub type Connection = PgConnection;
@@ -118,28 +118,12 @@ impl Database {
         bounded(transaction.commit()).await
     }
 
-    /// Begins a part of a transaction that can be undone alone (a savepoint).
+    /// Undoes all of it, now.
     ///
     /// # Errors
-    /// [`Error`] when PostgreSQL does not take it.
-    pub async fn begin_nested(outer: &mut Connection) -> Result<NestedTransaction<'_>, Error> {
-        bounded(sqlx::Connection::begin(outer)).await
-    }
-
-    /// Makes the part a part of the whole.
-    ///
-    /// # Errors
-    /// [`Error`] when PostgreSQL does not take it.
-    pub async fn commit_nested(part: NestedTransaction<'_>) -> Result<(), Error> {
-        bounded(part.commit()).await
-    }
-
-    /// Undoes the part.
-    ///
-    /// # Errors
-    /// [`Error`] when PostgreSQL does not take it.
-    pub async fn rollback_nested(part: NestedTransaction<'_>) -> Result<(), Error> {
-        bounded(part.rollback()).await
+    /// [`Error`] when PostgreSQL cannot be told; it undoes it by itself then.
+    pub async fn rollback(transaction: Transaction) -> Result<(), Error> {
+        bounded(transaction.rollback()).await
     }
 
     /// Asks PostgreSQL for a sign of life.

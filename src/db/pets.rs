@@ -177,8 +177,6 @@ pub async fn find_by_status(
     limit: usize,
 ) -> Result<Vec<Pet>, Error> {
     let names: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
-    // Each status is a range of the index (status, id), read in order and no further than `limit`:
-    // that no plan for `status = any ($1)` does, whatever the statistics say.
     let rows = sqlx::query_as::<_, PetRow>(FIND_BY_STATUS)
         .bind(names)
         .bind(after.map_or(0, PetId::get))
@@ -187,19 +185,25 @@ pub async fn find_by_status(
     pets(bounded(rows).await?)
 }
 
+/// Each status has an index of its own, read in order and no further than the limit. A single `status = any
+/// ($1)` would be planned for an average status, and scan all pets for a rare one.
+///
 /// Public for the test that reads its plan.
 #[doc(hidden)]
-pub const FIND_BY_STATUS: &str =
-    "select pet.id, pet.version, pet.status, pet.name, pet.category, pet.photo_urls, pet.tags
-     from unnest($1::text[]) as wanted (status)
-     cross join lateral (
-         select * from pets
-         where pets.status = wanted.status and pets.id > $2
-         order by pets.id
-         limit $3
-     ) pet
-     order by pet.id
-     limit $3";
+pub const FIND_BY_STATUS: &str = "
+    select id, version, status, name, category, photo_urls, tags
+    from (
+        (select * from pets where status = 'available' and 'available' = any ($1) and id > $2
+         order by id limit $3)
+        union all
+        (select * from pets where status = 'pending' and 'pending' = any ($1) and id > $2
+         order by id limit $3)
+        union all
+        (select * from pets where status = 'sold' and 'sold' = any ($1) and id > $2
+         order by id limit $3)
+    ) pet
+    order by id
+    limit $3";
 
 /// Which pets a set of tag names finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

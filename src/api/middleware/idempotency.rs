@@ -1,11 +1,12 @@
-//! Reads `Idempotency-Key`, for [`Idempotency`] to keep.
+//! Reads `Idempotency-Key`, answers what was answered before, and keeps refusals; see
+//! [`crate::api::idempotency`].
 
 use std::sync::Arc;
 
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderName, HeaderValue, Method},
+    http::{HeaderName, HeaderValue, Method, StatusCode},
     middleware::Next,
     response::Response,
 };
@@ -13,12 +14,13 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     api::{
-        error::Error,
+        error::{AboutItsKey, Error},
         extract::read_body,
-        idempotency::{Idempotency, Key},
+        idempotency::{Answer, Idempotency, Key},
         problem::Violation,
         state::BodyLimits,
     },
+    db::{self, Database},
     domain::caller::Caller,
 };
 
@@ -26,9 +28,10 @@ use crate::{
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const MAX_KEY: usize = 255;
 
-/// Reads the key of a POST. Only with one is the body buffered here.
+/// Handles the key of a POST. Only with one is the body buffered here.
 pub async fn idempotency(
     State(limits): State<BodyLimits>,
+    State(database): State<Database>,
     request: Request,
     next: Next,
 ) -> Result<Response, Error> {
@@ -56,12 +59,26 @@ pub async fn idempotency(
         .chain_update(&body)
         .finalize()
         .to_vec();
-    parts.extensions.insert(Idempotency(Some(Arc::new(Key {
+    let key = Arc::new(Key {
         caller,
         text: key,
         fingerprint,
-    }))));
-    Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+    });
+    if let Some(kept) = db::idempotency::find(database.pool(), &key.caller, &key.text).await? {
+        return key.replay(kept);
+    }
+    parts.extensions.insert(Idempotency(Some(Arc::clone(&key))));
+    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+
+    let refused = response.status().is_client_error()
+        && response.status() != StatusCode::TOO_MANY_REQUESTS
+        && response.extensions().get::<AboutItsKey>().is_none();
+    if !refused {
+        return Ok(response);
+    }
+    let (answer, response) = Answer::of(response).await?;
+    key.keep(database.pool(), &answer).await?;
+    Ok(response)
 }
 
 /// The key, bare or as a quoted string (RFC 8941 §3.3.3).

@@ -1,12 +1,13 @@
 //! Pets on the wire.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{
     api::{
         error::Error,
-        fields::{Field, FieldType, Violations},
+        fields::{Field, FieldType, Kind, Violations},
     },
     domain::{
         id::PetId,
@@ -193,14 +194,21 @@ pub struct LabelBody {
 }
 
 impl FieldType for LabelBody {
-    const EXPECTED: &'static str = "an object";
+    const KIND: Kind = Kind::Object;
+}
+
+impl FieldType for NewPetBody {
+    const KIND: Kind = Kind::Object;
 }
 
 impl NewPetBody {
     /// A body that was put together here, not read from a request.
-    pub fn from_json(json: serde_json::Value) -> Result<Self, Error> {
-        serde_json::from_value(json)
-            .map_err(|_| Error::one_violation("body", "must be a JSON object"))
+    pub fn from_json(json: Value) -> Result<Self, Error> {
+        let mut violations = Violations::default();
+        // A value deserializes into a field whatever it is.
+        let body = Field::deserialize(json).unwrap_or_default();
+        let body = violations.required("body", body, Ok);
+        violations.finish(body)
     }
 
     /// The body of `POST /pet`.

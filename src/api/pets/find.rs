@@ -19,6 +19,7 @@ use crate::{
     api::{
         error::Error,
         extract::{Parameters, Query},
+        fields::Violations,
         state::Links,
     },
     db::{self, Database, pets::TagMatch},
@@ -58,20 +59,22 @@ pub(super) async fn by_status(
     State(links): State<Links>,
     Query(query): Query,
 ) -> Result<Response, Error> {
-    let mut statuses = Vec::new();
-    for name in names(&query, "status")? {
-        let status = name
-            .parse::<Status>()
-            .map_err(|reason| Error::invalid("status", &reason))?;
-        if !statuses.contains(&status) {
-            statuses.push(status);
+    let mut violations = Violations::default();
+    let mut statuses: Vec<Status> = Vec::new();
+    for name in names(&mut violations, &query, "status") {
+        match name.parse() {
+            Ok(status) if statuses.contains(&status) => {}
+            Ok(status) => statuses.push(status),
+            Err(reason) => violations.add("status", reason),
         }
     }
+    let window = Window::read(violations, &query)?;
     answer(
         database,
         &links,
         "findByStatus",
         query,
+        window,
         Filter::Status(statuses),
     )
     .await
@@ -100,23 +103,22 @@ pub(super) async fn by_tags(
     State(links): State<Links>,
     Query(query): Query,
 ) -> Result<Response, Error> {
-    let names: Vec<String> = names(&query, "tags")?
+    let mut violations = Violations::default();
+    let names: Vec<String> = names(&mut violations, &query, "tags")
         .into_iter()
         .map(str::to_owned)
         .collect();
     if names.iter().any(|name| name.contains('\0')) {
-        return Err(Error::one_violation(
-            "tags",
-            "must not contain the character NUL",
-        ));
+        violations.add("tags", "must not contain the character NUL");
     }
-    let tag_match = query.optional("match", |value| match value {
+    let tag_match = query.optional(&mut violations, "match", |value| match value {
         "any" => Ok(TagMatch::Any),
         "all" => Ok(TagMatch::All),
         _ => Err(Invalid::because("must be any or all")),
-    })?;
+    });
+    let window = Window::read(violations, &query)?;
     let filter = Filter::Tags(names, tag_match.unwrap_or_default());
-    answer(database, &links, "findByTags", query, filter).await
+    answer(database, &links, "findByTags", query, window, filter).await
 }
 
 /// How `findByTags` matches.
@@ -131,15 +133,42 @@ enum TagMatchParameter {
 }
 
 /// The names that a list parameter holds: at least one, none of them empty.
-fn names<'a>(query: &'a Parameters, parameter: &'static str) -> Result<Vec<&'a str>, Error> {
+fn names<'a>(
+    violations: &mut Violations,
+    query: &'a Parameters,
+    parameter: &'static str,
+) -> Vec<&'a str> {
     let names = query.list(parameter);
     let reason = match names.len() {
         0 => "is required",
         _ if names.iter().any(|name| name.is_empty()) => "must not hold an empty name",
-        1..=MAX_NAMES => return Ok(names),
+        1..=MAX_NAMES => return names,
         _ => "must be at most 100 names",
     };
-    Err(Error::one_violation(parameter, reason))
+    violations.add(parameter, reason);
+    Vec::new()
+}
+
+/// Which of the matches are asked for.
+struct Window {
+    /// At most so many; `None`: all of them.
+    limit: Option<usize>,
+    /// Those behind this one.
+    after: Option<PetId>,
+}
+
+impl Window {
+    /// Reads `limit` and `cursor`, and with them ends the reading of a query.
+    fn read(mut violations: Violations, query: &Parameters) -> Result<Self, Error> {
+        let limit = query.optional(&mut violations, "limit", |text| {
+            text.parse()
+                .ok()
+                .filter(|limit| (1..=MAX_LIMIT).contains(limit))
+                .ok_or(Invalid::because("must be an integer from 1 to 1000"))
+        });
+        let after = query.optional(&mut violations, "cursor", read_cursor);
+        violations.finish(Some(Self { limit, after }))
+    }
 }
 
 /// What is asked for.
@@ -170,15 +199,9 @@ async fn answer(
     links: &Links,
     operation: &str,
     query: Parameters,
+    Window { limit, after }: Window,
     filter: Filter,
 ) -> Result<Response, Error> {
-    let limit = query.optional("limit", |text| {
-        text.parse()
-            .ok()
-            .filter(|limit| (1..=MAX_LIMIT).contains(limit))
-            .ok_or(Invalid::because("must be an integer from 1 to 1000"))
-    })?;
-    let after = query.optional("cursor", read_cursor)?;
     let Some(limit) = limit else {
         return whole(database, filter, after).await;
     };

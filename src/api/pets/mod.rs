@@ -15,7 +15,8 @@ use self::body::{ApiResponse, NewPetBody, PetBody, ReplacementBody};
 use super::{
     conditional::{IfMatch, IfNoneMatch, etag},
     error::Error,
-    extract::{Form, Json, MergePatch, Parameters, Path, Query},
+    extract::{Form, Json, MergePatch, Path, Query},
+    fields::Violations,
     idempotency::Idempotency,
     state::{AppState, Links},
 };
@@ -211,16 +212,21 @@ async fn update_with_form(
     Query(query): Query,
     Form(form): Form,
 ) -> Result<Response, Error> {
-    let given = |parameters: &Parameters| {
-        let name = parameters.optional("name", |name| PetName::new(name.to_owned()))?;
-        let status = parameters.optional("status", str::parse::<Status>)?;
-        Ok::<_, Error>((name, status))
-    };
-    let ((query_name, query_status), (form_name, form_status)) = (given(&query)?, given(&form)?);
-    let (name, status) = (form_name.or(query_name), form_status.or(query_status));
-    if name.is_none() && status.is_none() {
-        return Err(Error::one_violation("name", "or status is required"));
+    let mut violations = Violations::default();
+    let given = form.and(query);
+    let name = given.optional(&mut violations, "name", |name| {
+        PetName::new(name.to_owned())
+    });
+    let status = given.optional(&mut violations, "status", str::parse::<Status>);
+    if given
+        .all("name")
+        .chain(given.all("status"))
+        .next()
+        .is_none()
+    {
+        violations.add("name", "or status is required");
     }
+    violations.finish(Some(()))?;
     let work = async |transaction: &mut Connection| {
         change(transaction, id, &if_match, |mut pet| {
             if let Some(name) = name {
