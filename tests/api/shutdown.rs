@@ -228,3 +228,23 @@ async fn a_second_signal_ends_it_at_once() {
         begun.elapsed()
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_wait_for_nothing_do_not_delay_the_end() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let mut command = home.command(["serve"]);
+    command.env("DATABASE_URL", database.url());
+    let mut service = Service::start(&home, command).await;
+    let mut idle = Vec::new();
+    for _ in 0..5 {
+        let mut raw = Raw::connect(service.address).await;
+        raw.send("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        raw.answer().await.is(200);
+        idle.push(raw);
+    }
+    let begun = Instant::now();
+    service.signal(Signal::SIGTERM);
+    assert_eq!(service.ended().await, Some(0), "{}", service.log());
+    let elapsed = begun.elapsed();
+    assert!(elapsed < Duration::from_millis(1_500), "{elapsed:?}");
+}
