@@ -1,10 +1,25 @@
 //! The service's tests over real HTTP and a real PostgreSQL: one binary, one cluster, a database a test.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::too_many_lines,
+    reason = "a test that cannot go on says why and fails; its clock is the machine's; a table is long"
+)]
+
+mod auth;
+mod cli;
 mod conditional;
 mod errors;
 mod finds;
 mod idempotency;
 mod limits;
+mod openapi;
+mod outage;
 mod pets;
+mod properties;
+mod shutdown;
 mod support;
 mod wire;

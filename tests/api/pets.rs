@@ -122,7 +122,7 @@ async fn ids_that_the_server_gives_never_meet_those_that_clients_chose() {
         let id = app.pet("given").await;
         assert!(taken.insert(id), "{id} was given although it is in use");
     }
-    assert_eq!(app.count().await, taken.len() as i64);
+    assert_eq!(app.count().await, taken.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -87,7 +87,7 @@ async fn what_is_not_http_is_a_problem_too() {
         (
             "too many fields",
             431,
-            head(&"X-A: a\r\n".repeat(100).trim_end().to_owned()),
+            head("X-A: a\r\n".repeat(100).trim_end()),
         ),
     ] {
         let mut raw = Raw::connect(app.address).await;

@@ -2,9 +2,10 @@
 
 pub mod answer;
 pub mod postgres;
+pub mod process;
 pub mod raw;
 
-use std::{ffi::OsString, net::SocketAddr};
+use std::{ffi::OsString, net::SocketAddr, sync::Once};
 
 use chrono::{DateTime, Utc};
 use pet_inventory::{
@@ -20,13 +21,14 @@ use pet_inventory::{
     shutdown::Shutdown,
     telemetry,
 };
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Client, Method, Request, RequestBuilder};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 pub use self::{
     answer::{Answer, Ask},
     postgres::TestDatabase,
+    process::{Home, Said, Service},
     raw::Raw,
 };
 
@@ -112,6 +114,13 @@ impl TestApp {
         self.anonymous(method, path).header("api_key", &self.key)
     }
 
+    /// Sends a request that is complete.
+    pub async fn execute(&self, request: Request) -> Answer {
+        RequestBuilder::from_parts(self.client.clone(), request)
+            .answer()
+            .await
+    }
+
     /// `GET`.
     pub fn get(&self, path: &str) -> RequestBuilder {
         self.request(Method::GET, path)
@@ -151,8 +160,9 @@ impl TestApp {
     }
 
     /// How many pets are stored.
-    pub async fn count(&self) -> i64 {
-        self.database.number("select count(*) from pets").await
+    pub async fn count(&self) -> usize {
+        let count = self.database.number("select count(*) from pets").await;
+        usize::try_from(count).expect("a number of rows")
     }
 }
 
@@ -178,8 +188,9 @@ pub async fn build(database_url: &str, settings: &[(&str, &str)]) -> App {
 }
 
 async fn build_with(database_url: &str, settings: &[(&str, &str)], clock: Clock) -> App {
-    // The process's one recorder, before two tests want it at the same moment.
-    telemetry::metrics().expect("metrics");
+    // The process's one recorder, made before two tests want it at the same moment.
+    static METRICS: Once = Once::new();
+    METRICS.call_once(|| drop(telemetry::metrics().expect("metrics")));
     App::build_with(config(database_url, settings), clock)
         .await
         .expect("a service")

@@ -163,6 +163,7 @@ impl TestDatabase {
     }
 
     /// How to reach it.
+    #[allow(dead_code, reason = "for the test binary of the migrations")]
     pub const fn options(&self) -> &PgConnectOptions {
         &self.options
     }

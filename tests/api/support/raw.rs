@@ -98,7 +98,7 @@ impl Raw {
     async fn read_more(&mut self) -> bool {
         let read = self.stream.read_buf(&mut self.rest);
         match tokio::time::timeout(PATIENCE, read).await {
-            Ok(Ok(0)) | Ok(Err(_)) => false,
+            Ok(Ok(0) | Err(_)) => false,
             Ok(Ok(_)) => true,
             Err(_) => {
                 let got = String::from_utf8_lossy(&self.rest).into_owned();

@@ -1,0 +1,430 @@
+//! API keys: who gets in, with what, and what the others are told.
+
+use chrono::{Duration, Utc};
+use pet_inventory::{
+    api::{self, state::Links},
+    domain::caller::{Scope, Scopes},
+};
+use reqwest::{Method, RequestBuilder, header::HeaderValue};
+use serde_json::{Value, json};
+
+use crate::support::{self, Answer, Ask, TestApp, TestDatabase, make_key, scopes};
+
+/// Checks a 401 and gives its body without what differs from request to request.
+#[track_caller]
+fn unauthorized(answer: &Answer) -> Value {
+    let mut problem = answer.problem(401);
+    assert!(
+        answer
+            .header("www-authenticate")
+            .starts_with("Bearer realm="),
+        "{answer}"
+    );
+    problem["instance"] = Value::Null;
+    problem
+}
+
+fn by_key(app: &TestApp, key: &str) -> RequestBuilder {
+    app.anonymous(Method::GET, "/pet/findByStatus?status=sold")
+        .header("api_key", key)
+}
+
+fn by_bearer(app: &TestApp, key: &str) -> RequestBuilder {
+    let request = app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
+    request.header("authorization", format!("Bearer {key}"))
+}
+
+async fn expired_key(app: &TestApp, scopes: Scopes) -> String {
+    let mut connection = app.database.connect().await;
+    let yesterday = Utc::now() - Duration::days(1);
+    make_key(&mut connection, "expired", scopes, Some(yesterday))
+        .await
+        .secret
+}
+
+async fn revoked_key(app: &TestApp, scopes: Scopes) -> String {
+    let mut connection = app.database.connect().await;
+    let key = make_key(&mut connection, "revoked", scopes, None).await;
+    let revoked = pet_inventory::db::credentials::revoke_api_key(&mut connection, key.id).await;
+    assert!(revoked.expect("a database"));
+    key.secret
+}
+
+/// Of the right form, and nobody's.
+fn unknown_key() -> String {
+    let key = pet_inventory::auth::api_key::ApiKey::generate().expect("random numbers");
+    key.expose().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_good_in_either_header() {
+    let app = TestApp::start().await;
+    by_key(&app, &app.key).answer().await.is(200);
+    by_bearer(&app, &app.key).answer().await.is(200);
+    for scheme in ["bearer", "BEARER"] {
+        let request = app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
+        let request = request.header("authorization", format!("{scheme} {}", app.key));
+        request.answer().await.is(200);
+    }
+    let request = app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
+    request.header("API_KEY", &app.key).answer().await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_no_good_is_refused_and_nobody_can_tell_why() {
+    let app = TestApp::start().await;
+    let unknown = unauthorized(&by_key(&app, &unknown_key()).answer().await);
+    let mistyped = format!("{}0", &app.key[..app.key.len() - 1]);
+    for key in [
+        &revoked_key(&app, Scopes::all()).await,
+        &expired_key(&app, Scopes::all()).await,
+        &mistyped,
+        "",
+        "x",
+        "special-key",
+        "pik_",
+        "' or 1=1 --",
+        &app.key.to_lowercase(),
+        &"k".repeat(5_000),
+    ] {
+        let answers = [by_key(&app, key), by_bearer(&app, key)].map(Ask::answer);
+        for answer in futures_util::future::join_all(answers).await {
+            assert_eq!(unauthorized(&answer), unknown, "{key}");
+            assert!(
+                answer.header("www-authenticate").contains("invalid_token"),
+                "{answer}"
+            );
+        }
+    }
+    for value in [&b"\xff\xfe"[..], "schl\u{fc}ssel".as_bytes()] {
+        let value = HeaderValue::from_bytes(value).expect("a value");
+        let request = app
+            .anonymous(Method::GET, "/pet/1")
+            .header("api_key", value);
+        assert_eq!(unauthorized(&request.answer().await), unknown);
+    }
+    for authorization in [
+        "Bearer",
+        "Basic dXNlcjpwYXNz",
+        "Bearer ",
+        &app.key,
+        "Bearer: x",
+        "Digest a=b",
+    ] {
+        let request = app
+            .anonymous(Method::GET, "/pet/1")
+            .header("authorization", authorization);
+        assert_eq!(
+            unauthorized(&request.answer().await),
+            unknown,
+            "{authorization}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_key_one_is_asked_for() {
+    let app = TestApp::start().await;
+    for path in [
+        "/pet/1",
+        "/pet/findByStatus?status=sold",
+        "/pet/not-a-number",
+    ] {
+        let answer = app.anonymous(Method::GET, path).answer().await;
+        unauthorized(&answer);
+        assert!(
+            !answer.header("www-authenticate").contains("error="),
+            "{answer}"
+        );
+    }
+    // Before the body is looked at.
+    let answer = app.anonymous(Method::POST, "/pet").body("{").answer().await;
+    unauthorized(&answer);
+    for path in ["/livez", "/readyz", "/api/v3/openapi.json", "/docs/"] {
+        app.bare(Method::GET, path).answer().await.is(200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_in_the_query_or_a_cookie_is_never_read() {
+    let app = TestApp::start().await;
+    let key = &app.key;
+    for name in ["api_key", "access_token", "authorization", "key", "token"] {
+        let path = format!("/pet/findByStatus?status=sold&{name}={key}");
+        unauthorized(&app.anonymous(Method::GET, &path).answer().await);
+        let request = app
+            .anonymous(Method::GET, "/pet/1")
+            .header("cookie", format!("{name}={key}"));
+        unauthorized(&request.answer().await);
+    }
+    let request = app.anonymous(Method::GET, "/pet/1").header("api-key", key);
+    unauthorized(&request.answer().await);
+    let form = app
+        .anonymous(Method::POST, "/pet/1")
+        .form(&[("api_key", key.as_str()), ("name", "a")]);
+    unauthorized(&form.answer().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_credentials_must_both_be_good_and_of_one_caller() {
+    let app = TestApp::start().await;
+    let same = app.make_key("tester", Scopes::all()).await.secret;
+    let other = app.make_key("other", Scopes::all()).await.secret;
+    let reader = app
+        .make_key("tester", scopes(&[Scope::ReadPets]))
+        .await
+        .secret;
+    let both =
+        |one: &str, two: &str| by_key(&app, one).header("authorization", format!("Bearer {two}"));
+    both(&app.key, &app.key).answer().await.is(200);
+    both(&app.key, &same).answer().await.is(200);
+    for (one, two) in [
+        (&app.key, &other),
+        (&other, &app.key),
+        (&app.key, &unknown_key()),
+        (&unknown_key(), &app.key),
+        (&app.key, &String::new()),
+        (&String::new(), &app.key),
+    ] {
+        unauthorized(&both(one, two).answer().await);
+    }
+    let basic = by_key(&app, &app.key).header("authorization", "Basic dXNlcjpwYXNz");
+    unauthorized(&basic.answer().await);
+    // Neither lends the other what it may not do itself.
+    for (one, two) in [(&app.key, &reader), (&reader, &app.key)] {
+        let add = app
+            .anonymous(Method::POST, "/pet")
+            .json(&json!({"name": "a"}));
+        let add = add
+            .header("api_key", one)
+            .header("authorization", format!("Bearer {two}"));
+        add.answer().await.problem(403);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_given_twice_is_refused() {
+    let app = TestApp::start().await;
+    let other = app.make_key("other", Scopes::all()).await.secret;
+    for second in [&app.key, &other] {
+        unauthorized(
+            &by_key(&app, &app.key)
+                .header("api_key", second)
+                .answer()
+                .await,
+        );
+        let bearer = by_bearer(&app, &app.key).header("authorization", format!("Bearer {second}"));
+        unauthorized(&bearer.answer().await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_good_until_it_is_revoked_or_expires() {
+    let app = TestApp::start().await;
+    let key = app.make_key("brief", Scopes::all()).await;
+    by_key(&app, &key.secret).answer().await.is(200);
+    let mut connection = app.database.connect().await;
+    let revoked = pet_inventory::db::credentials::revoke_api_key(&mut connection, key.id).await;
+    assert!(revoked.expect("a database"));
+    unauthorized(&by_key(&app, &key.secret).answer().await);
+
+    let tomorrow = Utc::now() + Duration::days(1);
+    let lasting = make_key(&mut connection, "brief", Scopes::all(), Some(tomorrow)).await;
+    by_key(&app, &lasting.secret).answer().await.is(200);
+    app.database
+        .run(&format!(
+            "update credentials set expires_at = now() where id = {}",
+            lasting.id
+        ))
+        .await;
+    unauthorized(&by_key(&app, &lasting.secret).answer().await);
+}
+
+/// One request for each operation of the document, which succeeds or finds nothing for whoever may make it.
+fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, RequestBuilder)> {
+    let document = serde_json::to_value(api::document(&Links::new(None))).expect("a document");
+    let mut operations = Vec::new();
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("operations") {
+            let Ok(method) = method.to_uppercase().parse::<Method>() else {
+                continue;
+            };
+            let ways = operation["security"]
+                .as_array()
+                .expect("every operation says what it needs");
+            let needed = ways
+                .iter()
+                .find_map(|way| way.get("api_key"))
+                .and_then(Value::as_array)
+                .unwrap_or_else(|| panic!("{method} {path} takes no API key"))
+                .iter()
+                .map(|scope| scope.as_str().unwrap_or_default().parse().expect("a scope"))
+                .collect();
+            let target = path.replace("{petId}", "7");
+            let query = "status=sold&tags=a&name=a";
+            let mut request = app.anonymous(method.clone(), &format!("{target}?{query}"));
+            if operation["requestBody"]["content"]
+                .get("application/json")
+                .is_some()
+            {
+                request = request.json(&json!({"id": 7, "name": "a"}));
+            }
+            operations.push((format!("{method} {path}"), needed, request));
+        }
+    }
+    assert!(operations.len() >= 8, "{operations:?}");
+    operations
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_operation_asks_for_its_scopes_and_no_credential_but_a_good_one_will_do() {
+    let app = TestApp::start().await;
+    let expired = expired_key(&app, Scopes::all()).await;
+    let revoked = revoked_key(&app, Scopes::all()).await;
+    let powerless = app.make_key("powerless", Scopes::default()).await.secret;
+    for (name, needed, request) in operations(&app) {
+        let ask = async |key: &str| {
+            let request = request.try_clone().expect("a body in memory");
+            request.header("api_key", key).answer().await
+        };
+        unauthorized(
+            &request
+                .try_clone()
+                .expect("a body in memory")
+                .answer()
+                .await,
+        );
+        for key in ["malformed", &unknown_key(), &expired, &revoked] {
+            unauthorized(&ask(key).await);
+        }
+        // All the others together are not enough.
+        let others: Scopes = Scope::ALL
+            .into_iter()
+            .filter(|scope| !needed.contains(scope))
+            .collect();
+        let others = app.make_key("others", others).await.secret;
+        for key in [&powerless, &others] {
+            let Some(missing) = needed.first() else {
+                continue;
+            };
+            let answer = ask(key).await;
+            let problem = answer.problem(403);
+            let missing = missing.as_str();
+            let detail = problem["detail"].as_str().expect("a text");
+            assert!(detail.contains(missing), "{name}: {answer}");
+            let challenge = answer.header("www-authenticate");
+            assert!(
+                challenge.contains("insufficient_scope") && challenge.contains(missing),
+                "{name}: {answer}"
+            );
+        }
+        let right = app.make_key("right", scopes(&needed)).await.secret;
+        let answer = ask(&right).await;
+        assert!(
+            answer.status.is_success() || answer.status == 404,
+            "{name}: {answer}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_never_may_more_than_its_caller() {
+    let app = TestApp::start().await;
+    let key = app.make_key("shrunk", Scopes::all()).await.secret;
+    app.database
+        .run("update callers set scopes = '{read:pets}' where name = 'shrunk'")
+        .await;
+    by_key(&app, &key).answer().await.is(200);
+    let add = app
+        .anonymous(Method::POST, "/pet")
+        .json(&json!({"name": "a"}));
+    add.header("api_key", &key).answer().await.problem(403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn anonymous_callers_get_what_the_operator_grants_and_bad_credentials_nothing() {
+    let app = TestApp::with(&[("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets")]).await;
+    let find = || app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
+    find().answer().await.is(200);
+    unauthorized(&find().header("api_key", unknown_key()).answer().await);
+    unauthorized(&find().header("authorization", "Basic eDp5").answer().await);
+    let add = app
+        .anonymous(Method::POST, "/pet")
+        .json(&json!({"name": "a"}));
+    add.answer().await.problem(403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn demo_keys_are_good_for_nothing_on_a_given_database() {
+    let app = TestApp::start().await;
+    for key in ["special-key", "pro-key", "free-key"] {
+        unauthorized(&by_key(&app, key).answer().await);
+        unauthorized(&by_bearer(&app, key).answer().await);
+    }
+    assert_eq!(
+        app.database
+            .number("select count(*) from callers where name like 'demo%'")
+            .await,
+        0
+    );
+    // Also if their rows were there.
+    let special = "update credentials set hash = sha256('special-key')";
+    app.database.run(special).await;
+    unauthorized(&by_key(&app, "special-key").answer().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bootstrap_makes_the_first_key_of_an_empty_database_and_no_other() {
+    const FIRST: &str = "first-bootstrap-key";
+    let database = TestDatabase::empty().await;
+    let settings = [("BOOTSTRAP_API_KEY", FIRST)];
+    let built = support::build(&database.url(), &settings).await;
+    assert!(!built.has_demo_keys());
+    drop(built);
+    assert_eq!(database.number("select count(*) from credentials").await, 1);
+
+    let app = TestApp::on(database, &settings).await;
+    by_key(&app, FIRST).answer().await.is(200);
+    by_bearer(&app, FIRST).answer().await.is(200);
+    let add = app
+        .anonymous(Method::POST, "/pet")
+        .json(&json!({"name": "a"}));
+    add.header("api_key", FIRST).answer().await.is(201);
+    assert_eq!(
+        app.database
+            .number("select count(*) from callers where name = 'bootstrap'")
+            .await,
+        1
+    );
+
+    // A database that has keys takes no other first one.
+    let second = [("BOOTSTRAP_API_KEY", "second-bootstrap-key")];
+    let database = TestDatabase::migrated().await;
+    let first = TestApp::on(database, &[]).await;
+    drop(support::build(&first.database.url(), &second).await);
+    assert_eq!(
+        first
+            .database
+            .number("select count(*) from credentials")
+            .await,
+        1
+    );
+    unauthorized(&by_key(&first, "second-bootstrap-key").answer().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bootstrap_key_that_is_no_good_stops_the_start() {
+    let database = TestDatabase::migrated().await;
+    for key in ["short", "with white space in it", &"x".repeat(257)] {
+        let config = support::config(&database.url(), &[("BOOTSTRAP_API_KEY", key)]);
+        let error = pet_inventory::app::App::build(config)
+            .await
+            .err()
+            .expect("an error");
+        let text = error.to_string();
+        assert!(
+            text.contains("BOOTSTRAP_API_KEY") && !text.contains(key),
+            "{text}"
+        );
+    }
+}

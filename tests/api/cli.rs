@@ -1,0 +1,456 @@
+//! The commands: what they print, what they do, and what they say when they cannot.
+
+use std::net::TcpListener;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Ask, Home, Said, Service, TestDatabase};
+
+/// Runs commands on a database that is there.
+struct Commands {
+    home: Home,
+    database: TestDatabase,
+}
+
+impl Commands {
+    fn on(database: TestDatabase) -> Self {
+        Self {
+            home: Home::new(),
+            database,
+        }
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Said {
+        let mut command = self.home.command(arguments);
+        command.env("DATABASE_URL", self.database.url());
+        Said::by(command).await
+    }
+
+    async fn json(&self, arguments: &[&str]) -> Value {
+        let said = self.run(arguments).await.is(0);
+        one_json_line(&said)
+    }
+
+    async fn serve(&self) -> Service {
+        let mut command = self.home.command(["serve"]);
+        command.env("DATABASE_URL", self.database.url());
+        Service::start(&self.home, command).await
+    }
+}
+
+#[track_caller]
+fn one_json_line(said: &Said) -> Value {
+    assert_eq!(said.stdout.lines().count(), 1, "{said:?}");
+    serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+}
+
+#[track_caller]
+fn names(object: &Value) -> Vec<&str> {
+    let object = object
+        .as_object()
+        .unwrap_or_else(|| panic!("not an object: {object}"));
+    object.keys().map(String::as_str).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_made_listed_and_revoked_beside_a_running_service() {
+    // Nothing has been migrated: the first to come does it.
+    let commands = Commands::on(TestDatabase::empty().await);
+    let service = commands.serve().await;
+    assert!(
+        service.greeting.contains("keys create"),
+        "{}",
+        service.greeting
+    );
+    let made = commands
+        .json(&[
+            "keys", "create", "--caller", "acme", "--plan", "pro", "--json",
+        ])
+        .await;
+    let mut members = names(&made);
+    members.sort_unstable();
+    assert_eq!(members, ["caller", "id", "key", "plan"], "{made}");
+    assert_eq!(
+        (&made["caller"], &made["plan"]),
+        (&json!("acme"), &json!("pro"))
+    );
+    let (id, key) = (
+        made["id"].as_i64().expect("a number"),
+        made["key"].as_str().expect("a text"),
+    );
+    assert!(key.starts_with("pik_"), "{made}");
+    service
+        .request(Method::POST, "/pet", key)
+        .json(&json!({"name": "a"}))
+        .answer()
+        .await
+        .is(201);
+
+    let listed = commands.json(&["keys", "list", "--json"]).await;
+    let listed = &listed.as_array().expect("an array")[0];
+    assert_eq!(
+        (&listed["id"], &listed["caller"], &listed["plan"]),
+        (&json!(id), &json!("acme"), &json!("pro"))
+    );
+    assert_eq!(
+        (&listed["expiresAt"], &listed["revokedAt"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert!(!listed["scopes"].to_string().contains("admin"), "{listed}");
+    let text = commands.run(&["keys", "list"]).await.is(0).stdout;
+    assert!(
+        text.contains("acme") && text.contains(&key[..8]) && !text.contains(key),
+        "{text}"
+    );
+    assert!(!listed.to_string().contains(key), "{listed}");
+
+    commands
+        .run(&["keys", "revoke", &id.to_string()])
+        .await
+        .is(0);
+    service
+        .request(Method::GET, "/pet/1", key)
+        .answer()
+        .await
+        .problem(401);
+    let again = commands
+        .run(&["keys", "revoke", &id.to_string()])
+        .await
+        .is(1);
+    assert!(
+        again.stderr.contains(&id.to_string()) && again.stdout.is_empty(),
+        "{again:?}"
+    );
+    let listed = commands.json(&["keys", "list", "--json"]).await;
+    assert!(listed[0]["revokedAt"].is_string(), "{listed}");
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_the_scopes_the_expiry_and_the_caller_that_were_asked_for() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    let service = commands.serve().await;
+    let create = ["keys", "create", "--json", "--caller", "reader"];
+    let refused = commands.run(&create).await.is(1);
+    assert!(refused.stderr.contains("--plan"), "{refused:?}");
+
+    let narrow = [
+        &create[..],
+        &["--plan", "free", "--scope", "read:pets", "--expires", "90d"],
+    ]
+    .concat();
+    let made = commands.json(&narrow).await;
+    let key = made["key"].as_str().expect("a text");
+    service
+        .request(Method::GET, "/pet/1", key)
+        .answer()
+        .await
+        .problem(404);
+    service
+        .request(Method::POST, "/pet", key)
+        .json(&json!({"name": "a"}))
+        .answer()
+        .await
+        .problem(403);
+    let listed = commands.json(&["keys", "list", "--json"]).await;
+    assert_eq!(listed[0]["scopes"], json!(["read:pets"]));
+    let expires: chrono::DateTime<chrono::Utc> = listed[0]["expiresAt"]
+        .as_str()
+        .and_then(|time| time.parse().ok())
+        .expect("a time");
+    let days = (expires - chrono::Utc::now()).num_hours();
+    assert!((89 * 24..=90 * 24).contains(&days), "{listed}");
+
+    // Another key of the same caller, which is on its plan and may no more than before.
+    assert_eq!(commands.json(&create).await["plan"], "free");
+    for (more, word) in [
+        (["--plan", "pro"], "set-plan"),
+        (["--scope", "admin"], "read:pets"),
+    ] {
+        let refused = commands.run(&[&create[..], &more].concat()).await.is(1);
+        assert!(
+            refused.stderr.contains(word) && refused.stdout.is_empty(),
+            "{refused:?}"
+        );
+    }
+    for bad in [
+        ["--scope", "write:cats"],
+        ["--expires", "soon"],
+        ["--plan", "gold"],
+        ["--caller", ""],
+    ] {
+        let refused = commands
+            .run(&[&["keys", "create"][..], &bad].concat())
+            .await
+            .is(2);
+        assert!(refused.stderr.contains(bad[0]), "{refused:?}");
+    }
+
+    // One that lasts a moment.
+    let brief = [&create[..], &["--expires", "1ms"]].concat();
+    let brief = commands.json(&brief).await;
+    let brief = brief["key"].as_str().expect("a text");
+    service
+        .request(Method::GET, "/pet/1", brief)
+        .answer()
+        .await
+        .problem(401);
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_are_listed_and_put_on_plans() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    commands
+        .json(&[
+            "keys", "create", "--caller", "acme", "--plan", "free", "--json",
+        ])
+        .await;
+    commands
+        .run(&["callers", "set-plan", "acme", "pro"])
+        .await
+        .is(0);
+    let callers = commands.json(&["callers", "list", "--json"]).await;
+    let acme = &callers[0];
+    assert_eq!(
+        (&acme["name"], &acme["plan"], &acme["perMinute"]),
+        (&json!("acme"), &json!("pro"), &json!(600))
+    );
+    assert_eq!(acme["liveKeys"], 1);
+    let text = commands.run(&["callers", "list"]).await.is(0).stdout;
+    assert!(text.contains("acme") && text.contains("pro"), "{text}");
+    let unknown = commands
+        .run(&["callers", "set-plan", "nobody", "pro"])
+        .await
+        .is(1);
+    assert!(unknown.stderr.contains("nobody"), "{unknown:?}");
+    commands
+        .run(&["callers", "set-plan", "acme", "gold"])
+        .await
+        .is(2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrate_check_says_what_is_missing_and_changes_nothing() {
+    let commands = Commands::on(TestDatabase::empty().await);
+    for _ in 0..2 {
+        let check = commands.run(&["migrate", "--check"]).await.is(1);
+        assert!(
+            check.stdout.starts_with("missing 0001") && check.stderr.contains("migrate"),
+            "{check:?}"
+        );
+    }
+    assert_eq!(
+        commands
+            .database
+            .number("select count(*) from pg_tables where schemaname = 'public'")
+            .await,
+        0
+    );
+    let done = commands.run(&["migrate"]).await.is(0);
+    assert!(done.stdout.starts_with("applied 0001"), "{done:?}");
+    for arguments in [&["migrate", "--check"][..], &["migrate"]] {
+        let said = commands.run(arguments).await.is(0);
+        assert_eq!(said.stdout, "the schema is up to date\n");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_work_on_our_own_postgres_without_a_service_and_beside_one() {
+    let home = Home::new();
+    let create = [
+        "keys",
+        "create",
+        "--caller",
+        "acme",
+        "--plan",
+        "enterprise",
+        "--json",
+    ];
+    let before = one_json_line(&home.run(&create).await.is(0));
+    home.nothing_runs().await;
+    let service = home.serve().await;
+    let beside = one_json_line(&home.run(&create).await.is(0));
+    for made in [&before, &beside] {
+        let key = made["key"].as_str().expect("a text");
+        service
+            .request(Method::GET, "/pet/1", key)
+            .answer()
+            .await
+            .problem(404);
+    }
+    home.run(&["keys", "revoke", &before["id"].to_string()])
+        .await
+        .is(0);
+    let key = before["key"].as_str().expect("a text");
+    service
+        .request(Method::GET, "/pet/1", key)
+        .answer()
+        .await
+        .problem(401);
+    home.run(&["migrate", "--check"]).await.is(0);
+    let callers = one_json_line(&home.run(&["callers", "list", "--json"]).await.is(0));
+    assert_eq!(callers.as_array().map(Vec::len), Some(4), "{callers}");
+
+    let mut healthcheck = home.command(["healthcheck"]);
+    healthcheck.env("PET_INVENTORY__SERVER__LISTEN", service.address.to_string());
+    assert_eq!(Said::by(healthcheck).await.is(0).stdout, "ok\n");
+    let address = service.address.to_string();
+    service.stop().await;
+    let mut healthcheck = home.command(["healthcheck"]);
+    healthcheck.env("PET_INVENTORY__SERVER__LISTEN", &address);
+    let dead = Said::by(healthcheck).await.is(1);
+    assert!(dead.stderr.contains(&address), "{dead:?}");
+    home.nothing_runs().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn openapi_prints_the_document_and_nothing_else() {
+    let home = Home::new();
+    let said = home.run(&["openapi"]).await.is(0);
+    let document: Value = serde_json::from_str(&said.stdout).expect("JSON");
+    assert!(document["paths"]["/pet"]["post"].is_object(), "{said:?}");
+    assert_eq!(said.stderr, "");
+    assert!(!home.path().join("data").exists(), "it needs no database");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn help_teaches_every_command() {
+    let home = Home::new();
+    for (arguments, words) in [
+        (
+            &["--help"][..],
+            &[
+                "DATABASE_URL",
+                "serve",
+                "migrate",
+                "openapi",
+                "keys",
+                "callers",
+                "healthcheck",
+            ][..],
+        ),
+        (&["serve", "--help"], &["--config"]),
+        (&["migrate", "--help"], &["--check"]),
+        (&["openapi", "--help"], &["OpenAPI"]),
+        (&["healthcheck", "--help"], &["HEALTHCHECK"]),
+        (&["keys", "--help"], &["create", "list", "revoke"]),
+        (
+            &["keys", "create", "--help"],
+            &[
+                "--caller",
+                "--plan",
+                "--scope",
+                "--expires",
+                "--json",
+                "read:pets",
+                "90d",
+            ],
+        ),
+        (&["keys", "list", "--help"], &["--json"]),
+        (&["keys", "revoke", "--help"], &["<ID>"]),
+        (&["callers", "--help"], &["list", "set-plan"]),
+        (
+            &["callers", "set-plan", "--help"],
+            &["<NAME>", "<PLAN>", "enterprise"],
+        ),
+    ] {
+        let said = home.run(arguments).await.is(0);
+        for word in words {
+            assert!(said.stdout.contains(word), "no {word} in {said:?}");
+        }
+    }
+    let version = home.run(&["--version"]).await.is(0);
+    assert_eq!(
+        version.stdout,
+        format!("pet-inventory {}\n", env!("CARGO_PKG_VERSION"))
+    );
+    let wrong = home.run(&["keys", "craete"]).await.is(2);
+    assert!(wrong.stderr.contains("create"), "{wrong:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_configuration_stops_the_start_and_names_its_key() {
+    let home = Home::new();
+    for (name, value, key) in [
+        ("PET_INVENTORY__SERVER__LISTEN", "nowhere", "server.listen"),
+        ("PET_INVENTORY__SERVER__LISTNE", "127.0.0.1:0", "listne"),
+        ("PET_INVENTORY__TELEMETRY__LOG", "=;=", "telemetry.log"),
+        ("DATABASE_URL", "not a url", "DATABASE_URL"),
+    ] {
+        let mut command = home.command(["serve"]);
+        command.env(name, value);
+        let said = Said::by(command).await.is(1);
+        assert!(
+            said.stderr.contains(key) && said.stdout.is_empty(),
+            "{said:?}"
+        );
+    }
+    let file = home.path().join("pets.toml");
+    std::fs::write(&file, "[server]\nlisten = 5\n").expect("a file");
+    let mut command = home.command(["--config", "pets.toml", "serve"]);
+    command.env_remove("PET_INVENTORY__SERVER__LISTEN");
+    let said = Said::by(command).await.is(1);
+    assert!(
+        said.stderr.contains("server.listen") && said.stderr.contains("pets.toml"),
+        "{said:?}"
+    );
+    let said = home.run(&["--config", "missing.toml"]).await.is(1);
+    assert!(said.stderr.contains("missing.toml"), "{said:?}");
+    assert!(!home.path().join("data").exists(), "nothing was started");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_of_the_configuration_is_never_printed() {
+    let home = Home::new();
+    let mut command = home.command(["serve"]);
+    command.env("DATABASE_URL", "postgres://user:hunter2@127.0.0.1:1/db");
+    command.env("PET_INVENTORY__TELEMETRY__LOG", "trace");
+    let said = Said::by(command).await.is(1);
+    assert!(said.stderr.contains("DATABASE_URL"), "{said:?}");
+    assert!(
+        !said.stderr.contains("hunter2") && said.stdout.is_empty(),
+        "{said:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_taken_port_stops_the_start_and_names_its_key() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    for (name, key) in [
+        ("PET_INVENTORY__SERVER__LISTEN", "server.listen"),
+        ("PET_INVENTORY__OPERATIONS__LISTEN", "operations.listen"),
+    ] {
+        let mut command = commands.home.command(["serve"]);
+        command
+            .env("DATABASE_URL", commands.database.url())
+            .env(name, &address);
+        let said = Said::by(command).await.is(1);
+        for words in [key, &address, name] {
+            assert!(said.stderr.contains(words), "no {words} in {said:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_taken_default_port_is_no_reason_not_to_have_a_first_look() {
+    // Whoever has it, it is taken.
+    let _taken = ["127.0.0.1:8080", "127.0.0.1:9090"].map(TcpListener::bind);
+    let home = Home::new();
+    let mut command = home.command(["serve"]);
+    command.env_remove("PET_INVENTORY__SERVER__LISTEN");
+    command.env_remove("PET_INVENTORY__OPERATIONS__LISTEN");
+    let service = Service::start(&home, command).await;
+    assert_ne!(service.address.port(), 8080);
+    assert_ne!(service.operations.port(), 9090);
+    service
+        .request(Method::GET, "/pet/findByStatus?status=sold", "free-key")
+        .answer()
+        .await
+        .is(200);
+    assert!(service.log().contains("8080"), "{}", service.log());
+    service.stop().await;
+}

@@ -1,0 +1,410 @@
+//! The OpenAPI document: what it says, and that the service does just that.
+
+use std::collections::BTreeSet;
+
+use pet_inventory::{
+    api::{self, state::Links},
+    domain::caller::Scopes,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Ask, TestApp};
+
+const METHODS: [Method; 5] = [
+    Method::GET,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+];
+
+fn document() -> Value {
+    serde_json::to_value(api::document(&Links::new(None))).expect("a document")
+}
+
+/// The document's operation of a method on a path, if it has it.
+fn operation<'a>(document: &'a Value, method: &Method, path: &str) -> Option<&'a Value> {
+    document["paths"][path].get(method.as_str().to_lowercase())
+}
+
+#[test]
+fn the_document_is_the_one_that_was_agreed_on() {
+    insta::assert_json_snapshot!("openapi", document());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_document_is_served_without_a_credential() {
+    let app = TestApp::start().await;
+    let served = app
+        .bare(Method::GET, "/api/v3/openapi.json")
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(served.header("content-type"), "application/json");
+    assert_eq!(served.json(), document());
+    assert!(
+        served.json()["openapi"]
+            .as_str()
+            .is_some_and(|version| version.starts_with("3.1"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_and_document_are_the_same_set() {
+    let app = TestApp::start().await;
+    let document = document();
+    let paths = document["paths"].as_object().expect("paths");
+    assert!(paths.len() >= 4, "{:?}", paths.keys());
+    for path in paths.keys() {
+        let mut documented: BTreeSet<&str> = METHODS
+            .iter()
+            .filter(|method| operation(&document, method, path).is_some())
+            .map(Method::as_str)
+            .collect();
+        assert_eq!(
+            documented.len(),
+            paths[path].as_object().expect("operations").len(),
+            "{path}"
+        );
+        if documented.contains("GET") {
+            documented.insert("HEAD");
+        }
+        let target = path.replace("{petId}", "5");
+        for method in METHODS
+            .iter()
+            .chain(&[Method::HEAD, Method::OPTIONS, Method::TRACE])
+        {
+            let answer = app.request(method.clone(), &target).answer().await;
+            if documented.contains(method.as_str()) {
+                assert_ne!(answer.status, 405, "{method} {path}: {answer}");
+                continue;
+            }
+            assert_eq!(answer.status, 405, "{method} {path}: {answer}");
+            let allowed: BTreeSet<&str> =
+                answer.header("allow").split(',').map(str::trim).collect();
+            assert_eq!(allowed, documented, "{path}: {answer}");
+        }
+    }
+    for path in [
+        "/pet/5/x",
+        "/pet/findByName",
+        "/store/inventory",
+        "/user",
+        "/pets",
+    ] {
+        let known = paths.keys().any(|known| known == path);
+        let answer = app.get(path).answer().await;
+        assert!(
+            known || [400, 404].contains(&answer.status.as_u16()),
+            "{path}: {answer}"
+        );
+    }
+}
+
+/// What a reference of the document stands for.
+fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+    let Some(reference) = value["$ref"].as_str() else {
+        return value;
+    };
+    let pointer = reference.strip_prefix('#').expect("a reference within");
+    let referred = document.pointer(pointer);
+    referred.unwrap_or_else(|| panic!("nothing at {reference}"))
+}
+
+/// Checks that an answer is one that the document has.
+fn assert_documented(document: &Value, method: &Method, path: &str, answer: &Answer) {
+    let method = if method == Method::HEAD {
+        &Method::GET
+    } else {
+        method
+    };
+    let operation = operation(document, method, path).unwrap_or_else(|| panic!("{method} {path}"));
+    let status = answer.status.as_str();
+    let response = operation["responses"].get(status).unwrap_or_else(|| {
+        panic!("{method} {path} answers {status}, which is not documented: {answer}")
+    });
+    let response = resolve(document, response);
+    if !answer.body.is_empty() {
+        let sent = answer.header("content-type");
+        let content = response["content"]
+            .as_object()
+            .unwrap_or_else(|| panic!("{method} {path} {status}"));
+        assert!(
+            content.contains_key(sent),
+            "{method} {path} {status} is {sent}: {content:?}"
+        );
+    }
+    let documented: BTreeSet<String> = response["headers"]
+        .as_object()
+        .into_iter()
+        .flat_map(|headers| headers.keys().map(|name| name.to_lowercase()))
+        .collect();
+    for name in answer
+        .headers
+        .keys()
+        .map(reqwest::header::HeaderName::as_str)
+    {
+        let of_http = [
+            "cache-control",
+            "content-type",
+            "content-length",
+            "date",
+            "transfer-encoding",
+            "connection",
+        ];
+        assert!(
+            of_http.contains(&name) || documented.contains(name),
+            "{method} {path} {status} has {name}, which is not documented: {answer}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_is_one_that_the_document_has() {
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__MAX_BODY_SIZE", "4KiB")]).await;
+    let document = document();
+    let powerless = app.make_key("powerless", Scopes::default()).await.secret;
+    let pet = json!({"id": 5, "name": "a", "tags": [{"name": "t"}]});
+    let big = json!({"name": "x".repeat(5_000)});
+    let id = "/pet/{petId}";
+    let mut seen = BTreeSet::new();
+    for (path, request, status) in [
+        ("/limits", app.get("/limits"), 200),
+        ("/limits", app.anonymous(Method::GET, "/limits"), 401),
+        ("/pet", app.post("/pet", &pet), 201),
+        (
+            "/pet",
+            app.post("/pet", &pet).header("idempotency-key", "k"),
+            409,
+        ),
+        (
+            "/pet",
+            app.post("/pet", &pet).header("idempotency-key", "k"),
+            409,
+        ),
+        (
+            "/pet",
+            app.post("/pet", &big).header("idempotency-key", "k"),
+            413,
+        ),
+        (
+            "/pet",
+            app.post("/pet", &json!({"name": "b"}))
+                .header("idempotency-key", "k"),
+            422,
+        ),
+        (
+            "/pet",
+            app.post("/pet", &json!({"name": "b"}))
+                .header("idempotency-key", "l"),
+            201,
+        ),
+        (
+            "/pet",
+            app.post("/pet", &json!({"name": "b"}))
+                .header("idempotency-key", "l"),
+            201,
+        ),
+        ("/pet", app.post("/pet", &json!({"name": ""})), 400),
+        ("/pet", app.request(Method::POST, "/pet").body("a"), 415),
+        ("/pet", app.anonymous(Method::POST, "/pet"), 401),
+        (
+            "/pet",
+            app.anonymous(Method::POST, "/pet")
+                .header("api_key", &powerless),
+            403,
+        ),
+        ("/pet", app.put("/pet", &pet), 200),
+        (
+            "/pet",
+            app.put("/pet", &pet).header("if-match", "\"x\""),
+            412,
+        ),
+        (
+            "/pet",
+            app.put("/pet", &json!({"id": 99, "name": "a"})),
+            404,
+        ),
+        ("/pet", app.put("/pet", &json!({"name": "a"})), 400),
+        ("/pet", app.put("/pet", &big), 413),
+        ("/pet", app.request(Method::PUT, "/pet").body("a"), 415),
+        (id, app.get("/pet/5"), 200),
+        (id, app.request(Method::HEAD, "/pet/5"), 200),
+        (id, app.get("/pet/5").header("if-none-match", "*"), 304),
+        (id, app.get("/pet/99"), 404),
+        (id, app.get("/pet/x"), 400),
+        (id, app.anonymous(Method::GET, "/pet/5"), 401),
+        (
+            id,
+            app.anonymous(Method::GET, "/pet/5")
+                .header("api_key", &powerless),
+            403,
+        ),
+        (id, app.get(&format!("/pet/5?{}", "x".repeat(9_000))), 414),
+        (
+            id,
+            app.get("/pet/5").header("x-big", "x".repeat(17_000)),
+            431,
+        ),
+        (id, app.patch("/pet/5", &json!({"name": "b"})), 200),
+        (
+            id,
+            app.patch("/pet/5", &json!({"name": "b"}))
+                .header("if-match", "\"x\""),
+            412,
+        ),
+        (id, app.patch("/pet/99", &json!({"name": "b"})), 404),
+        (id, app.patch("/pet/5", &json!({"name": null})), 400),
+        (id, app.patch("/pet/5", &big), 413),
+        (id, app.request(Method::PATCH, "/pet/5").body("a"), 415),
+        (id, app.request(Method::POST, "/pet/5?name=c"), 200),
+        (
+            id,
+            app.request(Method::POST, "/pet/5?name=c")
+                .header("if-match", "\"x\""),
+            412,
+        ),
+        (id, app.request(Method::POST, "/pet/99?name=c"), 404),
+        (id, app.request(Method::POST, "/pet/5"), 400),
+        (id, app.request(Method::POST, "/pet/5").body("a"), 415),
+        (
+            id,
+            app.request(Method::POST, "/pet/5?name=d")
+                .header("idempotency-key", "m"),
+            200,
+        ),
+        (
+            id,
+            app.request(Method::POST, "/pet/5?name=d")
+                .header("idempotency-key", "m"),
+            200,
+        ),
+        (
+            id,
+            app.request(Method::POST, "/pet/5?name=e")
+                .header("idempotency-key", "m"),
+            422,
+        ),
+        (id, app.delete("/pet/5").header("if-match", "\"x\""), 412),
+        (id, app.delete("/pet/5"), 200),
+        (id, app.delete("/pet/5"), 404),
+        (id, app.delete("/pet/0"), 400),
+        (
+            "/pet/findByStatus",
+            app.get("/pet/findByStatus?status=sold,available"),
+            200,
+        ),
+        (
+            "/pet/findByStatus",
+            app.get("/pet/findByStatus?status=available&limit=1"),
+            200,
+        ),
+        ("/pet/findByStatus", app.get("/pet/findByStatus"), 400),
+        (
+            "/pet/findByStatus",
+            app.anonymous(Method::GET, "/pet/findByStatus"),
+            401,
+        ),
+        (
+            "/pet/findByTags",
+            app.get("/pet/findByTags?tags=t&match=all"),
+            200,
+        ),
+        ("/pet/findByTags", app.get("/pet/findByTags"), 400),
+        (
+            "/pet/findByTags",
+            app.anonymous(Method::GET, "/pet/findByTags")
+                .header("api_key", &powerless),
+            403,
+        ),
+    ] {
+        let request = request.build().expect("a request");
+        let method = request.method().clone();
+        let answer = app.execute(request).await;
+        assert_eq!(answer.status.as_u16(), status, "{method} {path}: {answer}");
+        assert_documented(&document, &method, path, &answer);
+        seen.insert((method.to_string(), path));
+    }
+    let all: usize = document["paths"]
+        .as_object()
+        .into_iter()
+        .flat_map(|paths| paths.values())
+        .map(|item| item.as_object().map_or(0, serde_json::Map::len))
+        .sum();
+    let seen = seen.iter().filter(|(method, _)| method != "HEAD").count();
+    assert_eq!(seen, all, "an operation without a request here");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_docs_are_a_page_that_needs_no_other_host() {
+    let app = TestApp::start().await;
+    let moved = app.bare(Method::GET, "/docs").answer().await;
+    if moved.status.is_redirection() {
+        assert_eq!(moved.header("location"), "/docs/", "{moved}");
+    }
+    let page = app.bare(Method::GET, "/docs/").answer().await.is(200);
+    assert!(
+        page.header("content-type").starts_with("text/html"),
+        "{page}"
+    );
+    let html = page.text();
+    let mut assets = vec![html.clone()];
+    for attribute in ["src=\"", "href=\""] {
+        for piece in html.split(attribute).skip(1) {
+            let target = piece.split('"').next().expect("a quoted attribute");
+            let base: url::Url = format!("http://{}/docs/", app.address)
+                .parse()
+                .expect("a URL");
+            let target = base.join(target).expect("a URL reference");
+            assert_eq!(target.host(), base.host(), "{target} is of another host");
+            let asset = app.bare(Method::GET, target.path()).answer().await.is(200);
+            if target.path().ends_with("swagger-initializer.js") {
+                assets.push(asset.text());
+            }
+        }
+    }
+    assert_eq!(assets.len(), 2, "no initializer in {html}");
+    for text in assets {
+        assert!(
+            !text.contains("http://") && !text.contains("https://"),
+            "{text}"
+        );
+    }
+    app.bare(Method::GET, "/docs/nothing.js")
+        .answer()
+        .await
+        .problem(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_public_url_is_in_all_urls_that_are_handed_out() {
+    let public = "https://pets.example.com/shop";
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__PUBLIC_URL", &format!("{public}/"))]).await;
+    let document = app
+        .bare(Method::GET, "/api/v3/openapi.json")
+        .answer()
+        .await
+        .json();
+    assert_eq!(
+        document["servers"],
+        json!([{"url": format!("{public}/api/v3")}])
+    );
+    let added = app
+        .post("/pet", &json!({"id": 5, "name": "a"}))
+        .answer()
+        .await
+        .is(201);
+    assert_eq!(added.header("location"), format!("{public}/api/v3/pet/5"));
+    app.pet("b").await;
+    let page = app
+        .get("/pet/findByStatus?status=available&limit=1")
+        .answer()
+        .await
+        .is(200);
+    let link = page.header("link");
+    assert!(
+        link.starts_with(&format!("<{public}/api/v3/pet/findByStatus?")),
+        "{link}"
+    );
+}

@@ -1,0 +1,252 @@
+//! The database goes away and comes back: clients are told so, fast, and nobody has to help.
+
+use std::{
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use pet_inventory::{domain::caller::Scopes, local_postgres::LocalPostgres, shutdown::Shutdown};
+use reqwest::{Client, RequestBuilder};
+use serde_json::json;
+use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
+
+use crate::support::{
+    self, Answer, Ask, make_key,
+    postgres::{start_postgres, url_at},
+};
+
+/// No request may take longer while the database is away.
+const FAST: Duration = Duration::from_millis(2_500);
+/// How soon all must be well again.
+const SOON: Duration = Duration::from_secs(15);
+
+/// A service on a PostgreSQL that can be taken away from it.
+struct Fragile {
+    postgres: Option<LocalPostgres>,
+    folder: tempfile::TempDir,
+    address: std::net::SocketAddr,
+    key: String,
+    client: Client,
+    shutdown: Shutdown,
+}
+
+impl Fragile {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut fragile = Self {
+            postgres: None,
+            address: ([127, 0, 0, 1], 0).into(),
+            key: String::new(),
+            client: support::client(),
+            shutdown: Shutdown::default(),
+            folder,
+        };
+        let options = fragile.start_postgres().await;
+        let url = url_at(&options, &fragile.socket());
+        let settings = [("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "1s")];
+        let app = support::build(&url, &settings).await;
+        let mut connection = PgConnection::connect(&url).await.expect("a connection");
+        fragile.key = make_key(&mut connection, "tester", Scopes::all(), None)
+            .await
+            .secret;
+        fragile.address = app.local_addr();
+        let shutdown = fragile.shutdown.clone();
+        tokio::spawn(async move { app.run(shutdown).await });
+        fragile
+    }
+
+    /// PostgreSQL's socket directory changes with each start; the service knows it by this name.
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    async fn start_postgres(&mut self) -> PgConnectOptions {
+        let postgres = start_postgres(&self.folder.path().join("data")).await;
+        let options = postgres.connect_options();
+        let socket = options.get_socket().expect("a socket").clone();
+        let _ = std::fs::remove_file(self.socket());
+        symlink(socket, self.socket()).expect("a link");
+        self.postgres = Some(postgres);
+        options
+    }
+
+    fn postmaster(&self) -> Pid {
+        postmaster(&self.folder.path().join("data"))
+    }
+
+    fn requests(&self) -> Vec<RequestBuilder> {
+        let url = |path: &str| format!("http://{}/api/v3{path}", self.address);
+        let requests = [
+            self.client.get(url("/pet/1")),
+            self.client.get(url("/pet/findByStatus?status=available")),
+            self.client.get(url("/pet/findByTags?tags=a&limit=5")),
+            self.client.post(url("/pet")).json(&json!({"name": "a"})),
+            self.client
+                .post(url("/pet"))
+                .json(&json!({"name": "a"}))
+                .header("idempotency-key", "k"),
+            self.client
+                .put(url("/pet"))
+                .json(&json!({"id": 1, "name": "b"})),
+            self.client.delete(url("/pet/999")),
+        ];
+        requests
+            .into_iter()
+            .map(|request| request.header("api_key", &self.key))
+            .collect()
+    }
+
+    async fn bare(&self, path: &str) -> Answer {
+        self.client
+            .get(format!("http://{}{path}", self.address))
+            .answer()
+            .await
+    }
+
+    /// Checks that every request is refused as one that may be tried again, and fast.
+    async fn assert_away(&self) {
+        for request in self.requests() {
+            let begun = Instant::now();
+            let answer = request.answer().await;
+            answer.problem(503);
+            assert_eq!(answer.header("retry-after"), "1", "{answer}");
+            assert!(begun.elapsed() < FAST, "{:?}: {answer}", begun.elapsed());
+        }
+        self.bare("/livez").await.is(200);
+        let begun = Instant::now();
+        let ready = self.bare("/readyz").await;
+        ready.problem(503);
+        assert!(begun.elapsed() < FAST, "{:?}", begun.elapsed());
+    }
+
+    /// Asks until all is well; meanwhile nothing but 503 may come. Gives how long it took.
+    async fn assert_back(&self) -> Duration {
+        let begun = Instant::now();
+        loop {
+            let mut well = true;
+            for request in self.requests() {
+                let begun = Instant::now();
+                let answer = request.answer().await;
+                if answer.status == 503 {
+                    answer.problem(503);
+                    well = false;
+                } else {
+                    assert!(answer.status.as_u16() < 500, "{answer}");
+                }
+                assert!(begun.elapsed() < FAST, "{:?}: {answer}", begun.elapsed());
+            }
+            let ready = self.bare("/readyz").await;
+            if well && ready.status == 200 {
+                return begun.elapsed();
+            }
+            assert!([200, 503].contains(&ready.status.as_u16()), "{ready}");
+            assert!(begun.elapsed() < SOON, "not back after {SOON:?}");
+        }
+    }
+
+    async fn stop(mut self) {
+        self.shutdown.cut_off();
+        if let Some(postgres) = self.postgres.take() {
+            postgres.stop().await.expect("a stop");
+        }
+    }
+}
+
+fn postmaster(data: &Path) -> Pid {
+    let text = std::fs::read_to_string(data.join("postgres/postmaster.pid")).expect("a pid file");
+    let pid = text.lines().next().and_then(|pid| pid.trim().parse().ok());
+    Pid::from_raw(pid.expect("a number"))
+}
+
+/// The children of a process.
+fn children(of: Pid) -> Vec<Pid> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers
+        .filter(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let parent = stat
+                .rsplit_once(") ")
+                .and_then(|(_, rest)| rest.split(' ').nth(1));
+            parent == Some(&of.to_string())
+        })
+        .map(Pid::from_raw)
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_database_is_down_clients_are_told_so_and_then_all_is_well_again() {
+    let mut service = Fragile::start().await;
+    service.assert_back().await;
+    let postgres = service.postgres.take().expect("it runs");
+    postgres.stop().await.expect("a stop");
+    service.assert_away().await;
+    service.start_postgres().await;
+    println!(
+        "well {:?} after PostgreSQL was ready again",
+        service.assert_back().await
+    );
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_database_costs_nobody_a_500() {
+    let service = Fragile::start().await;
+    service.assert_back().await;
+    for _ in 0..2 {
+        let (killed, ()) = tokio::join!(
+            async {
+                let begun = Instant::now();
+                kill(service.postmaster(), Signal::SIGKILL).expect("killed");
+                service.assert_back().await;
+                begun.elapsed()
+            },
+            // Others are at work when it happens.
+            async {
+                for _ in 0..3 {
+                    let asked = service.requests().into_iter().map(Ask::answer);
+                    for answer in futures_util::future::join_all(asked).await {
+                        let status = answer.status.as_u16();
+                        assert!(status < 500 || status == 503, "{answer}");
+                    }
+                }
+            }
+        );
+        println!("well {killed:?} after kill -9 of the postmaster");
+    }
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_database_freezes_nobody() {
+    let service = Fragile::start().await;
+    service.assert_back().await;
+    let postmaster = service.postmaster();
+    let mut frozen = children(postmaster);
+    frozen.push(postmaster);
+    for pid in &frozen {
+        let _ = kill(*pid, Signal::SIGSTOP);
+    }
+    let asked = service.requests().into_iter().map(async |request| {
+        let begun = Instant::now();
+        (request.answer().await, begun.elapsed())
+    });
+    let answers = futures_util::future::join_all(asked).await;
+    let live = service.bare("/livez").await;
+    for pid in &frozen {
+        let _ = kill(*pid, Signal::SIGCONT);
+    }
+    live.is(200);
+    for (answer, elapsed) in answers {
+        answer.problem(503);
+        assert_eq!(answer.header("retry-after"), "1", "{answer}");
+        assert!(elapsed < FAST, "{elapsed:?}: {answer}");
+    }
+    service.assert_back().await;
+    service.stop().await;
+}

@@ -1,0 +1,230 @@
+//! Each migration applies over the data of the one before, once, whoever else does the same.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test that cannot go on says why and fails"
+)]
+
+#[path = "api/support/postgres.rs"]
+#[allow(dead_code, reason = "written for the other test binary, too")]
+mod postgres;
+
+use std::collections::BTreeSet;
+
+use pet_inventory::{
+    db::{self, migrations::apply, pets::TagMatch},
+    domain::{caller::Scopes, id::PetId, pet::Status, plan::Plan},
+};
+use postgres::TestDatabase;
+use sqlx::{AssertSqlSafe, PgConnection, migrate::Migrator};
+
+static MIGRATOR: Migrator = sqlx::migrate!();
+
+/// What stands in the database after the migration of that number: rows as that version of the program
+/// wrote them. A new migration gets its own line.
+const ROWS: [(i64, &str); 5] = [
+    (
+        1,
+        r#"insert into pets (id, status, name, category, photo_urls, tags) values
+           (1, 'available', 'Rex', '{"id": 1, "name": "Dogs"}', '{https://example.com/rex.jpg}',
+            '[{"id": 1, "name": "friendly"}, {"name": "big"}]'),
+           (2, 'sold', 'Äda 🦊', null, '{}', '[]'),
+           (9007199254740991, 'pending', 'Last', '{}', '{/a,/b}', '[{}, {"id": 5}, {"name": "big"}]')"#,
+    ),
+    (
+        2,
+        "with acme as (
+             insert into callers (name, plan, scopes) values ('acme', 'pro', '{read:pets,write:pets}')
+             returning id
+         )
+         insert into credentials (caller_id, kind, hash, hint, scopes)
+         select id, 'api_key', sha256('secret'), 'pik_1234', '{read:pets}' from acme",
+    ),
+    (
+        3,
+        r#"insert into idempotency_keys (caller, key, fingerprint, answer)
+           values ('acme', 'k', sha256('request'), '{"status": 201, "headers": [], "body": ""}')"#,
+    ),
+    (
+        4,
+        "insert into daily_usage (bucket, day, used, granted) values ('caller:1', '2020-02-29', 7, 1);
+         insert into minute_usage (bucket, admitted) values ('caller:1', array[now()])",
+    ),
+    (
+        5,
+        "update callers set plan = 'free' where name = 'acme';
+         update callers set plan = 'pro' where name = 'acme'",
+    ),
+];
+
+async fn run(connection: &mut PgConnection, statements: &str) {
+    sqlx::raw_sql(AssertSqlSafe(statements.to_owned()))
+        .execute(connection)
+        .await
+        .unwrap_or_else(|error| panic!("{statements}: {error}"));
+}
+
+async fn number(connection: &mut PgConnection, question: &str) -> i64 {
+    sqlx::query_scalar(AssertSqlSafe(question.to_owned()))
+        .fetch_one(connection)
+        .await
+        .unwrap_or_else(|error| panic!("{question}: {error}"))
+}
+
+/// The schema, in words that differ when it does.
+async fn schema(connection: &mut PgConnection) -> Vec<String> {
+    sqlx::query_scalar(
+        "select format('%s.%s %s %s %s', table_name, column_name, data_type, is_nullable, column_default)
+         from information_schema.columns where table_schema = 'public'
+         union all select indexdef from pg_indexes where schemaname = 'public'
+         union all select format('%s %s', conname, pg_get_constraintdef(oid)) from pg_constraint
+                   where connamespace = 'public'::regnamespace
+         union all select pg_get_functiondef(oid) from pg_proc where pronamespace = 'public'::regnamespace
+         union all select pg_get_triggerdef(oid) from pg_trigger where not tgisinternal
+         order by 1",
+    )
+    .fetch_all(connection)
+    .await
+    .expect("the schema")
+}
+
+#[test]
+fn every_migration_has_its_rows_here() {
+    let files: BTreeSet<i64> = MIGRATOR.iter().map(|migration| migration.version).collect();
+    let rows: BTreeSet<i64> = ROWS.iter().map(|(version, _)| *version).collect();
+    assert_eq!(files, rows, "add the rows of the new migration to ROWS");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_migration_applies_over_the_data_of_the_one_before() {
+    let database = TestDatabase::empty().await;
+    let mut connection = database.connect().await;
+    for (version, rows) in ROWS {
+        MIGRATOR
+            .run_to(version, &mut connection)
+            .await
+            .unwrap_or_else(|error| panic!("migration {version}: {error}"));
+        run(&mut connection, rows).await;
+    }
+    // What was applied one by one is what is applied at once.
+    apply(database.options()).await.expect("nothing is missing");
+    let whole = TestDatabase::migrated().await;
+    assert_eq!(
+        schema(&mut connection).await,
+        schema(&mut whole.connect().await).await
+    );
+
+    let found = db::pets::find_by_status(&mut connection, &Status::ALL, None, 10).await;
+    let ids: Vec<i64> = found
+        .expect("pets")
+        .iter()
+        .map(|pet| pet.id.get())
+        .collect();
+    assert_eq!(ids, [1, 2, PetId::MAX]);
+    let big = ["big".to_owned()];
+    let found = db::pets::find_by_tags(&mut connection, &big, TagMatch::Any, None, 10).await;
+    let found = found.expect("pets");
+    assert_eq!(found.len(), 2, "{found:?}");
+    let details = &found[0].details;
+    assert_eq!(details.name().as_str(), "Rex");
+    assert_eq!(
+        details.category().and_then(|category| category.name()),
+        Some("Dogs")
+    );
+    assert_eq!(
+        details.photo_urls()[0].as_str(),
+        "https://example.com/rex.jpg"
+    );
+    assert_eq!(details.tags()[0].id(), Some(1));
+    let last = &found[1].details;
+    assert_eq!(last.category().map(|category| category.name()), Some(None));
+    assert_eq!(last.tags().len(), 3);
+
+    let hash = pet_inventory::auth::api_key::sha256("secret");
+    let caller = db::credentials::find_caller(&mut connection, &hash).await;
+    let caller = caller.expect("a database").expect("the caller").caller;
+    assert_eq!((caller.name.as_str(), caller.plan), ("acme", Plan::Pro));
+    assert_eq!(caller.scopes.to_string(), "read:pets");
+    assert_ne!(caller.scopes, Scopes::all());
+    let kept = db::idempotency::find(&mut connection, "acme", "k").await;
+    assert_eq!(
+        kept.expect("a database").expect("an answer").answer["status"],
+        201
+    );
+    let used = "select used from daily_usage where bucket = 'caller:1' and day = '2020-02-29'";
+    assert_eq!(number(&mut connection, used).await, 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn applying_twice_changes_nothing() {
+    let database = TestDatabase::empty().await;
+    let mut connection = database.connect().await;
+    apply(database.options()).await.expect("migrated");
+    let before = schema(&mut connection).await;
+    assert!(
+        before.iter().any(|line| line.contains("pets_by_tag_name")),
+        "{before:?}"
+    );
+    run(&mut connection, ROWS[0].1).await;
+    let moment =
+        "select sum(extract(epoch from installed_on) * 1000000)::bigint from _sqlx_migrations";
+    let installed = number(&mut connection, moment).await;
+    for _ in 0..2 {
+        apply(database.options()).await.expect("nothing to do");
+    }
+    assert_eq!(schema(&mut connection).await, before);
+    assert_eq!(
+        number(&mut connection, "select count(*) from pets").await,
+        3
+    );
+    assert_eq!(number(&mut connection, moment).await, installed);
+    let pending = db::migrations::pending(database.options())
+        .await
+        .expect("a database");
+    assert!(pending.is_empty(), "{pending:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_that_start_together_each_finds_every_migration_applied_once() {
+    for _ in 0..3 {
+        let database = TestDatabase::empty().await;
+        let appliers = (0..4).map(|_| apply(database.options()));
+        for outcome in futures_util::future::join_all(appliers).await {
+            outcome.expect("migrated");
+        }
+        let mut connection = database.connect().await;
+        let files = i64::try_from(MIGRATOR.iter().count()).expect("a few");
+        let recorded = "select count(*) from _sqlx_migrations where success";
+        assert_eq!(number(&mut connection, recorded).await, files);
+        let locks = "select count(*) from pg_locks where locktype = 'advisory'
+                     and database = (select oid from pg_database where datname = current_database())";
+        assert_eq!(number(&mut connection, locks).await, 0, "the lock is kept");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_is_not_the_one_applied_stops_the_start() {
+    let database = TestDatabase::migrated().await;
+    let mut connection = database.connect().await;
+    run(
+        &mut connection,
+        "update _sqlx_migrations set checksum = 'x' where version = 1",
+    )
+    .await;
+    let error = apply(database.options())
+        .await
+        .expect_err("another migration 1");
+    assert!(error.to_string().contains("migration"), "{error}");
+    // One of a later release is none of this one's business.
+    let database = TestDatabase::migrated().await;
+    let mut connection = database.connect().await;
+    run(
+        &mut connection,
+        "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+         values (9999, 'of a later release', true, 'x', 1)",
+    )
+    .await;
+    apply(database.options()).await.expect("nothing to do");
+}
