@@ -142,7 +142,7 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
     assert_eq!(last.category().map(|category| category.name()), Some(None));
     assert_eq!(last.tags().len(), 3);
 
-    let hash = pet_inventory::auth::api_key::sha256("secret");
+    let hash = pet_inventory::auth::secret::sha256("secret");
     let caller = db::credentials::find_caller(&mut connection, &hash).await;
     let caller = caller.expect("a database").expect("the caller").caller;
     assert_eq!((caller.name.as_str(), caller.plan), ("acme", Plan::Pro));

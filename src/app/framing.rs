@@ -78,6 +78,11 @@ impl Framing {
         Verdict::Pass
     }
 
+    /// Whether all that came so far was whole requests.
+    pub const fn is_between_requests(&self) -> bool {
+        matches!(self.place, Place::RequestLine) && self.line.is_empty()
+    }
+
     /// Moves on; `false` when this line makes its head ambiguous.
     fn line_ended(&mut self) -> bool {
         let mut line = std::mem::take(&mut self.line);

@@ -171,6 +171,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         if self.lingering.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
         }
+        // Between requests nothing is on its way that could reset the connection.
+        if self.framing.is_between_requests() {
+            return Poll::Ready(Ok(()));
+        }
         self.poll_linger(context)
     }
 }

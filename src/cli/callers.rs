@@ -97,7 +97,7 @@ fn show_json(caller: &CallerRecord, used: u32, plans: &Plans) -> String {
 fn show_text(caller: &CallerRecord, used: u32, plans: &Plans) -> String {
     let per_day = plans.limits(caller.plan).per_day;
     format!(
-        "Name        {}\nPlan        {}\nScopes      {}\nLive keys   {}\nUsed today  {used} of {}",
+        "Name        {}\nPlan        {}\nScopes      {}\nCredentials {}\nUsed today  {used} of {}",
         caller.name,
         caller.plan,
         caller.scopes,
@@ -126,7 +126,7 @@ fn to_json(caller: &CallerRecord, plans: &Plans) -> Value {
         "perMinute": limits.per_minute,
         "perDay": limits.per_day,
         "scopes": caller.scopes.iter().map(Scope::as_str).collect::<Vec<_>>(),
-        "liveKeys": caller.live_credentials,
+        "credentials": caller.live_credentials,
     })
 }
 
@@ -136,7 +136,7 @@ fn list_text(callers: &[CallerRecord], plans: &Plans) -> String {
         "PLAN",
         "PER MINUTE",
         "PER DAY",
-        "LIVE KEYS",
+        "CREDENTIALS",
         "SCOPES",
     ];
     let mut rows = vec![heading.map(str::to_owned)];

@@ -1,7 +1,7 @@
 //! `clients`: make, list and revoke OAuth 2.0 clients.
 
 use clap::Subcommand;
-use serde_json::json;
+use serde::Serialize;
 
 use super::{
     Error,
@@ -46,7 +46,7 @@ impl Clients {
                 println!(
                     "{}",
                     if json {
-                        made_json(&made)
+                        made_json(&made)?
                     } else {
                         made_text(&made)
                     }
@@ -61,15 +61,22 @@ impl Clients {
     }
 }
 
-fn made_json(made: &Made) -> String {
-    json!({
-        "caller": made.caller.as_str(),
-        "plan": made.plan.as_str(),
-        "id": made.id,
-        "client_id": made.client_id,
-        "client_secret": made.secret.expose(),
-    })
-    .to_string()
+fn made_json(made: &Made) -> Result<String, Error> {
+    #[derive(Serialize)]
+    struct Json<'a> {
+        caller: &'a str,
+        plan: &'a str,
+        id: i64,
+        client_id: Option<&'a str>,
+        client_secret: &'a str,
+    }
+    Ok(serde_json::to_string(&Json {
+        caller: made.caller.as_str(),
+        plan: made.plan.as_str(),
+        id: made.id,
+        client_id: made.client_id.as_deref(),
+        client_secret: made.secret.expose(),
+    })?)
 }
 
 fn made_text(made: &Made) -> String {

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
-use serde_json::json;
+use serde::Serialize;
 
 use super::{
     Error,
@@ -55,7 +55,7 @@ impl Keys {
                 println!(
                     "{}",
                     if json {
-                        made_json(&made)
+                        made_json(&made)?
                     } else {
                         made_text(&made)
                     }
@@ -83,14 +83,20 @@ fn now() -> DateTime<Utc> {
     Utc::now()
 }
 
-fn made_json(made: &Made) -> String {
-    json!({
-        "caller": made.caller.as_str(),
-        "plan": made.plan.as_str(),
-        "id": made.id,
-        "key": made.secret.expose(),
-    })
-    .to_string()
+fn made_json(made: &Made) -> Result<String, Error> {
+    #[derive(Serialize)]
+    struct Json<'a> {
+        caller: &'a str,
+        plan: &'a str,
+        id: i64,
+        key: &'a str,
+    }
+    Ok(serde_json::to_string(&Json {
+        caller: made.caller.as_str(),
+        plan: made.plan.as_str(),
+        id: made.id,
+        key: made.secret.expose(),
+    })?)
 }
 
 fn made_text(made: &Made) -> String {

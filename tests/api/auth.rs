@@ -3,6 +3,8 @@
 use chrono::{Duration, Utc};
 use pet_inventory::{
     api::{self, state::Links},
+    auth::secret::{Kind, Secret},
+    db::credentials,
     domain::caller::{Scope, Scopes},
 };
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
@@ -45,14 +47,14 @@ async fn expired_key(app: &TestApp, scopes: Scopes) -> String {
 async fn revoked_key(app: &TestApp, scopes: Scopes) -> String {
     let mut connection = app.database.connect().await;
     let key = make_key(&mut connection, "revoked", scopes, None).await;
-    let revoked = pet_inventory::db::credentials::revoke_api_key(&mut connection, key.id).await;
+    let revoked = credentials::revoke(&mut connection, credentials::Kind::ApiKey, key.id).await;
     assert!(revoked.expect("a database"));
     key.secret
 }
 
 /// Of the right form, and nobody's.
 fn unknown_key() -> String {
-    let key = pet_inventory::auth::api_key::ApiKey::generate().expect("random numbers");
+    let key = Secret::generate(Kind::ApiKey).expect("random numbers");
     key.expose().to_owned()
 }
 
@@ -224,7 +226,7 @@ async fn a_key_is_good_until_it_is_revoked_or_expires() {
     let key = app.make_key("brief", Scopes::all()).await;
     by_key(&app, &key.secret).answer().await.is(200);
     let mut connection = app.database.connect().await;
-    let revoked = pet_inventory::db::credentials::revoke_api_key(&mut connection, key.id).await;
+    let revoked = credentials::revoke(&mut connection, credentials::Kind::ApiKey, key.id).await;
     assert!(revoked.expect("a database"));
     unauthorized(&by_key(&app, &key.secret).answer().await);
 

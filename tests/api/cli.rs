@@ -217,7 +217,7 @@ async fn callers_are_listed_and_put_on_plans() {
         (&acme["name"], &acme["plan"], &acme["perMinute"]),
         (&json!("acme"), &json!("pro"), &json!(600))
     );
-    assert_eq!(acme["liveKeys"], 1);
+    assert_eq!(acme["credentials"], 1);
     let text = commands.run(&["callers", "list"]).await.is(0).stdout;
     assert!(text.contains("acme") && text.contains("pro"), "{text}");
     let unknown = commands

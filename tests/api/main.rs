@@ -16,6 +16,7 @@ mod errors;
 mod finds;
 mod idempotency;
 mod limits;
+mod oauth;
 mod openapi;
 mod outage;
 mod pets;

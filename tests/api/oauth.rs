@@ -1,0 +1,481 @@
+//! OAuth 2.0: tokens for clients, by hand, by the RFCs' errors, and by a client library that is not ours.
+
+use oauth2::{
+    AuthType, AuthUrl, ClientId, ClientSecret, EmptyExtraTokenFields, IntrospectionUrl,
+    RevocationUrl, Scope as OAuthScope, StandardRevocableToken, StandardTokenResponse,
+    TokenIntrospectionResponse, TokenResponse, TokenUrl, basic::BasicClient, basic::BasicTokenType,
+};
+use pet_inventory::{
+    auth::secret::{self, Kind, Secret},
+    db::{self, credentials::NewCredential},
+    domain::caller::{Scope, Scopes},
+};
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Ask, TestApp, scopes};
+
+/// A client as `clients create` makes it.
+struct TestClient {
+    row: i64,
+    id: String,
+    secret: String,
+}
+
+async fn client(app: &TestApp, caller: &str, scopes: Scopes) -> TestClient {
+    // The caller, who may do everything.
+    app.make_key(caller, Scopes::all()).await;
+    let mut connection = app.database.connect().await;
+    let name = caller.parse().expect("the name of a caller");
+    let known = db::callers::find(&mut connection, &name).await;
+    let secret = Secret::generate(Kind::ClientSecret).expect("random numbers");
+    let id = secret::generate_client_id().expect("random numbers");
+    let credential = NewCredential {
+        caller: known.expect("a database").expect("the caller").id,
+        hash: secret.hash(),
+        hint: secret.hint(),
+        client_id: Some(id.clone()),
+        scopes: Some(scopes),
+        expires_at: None,
+    };
+    let row = db::credentials::insert(&mut connection, credential).await;
+    TestClient {
+        row: row.expect("a database").expect("a new secret"),
+        id,
+        secret: secret.expose().to_owned(),
+    }
+}
+
+fn post(app: &TestApp, path: &str, form: &[(&str, &str)]) -> RequestBuilder {
+    app.bare(Method::POST, path).form(form)
+}
+
+impl TestClient {
+    /// Asks for a token with a form, by HTTP Basic.
+    async fn ask(&self, app: &TestApp, form: &[(&str, &str)]) -> Answer {
+        self.ask_at(app, "/oauth/token", form).await
+    }
+
+    async fn ask_at(&self, app: &TestApp, path: &str, form: &[(&str, &str)]) -> Answer {
+        let request = post(app, path, form).basic_auth(&self.id, Some(&self.secret));
+        request.answer().await
+    }
+
+    /// A token for everything that the client may.
+    async fn token(&self, app: &TestApp) -> String {
+        let answer = self
+            .ask(app, &[("grant_type", "client_credentials")])
+            .await
+            .is(200);
+        answer.json()["access_token"]
+            .as_str()
+            .expect("a token")
+            .to_owned()
+    }
+}
+
+/// Checks an error of RFC 6749 §5.2.
+#[track_caller]
+fn refused(answer: &Answer, status: u16, error: &str) {
+    assert_eq!(answer.status.as_u16(), status, "{answer}");
+    assert_eq!(answer.header("content-type"), "application/json");
+    assert_eq!(answer.header("cache-control"), "no-store");
+    let body = answer.json();
+    assert_eq!(body["error"], error, "{answer}");
+    assert!(body["error_description"].is_string(), "{answer}");
+}
+
+async fn by_token(app: &TestApp, token: &str, path: &str) -> Answer {
+    app.anonymous(Method::GET, path)
+        .bearer_auth(token)
+        .answer()
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_gets_a_token_that_opens_what_the_client_may() {
+    let app = TestApp::start().await;
+    let client = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::ReadOrders])).await;
+    let answer = client
+        .ask(&app, &[("grant_type", "client_credentials")])
+        .await
+        .is(200);
+    assert_eq!(answer.header("cache-control"), "no-store");
+    assert_eq!(answer.header("pragma"), "no-cache");
+    let body = answer.json();
+    assert_eq!(body["token_type"], "Bearer");
+    assert_eq!(body["expires_in"], 3600);
+    assert_eq!(body["scope"], "read:pets read:orders");
+    let token = body["access_token"].as_str().expect("a token");
+    assert!(token.starts_with("pia_"), "{token}");
+
+    by_token(&app, token, "/pet/1").await.is(404);
+    let write = app.anonymous(Method::POST, "/pet").bearer_auth(token);
+    write
+        .json(&json!({"name": "a"}))
+        .answer()
+        .await
+        .problem(403);
+    // As an API key it is as good; it is the same kind of secret.
+    let request = app
+        .anonymous(Method::GET, "/pet/1")
+        .header("api_key", token);
+    request.answer().await.is(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scopes_are_narrowed_and_never_widened() {
+    let app = TestApp::start().await;
+    let client = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::WritePets])).await;
+    let grant = ("grant_type", "client_credentials");
+    let narrow = client
+        .ask(&app, &[grant, ("scope", "read:pets")])
+        .await
+        .is(200)
+        .json();
+    assert_eq!(narrow["scope"], "read:pets");
+    for scope in [
+        "admin",
+        "read:pets admin",
+        "read:cats",
+        "read:pets  write:pets",
+        "READ:PETS",
+    ] {
+        refused(
+            &client.ask(&app, &[grant, ("scope", scope)]).await,
+            400,
+            "invalid_scope",
+        );
+    }
+    // What the caller loses, its tokens lose.
+    let token = client.token(&app).await;
+    by_token(&app, &token, "/pet/1").await.is(404);
+    app.database
+        .run("update callers set scopes = '{write:pets}' where name = 'acme'")
+        .await;
+    for _ in 0..100 {
+        if by_token(&app, &token, "/pet/1").await.status == 403 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("not within a second");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_authenticates_one_way_and_well() {
+    let app = TestApp::start().await;
+    let client = client(&app, "acme", Scopes::all()).await;
+    let grant = ("grant_type", "client_credentials");
+    let (id, secret) = (
+        ("client_id", client.id.as_str()),
+        ("client_secret", client.secret.as_str()),
+    );
+    post(&app, "/oauth/token", &[grant, id, secret])
+        .answer()
+        .await
+        .is(200);
+    client.ask(&app, &[grant, id]).await.is(200);
+
+    refused(
+        &client.ask(&app, &[grant, id, secret]).await,
+        400,
+        "invalid_request",
+    );
+    let unknown = Secret::generate(Kind::ClientSecret).expect("random numbers");
+    for wrong in ["", "wrong", unknown.expose(), "pcs_é"] {
+        let form = [grant, id, ("client_secret", wrong)];
+        refused(
+            &post(&app, "/oauth/token", &form).answer().await,
+            401,
+            "invalid_client",
+        );
+        let basic = post(&app, "/oauth/token", &[grant]).basic_auth(&client.id, Some(wrong));
+        let answer = basic.answer().await;
+        refused(&answer, 401, "invalid_client");
+        assert!(
+            answer.header("www-authenticate").starts_with("Basic "),
+            "{answer}"
+        );
+    }
+    let other_name = post(&app, "/oauth/token", &[grant]).basic_auth("pic_x", Some(&client.secret));
+    refused(&other_name.answer().await, 401, "invalid_client");
+    refused(
+        &post(&app, "/oauth/token", &[grant]).answer().await,
+        401,
+        "invalid_client",
+    );
+    refused(
+        &post(&app, "/oauth/token", &[grant, id]).answer().await,
+        401,
+        "invalid_client",
+    );
+    let bearer = post(&app, "/oauth/token", &[grant]).bearer_auth(&client.secret);
+    refused(&bearer.answer().await, 401, "invalid_client");
+    // A secret opens nothing else, and a key is no client.
+    by_token(&app, &client.secret, "/pet/1").await.problem(401);
+    let key = post(&app, "/oauth/token", &[grant]).basic_auth(&client.id, Some(&app.key));
+    refused(&key.answer().await, 401, "invalid_client");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_none_is_told_so_as_the_rfc_has_it() {
+    let app = TestApp::start().await;
+    let client = client(&app, "acme", Scopes::all()).await;
+    let grant = ("grant_type", "client_credentials");
+    refused(&client.ask(&app, &[]).await, 400, "invalid_request");
+    refused(
+        &client.ask(&app, &[("grant_type", "")]).await,
+        400,
+        "invalid_request",
+    );
+    refused(
+        &client.ask(&app, &[grant, grant]).await,
+        400,
+        "invalid_request",
+    );
+    let twice = [grant, ("scope", "read:pets"), ("scope", "admin")];
+    refused(&client.ask(&app, &twice).await, 400, "invalid_request");
+    for other in ["password", "authorization_code", "refresh_token"] {
+        let answer = client.ask(&app, &[("grant_type", other)]).await;
+        refused(&answer, 400, "unsupported_grant_type");
+    }
+    let json = app
+        .bare(Method::POST, "/oauth/token")
+        .basic_auth(&client.id, Some(&client.secret));
+    let json = json.json(&json!({"grant_type": "client_credentials"}));
+    refused(&json.answer().await, 400, "invalid_request");
+    // Parameters belong into the body.
+    let query = "/oauth/token?grant_type=client_credentials";
+    let query = app
+        .bare(Method::POST, query)
+        .basic_auth(&client.id, Some(&client.secret));
+    refused(&query.answer().await, 400, "invalid_request");
+    app.bare(Method::GET, "/oauth/token")
+        .answer()
+        .await
+        .problem(405);
+    for path in ["/oauth/revoke", "/oauth/introspect"] {
+        refused(
+            &client.ask_at(&app, path, &[]).await,
+            400,
+            "invalid_request",
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_ends_with_its_hour_its_client_or_its_revocation() {
+    let app = TestApp::with(&[("PET_INVENTORY__AUTH__ACCESS_TOKEN_LIFETIME", "1s")]).await;
+    let one = client(&app, "acme", Scopes::all()).await;
+    let two = client(&app, "acme", Scopes::all()).await;
+    let token = one.token(&app).await;
+    by_token(&app, &token, "/limits").await.is(200);
+    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    by_token(&app, &token, "/limits").await.problem(401);
+
+    let app = TestApp::beside(&app, &[]).await;
+    let token = one.token(&app).await;
+    by_token(&app, &token, "/limits").await.is(200);
+    // Not another client's to revoke, though of the same caller; nor is an API key anybody's here.
+    refused(
+        &two.ask_at(&app, "/oauth/revoke", &[("token", &token)])
+            .await,
+        400,
+        "unauthorized_client",
+    );
+    let key = app.key.clone();
+    refused(
+        &two.ask_at(&app, "/oauth/revoke", &[("token", &key)]).await,
+        400,
+        "unauthorized_client",
+    );
+    by_token(&app, &token, "/limits").await.is(200);
+    for _ in 0..2 {
+        one.ask_at(
+            &app,
+            "/oauth/revoke",
+            &[("token", &token), ("token_type_hint", "x")],
+        )
+        .await
+        .is(200);
+    }
+    one.ask_at(&app, "/oauth/revoke", &[("token", "nonsense")])
+        .await
+        .is(200);
+    gone(&app, &token).await;
+
+    let token = one.token(&app).await;
+    by_token(&app, &token, "/limits").await.is(200);
+    let mut connection = app.database.connect().await;
+    let kind = db::credentials::Kind::ClientSecret;
+    let revoked = db::credentials::revoke(&mut connection, kind, one.row).await;
+    assert!(revoked.expect("a database"));
+    gone(&app, &token).await;
+    refused(
+        &one.ask(&app, &[("grant_type", "client_credentials")]).await,
+        401,
+        "invalid_client",
+    );
+    two.token(&app).await;
+}
+
+async fn gone(app: &TestApp, token: &str) {
+    for _ in 0..100 {
+        if by_token(app, token, "/limits").await.status == 401 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("not within a second");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn introspection_tells_a_client_of_its_own_callers_tokens() {
+    let app = TestApp::start().await;
+    let acme = client(&app, "acme", scopes(&[Scope::ReadPets])).await;
+    let other = client(&app, "other", scopes(&[Scope::ReadPets])).await;
+    let admin = client(&app, "admin", Scopes::all()).await;
+    let token = acme.token(&app).await;
+    let about = async |client: &TestClient, token: &str| -> Value {
+        let answer = client
+            .ask_at(&app, "/oauth/introspect", &[("token", token)])
+            .await
+            .is(200);
+        assert_eq!(answer.header("cache-control"), "no-store");
+        answer.json()
+    };
+    for client in [&acme, &admin] {
+        let known = about(client, &token).await;
+        assert_eq!(known["active"], true);
+        assert_eq!(known["scope"], "read:pets");
+        assert_eq!(known["client_id"], acme.id);
+        assert_eq!(known["sub"], "acme");
+        let (exp, iat) = (known["exp"].as_i64(), known["iat"].as_i64());
+        assert_eq!(exp.expect("a time") - iat.expect("a time"), 3600);
+    }
+    let inactive = json!({"active": false});
+    assert_eq!(about(&other, &token).await, inactive);
+    assert_eq!(about(&admin, "nonsense").await, inactive);
+    assert_eq!(about(&admin, &acme.secret).await, inactive);
+    acme.ask_at(&app, "/oauth/revoke", &[("token", &token)])
+        .await
+        .is(200);
+    assert_eq!(about(&acme, &token).await, inactive);
+    let nobody = post(&app, "/oauth/introspect", &[("token", &token)]);
+    refused(&nobody.answer().await, 401, "invalid_client");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_names_endpoints_that_are_there() {
+    let app = TestApp::start().await;
+    let path = "/.well-known/oauth-authorization-server";
+    let metadata = app.bare(Method::GET, path).answer().await.is(200).json();
+    let host = format!("http://{}", app.address);
+    assert_eq!(metadata["issuer"], host);
+    for endpoint in [
+        "token_endpoint",
+        "revocation_endpoint",
+        "introspection_endpoint",
+    ] {
+        let url = metadata[endpoint].as_str().expect("a URL");
+        let path = url.strip_prefix(&host).expect("on this host");
+        post(&app, path, &[]).answer().await.is(401);
+    }
+    let app = TestApp::with(&[(
+        "PET_INVENTORY__SERVER__PUBLIC_URL",
+        "https://pets.example/x",
+    )])
+    .await;
+    let metadata = app.bare(Method::GET, path).answer().await.is(200).json();
+    assert_eq!(metadata["issuer"], "https://pets.example/x");
+    assert_eq!(
+        metadata["token_endpoint"],
+        "https://pets.example/x/oauth/token"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_endpoint_is_throttled() {
+    let app = TestApp::start().await;
+    let client = client(&app, "acme", Scopes::all()).await;
+    let mut admitted = 0;
+    for _ in 0..70 {
+        let answer = client
+            .ask(&app, &[("grant_type", "client_credentials")])
+            .await;
+        match answer.status.as_u16() {
+            200 => admitted += 1,
+            429 => assert_eq!(answer.problem(429)["violated-policies"], json!(["minute"])),
+            _ => panic!("{answer}"),
+        }
+    }
+    assert_eq!(admitted, 60);
+    // Guesses at a secret spend the budget of wrong credentials, too: others of this address are shut out.
+    let app = TestApp::with(&[("PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE", "5")]).await;
+    for _ in 0..5 {
+        let guess = Secret::generate(Kind::ClientSecret).expect("random numbers");
+        let request = post(
+            &app,
+            "/oauth/token",
+            &[("grant_type", "client_credentials")],
+        );
+        let request = request.basic_auth("pic_x", Some(guess.expose()));
+        refused(&request.answer().await, 401, "invalid_client");
+    }
+    app.get("/limits").answer().await.problem(429);
+}
+
+/// The walk of a client that knows nothing of us but the RFCs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_library_gets_uses_inspects_and_revokes_a_token() {
+    let app = TestApp::start().await;
+    let made = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::WritePets])).await;
+    let url = |path: &str| format!("http://{}{path}", app.address);
+    let http = oauth2::reqwest::ClientBuilder::new()
+        .build()
+        .expect("a client");
+    for way in [AuthType::BasicAuth, AuthType::RequestBody] {
+        let client = BasicClient::new(ClientId::new(made.id.clone()))
+            .set_client_secret(ClientSecret::new(made.secret.clone()))
+            .set_auth_type(way)
+            .set_auth_uri(AuthUrl::new(url("/none")).expect("a URL"))
+            .set_token_uri(TokenUrl::new(url("/oauth/token")).expect("a URL"))
+            .set_introspection_url(IntrospectionUrl::new(url("/oauth/introspect")).expect("a URL"))
+            .set_revocation_url(RevocationUrl::new(url("/oauth/revoke")).expect("a URL"));
+        let token: StandardTokenResponse<EmptyExtraTokenFields, BasicTokenType> = client
+            .exchange_client_credentials()
+            .add_scope(OAuthScope::new("read:pets".into()))
+            .request_async(&http)
+            .await
+            .expect("a token");
+        assert_eq!(
+            token.expires_in().map(|lifetime| lifetime.as_secs()),
+            Some(3600)
+        );
+        let secret = token.access_token().secret();
+        by_token(&app, secret, "/pet/1").await.is(404);
+        let inspected = client
+            .introspect(token.access_token())
+            .request_async(&http)
+            .await;
+        assert!(inspected.expect("an introspection").active());
+        let refused = client
+            .exchange_client_credentials()
+            .add_scope(OAuthScope::new("admin".into()))
+            .request_async(&http)
+            .await
+            .expect_err("a scope of others");
+        assert!(
+            format!("{refused:?}").contains("invalid_scope"),
+            "{refused:?}"
+        );
+        let revocable = StandardRevocableToken::AccessToken(token.access_token().clone());
+        // The library refuses to send a token to a server without TLS: so this by hand.
+        assert!(client.revoke_token(revocable).is_err());
+        made.ask_at(&app, "/oauth/revoke", &[("token", secret)])
+            .await
+            .is(200);
+        gone(&app, secret).await;
+    }
+}
