@@ -24,7 +24,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// What stands in the database after the migration of that number: rows as that version of the program
 /// wrote them. A new migration gets its own line.
-const ROWS: [(i64, &str); 5] = [
+const ROWS: [(i64, &str); 6] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -56,6 +56,16 @@ const ROWS: [(i64, &str); 5] = [
         5,
         "update callers set plan = 'free' where name = 'acme';
          update callers set plan = 'pro' where name = 'acme'",
+    ),
+    (
+        6,
+        "with client as (
+             insert into credentials (caller_id, kind, hash, hint, client_id)
+             select id, 'client_secret', sha256('client'), 'pis_1234', 'pic_1' from callers
+             returning id, caller_id
+         )
+         insert into credentials (caller_id, kind, hash, hint, issued_by, expires_at)
+         select caller_id, 'access_token', sha256('token'), 'pit_1234', id, now() + interval '1 hour' from client",
     ),
 ];
 

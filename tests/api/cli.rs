@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Ask, Home, Said, Service, TestDatabase};
+use crate::support::{Ask, Home, Said, Service, TestDatabase, eventually};
 
 /// Runs commands on a database that is there.
 struct Commands {
@@ -109,11 +109,11 @@ async fn keys_are_made_listed_and_revoked_beside_a_running_service() {
         .run(&["keys", "revoke", &id.to_string()])
         .await
         .is(0);
-    service
-        .request(Method::GET, "/pet/1", key)
-        .answer()
-        .await
-        .problem(401);
+    eventually(async || {
+        let request = service.request(Method::GET, "/pet/1", key);
+        request.answer().await.status == 401
+    })
+    .await;
     let again = commands
         .run(&["keys", "revoke", &id.to_string()])
         .await
@@ -284,11 +284,11 @@ async fn commands_work_on_our_own_postgres_without_a_service_and_beside_one() {
         .await
         .is(0);
     let key = before["key"].as_str().expect("a text");
-    service
-        .request(Method::GET, "/pet/1", key)
-        .answer()
-        .await
-        .problem(401);
+    eventually(async || {
+        let request = service.request(Method::GET, "/pet/1", key);
+        request.answer().await.status == 401
+    })
+    .await;
     home.run(&["migrate", "--check"]).await.is(0);
     let callers = one_json_line(&home.run(&["callers", "list", "--json"]).await.is(0));
     assert_eq!(callers.as_array().map(Vec::len), Some(4), "{callers}");

@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::Connection as _;
 use tokio::task::JoinSet;
 
-use crate::support::{Answer, Ask, TestApp, TestDatabase, scopes};
+use crate::support::{Answer, Ask, TestApp, TestDatabase, eventually, scopes};
 
 /// A service by a clock that stands still, and a key of a caller on a plan.
 struct Limited {
@@ -450,17 +450,6 @@ async fn while_one_waits(limited: &Limited) -> Answer {
     transaction.rollback().await.expect("unlocked");
     waiting.await.expect("an answer").is(404);
     answer
-}
-
-/// Asks until it is so, for a second.
-async fn eventually(mut so: impl AsyncFnMut() -> bool) {
-    for _ in 0..100 {
-        if so().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not within a second");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,12 @@ pub mod postgres;
 pub mod process;
 pub mod raw;
 
-use std::{ffi::OsString, net::SocketAddr, sync::Once};
+use std::{
+    ffi::OsString,
+    net::SocketAddr,
+    sync::Once,
+    time::{Duration, Instant},
+};
 
 use chrono::{DateTime, Utc};
 use pet_inventory::{
@@ -253,6 +258,15 @@ pub async fn make_key(
     TestKey {
         id: id.expect("a database").expect("a new key"),
         secret: key.expose().to_owned(),
+    }
+}
+
+/// Waits, not for long, until something is so.
+pub async fn eventually(mut so: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !so().await {
+        assert!(begun.elapsed() < Duration::from_secs(2), "not within 2 s");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
