@@ -1,7 +1,10 @@
 //! What the process says of itself: log lines on stderr (stdout belongs to what a command prints), and
 //! metrics.
 
-use std::{io::IsTerminal, sync::OnceLock};
+use std::{
+    io::IsTerminal,
+    sync::{Mutex, PoisonError},
+};
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::{
@@ -57,8 +60,9 @@ pub fn log(config: &config::Telemetry) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Twice`] when another recorder was there first.
 pub fn metrics() -> Result<PrometheusHandle, Error> {
-    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
-    if let Some(handle) = HANDLE.get() {
+    static HANDLE: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
+    let mut handle = HANDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(handle) = &*handle {
         return Ok(handle.clone());
     }
     let twice = |error: &dyn ToString| Error::Twice(error.to_string());
@@ -66,17 +70,11 @@ pub fn metrics() -> Result<PrometheusHandle, Error> {
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &LATENCIES)
         .map_err(|error| twice(&error))?
         .build_recorder();
-    let handle = recorder.handle();
-    // Two that come here at once: the second finds the first one's recorder in place.
-    if metrics::set_global_recorder(recorder).is_ok() {
-        let _ = HANDLE.set(handle.clone());
-        describe();
-        return Ok(handle);
-    }
-    HANDLE
-        .get()
-        .cloned()
-        .ok_or_else(|| twice(&"a recorder that is not ours"))
+    let fresh = recorder.handle();
+    metrics::set_global_recorder(recorder).map_err(|error| twice(&error))?;
+    describe();
+    *handle = Some(fresh.clone());
+    Ok(fresh)
 }
 
 fn describe() {
@@ -88,6 +86,22 @@ fn describe() {
         "http_request_duration_seconds",
         metrics::Unit::Seconds,
         "Time from a request's head to its answer's, by method and route."
+    );
+    metrics::describe_counter!(
+        "limits_admitted_total",
+        "Requests admitted to limited and unlimited plans, by plan."
+    );
+    metrics::describe_counter!(
+        "limits_refused_total",
+        "Requests refused by a plan's limit, by plan and limit."
+    );
+    metrics::describe_counter!(
+        "limits_addresses_shut_total",
+        "Times that an address had spent its budget of wrong credentials."
+    );
+    metrics::describe_counter!(
+        "limits_uncounted_total",
+        "Requests admitted without the shared counters, which were out of reach."
     );
     metrics::describe_gauge!("http_connections", "Connections open, by listener.");
     metrics::describe_gauge!(

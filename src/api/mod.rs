@@ -170,3 +170,44 @@ pub fn without_trailing_slash(uri: &Uri) -> Option<Uri> {
     parts.path_and_query = Some(target.parse().ok()?);
     Uri::from_parts(parts).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::{body::Body, http::StatusCode};
+    use http_body_util::BodyExt;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_a_500_and_the_next_request_is_answered() {
+        async fn handler(uri: Uri) -> &'static str {
+            assert!(uri.path() != "/panic", "the cause");
+            "fine"
+        }
+        let router = Router::new()
+            .fallback(handler)
+            .layer(CatchPanicLayer::custom(panicked))
+            .layer(from_fn(observe));
+        let ask = async |path: &str| {
+            let request = Request::builder().uri(path).body(Body::empty());
+            let answer = router.clone().oneshot(request.expect("a request")).await;
+            let answer = answer.expect("an answer");
+            let status = answer.status();
+            let body = answer
+                .into_body()
+                .collect()
+                .await
+                .expect("a body")
+                .to_bytes();
+            (status, String::from_utf8_lossy(&body).into_owned())
+        };
+        let (status, body) = ask("/panic").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(
+            body.contains("\"status\":500") && !body.contains("the cause"),
+            "{body}"
+        );
+        assert_eq!(ask("/").await, (StatusCode::OK, "fine".to_owned()));
+    }
+}

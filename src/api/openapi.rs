@@ -60,6 +60,8 @@ pub fn complete(mut document: Document, mut beside: Document, links: &Links) -> 
         item.servers = Some(vec![Server::new(links.url("/"))]);
         for (_, operation) in operations(item) {
             complete_operation(operation, &[&ALWAYS, &OF_AN_ADDRESS, &WITH_BODY]);
+            // Another media type is an `invalid_request` there (RFC 6749 §5.2).
+            operation.responses.responses.remove("415");
         }
     }
     for item in document.paths.paths.values_mut() {

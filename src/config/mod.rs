@@ -161,7 +161,7 @@ impl Config {
         let Self {
             server, database, ..
         } = self;
-        let positive: [(&'static str, bool); 11] = [
+        let positive: [(&'static str, bool); 10] = [
             ("server.header_timeout", server.header_timeout.is_zero()),
             ("server.body_timeout", server.body_timeout.is_zero()),
             ("server.request_timeout", server.request_timeout.is_zero()),
@@ -177,7 +177,6 @@ impl Config {
                 "database.acquire_timeout",
                 database.acquire_timeout.is_zero(),
             ),
-            ("database.query_timeout", database.query_timeout.is_zero()),
             (
                 "database.url",
                 database

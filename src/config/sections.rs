@@ -60,8 +60,6 @@ pub struct Database {
     pub max_connections: u32,
     #[serde(with = "humantime_serde")]
     pub acquire_timeout: Duration,
-    #[serde(with = "humantime_serde")]
-    pub query_timeout: Duration,
 }
 
 /// `[local_postgres]`

@@ -19,7 +19,7 @@ use std::{future::Future, str::FromStr, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    Executor as _, PgConnection, PgPool, Postgres,
+    Connection as _, Executor as _, PgConnection, PgPool, Postgres,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 
@@ -97,6 +97,15 @@ impl Database {
                     Ok(())
                 })
             })
+            // But one that has been idle may have been lost meanwhile, all of them at once.
+            .before_acquire(|connection, idle| {
+                Box::pin(async move {
+                    if idle.idle_for < IDLE {
+                        return Ok(true);
+                    }
+                    Ok(bounded(connection.ping()).await.is_ok())
+                })
+            })
             .connect_lazy_with(options.application_name("pet-inventory"));
         Self { pool }
     }
@@ -152,6 +161,9 @@ impl Database {
         self.pool.close().await;
     }
 }
+
+/// How long a connection is trusted after its last use.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// PostgreSQL's own bounds, for the case that we are gone: what this process gave up, or left behind
 /// when it died, ends there too.

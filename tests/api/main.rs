@@ -16,6 +16,7 @@ mod errors;
 mod finds;
 mod idempotency;
 mod limits;
+mod log;
 mod oauth;
 mod openapi;
 mod outage;

@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::{JSON, body::PetBody};
 use crate::{
@@ -259,6 +259,9 @@ async fn whole(
             }
             None => (chunk.closing(), None),
         }))
+    });
+    let following = following.inspect_err(|error| {
+        tracing::error!(%error, "an answer was cut off in the middle");
     });
     Ok(json_response(Body::from_stream(first.chain(following))))
 }

@@ -1,0 +1,202 @@
+//! What the process says of a request, and what it must never say.
+
+use std::fs;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{
+    Ask,
+    process::{Home, Service},
+};
+
+const TRACE: (&str, &str) = ("PET_INVENTORY__TELEMETRY__LOG", "trace");
+
+/// The log's lines that are access lines.
+fn access_lines(service: &Service) -> Vec<Value> {
+    let log = service.log();
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .filter(|line| line["target"] == "pet_inventory::access")
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_has_one_access_line_without_its_query_headers_or_body() {
+    let home = Home::new();
+    let service = home.serve().await;
+    let path = "/pet/findByTags?tags=query-canary";
+    let request = service.request(Method::GET, path, "special-key");
+    let request = request
+        .header("x-request-id", "mine")
+        .header("x-canary", "header-canary");
+    request.answer().await.is(200);
+    let pet = json!({"name": "body-canary"});
+    let post = service
+        .request(Method::POST, "/pet", "special-key")
+        .json(&pet);
+    let id = post
+        .answer()
+        .await
+        .is(201)
+        .header("x-request-id")
+        .to_owned();
+    let bad = service.request(Method::GET, "/pet/path-canary", "free-key");
+    bad.answer().await.is(400);
+
+    let lines = access_lines(&service);
+    let of = |id: &str| -> Vec<&Value> {
+        lines
+            .iter()
+            .filter(|line| line["request_id"] == id)
+            .collect()
+    };
+    let [find] = of("mine")[..] else {
+        panic!("{lines:?}")
+    };
+    assert_eq!(find["method"], "GET");
+    assert_eq!(find["route"], "/api/v3/pet/findByTags");
+    assert_eq!(find["status"], 200);
+    assert_eq!(find["caller"], "demo-enterprise");
+    assert!(find["latency_ms"].is_f64(), "{find}");
+    assert_eq!(of(&id).len(), 1);
+    let log = service.log();
+    for canary in [
+        "query-canary",
+        "header-canary",
+        "body-canary",
+        "path-canary",
+    ] {
+        assert!(!log.contains(canary), "{canary} is in the log: {log}");
+    }
+    service.stop().await;
+}
+
+/// Secrets of every kind, sent every way, at the level that logs all there is.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_is_ever_said() {
+    let home = Home::new();
+    let bootstrap = "bootstrap-canary-0123456789";
+    let mut command = home.command(["serve"]);
+    command
+        .env(TRACE.0, TRACE.1)
+        .env("BOOTSTRAP_API_KEY", bootstrap);
+    let service = Service::start(&home, command).await;
+
+    let json = async |arguments: &[&str]| -> Value {
+        let said = home.run(arguments).await.is(0);
+        serde_json::from_str(&said.stdout).expect("JSON")
+    };
+    let owner = ["--caller", "acme", "--json"];
+    let key = json(&[&["keys", "create", "--plan", "pro"], &owner[..]].concat()).await;
+    let key = key["key"].as_str().expect("a key").to_owned();
+    let client = json(&[&["clients", "create"], &owner[..]].concat()).await;
+    let client_id = client["client_id"].as_str().expect("a name").to_owned();
+    let client_secret = client["client_secret"]
+        .as_str()
+        .expect("a secret")
+        .to_owned();
+
+    let http2 = reqwest::Client::builder()
+        .no_proxy()
+        .http2_prior_knowledge()
+        .build();
+    let host = format!("http://{}", service.address);
+    let mut tokens = Vec::new();
+    let wrong = "wrong-canary-987654321";
+    for http in [reqwest::Client::new(), http2.expect("a client")] {
+        let form = [("grant_type", "client_credentials")];
+        let token = http.post(format!("{host}/oauth/token")).form(&form);
+        let token = token
+            .basic_auth(&client_id, Some(&client_secret))
+            .answer()
+            .await
+            .is(200);
+        let token = token.json()["access_token"]
+            .as_str()
+            .expect("a token")
+            .to_owned();
+        let in_form = [
+            form[0],
+            ("client_id", &client_id),
+            ("client_secret", &client_secret),
+        ];
+        http.post(format!("{host}/oauth/token"))
+            .form(&in_form)
+            .answer()
+            .await
+            .is(200);
+        let guess = [form[0], ("client_id", &client_id), ("client_secret", wrong)];
+        http.post(format!("{host}/oauth/token"))
+            .form(&guess)
+            .answer()
+            .await
+            .is(401);
+        for path in [
+            "/pet/1",
+            "/limits",
+            "/pet/findByStatus?status=sold",
+            "/nowhere",
+        ] {
+            let url = format!("{host}/api/v3{path}");
+            for secret in [
+                &key,
+                &token,
+                &client_secret,
+                &wrong.to_owned(),
+                &bootstrap.to_owned(),
+            ] {
+                http.get(&url).header("api_key", secret).answer().await;
+                http.get(&url).bearer_auth(secret).answer().await;
+                http.post(&url)
+                    .header("api_key", secret)
+                    .body("{")
+                    .answer()
+                    .await;
+            }
+        }
+        let revoke = http
+            .post(format!("{host}/oauth/revoke"))
+            .form(&[("token", &token)]);
+        revoke
+            .basic_auth(&client_id, Some(&client_secret))
+            .answer()
+            .await
+            .is(200);
+        tokens.push(token);
+    }
+    let metrics = format!("http://{}/metrics", service.operations);
+    let metrics = reqwest::get(metrics)
+        .await
+        .expect("metrics")
+        .text()
+        .await
+        .expect("text");
+    home.run(&["keys", "create", "--caller", "acme", "--plan", "free"])
+        .await
+        .is(1);
+    home.run(&["keys", "list"]).await.is(0);
+
+    let said = [
+        ("the log", service.log()),
+        ("the metrics", metrics),
+        ("the greeting", service.greeting.clone()),
+        (
+            "PostgreSQL's log",
+            fs::read_to_string(home.path().join("data/postgres.log")).expect("its log"),
+        ),
+    ];
+    assert!(
+        said[0].1.contains("TRACE"),
+        "the log is not at its most talkative"
+    );
+    let secrets = [key, client_secret, wrong.to_owned(), bootstrap.to_owned()];
+    for secret in secrets.iter().chain(&tokens) {
+        for (place, text) in &said {
+            assert!(!text.contains(secret.as_str()), "a secret is in {place}");
+        }
+    }
+    service.stop().await;
+}
