@@ -12,6 +12,7 @@
 mod auth;
 mod cli;
 mod conditional;
+mod durable_days;
 mod errors;
 mod finds;
 mod idempotency;

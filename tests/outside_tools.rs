@@ -1,0 +1,101 @@
+//! Tests that drive programs beyond PostgreSQL's own; `.ci/setup --all` installs those.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    dead_code,
+    unused_imports,
+    reason = "a test that cannot go on says why and fails; its clock is the machine's; it shares a harness"
+)]
+
+#[path = "api/support/mod.rs"]
+mod support;
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use chrono::{Timelike as _, Utc};
+use reqwest::Method;
+use support::{
+    Ask,
+    process::{Home, Service},
+};
+
+/// PostgreSQL's programs, of which the server believes that midnight (UTC) is ten seconds away.
+///
+/// By the library, not by the command `faketime`: that stays in between as a process of its own.
+fn before_midnight(folder: &Path) -> PathBuf {
+    let library = fs::read_dir("/usr/lib")
+        .expect("/usr/lib")
+        .flatten()
+        .map(|entry| entry.path().join("faketime/libfaketime.so.1"))
+        .find(|library| library.exists())
+        .expect("faketime is missing: run .ci/setup --all");
+    let programs = folder.join("bin");
+    fs::create_dir(&programs).expect("a folder");
+    let today = Utc::now().num_seconds_from_midnight();
+    let ahead = i64::from(86_400 - 10) - i64::from(today);
+    let faked = format!(
+        "FAKETIME='{ahead:+}s' LD_PRELOAD='{}' exec",
+        library.display()
+    );
+    for (name, run) in [("postgres", faked.as_str()), ("initdb", "exec")] {
+        let real = real_program(name);
+        let script = format!("#!/bin/sh\n{run} '{}' \"$@\"\n", real.display());
+        let path = programs.join(name);
+        fs::write(&path, script).expect("a script");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+    }
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("its mode");
+    programs
+}
+
+fn real_program(name: &str) -> PathBuf {
+    let mut folders: Vec<PathBuf> = fs::read_dir("/usr/lib/postgresql")
+        .expect("Debian's PostgreSQL: run .ci/setup")
+        .flatten()
+        .map(|version| version.path().join("bin"))
+        .collect();
+    folders.sort();
+    let folder = folders.pop().expect("a version of PostgreSQL");
+    folder.join(name)
+}
+
+/// The day is the database's, and it really ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_midnight_by_the_databases_clock_the_day_begins_anew() {
+    for scope in ["replica", "cluster"] {
+        let home = Home::new();
+        let mut command = home.command(["serve"]);
+        command
+            .env("POSTGRES_BIN_DIR", before_midnight(home.path()))
+            .env("PET_INVENTORY__LIMITS__SCOPE", scope)
+            .env("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited")
+            .env("PET_INVENTORY__PLANS__FREE__PER_DAY", "5");
+        let service = Service::start(&home, command).await;
+        let ask = async || {
+            let request = service.request(Method::GET, "/limits", "free-key");
+            request.answer().await
+        };
+        for _ in 0..5 {
+            ask().await.is(200);
+        }
+        let refused = ask().await.is(429);
+        let wait: u64 = refused
+            .header("retry-after")
+            .parse()
+            .expect("whole seconds");
+        assert!((1..=10).contains(&wait), "{refused}");
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+        for _ in 0..5 {
+            ask().await.is(200);
+        }
+        ask().await.is(429);
+        service.stop().await;
+    }
+}
