@@ -17,6 +17,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, de};
 use url::Url;
 
+use super::issuers::{self, Issuer};
 use crate::domain::{
     caller::{Scope, Scopes},
     plan::Plan,
@@ -139,6 +140,8 @@ pub enum LimitsScope {
 pub struct Auth {
     #[serde(deserialize_with = "scopes")]
     pub anonymous_scopes: Scopes,
+    #[serde(deserialize_with = "issuers::each_once")]
+    pub issuers: Vec<Issuer>,
 }
 
 /// `[telemetry]`
