@@ -89,6 +89,10 @@ fn describe() {
         metrics::Unit::Seconds,
         "Time from a request's head to its answer's, by method and route."
     );
+    metrics::describe_counter!(
+        "jwks_fetches_total",
+        "Fetches of an issuer's keys, by its place in auth.issuers (from 0) and result: ok or failed."
+    );
     metrics::describe_gauge!("http_connections", "Connections open, by listener.");
     metrics::describe_gauge!(
         "database_connections",

@@ -1,0 +1,1 @@
+//! What no HTTP client is needed for.
