@@ -4,6 +4,7 @@ mod conditional;
 mod errors;
 mod finds;
 mod idempotency;
+mod jwt;
 mod limits;
 mod pets;
 mod support;

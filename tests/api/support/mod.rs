@@ -1,10 +1,12 @@
 //! The harness: a real [`App`] on port 0 with a database of its own, asked over real HTTP.
 
 pub mod answer;
+pub mod issuer;
 pub mod postgres;
 pub mod raw;
+pub mod signer;
 
-use std::{ffi::OsString, net::SocketAddr};
+use std::{ffi::OsString, net::SocketAddr, path::Path};
 
 use chrono::{DateTime, Utc};
 use pet_inventory::{
@@ -63,7 +65,13 @@ impl TestApp {
 
     /// The service on this database, by this clock.
     pub async fn at(database: TestDatabase, settings: &[(&str, &str)], clock: Clock) -> Self {
-        let app = build_with(&database.url(), settings, clock).await;
+        let config = config(&database.url(), settings);
+        Self::configured(database, config, clock).await
+    }
+
+    /// The service on this database, by this configuration and clock.
+    pub async fn configured(database: TestDatabase, config: Config, clock: Clock) -> Self {
+        let app = build_with(config, clock).await;
         let mut connection = database.connect().await;
         let key = make_key(&mut connection, "tester", Scopes::all(), None).await;
         Self {
@@ -163,9 +171,16 @@ impl Drop for TestApp {
     }
 }
 
+/// What a client is made with. The service's reqwest speaks TLS and so this one does, which panics where
+/// it finds nothing to do it with; no test speaks it, so none trusts anybody.
+pub fn client_builder() -> reqwest::ClientBuilder {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder().tls_certs_only([])
+}
+
 /// A client that reads nothing of the environment.
 pub fn client() -> Client {
-    Client::builder()
+    client_builder()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .build()
@@ -174,19 +189,22 @@ pub fn client() -> Client {
 
 /// Builds the service on a database, with settings over the defaults.
 pub async fn build(database_url: &str, settings: &[(&str, &str)]) -> App {
-    build_with(database_url, settings, Clock::system()).await
+    build_with(config(database_url, settings), Clock::system()).await
 }
 
-async fn build_with(database_url: &str, settings: &[(&str, &str)], clock: Clock) -> App {
+async fn build_with(config: Config, clock: Clock) -> App {
     // The process's one recorder, before two tests want it at the same moment.
     telemetry::metrics().expect("metrics");
-    App::build_with(config(database_url, settings), clock)
-        .await
-        .expect("a service")
+    App::build_with(config, clock).await.expect("a service")
 }
 
 /// The configuration of a test.
 pub fn config(database_url: &str, settings: &[(&str, &str)]) -> Config {
+    config_over(database_url, settings, None)
+}
+
+/// The same, with a file below the settings, for what the environment cannot say.
+pub fn config_over(database_url: &str, settings: &[(&str, &str)], file: Option<&Path>) -> Config {
     let common = [
         ("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:0"),
         ("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0"),
@@ -199,7 +217,7 @@ pub fn config(database_url: &str, settings: &[(&str, &str)]) -> Config {
         .iter()
         .chain(settings)
         .map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    Config::from_layers(None, variables).expect("a valid configuration")
+    Config::from_layers(file, variables).expect("a valid configuration")
 }
 
 /// A key as it was made.
