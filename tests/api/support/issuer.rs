@@ -3,11 +3,10 @@
 use std::{
     io::Write as _,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use chrono::Utc;
-use pet_inventory::{config::Config, domain::clock::Clock};
+use pet_inventory::domain::clock::Clock;
 use reqwest::Method;
 use serde_json::{Value, json};
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
@@ -20,18 +19,35 @@ pub const AUDIENCE: &str = "pets.test";
 /// An issuer.
 pub struct Issuer {
     server: MockServer,
-    keys: Arc<Mutex<ResponseTemplate>>,
+    answers: Arc<Mutex<Answers>>,
+}
+
+struct Answers {
+    keys: ResponseTemplate,
+    /// At the well-known place.
+    configuration: ResponseTemplate,
 }
 
 impl Issuer {
     /// Publishes the keys of these.
     pub async fn of(signers: &[&Signer]) -> Self {
         let server = MockServer::start().await;
-        let keys = Arc::new(Mutex::new(key_set(signers)));
-        let answer = Arc::clone(&keys);
-        let answer = move |_: &wiremock::Request| answer.lock().expect("never poisoned").clone();
+        let configuration =
+            json!({ "issuer": server.uri(), "jwks_uri": format!("{}/keys", server.uri()) });
+        let answers = Arc::new(Mutex::new(Answers {
+            keys: key_set(signers),
+            configuration: ResponseTemplate::new(200).set_body_json(configuration),
+        }));
+        let shared = Arc::clone(&answers);
+        let answer = move |request: &wiremock::Request| {
+            let answers = shared.lock().expect("never poisoned");
+            match request.url.path() {
+                "/.well-known/openid-configuration" => answers.configuration.clone(),
+                _ => answers.keys.clone(),
+            }
+        };
         Mock::given(any()).respond_with(answer).mount(&server).await;
-        Self { server, keys }
+        Self { server, answers }
     }
 
     /// From now on publishes those of these.
@@ -41,7 +57,12 @@ impl Issuer {
 
     /// From now on answers so.
     pub fn answer(&self, answer: ResponseTemplate) {
-        *self.keys.lock().expect("never poisoned") = answer;
+        self.answers.lock().expect("never poisoned").keys = answer;
+    }
+
+    /// From now on says so at the well-known place.
+    pub fn configuration(&self, answer: ResponseTemplate) {
+        self.answers.lock().expect("never poisoned").configuration = answer;
     }
 
     /// `iss`.
@@ -63,8 +84,13 @@ impl Issuer {
 
     /// Its table in the configuration, with these lines too.
     pub fn table(&self, more: &str) -> String {
+        self.table_without_keys(&format!("jwks_url = \"{}/keys\"\n{more}", self.url()))
+    }
+
+    /// The same, without saying where its keys are.
+    pub fn table_without_keys(&self, more: &str) -> String {
         format!(
-            "[[auth.issuers]]\nissuer = \"{0}\"\njwks_url = \"{0}/keys\"\naudience = \"{AUDIENCE}\"\n\
+            "[[auth.issuers]]\nissuer = \"{}\"\naudience = \"{AUDIENCE}\"\n\
              algorithms = [\"RS256\", \"ES256\", \"EdDSA\"]\n{more}\n",
             self.url()
         )
@@ -88,26 +114,31 @@ pub fn now() -> i64 {
 
 /// A JWK Set.
 pub fn key_set(signers: &[&Signer]) -> ResponseTemplate {
-    let keys: Vec<Value> = signers.iter().map(|signer| signer.jwk()).collect();
+    keys(signers.iter().map(|signer| signer.jwk()).collect())
+}
+
+/// A JWK Set of what may be no keys.
+pub fn keys(keys: Vec<Value>) -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_json(json!({ "keys": keys }))
 }
 
-/// The service with these issuers' tables, by this clock.
-pub async fn serve(tables: &[String], clock: Clock) -> TestApp {
-    let database = TestDatabase::migrated().await;
-    let config = configured(&database, tables);
-    TestApp::configured(database, config, clock).await
-}
-
-fn configured(database: &TestDatabase, tables: &[String]) -> Config {
-    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-    file.write_all(tables.concat().as_bytes()).expect("written");
+/// The service with these issuers' tables, by the machine's clock.
+pub async fn serve(tables: &[String]) -> TestApp {
     // Wrong tokens are what some tests are about.
     let generous = [(
         "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
         "100000",
     )];
-    config_over(&database.url(), &generous, Some(file.path()))
+    serve_by(tables, &generous, Clock::system()).await
+}
+
+/// The service with these issuers' tables and settings, by this clock.
+pub async fn serve_by(tables: &[String], settings: &[(&str, &str)], clock: Clock) -> TestApp {
+    let database = TestDatabase::migrated().await;
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(tables.concat().as_bytes()).expect("written");
+    let config = config_over(&database.url(), settings, Some(file.path()));
+    TestApp::configured(database, config, clock).await
 }
 
 impl TestApp {
@@ -126,6 +157,3 @@ impl TestApp {
             .find_map(|line| line.strip_prefix(&name)?.parse().ok())
     }
 }
-
-/// Longer than an issuer may take, and than a test that does not wait for it.
-pub const SLOW: Duration = Duration::from_secs(10);
