@@ -103,6 +103,10 @@ fn describe() {
         "limits_uncounted_total",
         "Requests admitted without the shared counters, which were out of reach."
     );
+    metrics::describe_counter!(
+        "jwks_fetches_total",
+        "Fetches of an issuer's keys, by its place in auth.issuers (from 0) and result: ok or failed."
+    );
     metrics::describe_gauge!("http_connections", "Connections open, by listener.");
     metrics::describe_gauge!(
         "database_connections",

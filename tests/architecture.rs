@@ -47,6 +47,7 @@ const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["axum", "utoipa", "utoipa_axum", "utoipa_swagger_ui", "tower_http"], &["api", "app"]),
     (&["hyper", "hyper_util"], &["api", "app"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
+    (&["reqwest", "rustls"], &["auth"]),
     (&["governor"], &["limits"]),
     (&["sqlx"], &["db", "local_postgres"]),
     (&["object_store"], &["blobs"]),

@@ -32,6 +32,9 @@ pub enum Error {
     /// A credential that is no good.
     #[error("invalid credential")]
     InvalidCredential,
+    /// A token of an issuer that does not answer, so that nobody can say whether it is good.
+    #[error("issuer unavailable")]
+    IssuerUnavailable,
     /// A credential that is good for other things.
     #[error("scope missing")]
     Forbidden {
@@ -99,6 +102,7 @@ impl From<auth::Error> for Error {
     fn from(error: auth::Error) -> Self {
         match error {
             auth::Error::Invalid => Self::InvalidCredential,
+            auth::Error::IssuerUnavailable => Self::IssuerUnavailable,
             auth::Error::Database(error) => Self::Database(error),
         }
     }
@@ -131,6 +135,10 @@ impl Error {
                     .into(),
             ),
             Self::InvalidCredential => (S::UNAUTHORIZED, "the credential is not valid".into()),
+            Self::IssuerUnavailable => (
+                S::SERVICE_UNAVAILABLE,
+                "the issuer of this token cannot be asked for its keys right now".into(),
+            ),
             Self::Forbidden { missing, .. } => {
                 (S::FORBIDDEN, format!("the scope {missing} is needed"))
             }
@@ -257,7 +265,13 @@ impl IntoResponse for Error {
         if matches!(self, Self::IdempotencyKeyInUse | Self::IdempotencyKeyReused) {
             response.extensions_mut().insert(AboutItsKey);
         }
-        if status.is_server_error() && !matches!(self, Self::Stopping | Self::Overloaded) {
+        // The last has its line in the log already, one a fetch.
+        if status.is_server_error()
+            && !matches!(
+                self,
+                Self::Stopping | Self::Overloaded | Self::IssuerUnavailable
+            )
+        {
             response.extensions_mut().insert(Cause(Arc::new(self)));
         }
         response

@@ -24,7 +24,7 @@ use crate::{
             TokenLifetime, TrustedProxies,
         },
     },
-    auth::{Authenticator, secret::Secret},
+    auth::{Authenticator, jwks::Issuers, secret::Secret},
     config::{self, Config, LimitsScope},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
@@ -69,6 +69,9 @@ pub enum Error {
     /// Metrics cannot be kept.
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
+    /// There is no asking the issuers of tokens for their keys.
+    #[error("cannot make an HTTP client for auth.issuers: {0}")]
+    HttpClient(String),
     /// The API contradicts itself; a test rules it out.
     #[error("the API is built wrongly: {0}")]
     Api(String),
@@ -129,10 +132,12 @@ impl App {
             counters.map_or_else(|| Scope::Replica(database.clone()), Scope::Cluster),
             clock.clone(),
         );
+        let issuers =
+            Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
         let links = Links::new(config.server.public_url.as_ref());
         let document = api::document(&links);
         let state = AppState {
-            authenticator: Authenticator::new(database.clone(), admitted, clock.clone()),
+            authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
             access: api::access_rules(&document).map_err(Error::Api)?,
             limiter,
             wrong_credentials: WrongCredentials::new(

@@ -74,6 +74,16 @@ impl Memory {
         database: &Database,
         hash: &SecretHash,
     ) -> Result<Option<Arc<Caller>>, db::Error> {
+        let look_up = db::credentials::find_caller(database.pool(), hash);
+        self.caller_by(hash, look_up).await
+    }
+
+    /// Whom a secret stands for, by this look-up unless it is remembered. A failure is not remembered.
+    pub async fn caller_by<E>(
+        &self,
+        hash: &SecretHash,
+        look_up: impl Future<Output = Result<Option<Found>, E>>,
+    ) -> Result<Option<Arc<Caller>>, E> {
         if let Some(known) = self.0.known.get(hash)
             && self.0.clock.now() < known.good_until
         {
@@ -81,7 +91,7 @@ impl Memory {
         }
         let changes = self.0.changes.load(Ordering::SeqCst);
         let asked = self.0.clock.now();
-        let found = db::credentials::find_caller(database.pool(), hash).await?;
+        let found = look_up.await?;
         Ok(self.remember(*hash, found, asked, changes))
     }
 

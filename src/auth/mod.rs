@@ -3,13 +3,17 @@
 //! Invariants: a secret is compared by its SHA-256 alone and cannot be printed; unknown, revoked and
 //! expired look the same from outside.
 
+pub mod jwks;
 mod memory;
 pub mod oauth;
 pub mod secret;
 
 use std::{collections::HashSet, sync::Arc};
 
+use chrono::Utc;
+
 use self::{
+    jwks::Issuers,
     memory::Memory,
     secret::{Kind, Secret},
 };
@@ -24,6 +28,9 @@ pub enum Error {
     /// The secret is malformed, unknown, revoked or expired, or two secrets name two callers.
     #[error("the credential is not valid")]
     Invalid,
+    /// The issuer of a token does not answer, and we have no keys of it.
+    #[error("the token's issuer cannot be reached")]
+    IssuerUnavailable,
     /// Nobody could be asked.
     #[error(transparent)]
     Database(#[from] db::Error),
@@ -32,10 +39,17 @@ pub enum Error {
 /// The secrets of one request, as they were sent.
 #[derive(Clone, Copy)]
 pub enum Presented<'a> {
-    /// One, in whichever header.
-    One(&'a [u8]),
-    /// One in each of the two headers.
-    Both(&'a [u8], &'a [u8]),
+    /// As an API key.
+    ApiKey(&'a [u8]),
+    /// As a bearer token. An API key is good there too.
+    Bearer(&'a [u8]),
+    /// One each.
+    Both {
+        /// The API key.
+        api_key: &'a [u8],
+        /// The bearer token.
+        bearer: &'a [u8],
+    },
 }
 
 /// Finds out who a caller is.
@@ -46,14 +60,16 @@ pub struct Authenticator {
     /// Others never reach the database.
     admitted: Arc<HashSet<SecretHash>>,
     memory: Memory,
+    issuers: Issuers,
 }
 
 impl Authenticator {
-    /// An authenticator that lets `admitted` through beside keys of our own form.
+    /// An authenticator that lets `admitted` through beside keys of our own form, and tokens of `issuers`.
     #[must_use]
     pub fn new(
         database: Database,
         admitted: impl IntoIterator<Item = Secret>,
+        issuers: Issuers,
         clock: Clock,
     ) -> Self {
         let admitted: HashSet<_> = admitted.into_iter().map(|key| key.hash()).collect();
@@ -61,6 +77,7 @@ impl Authenticator {
             database,
             admitted: admitted.into(),
             memory: Memory::new(clock),
+            issuers,
         }
     }
 
@@ -75,9 +92,10 @@ impl Authenticator {
     /// [`Error::Invalid`] when one of them is no good, or they stand for different callers.
     pub async fn authenticate(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Error> {
         match presented {
-            Presented::One(secret) => self.caller(secret).await,
-            Presented::Both(one, other) => {
-                let (one, other) = (self.caller(one).await?, self.caller(other).await?);
+            Presented::ApiKey(secret) => self.caller(secret).await,
+            Presented::Bearer(token) => self.bearer(token).await,
+            Presented::Both { api_key, bearer } => {
+                let (one, other) = (self.caller(api_key).await?, self.bearer(bearer).await?);
                 if one.id != other.id {
                     return Err(Error::Invalid);
                 }
@@ -89,6 +107,27 @@ impl Authenticator {
                 }))
             }
         }
+    }
+
+    async fn bearer(&self, token: &[u8]) -> Result<Arc<Caller>, Error> {
+        let text = std::str::from_utf8(token).map_err(|_| Error::Invalid)?;
+        if !self.issuers.take(text) {
+            return self.caller(token).await;
+        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "tokens tell time by the wall, and the database's would cost a round trip"
+        )]
+        let now = Utc::now();
+        let look_up = async {
+            let found = self.issuers.find_caller(&self.database, text, now).await;
+            found.map(Some)
+        };
+        let hash = secret::sha256(text);
+        self.memory
+            .caller_by(&hash, look_up)
+            .await?
+            .ok_or(Error::Invalid)
     }
 
     async fn caller(&self, secret: &[u8]) -> Result<Arc<Caller>, Error> {

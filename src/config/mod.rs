@@ -6,6 +6,7 @@
 //! Invariant: a [`Config`] in hand is valid, and printing it shows no secret. Nothing else in the
 //! crate reads the environment.
 
+mod issuers;
 mod sections;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use config::{ConfigError, Environment, File, FileFormat, ValueKind};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
+pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
     Auth, Database, FromEnvironment, Limits, LimitsScope, LocalPostgres, LogFormat, Operations,
     PlanLimits, Plans, Server, Telemetry,
@@ -220,9 +222,10 @@ impl Config {
     }
 }
 
-/// Where a value came from.
+/// Where a value came from; what is in a list, where the list did.
 fn origin(layers: &config::Config, key: &str) -> Option<String> {
     let mut value = &layers.cache;
+    let key = key.split_once('[').map_or(key, |(list, _)| list);
     for part in key.split('.') {
         let ValueKind::Table(table) = &value.kind else {
             return None;

@@ -17,6 +17,7 @@ use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, de};
 use url::Url;
 
+use super::issuers::{self, Issuer};
 use crate::domain::{
     caller::{Scope, Scopes},
     plan::Plan,
@@ -139,6 +140,8 @@ pub struct Auth {
     pub anonymous_scopes: Scopes,
     #[serde(with = "humantime_serde")]
     pub access_token_lifetime: Duration,
+    #[serde(deserialize_with = "issuers::each_once")]
+    pub issuers: Vec<Issuer>,
 }
 
 /// `[telemetry]`

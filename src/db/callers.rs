@@ -4,7 +4,7 @@ use sqlx::{FromRow, PgExecutor};
 
 use super::{Error, bounded, codec};
 use crate::domain::{
-    caller::{CallerId, CallerName, Scopes},
+    caller::{Caller, CallerId, CallerName, Scopes},
     plan::Plan,
 };
 
@@ -86,6 +86,28 @@ pub async fn find(
     )
     .await?
     .map(CallerRecord::try_from)
+    .transpose()
+}
+
+/// The caller of that name as a request sees it, with all that it may do.
+pub async fn get(
+    executor: impl PgExecutor<'_>,
+    name: &CallerName,
+) -> Result<Option<Caller>, Error> {
+    let row: Option<(i64, String, Vec<String>)> = bounded(
+        sqlx::query_as("select id, plan, scopes from callers where name = $1")
+            .bind(name.as_str())
+            .fetch_optional(executor),
+    )
+    .await?;
+    row.map(|(id, plan, scopes)| {
+        Ok(Caller {
+            id: Some(CallerId(id)),
+            name: name.clone(),
+            plan: codec::plan(&plan)?,
+            scopes: codec::scopes(&scopes),
+        })
+    })
     .transpose()
 }
 

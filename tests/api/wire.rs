@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use reqwest::Version;
 use serde_json::json;
 
-use crate::support::{Ask, Raw, TestApp};
+use crate::support::{Ask, Raw, TestApp, client_builder};
 
 /// A request to add a pet, with these fields beside the needed ones.
 fn post(app: &TestApp, fields: &str, body: &str) -> String {
@@ -413,7 +413,7 @@ async fn a_head_that_does_not_end_is_cut_off() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http_2_with_prior_knowledge_works() {
     let app = TestApp::start().await;
-    let client = reqwest::Client::builder()
+    let client = client_builder()
         .no_proxy()
         .http2_prior_knowledge()
         .build()

@@ -108,8 +108,9 @@ fn presented(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Error> 
         .transpose()?;
     Ok(match (once(&API_KEY)?, bearer) {
         (None, None) => None,
-        (Some(secret), None) | (None, Some(secret)) => Some(Presented::One(secret)),
-        (Some(api_key), Some(bearer)) => Some(Presented::Both(api_key, bearer)),
+        (Some(api_key), None) => Some(Presented::ApiKey(api_key)),
+        (None, Some(bearer)) => Some(Presented::Bearer(bearer)),
+        (Some(api_key), Some(bearer)) => Some(Presented::Both { api_key, bearer }),
     })
 }
 

@@ -1,14 +1,16 @@
 //! The harness: a real [`App`] on port 0 with a database of its own, asked over real HTTP.
 
 pub mod answer;
+pub mod issuer;
 pub mod postgres;
 pub mod process;
 pub mod raw;
+pub mod signer;
 
 use std::{
     ffi::OsString,
     net::SocketAddr,
-    sync::Once,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -24,7 +26,6 @@ use pet_inventory::{
         plan::Plan,
     },
     shutdown::Shutdown,
-    telemetry,
 };
 use reqwest::{Client, Method, Request, RequestBuilder};
 use serde_json::{Value, json};
@@ -70,7 +71,13 @@ impl TestApp {
 
     /// The service on this database, by this clock.
     pub async fn at(database: TestDatabase, settings: &[(&str, &str)], clock: Clock) -> Self {
-        let app = build_with(&database.url(), settings, clock).await;
+        let config = config(&database.url(), settings);
+        Self::configured(database, config, clock).await
+    }
+
+    /// The service on this database, by this configuration and clock.
+    pub async fn configured(database: TestDatabase, config: Config, clock: Clock) -> Self {
+        let app = build_with(config, clock).await;
         let mut connection = database.connect().await;
         let key = make_key(&mut connection, "tester", Scopes::all(), None).await;
         Self {
@@ -178,9 +185,16 @@ impl Drop for TestApp {
     }
 }
 
+/// What a client is made with. The service's reqwest speaks TLS and so this one does, which panics where
+/// it finds nothing to do it with; no test speaks it, so none trusts anybody.
+pub fn client_builder() -> reqwest::ClientBuilder {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Client::builder().tls_certs_only([])
+}
+
 /// A client that reads nothing of the environment.
 pub fn client() -> Client {
-    Client::builder()
+    client_builder()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .build()
@@ -189,20 +203,20 @@ pub fn client() -> Client {
 
 /// Builds the service on a database, with settings over the defaults.
 pub async fn build(database_url: &str, settings: &[(&str, &str)]) -> App {
-    build_with(database_url, settings, Clock::system()).await
+    build_with(config(database_url, settings), Clock::system()).await
 }
 
-async fn build_with(database_url: &str, settings: &[(&str, &str)], clock: Clock) -> App {
-    // The process's one recorder, made before two tests want it at the same moment.
-    static METRICS: Once = Once::new();
-    METRICS.call_once(|| drop(telemetry::metrics().expect("metrics")));
-    App::build_with(config(database_url, settings), clock)
-        .await
-        .expect("a service")
+async fn build_with(config: Config, clock: Clock) -> App {
+    App::build_with(config, clock).await.expect("a service")
 }
 
 /// The configuration of a test.
 pub fn config(database_url: &str, settings: &[(&str, &str)]) -> Config {
+    config_over(database_url, settings, None)
+}
+
+/// The same, with a file below the settings, for what the environment cannot say.
+pub fn config_over(database_url: &str, settings: &[(&str, &str)], file: Option<&Path>) -> Config {
     let common = [
         ("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:0"),
         ("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0"),
@@ -215,7 +229,7 @@ pub fn config(database_url: &str, settings: &[(&str, &str)]) -> Config {
         .iter()
         .chain(settings)
         .map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    Config::from_layers(None, variables).expect("a valid configuration")
+    Config::from_layers(file, variables).expect("a valid configuration")
 }
 
 /// A key as it was made.

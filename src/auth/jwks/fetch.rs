@@ -1,0 +1,138 @@
+//! Asking an issuer for its keys, over HTTP, and not trusting the way there.
+//!
+//! Invariant: a fetch ends within [`TIME`] and takes at most [`SIZE`] bytes an answer, whatever the other
+//! side does. No redirects, no proxy of the environment's: keys come from where the operator said.
+
+use std::{sync::Arc, time::Duration};
+
+use reqwest::{Client, StatusCode, redirect};
+use rustls::{ClientConfig, RootCertStore, crypto::ring};
+use serde::Deserialize;
+use url::Url;
+
+use super::keys::KeySet;
+use crate::config::Issuer;
+
+/// How long a fetch may take in all. Requests wait for it.
+const TIME: Duration = Duration::from_secs(5);
+/// The largest answer that is read, in bytes; a hundred keys with their certificates are smaller.
+const SIZE: usize = 256 << 10;
+
+/// Why there are no keys. Says nothing of any token.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No answer, or none that can be read.
+    #[error("{}", with_causes(.0))]
+    Http(#[from] reqwest::Error),
+    /// Too slow.
+    #[error("no answer within {} s", TIME.as_secs())]
+    TimedOut,
+    /// Another answer than 200; a redirect is one.
+    #[error("answered {0}")]
+    Status(StatusCode),
+    /// Too much.
+    #[error("answered more than {SIZE} bytes")]
+    TooLarge,
+    /// Not what it should be.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+/// "error sending request" alone helps nobody.
+fn with_causes(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// A client for issuers.
+///
+/// # Errors
+/// When the operating system does not let us have one.
+pub fn client() -> Result<Client, String> {
+    let tls = tls().map_err(|error| error.to_string())?;
+    Client::builder()
+        .tls_backend_preconfigured(tls)
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        // An issuer is asked about once an hour.
+        .pool_max_idle_per_host(0)
+        .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| with_causes(&error))
+}
+
+/// Trusts the roots that are compiled in, which a bare container has too, and those of the machine,
+/// among them an organisation's own. Names its provider: reqwest's own way to find one panics.
+fn tls() -> Result<ClientConfig, rustls::Error> {
+    let mut roots = RootCertStore {
+        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+    };
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(config)
+}
+
+/// The keys of an issuer.
+pub async fn keys(client: &Client, issuer: &Issuer) -> Result<KeySet, Error> {
+    let fetch = async {
+        let url = match &issuer.jwks_url {
+            Some(url) => url.clone(),
+            None => discover(client, issuer).await?,
+        };
+        let set = get(client, url).await?;
+        KeySet::read(&set, &issuer.algorithms)
+            .map_err(|error| Error::Malformed(format!("no JWK Set: {error}")))
+    };
+    tokio::time::timeout(TIME, fetch)
+        .await
+        .map_err(|_| Error::TimedOut)?
+}
+
+/// OpenID Connect Discovery 1.0 §4.
+async fn discover(client: &Client, issuer: &Issuer) -> Result<Url, Error> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        issuer: String,
+        jwks_uri: Url,
+    }
+    let base = issuer.issuer.trim_end_matches('/');
+    let url = format!("{base}/.well-known/openid-configuration");
+    let malformed = |problem: &dyn ToString| {
+        Error::Malformed(format!("no OpenID configuration: {}", problem.to_string()))
+    };
+    let url = url.parse().map_err(|error| malformed(&error))?;
+    let metadata = get(client, url).await?;
+    let metadata: Metadata =
+        serde_json::from_slice(&metadata).map_err(|error| malformed(&error))?;
+    if metadata.issuer != issuer.issuer {
+        return Err(malformed(&"of another issuer"));
+    }
+    if !issuer.trusts(&metadata.jwks_uri) {
+        return Err(malformed(&"its jwks_uri is not https"));
+    }
+    Ok(metadata.jwks_uri)
+}
+
+async fn get(client: &Client, url: Url) -> Result<Vec<u8>, Error> {
+    let request = client.get(url).header("accept", "application/json");
+    let mut response = request.send().await?;
+    if response.status() != StatusCode::OK {
+        return Err(Error::Status(response.status()));
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > SIZE {
+            return Err(Error::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}

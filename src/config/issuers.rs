@@ -1,0 +1,292 @@
+//! `[[auth.issuers]]`: who else's bearer tokens are good here, and what they may give.
+//!
+//! Invariant: an [`Issuer`] in hand has URLs that nobody on the way can answer for: https, or http to
+//! this very machine.
+
+use std::{collections::HashSet, fmt, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Deserializer, de};
+use url::{Host, Url};
+
+use crate::domain::Invalid;
+
+/// The furthest that an issuer's clock may be off ours.
+const MAX_LEEWAY: Duration = Duration::from_mins(1);
+
+/// An issuer of bearer tokens. `config/default.toml` says what each key does.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "Table")]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Issuer {
+    pub issuer: String,
+    pub audience: String,
+    pub jwks_url: Option<Url>,
+    pub algorithms: Vec<Algorithm>,
+    pub plan_claim: Option<String>,
+    pub scope_claim: String,
+    pub allow_admin: bool,
+    pub leeway: Duration,
+}
+
+/// How a token may be signed (RFC 7518 §3.1, RFC 8037 §3.1). No symmetric one: whoever could check
+/// such a token could make one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// RSA with SHA-256, PKCS #1 v1.5 padding.
+    Rs256,
+    /// ECDSA on P-256 with SHA-256.
+    Es256,
+    /// EdDSA, on Ed25519.
+    EdDsa,
+}
+
+impl Algorithm {
+    /// Its name as it stands in tokens and keys.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rs256 => "RS256",
+            Self::Es256 => "ES256",
+            Self::EdDsa => "EdDSA",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = Invalid;
+
+    fn from_str(name: &str) -> Result<Self, Invalid> {
+        [Self::Rs256, Self::Es256, Self::EdDsa]
+            .into_iter()
+            .find(|algorithm| algorithm.as_str() == name)
+            .ok_or(Invalid::because("must be RS256, ES256 or EdDSA"))
+    }
+}
+
+/// The table as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    issuer: String,
+    audience: String,
+    jwks_url: Option<String>,
+    algorithms: Option<Vec<String>>,
+    plan_claim: Option<String>,
+    scope_claim: Option<String>,
+    #[serde(default)]
+    allow_admin: bool,
+    #[serde(default, with = "humantime_serde")]
+    leeway: Option<Duration>,
+}
+
+impl TryFrom<Table> for Issuer {
+    type Error = String;
+
+    fn try_from(table: Table) -> Result<Self, String> {
+        let issuer = url("issuer", &table.issuer)?;
+        if issuer.query().is_some() || issuer.fragment().is_some() {
+            return Err("issuer must be a URL without query or fragment".to_owned());
+        }
+        let jwks_url = table.jwks_url.as_deref();
+        let jwks_url = jwks_url.map(|text| url("jwks_url", text)).transpose()?;
+        let algorithms = table
+            .algorithms
+            .unwrap_or_else(|| vec!["RS256".to_owned(), "ES256".to_owned()]);
+        let algorithms: Vec<Algorithm> = algorithms
+            .iter()
+            .map(|name| {
+                name.parse()
+                    .map_err(|reason| format!("algorithms: {name:?} {reason}"))
+            })
+            .collect::<Result<_, _>>()?;
+        let scope_claim = table.scope_claim.unwrap_or_else(|| "scope".to_owned());
+        for (key, empty) in [
+            ("audience", table.audience.is_empty()),
+            ("algorithms", algorithms.is_empty()),
+            ("scope_claim", scope_claim.is_empty()),
+            ("plan_claim", table.plan_claim.as_deref() == Some("")),
+        ] {
+            if empty {
+                return Err(format!("{key} must not be empty"));
+            }
+        }
+        let leeway = table.leeway.unwrap_or(Duration::from_secs(30));
+        if leeway > MAX_LEEWAY {
+            return Err("leeway must be at most 60s".to_owned());
+        }
+        Ok(Self {
+            issuer: table.issuer,
+            audience: table.audience,
+            jwks_url,
+            algorithms,
+            plan_claim: table.plan_claim,
+            scope_claim,
+            allow_admin: table.allow_admin,
+            leeway,
+        })
+    }
+}
+
+impl Issuer {
+    /// Whether keys may be had from `url`: over https, or over http where the issuer itself is one of
+    /// this machine. An issuer elsewhere must not send us to what listens here.
+    #[must_use]
+    pub fn trusts(&self, url: &Url) -> bool {
+        match url.scheme() {
+            "https" => true,
+            "http" => is_loopback(url) && self.issuer.starts_with("http:"),
+            _ => false,
+        }
+    }
+}
+
+fn url(key: &str, text: &str) -> Result<Url, String> {
+    let url: Url = text.parse().map_err(|error| format!("{key}: {error}"))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(format!("{key} must be a URL without user and password"));
+    }
+    match url.scheme() {
+        "https" => Ok(url),
+        "http" if is_loopback(&url) => Ok(url),
+        _ => Err(format!(
+            "{key} must be an https URL; http is for a loopback host alone"
+        )),
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
+/// The issuers; none twice, or a token would have two rules.
+pub(super) fn each_once<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Issuer>, D::Error> {
+    let issuers = Vec::<Issuer>::deserialize(value)?;
+    let mut known = HashSet::new();
+    match issuers.iter().find(|it| !known.insert(&it.issuer)) {
+        Some(twice) => Err(de::Error::custom(format!(
+            "issuer {:?} stands there twice",
+            twice.issuer
+        ))),
+        None => Ok(issuers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+    use crate::config::{Config, Error};
+
+    fn issuers(table: &str) -> Result<Vec<Issuer>, Error> {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(table.as_bytes()).expect("write");
+        Ok(Config::from_layers(Some(file.path()), [])?.auth.issuers)
+    }
+
+    const SHORTEST: &str = "[[auth.issuers]]\nissuer = \"https://a.example\"\naudience = \"us\"\n";
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let issuers = issuers(SHORTEST).expect("valid");
+        let [issuer] = issuers.as_slice() else {
+            panic!("{issuers:?}");
+        };
+        assert_eq!(issuer.algorithms, [Algorithm::Rs256, Algorithm::Es256]);
+        assert_eq!(issuer.leeway, Duration::from_secs(30));
+        assert_eq!(issuer.scope_claim, "scope");
+        assert!(issuer.plan_claim.is_none() && issuer.jwks_url.is_none() && !issuer.allow_admin);
+        assert!(Config::defaults().expect("valid").auth.issuers.is_empty());
+    }
+
+    /// The example in `config/default.toml`, without its first `# `.
+    #[test]
+    fn the_example_is_valid() {
+        let example: Vec<&str> = crate::config::DEFAULTS
+            .lines()
+            .skip_while(|line| *line != "# [[auth.issuers]]")
+            .map_while(|line| line.strip_prefix("# "))
+            .collect();
+        let example = example.join("\n");
+        let issuers = issuers(&example).unwrap_or_else(|error| panic!("{error}: {example}"));
+        assert_eq!(issuers.len(), 1, "{example}");
+    }
+
+    #[test]
+    fn errors_name_the_key_and_the_issuer() {
+        for (more, key) in [
+            ("jwks_url = \"http://a.example/keys\"", "jwks_url"),
+            ("jwks_url = \"ftp://127.0.0.1/keys\"", "jwks_url"),
+            ("jwks_url = \"https://a:b@a.example/keys\"", "jwks_url"),
+            ("jwks_url = \"keys\"", "jwks_url"),
+            ("algorithms = [\"HS256\"]", "algorithms"),
+            ("algorithms = [\"none\"]", "algorithms"),
+            ("algorithms = [\"rs256\"]", "algorithms"),
+            ("algorithms = []", "algorithms"),
+            ("scope_claim = \"\"", "scope_claim"),
+            ("plan_claim = \"\"", "plan_claim"),
+            ("leeway = \"61s\"", "leeway"),
+            ("audeince = \"us\"", "audeince"),
+        ] {
+            let said = issuers(&format!("{SHORTEST}{more}\n")).expect_err(more);
+            let said = said.to_string();
+            assert!(said.contains(key), "{more}: {said}");
+            for place in ["auth.issuers[0]", ".tmp"] {
+                assert!(said.contains(place), "{more}: {said}");
+            }
+        }
+        for (table, key) in [
+            (
+                "[[auth.issuers]]\nissuer = \"http://a.example\"\naudience = \"us\"",
+                "issuer",
+            ),
+            (
+                "[[auth.issuers]]\nissuer = \"https://a.example?x\"\naudience = \"us\"",
+                "issuer",
+            ),
+            (
+                "[[auth.issuers]]\nissuer = \"https://a.example\"\naudience = \"\"",
+                "audience",
+            ),
+            (
+                "[[auth.issuers]]\nissuer = \"https://a.example\"",
+                "audience",
+            ),
+            (&SHORTEST.repeat(2), "auth.issuers"),
+        ] {
+            let said = issuers(table).expect_err(table).to_string();
+            assert!(said.contains(key), "{table}: {said}");
+        }
+    }
+
+    #[test]
+    fn http_is_for_this_machine_alone() {
+        for host in ["localhost:1", "127.0.0.1:1", "127.9.9.9", "[::1]:1"] {
+            let table = format!(
+                "[[auth.issuers]]\nissuer = \"http://{host}\"\naudience = \"us\"\n\
+                 jwks_url = \"http://{host}/keys\""
+            );
+            issuers(&table).unwrap_or_else(|error| panic!("{host}: {error}"));
+        }
+        for host in [
+            "localhost.example",
+            "127.0.0.1.example",
+            "10.0.0.1",
+            "[::2]",
+        ] {
+            let table = format!("[[auth.issuers]]\nissuer = \"http://{host}\"\naudience = \"us\"");
+            assert!(issuers(&table).is_err(), "{host}");
+        }
+    }
+}

@@ -1,0 +1,533 @@
+//! Bearer tokens of outside issuers, over real HTTP, with an issuer that is a real HTTP server: what is
+//! let in and as whom, and how its keys are had. `attacks` is what must not be let in.
+
+mod attacks;
+
+use std::time::{Duration, Instant};
+
+use pet_inventory::domain::{
+    caller::{Scope, Scopes},
+    clock::Clock,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use wiremock::ResponseTemplate;
+
+use crate::support::{
+    Answer, Ask, TestApp,
+    issuer::{AUDIENCE, Issuer, keys, now, serve, serve_by},
+    scopes,
+    signer::Signer,
+};
+
+/// After it a fetch may begin again.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// Statuses of so many requests at once, each with its own token.
+async fn at_once(app: &TestApp, tokens: Vec<String>) -> Vec<u16> {
+    let mut asking = JoinSet::new();
+    for token in tokens {
+        let request = app.anonymous(Method::GET, "/pet/404").bearer_auth(token);
+        asking.spawn(async move { request.answer().await.status.as_u16() });
+    }
+    asking.join_all().await
+}
+
+async fn plan(app: &TestApp, token: &str) -> Value {
+    limits(app, token).await.is(200).json()["plan"].take()
+}
+
+async fn limits(app: &TestApp, token: &str) -> Answer {
+    let request = app.anonymous(Method::GET, "/limits").bearer_auth(token);
+    request.answer().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_algorithm_is_good_with_a_key_of_its_kind() {
+    let signers = [Signer::rsa(), Signer::p256(), Signer::ed25519()];
+    let issuer = Issuer::of(&signers.each_ref()).await;
+    let app = serve(&[issuer.table("")]).await;
+    for signer in &signers {
+        let token = signer.token(&issuer.claims("somebody"));
+        app.bearer(&token).await.is(404);
+        // One and the same caller, whatever the key.
+        let callers = "select count(*) from callers where name like 'jwt:%:somebody'";
+        assert_eq!(app.database.number(callers).await, 1);
+    }
+    assert_eq!(issuer.asked().await, ["/keys"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_standards_leave_open_is_let_in() {
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    let app = serve(&[issuer.table("")]).await;
+    let headers = [
+        json!({"alg": "EdDSA"}),
+        json!({"alg": "EdDSA", "kid": signer.id}),
+        json!({"alg": "EdDSA", "kid": signer.id, "typ": "at+jwt"}),
+        json!({"alg": "EdDSA", "kid": signer.id, "typ": "application/AT+JWT"}),
+        json!({"alg": "EdDSA", "kid": signer.id, "typ": "jwt", "cty": "json", "x5t": "AA"}),
+    ];
+    for header in headers {
+        let token = signer.token_of(&header.to_string(), &issuer.claims("s").to_string());
+        assert_eq!(app.bearer(&token).await.status, 404, "{header}");
+    }
+    let more = [
+        json!({"aud": ["other", AUDIENCE]}),
+        json!({"exp": now() as f64 + 0.5}),
+        // Within the leeway.
+        json!({"exp": now() - 20}),
+        json!({"nbf": now() + 20, "iat": now() + 20}),
+        json!({"sub": "x".repeat(255)}),
+        json!({"sub": "Zoë \u{202e} ' or 1=1 --"}),
+        json!({"scope": ["read:pets", 5, null, "unknown"]}),
+        json!({"extra": {"deep": [[[[1]]]]}}),
+    ];
+    for more in more {
+        let mut claims = issuer.claims("s");
+        merge(&mut claims, &more);
+        assert_eq!(
+            app.bearer(&signer.token(&claims)).await.status,
+            404,
+            "{more}"
+        );
+    }
+}
+
+/// Puts members over those of an object; `null` takes one out.
+fn merge(object: &mut Value, members: &Value) {
+    let object = object.as_object_mut().expect("an object");
+    for (name, value) in members.as_object().expect("an object") {
+        match value {
+            Value::Null => object.remove(name),
+            value => object.insert(name.clone(), value.clone()),
+        };
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_change_and_are_fetched_once_in_thirty_seconds() {
+    let (old, new) = (Signer::ed25519(), Signer::p256());
+    let issuer = Issuer::of(&[&old]).await;
+    let clock = Clock::manual();
+    let app = serve_by(&[issuer.table("")], &[], clock.clone()).await;
+    let token = |signer: &Signer, subject: &str| signer.token(&issuer.claims(subject));
+    app.bearer(&token(&old, "a")).await.is(404);
+    issuer.publish(&[&old, &new]);
+    app.bearer(&token(&new, "a")).await.is(401);
+    clock.advance(PAUSE - Duration::from_millis(1));
+    app.bearer(&token(&new, "a")).await.is(401);
+    assert_eq!(issuer.fetches().await, 1);
+    clock.advance(Duration::from_millis(1));
+    app.bearer(&token(&new, "a")).await.is(404);
+    app.bearer(&token(&old, "b")).await.is(404);
+    assert_eq!(issuer.fetches().await, 2);
+
+    // Withdrawn: noticed when the keys are an hour old, and no request waits for that.
+    issuer.publish(&[&new]);
+    clock.advance(Duration::from_mins(61));
+    app.bearer(&token(&old, "c")).await.is(404);
+    let begun = Instant::now();
+    for subject in 0.. {
+        let subject = format!("d{subject}");
+        if app.bearer(&token(&old, &subject)).await.status == 401 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "still good");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(issuer.fetches().await, 3);
+    app.bearer(&token(&new, "e")).await.is(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_at_once_share_one_fetch() {
+    let (old, new) = (Signer::ed25519(), Signer::ed25519_other());
+    let issuer = Issuer::of(&[&old]).await;
+    let clock = Clock::manual();
+    let app = serve_by(&[issuer.table("")], &[], clock.clone()).await;
+    let tokens = |signer: &Signer| {
+        let claims = (0..50).map(|n| issuer.claims(&format!("s{n}")));
+        claims.map(|claims| signer.token(&claims)).collect()
+    };
+    assert_eq!(at_once(&app, tokens(&old)).await, [404; 50]);
+    assert_eq!(issuer.fetches().await, 1);
+    issuer.publish(&[&old, &new]);
+    clock.advance(PAUSE);
+    assert_eq!(at_once(&app, tokens(&new)).await, [404; 50]);
+    assert_eq!(issuer.fetches().await, 2);
+    let made_up = Signer::p256().named("made up");
+    assert_eq!(at_once(&app, tokens(&made_up)).await, [401; 50]);
+    clock.advance(PAUSE);
+    assert_eq!(at_once(&app, tokens(&made_up)).await, [401; 50]);
+    assert_eq!(issuer.fetches().await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_once_had_outlive_their_issuer() {
+    const PLACE: usize = 7; // One that no other test's metrics have.
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    let others = (0..PLACE).map(|place| {
+        format!("[[auth.issuers]]\nissuer = \"https://{place}.invalid\"\naudience = \"us\"\n")
+    });
+    let tables: Vec<String> = others.chain([issuer.table("")]).collect();
+    let clock = Clock::manual();
+    let app = serve_by(&tables, &[], clock.clone()).await;
+    app.bearer(&signer.token(&issuer.claims("a"))).await.is(404);
+    assert_eq!(app.fetches(PLACE, "ok").await, Some(1));
+
+    let answers = [
+        ResponseTemplate::new(503),
+        ResponseTemplate::new(200).set_body_string("<html>"),
+        ResponseTemplate::new(200).set_body_json(json!({"keys": "none"})),
+        keys(vec![signer.jwk(); 101]),
+    ];
+    for (failed, answer) in (1..).zip(answers) {
+        issuer.answer(answer);
+        clock.advance(PAUSE);
+        let unknown = Signer::p256().token(&issuer.claims("b"));
+        app.bearer(&unknown).await.is(401);
+        let known = signer.token(&issuer.claims(&format!("c{failed}")));
+        app.bearer(&known).await.is(404);
+        assert_eq!(app.fetches(PLACE, "failed").await, Some(failed));
+    }
+    // For days.
+    clock.advance(Duration::from_hours(100));
+    app.bearer(&signer.token(&issuer.claims("d"))).await.is(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_keys_there_is_no_verdict() {
+    let signer = Signer::ed25519();
+    let elsewhere = Issuer::of(&[&signer]).await;
+    let large = " ".repeat(300 << 10) + &json!({"keys": [signer.jwk()]}).to_string();
+    let redirect = format!("{}/keys", elsewhere.url());
+    let answers = [
+        ResponseTemplate::new(500),
+        ResponseTemplate::new(302).insert_header("location", redirect.as_str()),
+        ResponseTemplate::new(307).insert_header("location", redirect.as_str()),
+        ResponseTemplate::new(200).set_body_string(large),
+    ];
+    for answer in answers {
+        let issuer = Issuer::of(&[&signer]).await;
+        issuer.answer(answer);
+        let clock = Clock::manual();
+        let app = serve_by(&[issuer.table("")], &[], clock.clone()).await;
+        let token = signer.token(&issuer.claims("a"));
+        for _ in 0..3 {
+            let refused = app.bearer(&token).await;
+            refused.problem(503);
+            assert_eq!(refused.header("retry-after"), "1");
+        }
+        assert_eq!(issuer.fetches().await, 1);
+        issuer.publish(&[&signer]);
+        clock.advance(PAUSE);
+        app.bearer(&token).await.is(404);
+    }
+    assert_eq!(elsewhere.fetches().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_issuer_holds_up_its_own_tokens_alone_and_not_for_long() {
+    let signer = Signer::ed25519();
+    let (slow, quick) = (Issuer::of(&[&signer]).await, Issuer::of(&[&signer]).await);
+    slow.answer(ResponseTemplate::new(200).set_delay(Duration::from_secs(10)));
+    let app = serve(&[slow.table(""), quick.table("")]).await;
+    let waiting = (0..200).map(|n| signer.token(&slow.claims(&n.to_string())));
+    let begun = Instant::now();
+    let (statuses, ()) = tokio::join!(at_once(&app, waiting.collect()), async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let begun = Instant::now();
+        app.get("/pet/404").answer().await.is(404);
+        app.bearer(&signer.token(&quick.claims("a"))).await.is(404);
+        // Beyond those that may wait.
+        app.bearer(&signer.token(&slow.claims("a"))).await.is(503);
+        assert!(begun.elapsed() < Duration::from_secs(3), "{begun:?}");
+    });
+    assert_eq!(statuses, [503; 200]);
+    assert!(begun.elapsed() < Duration::from_secs(7), "{begun:?}");
+    assert_eq!(slow.fetches().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_issuer_says_where_its_keys_are() {
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    let app = serve(&[issuer.table_without_keys("")]).await;
+    app.bearer(&signer.token(&issuer.claims("a"))).await.is(404);
+    assert_eq!(
+        issuer.asked().await,
+        ["/.well-known/openid-configuration", "/keys"]
+    );
+
+    let keys_url = format!("{}/keys", issuer.url());
+    for (configuration, why) in [
+        (
+            json!({"issuer": "https://a.example", "jwks_uri": keys_url}),
+            "another issuer",
+        ),
+        (
+            json!({"issuer": format!("{}/", issuer.url()), "jwks_uri": keys_url}),
+            "a slash more",
+        ),
+        (json!({"jwks_uri": keys_url}), "no issuer"),
+        (json!({"issuer": issuer.url()}), "no keys"),
+        (
+            json!({"issuer": issuer.url(), "jwks_uri": "http://keys.example/"}),
+            "not https",
+        ),
+        (
+            json!({"issuer": issuer.url(), "jwks_uri": "file:///etc/passwd"}),
+            "no HTTP at all",
+        ),
+    ] {
+        issuer.configuration(ResponseTemplate::new(200).set_body_json(configuration));
+        let app = serve(&[issuer.table_without_keys("")]).await;
+        let refused = app.bearer(&signer.token(&issuer.claims("a"))).await;
+        assert_eq!(refused.status, 503, "{why}");
+    }
+    let asked = issuer.asked().await;
+    assert_eq!(asked.iter().filter(|path| *path == "/keys").count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_are_no_good_are_left_out() {
+    let (good, other) = (Signer::ed25519(), Signer::ed25519_other());
+    let of = |signer: &Signer, more: Value| {
+        let mut jwk = signer.jwk();
+        merge(&mut jwk, &more);
+        jwk
+    };
+    let left_out = [
+        of(&Signer::rsa_tiny(), json!({})),
+        of(&Signer::p384(), json!({})),
+        of(&other, json!({"use": "enc"})),
+        of(&other, json!({"key_ops": ["encrypt"]})),
+        of(&other, json!({"alg": "RS256"})),
+        of(&other, json!({"alg": 5})),
+        of(&other, json!({"d": "AAAA"})),
+        of(&other, json!({"crv": "X25519"})),
+        of(&other, json!({"x": "AAAA"})),
+        of(&other, json!({"x": "!"})),
+        of(&Signer::p256(), json!({"x": "AAAA"})),
+        of(&Signer::p256(), json!({"y": good.jwk()["x"]})),
+        json!({"kty": "oct", "k": "c2VjcmV0", "kid": "oct", "alg": "HS256"}),
+        json!({"kty": "unheard of"}),
+        json!("no key at all"),
+    ];
+    let issuer = Issuer::of(&[]).await;
+    let mut set = left_out.to_vec();
+    set.push(good.jwk());
+    issuer.answer(keys(set));
+    let app = serve(&[issuer.table("")]).await;
+    app.bearer(&good.token(&issuer.claims("a"))).await.is(404);
+    for signer in [Signer::rsa_tiny(), Signer::p384(), Signer::p256(), other] {
+        let token = signer.token(&issuer.claims("a"));
+        app.bearer(&token).await.is(401);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_becomes_one_caller_however_many_come_first() {
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    let other = Issuer::of(&[&signer]).await;
+    let app = serve(&[issuer.table(""), other.table("")]).await;
+    let tokens = |issuer: &Issuer| {
+        (0..50)
+            .map(|n| {
+                let mut claims = issuer.claims("first");
+                claims["jti"] = json!(n);
+                signer.token(&claims)
+            })
+            .collect()
+    };
+    assert_eq!(at_once(&app, tokens(&issuer)).await, [404; 50]);
+    let callers = "select count(*) from callers where name like 'jwt:%'";
+    assert_eq!(app.database.number(callers).await, 1);
+    // Another issuer's subject of that name is another one.
+    assert_eq!(at_once(&app, tokens(&other)).await, [404; 50]);
+    assert_eq!(app.database.number(callers).await, 2);
+    let named = "select count(*) from callers where name ~ '^jwt:[A-Za-z0-9_-]{22}:first$' \
+                 and plan = 'free' and not 'admin' = any(scopes)";
+    assert_eq!(app.database.number(named).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scopes_are_those_that_the_token_names() {
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    let strict = serve(&[issuer.table("")]).await;
+    let lenient =
+        serve(&[issuer.table("allow_admin = true\nscope_claim = \"https://x.example/scp\"")]).await;
+    let token = |claim: &str, scopes: Value| {
+        let mut claims = issuer.claims("s");
+        merge(&mut claims, &json!({ "scope": null }));
+        claims[claim] = scopes;
+        signer.token(&claims)
+    };
+    let status = async |app: &TestApp, token: &str| {
+        let get = app.bearer(token).await.status.as_u16();
+        let add = app.anonymous(Method::POST, "/pet").bearer_auth(token);
+        let add = add.json(&json!({"name": "x"})).answer().await.status;
+        (get, add.as_u16())
+    };
+    for (scopes, expected) in [
+        (json!("read:pets write:pets"), (404, 201)),
+        (json!(["write:pets", "read:pets"]), (404, 201)),
+        (json!("read:pets"), (404, 403)),
+        (json!("read:pets,write:pets"), (403, 403)),
+        (json!("READ:PETS"), (403, 403)),
+        (json!(""), (403, 403)),
+        (json!({"read:pets": true}), (403, 403)),
+        (json!(["read:pets write:pets"]), (403, 403)),
+    ] {
+        assert_eq!(
+            status(&strict, &token("scope", scopes.clone())).await,
+            expected,
+            "{scopes}"
+        );
+    }
+    let names_nothing = token("scp", json!("read:pets"));
+    assert_eq!(status(&strict, &names_nothing).await, (403, 403));
+    let theirs = token("https://x.example/scp", json!("read:pets"));
+    assert_eq!(status(&lenient, &theirs).await, (404, 403));
+
+    // The operator may narrow what a caller can do.
+    let narrow = "update callers set scopes = '{read:pets}' where name like 'jwt:%'";
+    strict.database.run(narrow).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let all = token("scope", json!("read:pets write:pets"));
+    assert_eq!(status(&strict, &all).await, (404, 403));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_plan_is_the_claims_or_the_operators() {
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    let clock = Clock::manual();
+    let claimed = serve_by(&[issuer.table("plan_claim = \"tier\"")], &[], clock.clone()).await;
+    let token = |subject: &str, tier: Value| {
+        let mut claims = issuer.claims(subject);
+        claims["tier"] = tier;
+        signer.token(&claims)
+    };
+    let stored = async |plan: &str| {
+        let callers =
+            format!("select count(*) from callers where name like 'jwt:%:a' and plan = '{plan}'");
+        claimed.database.number(&callers).await == 1
+    };
+    assert_eq!(plan(&claimed, &token("a", json!("pro"))).await, "pro");
+    assert!(stored("pro").await);
+    assert_eq!(
+        plan(&claimed, &token("a", json!("enterprise"))).await,
+        "enterprise"
+    );
+    assert!(stored("enterprise").await);
+    // Two tokens that contradict each other each have theirs; the database is not bothered each time.
+    assert_eq!(plan(&claimed, &token("a", json!("pro"))).await, "pro");
+    assert!(stored("enterprise").await);
+    clock.advance(Duration::from_mins(1));
+    assert_eq!(plan(&claimed, &token("a", json!("pro"))).await, "pro");
+    assert!(stored("pro").await);
+    for none in [json!("gold"), json!("Pro"), json!(5), Value::Null] {
+        let subject = format!("b{none}").replace('"', "");
+        assert_eq!(plan(&claimed, &token(&subject, none)).await, "free");
+    }
+
+    let operated = serve(&[issuer.table("")]).await;
+    let token = token("a", json!("enterprise"));
+    assert_eq!(plan(&operated, &token).await, "free");
+    let set = "update callers set plan = 'pro' where name like 'jwt:%:a'";
+    operated.database.run(set).await;
+    let begun = Instant::now();
+    while plan(&operated, &token).await != "pro" {
+        assert!(begun.elapsed() < Duration::from_secs(1), "not heard of");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_seen_before_costs_no_round_trip_until_it_ends() {
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    let table = issuer.table("plan_claim = \"plan\"\nleeway = \"0s\"");
+    let app = serve(&[table]).await;
+    let token = |expires_in: i64| {
+        let mut claims = issuer.claims("s");
+        merge(
+            &mut claims,
+            &json!({"plan": "enterprise", "exp": now() + expires_in}),
+        );
+        signer.token(&claims)
+    };
+    let (long, short, unseen) = (token(600), token(4), token(601));
+    // Changes are heard of, so what is remembered is remembered for a minute.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for token in [&long, &short] {
+        limits(&app, token).await.is(200);
+    }
+    app.database.run("alter table callers rename to gone").await;
+    for _ in 0..3 {
+        limits(&app, &long).await.is(200);
+        limits(&app, &short).await.is(200);
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    limits(&app, &unseen).await.is(500);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    limits(&app, &short).await.is(401);
+    limits(&app, &long).await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_good_in_its_own_header_alone() {
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    let app = serve(&[issuer.table("")]).await;
+    let token = signer.token(&issuer.claims("a"));
+    let get = || app.anonymous(Method::GET, "/pet/404");
+    get().header("api_key", &token).answer().await.is(401);
+    app.bearer(&token).await.is(404);
+    get().header("api_key", &token).answer().await.is(401);
+    let query = format!("/pet/404?access_token={token}");
+    app.anonymous(Method::GET, &query).answer().await.is(401);
+
+    // Both headers: one caller, and what both let it do.
+    let both = |key: &str| get().bearer_auth(&token).header("api_key", key).answer();
+    both(&app.key).await.is(401);
+    let own = app.make_key(&caller_of(&app).await, Scopes::all()).await;
+    both(&own.secret).await.is(404);
+    let narrow = app
+        .make_key(&caller_of(&app).await, scopes(&[Scope::WritePets]))
+        .await;
+    both(&narrow.secret).await.is(403);
+    // Without issuers it is a wrong credential like any other.
+    let app = TestApp::start().await;
+    app.bearer(&token).await.is(401);
+}
+
+/// The name of the one caller that came with a token.
+async fn caller_of(app: &TestApp) -> String {
+    let mut connection = app.database.connect().await;
+    sqlx::query_scalar("select name from callers where name like 'jwt:%'")
+        .fetch_one(&mut connection)
+        .await
+        .expect("a caller")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_tokens_spend_the_budget_of_their_address() {
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    let few = [("PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE", "5")];
+    let app = serve_by(&[issuer.table("")], &few, Clock::manual()).await;
+    let wrong = Signer::ed25519_other().named(signer.id);
+    let wrong = wrong.token(&issuer.claims("a"));
+    for _ in 0..5 {
+        app.bearer(&wrong).await.is(401);
+    }
+    app.bearer(&wrong).await.is(429);
+}

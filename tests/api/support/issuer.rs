@@ -1,0 +1,159 @@
+//! An issuer of tokens: a real HTTP server on loopback that publishes keys.
+
+use std::{
+    io::Write as _,
+    sync::{Arc, Mutex},
+};
+
+use chrono::Utc;
+use pet_inventory::domain::clock::Clock;
+use reqwest::Method;
+use serde_json::{Value, json};
+use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
+
+use super::{Answer, Ask, TestApp, TestDatabase, config_over, signer::Signer};
+
+/// What the tokens of all issuers here are for.
+pub const AUDIENCE: &str = "pets.test";
+
+/// An issuer.
+pub struct Issuer {
+    server: MockServer,
+    answers: Arc<Mutex<Answers>>,
+}
+
+struct Answers {
+    keys: ResponseTemplate,
+    /// At the well-known place.
+    configuration: ResponseTemplate,
+}
+
+impl Issuer {
+    /// Publishes the keys of these.
+    pub async fn of(signers: &[&Signer]) -> Self {
+        let server = MockServer::start().await;
+        let configuration =
+            json!({ "issuer": server.uri(), "jwks_uri": format!("{}/keys", server.uri()) });
+        let answers = Arc::new(Mutex::new(Answers {
+            keys: key_set(signers),
+            configuration: ResponseTemplate::new(200).set_body_json(configuration),
+        }));
+        let shared = Arc::clone(&answers);
+        let answer = move |request: &wiremock::Request| {
+            let answers = shared.lock().expect("never poisoned");
+            match request.url.path() {
+                "/.well-known/openid-configuration" => answers.configuration.clone(),
+                _ => answers.keys.clone(),
+            }
+        };
+        Mock::given(any()).respond_with(answer).mount(&server).await;
+        Self { server, answers }
+    }
+
+    /// From now on publishes those of these.
+    pub fn publish(&self, signers: &[&Signer]) {
+        self.answer(key_set(signers));
+    }
+
+    /// From now on answers so.
+    pub fn answer(&self, answer: ResponseTemplate) {
+        self.answers.lock().expect("never poisoned").keys = answer;
+    }
+
+    /// From now on says so at the well-known place.
+    pub fn configuration(&self, answer: ResponseTemplate) {
+        self.answers.lock().expect("never poisoned").configuration = answer;
+    }
+
+    /// `iss`.
+    pub fn url(&self) -> String {
+        self.server.uri()
+    }
+
+    /// The paths that were asked for.
+    pub async fn asked(&self) -> Vec<String> {
+        let requests = self.server.received_requests().await.expect("recorded");
+        let paths = requests.iter().map(|it| it.url.path().to_owned());
+        paths.collect()
+    }
+
+    /// How often it was asked.
+    pub async fn fetches(&self) -> usize {
+        self.asked().await.len()
+    }
+
+    /// Its table in the configuration, with these lines too.
+    pub fn table(&self, more: &str) -> String {
+        self.table_without_keys(&format!("jwks_url = \"{}/keys\"\n{more}", self.url()))
+    }
+
+    /// The same, without saying where its keys are.
+    pub fn table_without_keys(&self, more: &str) -> String {
+        format!(
+            "[[auth.issuers]]\nissuer = \"{}\"\naudience = \"{AUDIENCE}\"\n\
+             algorithms = [\"RS256\", \"ES256\", \"EdDSA\"]\n{more}\n",
+            self.url()
+        )
+    }
+
+    /// Good claims about this subject, for ten minutes.
+    pub fn claims(&self, subject: &str) -> Value {
+        let now = now();
+        json!({
+            "iss": self.url(), "aud": AUDIENCE, "sub": subject, "iat": now, "exp": now + 600,
+            "scope": "openid read:pets write:pets",
+        })
+    }
+}
+
+/// Seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "tokens tell time by the wall")]
+pub fn now() -> i64 {
+    Utc::now().timestamp()
+}
+
+/// A JWK Set.
+pub fn key_set(signers: &[&Signer]) -> ResponseTemplate {
+    keys(signers.iter().map(|signer| signer.jwk()).collect())
+}
+
+/// A JWK Set of what may be no keys.
+pub fn keys(keys: Vec<Value>) -> ResponseTemplate {
+    ResponseTemplate::new(200).set_body_json(json!({ "keys": keys }))
+}
+
+/// The service with these issuers' tables, by the machine's clock.
+pub async fn serve(tables: &[String]) -> TestApp {
+    // Wrong tokens are what some tests are about.
+    let generous = [(
+        "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
+        "100000",
+    )];
+    serve_by(tables, &generous, Clock::system()).await
+}
+
+/// The service with these issuers' tables and settings, by this clock.
+pub async fn serve_by(tables: &[String], settings: &[(&str, &str)], clock: Clock) -> TestApp {
+    let database = TestDatabase::migrated().await;
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(tables.concat().as_bytes()).expect("written");
+    let config = config_over(&database.url(), settings, Some(file.path()));
+    TestApp::configured(database, config, clock).await
+}
+
+impl TestApp {
+    /// Asks with a bearer token for something that needs `read:pets`: 404 when the token is good.
+    pub async fn bearer(&self, token: &str) -> Answer {
+        let request = self.anonymous(Method::GET, "/pet/404").bearer_auth(token);
+        request.answer().await
+    }
+
+    /// How often an issuer's keys were fetched, so the metrics say; `None`: never.
+    pub async fn fetches(&self, place: usize, result: &str) -> Option<u64> {
+        let url = format!("http://{}/metrics", self.operations);
+        let text = self.client.get(url).answer().await.is(200).text();
+        let name = format!("jwks_fetches_total{{issuer=\"{place}\",result=\"{result}\"}} ");
+        text.lines()
+            .find_map(|line| line.strip_prefix(&name)?.parse().ok())
+    }
+}
