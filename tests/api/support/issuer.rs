@@ -114,11 +114,12 @@ pub fn now() -> i64 {
 
 /// A JWK Set.
 pub fn key_set(signers: &[&Signer]) -> ResponseTemplate {
-    keys(signers.iter().map(|signer| signer.jwk()).collect())
+    let set: Vec<Value> = signers.iter().map(|signer| signer.jwk()).collect();
+    keys(&set)
 }
 
 /// A JWK Set of what may be no keys.
-pub fn keys(keys: Vec<Value>) -> ResponseTemplate {
+pub fn keys(keys: &[Value]) -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_json(json!({ "keys": keys }))
 }
 

@@ -92,8 +92,8 @@ impl Signer {
 pub fn hs256(header: &Value, claims: &Value, secret: &[u8]) -> String {
     let signed = format!(
         "{}.{}",
-        base64(&header.to_string()),
-        base64(&claims.to_string())
+        base64(header.to_string()),
+        base64(claims.to_string())
     );
     let key = EncodingKey::from_secret(secret);
     let signature = crypto::sign(signed.as_bytes(), &key, Algorithm::HS256).expect("a signature");
