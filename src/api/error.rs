@@ -77,10 +77,10 @@ pub enum Error {
     #[error("request timed out")]
     TimedOut,
     /// A limit is reached.
-    #[error("limit exceeded: {policy}")]
+    #[error("limit exceeded: {policies:?}")]
     LimitExceeded {
         /// Which.
-        policy: &'static str,
+        policies: Vec<&'static str>,
         /// Until the request would be admitted.
         retry_after: Duration,
     },
@@ -120,8 +120,7 @@ impl Error {
         Self::Invalid(vec![Violation::new(field, reason)])
     }
 
-    /// The answer to a request that cannot be answered while PostgreSQL is away, and how soon it is
-    /// worth another try, in seconds.
+    /// How soon another try is worth it, in seconds, where nobody knows better.
     const RETRY_AFTER: u64 = 1;
 
     fn problem(&self) -> Problem {
@@ -176,14 +175,15 @@ impl Error {
             ),
             Self::TimedOut => (S::SERVICE_UNAVAILABLE, "the request took too long".into()),
             Self::LimitExceeded {
-                policy,
+                policies,
                 retry_after,
             } => {
                 let detail = format!(
-                    "the {policy} limit is reached; the request is admitted in {} s",
-                    whole_seconds(*retry_after)
+                    "limit reached: {}; the request is admitted in {} s",
+                    policies.join(" and "),
+                    whole_seconds(*retry_after).max(1)
                 );
-                return Problem::quota_exceeded(policy, detail);
+                return Problem::quota_exceeded(policies, detail);
             }
             Self::Overloaded => (
                 S::SERVICE_UNAVAILABLE,

@@ -56,23 +56,12 @@ impl Idempotency {
     where
         W: AsyncFnOnce(&mut Connection) -> Result<Response, Error>,
     {
-        let mut transaction = database.begin().await?;
-        let answered = match &self.0 {
-            None => work(&mut transaction).await,
-            Some(key) => key.run(&mut transaction, work).await,
-        };
-        match answered {
-            Ok(response) => {
-                Database::commit(transaction).await?;
-                Ok(response)
-            }
-            Err(error) => {
-                // Not left to the drop, which is done with at some later time: the next request with
-                // this key, or for this pet, may come at once.
-                Database::rollback(transaction).await?;
-                Err(error)
-            }
-        }
+        database
+            .transact(async |transaction: &mut Connection| match &self.0 {
+                None => work(transaction).await,
+                Some(key) => key.run(transaction, work).await,
+            })
+            .await
     }
 }
 

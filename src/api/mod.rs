@@ -130,6 +130,7 @@ pub fn operations_router(
         .merge(health::router())
         .route("/metrics", get(metrics))
         .fallback(async || Error::NoSuchRoute)
+        .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(observe))
         .with_state(state)
 }

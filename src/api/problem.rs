@@ -92,10 +92,10 @@ impl Problem {
 
     /// A limit that is reached (`draft-ietf-httpapi-ratelimit-headers`).
     #[must_use]
-    pub fn quota_exceeded(policy: &str, detail: String) -> Self {
+    pub fn quota_exceeded(policies: &[&str], detail: String) -> Self {
         Self {
             kind: "https://iana.org/assignments/http-problem-types#quota-exceeded".into(),
-            violated_policies: vec![policy.to_owned()],
+            violated_policies: policies.iter().map(|policy| (*policy).to_owned()).collect(),
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail, Vec::new())
         }
     }

@@ -117,14 +117,14 @@ impl App {
 
         let api = listen(&config, Listener::Api, own).await?;
         let operations = listen(&config, Listener::Operations, own).await?;
-        // Everybody knows these keys: they are for this machine alone.
-        let demo_keys = own && api.1.ip().is_loopback();
         let mut admitted = Vec::new();
-        if demo_keys {
-            admitted.extend(demo::store_keys(&database).await?);
-        }
         if let Some(key) = &config.environment.bootstrap_api_key {
             admitted.push(bootstrap(&database, key.expose_secret()).await?);
+        }
+        // Everybody knows these keys: they are for this machine alone.
+        let demo_keys = own && api.1.ip().is_loopback();
+        if demo_keys {
+            admitted.extend(demo::store_keys(&database).await?);
         }
 
         let limiter = Limiter::new(
@@ -351,20 +351,23 @@ async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials) {
     }
 }
 
-/// Forgets kept answers after their day, and access tokens that have expired.
+/// Forgets kept answers after their day, access tokens that have expired, and counts that are over.
 async fn sweep(database: Database) {
-    const EVERY: Duration = Duration::from_mins(10);
+    const EVERY: Duration = Duration::from_mins(1);
     loop {
         tokio::time::sleep(EVERY).await;
-        let pool = database.pool();
-        for (what, swept) in [
-            ("kept answers", db::idempotency::sweep(pool).await),
-            ("access tokens", db::access_tokens::sweep(pool).await),
-        ] {
-            match swept {
-                Ok(swept) => tracing::debug!(what, swept, "forgot what is over"),
-                Err(error) => tracing::warn!(what, %error, "could not forget what is over"),
-            }
+        if let Err(error) = sweep_once(&database).await {
+            tracing::warn!(%error, "could not forget what is over");
         }
     }
+}
+
+async fn sweep_once(database: &Database) -> Result<(), db::Error> {
+    let pool = database.pool();
+    // A thousand at a time, so that nobody waits for a lock for long.
+    while db::idempotency::sweep(pool).await? > 0 {}
+    while db::oauth::sweep(pool).await? > 0 {}
+    while db::usage::sweep_minutes(pool).await? > 0 {}
+    while db::usage::sweep_days(pool).await? > 0 {}
+    Ok(())
 }

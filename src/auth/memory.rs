@@ -34,8 +34,8 @@ use crate::{
 const WHILE_LISTENING: Duration = Duration::from_mins(1);
 /// How long otherwise.
 const WHILE_DEAF: Duration = Duration::from_secs(1);
-/// How many credentials are remembered: some 200 bytes each.
-const CAPACITY: u64 = 100_000;
+/// How many credentials are remembered: some 700 bytes each, all told.
+const CAPACITY: u64 = 50_000;
 /// How often we make sure that we still hear.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
@@ -84,15 +84,20 @@ impl Memory {
         hash: &SecretHash,
         look_up: impl Future<Output = Result<Option<Found>, E>>,
     ) -> Result<Option<Arc<Caller>>, E> {
-        if let Some(known) = self.0.known.get(hash)
-            && self.0.clock.now() < known.good_until
-        {
-            return Ok(known.caller);
+        if let Some(known) = self.recall(hash) {
+            return Ok(known);
         }
         let changes = self.0.changes.load(Ordering::SeqCst);
         let asked = self.0.clock.now();
         let found = look_up.await?;
         Ok(self.remember(*hash, found, asked, changes))
+    }
+
+    /// What is remembered of a secret: whom it stands for, or that it is nobody; `None`: nothing.
+    #[expect(clippy::option_option, reason = "two questions, each with its own no")]
+    pub fn recall(&self, hash: &SecretHash) -> Option<Option<Arc<Caller>>> {
+        let known = self.0.known.get(hash)?;
+        (self.0.clock.now() < known.good_until).then_some(known.caller)
     }
 
     fn remember(

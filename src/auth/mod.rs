@@ -86,6 +86,30 @@ impl Authenticator {
         self.memory.follow(self.database).await;
     }
 
+    /// Whether an outside issuer is asked about it, which may take its time, rather than our database.
+    #[must_use]
+    pub fn is_foreign(&self, presented: Presented<'_>) -> bool {
+        match presented {
+            Presented::Bearer(token) => {
+                std::str::from_utf8(token).is_ok_and(|token| self.issuers.take(token))
+            }
+            Presented::ApiKey(_) | Presented::Both { .. } => false,
+        }
+    }
+
+    /// The caller that a secret stands for, if that is remembered; asks nobody.
+    #[must_use]
+    pub fn recall(&self, presented: Presented<'_>) -> Option<Arc<Caller>> {
+        let text = match presented {
+            Presented::ApiKey(secret) => std::str::from_utf8(secret)
+                .ok()
+                .filter(|text| !self.issuers.take(text))?,
+            Presented::Bearer(token) => std::str::from_utf8(token).ok()?,
+            Presented::Both { .. } => return None,
+        };
+        self.memory.recall(&secret::sha256(text))?
+    }
+
     /// The caller that all secrets shown stand for.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use super::secret::{Kind, Secret};
 use crate::{
     db::{
         self, Database,
-        access_tokens::{Client, TokenRecord},
+        oauth::{Client, TokenRecord},
     },
     domain::caller::{Scope, Scopes},
 };
@@ -50,7 +50,7 @@ pub async fn authenticate_client(
 ) -> Result<Client, Error> {
     // Not of our form: not worth a look-up.
     let secret = Secret::parse(secret, &[Kind::ClientSecret]).ok_or(Error::InvalidClient)?;
-    db::access_tokens::find_client(database.pool(), client_id, &secret.hash())
+    db::oauth::find_client(database.pool(), client_id, &secret.hash())
         .await?
         .ok_or(Error::InvalidClient)
 }
@@ -73,7 +73,7 @@ pub async fn issue(
         return Err(Error::InvalidScope);
     }
     let token = Secret::generate(Kind::AccessToken)?;
-    let stored = db::access_tokens::insert_access_token(
+    let stored = db::oauth::insert_access_token(
         database.pool(),
         client,
         &token.hash(),
@@ -122,5 +122,5 @@ async fn find(database: &Database, token: &str) -> Result<Option<TokenRecord>, E
     let Some(token) = Secret::parse(token, &Kind::BEARERS) else {
         return Ok(None);
     };
-    Ok(db::access_tokens::find_token(database.pool(), &token.hash()).await?)
+    Ok(db::oauth::find_token(database.pool(), &token.hash()).await?)
 }

@@ -103,6 +103,12 @@ pub(super) fn scopes(names: &[String]) -> Scopes {
         .collect()
 }
 
+/// What a credential may do: its own scopes, where it has any, within its caller's.
+pub(super) fn narrowed(granted: &[String], own: Option<&[String]>) -> Scopes {
+    let granted = scopes(granted);
+    own.map_or(granted, |own| granted.intersection(scopes(own)))
+}
+
 /// Reads the name of a plan.
 pub(super) fn plan(name: &str) -> Result<Plan, Error> {
     name.parse()

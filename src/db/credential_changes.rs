@@ -1,6 +1,6 @@
 //! Changes of credentials and callers, heard of at their commit (`LISTEN`).
 
-use sqlx::postgres::PgListener;
+use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use super::{Database, Error, SecretHash, bounded};
 
@@ -24,7 +24,11 @@ pub struct Changes(PgListener);
 impl Changes {
     /// Begins to listen, on a connection of its own.
     pub async fn listen(database: &Database) -> Result<Self, Error> {
-        let mut listener = bounded(PgListener::connect_with(database.pool())).await?;
+        let options = database.pool().connect_options();
+        let own = PgPoolOptions::new()
+            .max_connections(1)
+            .connect_lazy_with(options.as_ref().clone());
+        let mut listener = bounded(PgListener::connect_with(&own)).await?;
         listener.eager_reconnect(false);
         bounded(listener.listen(CHANNEL)).await?;
         Ok(Self(listener))

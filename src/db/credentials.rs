@@ -18,7 +18,7 @@ pub enum Kind {
     ApiKey,
     /// Is exchanged for access tokens.
     ClientSecret,
-    /// Opens operations for a while; see [`super::access_tokens`].
+    /// Opens operations for a while; see [`super::oauth`].
     AccessToken,
 }
 
@@ -118,7 +118,6 @@ pub async fn find_caller(
     )
     .await?;
     row.map(|row| {
-        let granted = codec::scopes(&row.scopes);
         let caller = Caller {
             id: Some(CallerId(row.id)),
             name: row
@@ -126,9 +125,7 @@ pub async fn find_caller(
                 .parse()
                 .map_err(|_| Error::Corrupt(format!("callers.name of caller {}", row.id)))?,
             plan: codec::plan(&row.plan)?,
-            scopes: row
-                .credential_scopes
-                .map_or(granted, |own| granted.intersection(codec::scopes(&own))),
+            scopes: codec::narrowed(&row.scopes, row.credential_scopes.as_deref()),
         };
         Ok(Found {
             caller,
@@ -171,6 +168,7 @@ struct CredentialRow {
     caller: String,
     plan: String,
     scopes: Vec<String>,
+    own_scopes: Option<Vec<String>>,
     created_at: DateTime<Utc>,
     expires_at: Option<DateTime<Utc>>,
     revoked_at: Option<DateTime<Utc>>,
@@ -184,7 +182,7 @@ pub async fn list(
     bounded(
         sqlx::query_as::<_, CredentialRow>(
             "select credentials.id, hint, client_id, callers.name as caller, plan,
-                    coalesce(credentials.scopes, callers.scopes) as scopes,
+                    callers.scopes, credentials.scopes as own_scopes,
                     credentials.created_at, expires_at, revoked_at
              from credentials
              join callers on callers.id = credentials.caller_id
@@ -203,7 +201,7 @@ pub async fn list(
             client_id: row.client_id,
             caller: row.caller,
             plan: codec::plan(&row.plan)?,
-            scopes: codec::scopes(&row.scopes),
+            scopes: codec::narrowed(&row.scopes, row.own_scopes.as_deref()),
             created_at: row.created_at,
             expires_at: row.expires_at,
             revoked_at: row.revoked_at,

@@ -4,7 +4,6 @@
 //! what belongs to one transaction. Invariants: every statement ends within [`QUERY_TIMEOUT`],
 //! whatever state PostgreSQL is in; every failure is classified here, once ([`Error`]).
 
-pub mod access_tokens;
 pub mod callers;
 mod codec;
 pub mod credential_changes;
@@ -12,6 +11,7 @@ pub mod credentials;
 mod error;
 pub mod idempotency;
 pub mod migrations;
+pub mod oauth;
 pub mod pets;
 pub mod usage;
 
@@ -62,38 +62,28 @@ impl Database {
     /// Makes the pool; connections are opened as they are needed.
     #[must_use]
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
-        Self::with(
-            options,
-            config.max_connections,
-            config.acquire_timeout,
-            SESSION_SETTINGS,
-        )
+        Self::with(options, config.max_connections, config.acquire_timeout)
     }
 
-    /// A few connections for the counters of requests alone, which neither wait for the disk at a commit
-    /// nor for long at all: a request waits for them.
+    /// A few connections for the counters of requests alone, so that neither they nor the requests wait for
+    /// each other.
     #[must_use]
     pub fn for_counters(options: ConnectOptions) -> Self {
         const CONNECTIONS: u32 = 4;
         const PATIENCE: Duration = Duration::from_millis(250);
-        Self::with(options, CONNECTIONS, PATIENCE, COUNTER_SETTINGS)
+        Self::with(options, CONNECTIONS, PATIENCE)
     }
 
-    fn with(
-        options: ConnectOptions,
-        max_connections: u32,
-        acquire_timeout: Duration,
-        settings: &'static str,
-    ) -> Self {
+    fn with(options: ConnectOptions, max_connections: u32, acquire_timeout: Duration) -> Self {
         let pool = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(acquire_timeout)
             // A lost connection shows itself at the next statement, and costs one 503 there; asking
             // first would cost every request a round trip.
             .test_before_acquire(false)
-            .after_connect(move |connection, _| {
+            .after_connect(|connection, _| {
                 Box::pin(async move {
-                    connection.execute(settings).await?;
+                    connection.execute(SESSION_SETTINGS).await?;
                     Ok(())
                 })
             })
@@ -132,12 +122,28 @@ impl Database {
         bounded(transaction.commit()).await
     }
 
-    /// Undoes all of it, now.
+    /// Does `work` in a transaction: all of it, or, when it fails, nothing.
     ///
     /// # Errors
-    /// [`Error`] when PostgreSQL cannot be told; it undoes it by itself then.
-    pub async fn rollback(transaction: Transaction) -> Result<(), Error> {
-        bounded(transaction.rollback()).await
+    /// What `work` fails with, or [`Error`] when the transaction cannot be begun or committed.
+    pub async fn transact<T, E, W>(&self, work: W) -> Result<T, E>
+    where
+        W: AsyncFnOnce(&mut Connection) -> Result<T, E>,
+        E: From<Error>,
+    {
+        let mut transaction = self.begin().await?;
+        match work(&mut transaction).await {
+            Ok(value) => {
+                Self::commit(transaction).await?;
+                Ok(value)
+            }
+            Err(error) => {
+                // Not left to the drop, which is done with at some later time: the next request for the
+                // same thing may come at once. Should it fail, PostgreSQL undoes it by itself.
+                let _ = bounded(transaction.rollback()).await;
+                Err(error)
+            }
+        }
     }
 
     /// Asks PostgreSQL for a sign of life.
@@ -168,9 +174,6 @@ const IDLE: Duration = Duration::from_secs(1);
 /// PostgreSQL's own bounds, for the case that we are gone: what this process gave up, or left behind
 /// when it died, ends there too.
 const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set lock_timeout = '1s'; \
-                                set idle_in_transaction_session_timeout = '10s'";
-
-const COUNTER_SETTINGS: &str = "set synchronous_commit = off; set statement_timeout = '250ms'; \
                                 set idle_in_transaction_session_timeout = '10s'";
 
 /// Runs `statement` for at most [`QUERY_TIMEOUT`]: PostgreSQL's `statement_timeout` cannot help when

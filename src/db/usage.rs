@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, NaiveDate, Utc};
-use sqlx::PgExecutor;
+use sqlx::{FromRow, PgExecutor};
 
 use super::{Error, bounded};
 
@@ -22,36 +22,32 @@ pub struct Grant {
 
 /// Charges up to `want` requests to a bucket's day, and no more than `limit` in all; first takes back
 /// `unused` of a lease on the same day.
-///
-/// `clock` is what time it is, for a test; `None` asks PostgreSQL's clock.
 pub async fn lease(
     executor: impl PgExecutor<'_>,
     bucket: &str,
     want: u32,
     limit: u32,
     unused: Option<(NaiveDate, u32)>,
-    clock: Option<DateTime<Utc>>,
 ) -> Result<Grant, Error> {
     let (unused_day, unused) = unused.unzip();
     let (granted, charged, day, day_ends_in): (i64, i64, NaiveDate, f64) = bounded(
         sqlx::query_as(
             "insert into daily_usage as d (bucket, day, used, granted)
              select $1, (utc.now)::date, least($2, $3), least($2, $3)
-             from (select coalesce($6, clock_timestamp()) at time zone 'utc' as now) utc
+             from (select clock_timestamp() at time zone 'utc' as now) utc
              on conflict (bucket, day) do update set
                  granted = greatest(least($2, $3 - d.used + case when d.day = $4 then $5 else 0 end), 0),
                  used = d.used - case when d.day = $4 then $5 else 0 end
                       + greatest(least($2, $3 - d.used + case when d.day = $4 then $5 else 0 end), 0)
              returning granted, used, day,
                  extract(epoch from (day + 1)::timestamp
-                         - (coalesce($6, clock_timestamp()) at time zone 'utc'))::float8",
+                         - (clock_timestamp() at time zone 'utc'))::float8",
         )
         .bind(bucket)
         .bind(i64::from(want))
         .bind(i64::from(limit))
         .bind(unused_day)
         .bind(unused.map_or(0, i64::from))
-        .bind(clock)
         .fetch_one(executor),
     )
     .await?;
@@ -97,18 +93,44 @@ pub async fn today(executor: impl PgExecutor<'_>, bucket: &str) -> Result<u32, E
 }
 
 /// One decision that all replicas share.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, FromRow)]
 pub struct Decision {
     /// Whether the request may go on.
     pub admitted: bool,
-    /// Requests admitted in the 60 s that end now, this one included.
-    pub minute_used: u32,
-    /// How long until the oldest of them leaves the window.
-    pub minute_free_in: Duration,
-    /// Requests admitted on this UTC day, this one included.
-    pub day_used: u32,
+    /// When it was decided.
+    admitted_at: DateTime<Utc>,
+    /// The UTC day it was decided on.
+    day: NaiveDate,
+    minute_used: i64,
+    minute_free_in: f64,
+    day_used: i64,
+    day_ends_in: f64,
+}
+
+impl Decision {
+    /// Requests admitted in the 60 s that end then, this one included.
+    #[must_use]
+    pub fn minute_used(&self) -> u32 {
+        count(self.minute_used)
+    }
+
+    /// How long until one leaves that window and makes room.
+    #[must_use]
+    pub fn minute_free_in(&self) -> Duration {
+        Duration::from_secs_f64(self.minute_free_in.max(0.0))
+    }
+
+    /// Requests admitted on that UTC day, this one included.
+    #[must_use]
+    pub fn day_used(&self) -> u32 {
+        count(self.day_used)
+    }
+
     /// How long the day still lasts.
-    pub day_ends_in: Duration,
+    #[must_use]
+    pub fn day_ends_in(&self) -> Duration {
+        Duration::from_secs_f64(self.day_ends_in.max(0.0))
+    }
 }
 
 /// Admits one request if both windows have room; one call.
@@ -118,60 +140,77 @@ pub async fn admit(
     per_minute: Option<u32>,
     per_day: Option<u32>,
 ) -> Result<Decision, Error> {
-    let (admitted, minute_used, minute_free_in, day_used, day_ends_in): (bool, i64, f64, i64, f64) =
-        bounded(
-            sqlx::query_as(
-                "select admitted, minute_used, minute_free_in, day_used, day_ends_in
-                 from admit_request($1, $2, $3)",
-            )
+    patient(
+        sqlx::query_as("select * from admit_request($1, $2, $3)")
             .bind(bucket)
             .bind(per_minute.map(i64::from))
             .bind(per_day.map(i64::from))
             .fetch_one(executor),
-        )
-        .await?;
-    Ok(Decision {
-        admitted,
-        minute_used: count(minute_used),
-        minute_free_in: Duration::from_secs_f64(minute_free_in.max(0.0)),
-        day_used: count(day_used),
-        day_ends_in: Duration::from_secs_f64(day_ends_in.max(0.0)),
-    })
+    )
+    .await
 }
 
-/// Takes back the newest admission of a bucket: the request failed through our own fault.
-pub async fn take_back(executor: impl PgExecutor<'_>, bucket: &str) -> Result<(), Error> {
-    bounded(
-        sqlx::query(
-            "with minute as (
-                 update minute_usage set admitted = admitted[:cardinality(admitted) - 1]
-                 where bucket = $1
-             )
-             update daily_usage set used = greatest(used - 1, 0)
-             where bucket = $1 and day = (clock_timestamp() at time zone 'utc')::date",
-        )
-        .bind(bucket)
-        .execute(executor),
+/// Takes back the very admission that a decision was: the request failed through our own fault.
+pub async fn take_back(
+    executor: impl PgExecutor<'_>,
+    bucket: &str,
+    decision: &Decision,
+) -> Result<(), Error> {
+    patient(
+        sqlx::query("select take_back_request($1, $2, $3)")
+            .bind(bucket)
+            .bind(decision.admitted_at)
+            .bind(decision.day)
+            .execute(executor),
     )
     .await?;
     Ok(())
 }
 
-/// Forgets the minutes that are over and the days before yesterday.
-pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<(), Error> {
-    bounded(
+/// How long a request waits for the counters that all replicas share.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+async fn patient<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
+    match tokio::time::timeout(PATIENCE, statement).await {
+        Ok(result) => result.map_err(Error::from),
+        Err(_) => Err(Error::TimedOut),
+    }
+}
+
+/// Forgets up to 1,000 minutes that are over; gives how many there were.
+pub async fn sweep_minutes(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+    let done = bounded(
         sqlx::query(
-            "with minutes as (
-                 delete from minute_usage
-                 where admitted[cardinality(admitted)] < clock_timestamp() - interval '60 seconds'
-                    or cardinality(admitted) = 0
-             )
-             delete from daily_usage where day < (clock_timestamp() at time zone 'utc')::date - 1",
+            "delete from minute_usage
+             where ctid = any (array(
+                 select ctid from minute_usage
+                 where cardinality(admitted) = 0
+                    or admitted[cardinality(admitted)] < clock_timestamp() - interval '60 seconds'
+                 limit 1000
+                 for update skip locked
+             ))",
         )
         .execute(executor),
     )
     .await?;
-    Ok(())
+    Ok(done.rows_affected())
+}
+
+/// Forgets up to 1,000 counts of days before yesterday; gives how many there were.
+pub async fn sweep_days(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+    let done = bounded(
+        sqlx::query(
+            "delete from daily_usage
+             where ctid = any (array(
+                 select ctid from daily_usage
+                 where day < (clock_timestamp() at time zone 'utc')::date - 1
+                 limit 1000
+             ))",
+        )
+        .execute(executor),
+    )
+    .await?;
+    Ok(done.rows_affected())
 }
 
 fn count(count: i64) -> u32 {

@@ -18,6 +18,8 @@ use governor::{
     state::keyed::{DefaultHasher, HashMapStateStore},
 };
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use crate::domain::clock::{Clock, Moment};
 
 /// What a stranger is told apart by: an IPv4 address, or the /64 of an IPv6 address, of which every
@@ -50,6 +52,9 @@ type Buckets = RateLimiter<
     StateInformationMiddleware,
 >;
 
+/// Credentials from one address that are looked up at once.
+const AT_ONCE: usize = 16;
+
 /// Counts wrong credentials by address. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct WrongCredentials(Arc<Shared>);
@@ -59,6 +64,8 @@ struct Shared {
     buckets: Buckets,
     /// Until a spent budget has room for one more.
     refill: Duration,
+    /// Turns at having credentials looked up.
+    turns: Mutex<HashMap<AddressKey, Arc<Semaphore>>>,
     /// Until when an address that has spent its budget is not listened to.
     shut_until: Mutex<HashMap<AddressKey, Moment>>,
     clock: Clock,
@@ -73,9 +80,27 @@ impl WrongCredentials {
             buckets: RateLimiter::hashmap_with_clock(quota, GovernorClock(clock.clone()))
                 .with_middleware(),
             refill: quota.replenish_interval(),
+            turns: Mutex::default(),
             shut_until: Mutex::default(),
             clock,
         }))
+    }
+
+    /// Waits for a turn at having a credential from this address looked up: of those that are, no more than
+    /// [`AT_ONCE`] can turn out to be one too many.
+    ///
+    /// # Errors
+    /// How long none from there is looked at.
+    pub async fn turn(&self, address: AddressKey) -> Result<Turn, Duration> {
+        let turns = Arc::clone(
+            lock(&self.0.turns)
+                .entry(address)
+                .or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))),
+        );
+        // Nobody closes it.
+        let turn = turns.acquire_owned().await.ok();
+        self.listen_to(address)?;
+        Ok(Turn(turn))
     }
 
     /// Whether credentials from this address are looked at.
@@ -84,7 +109,7 @@ impl WrongCredentials {
     /// How long they are not.
     pub fn listen_to(&self, address: AddressKey) -> Result<(), Duration> {
         let now = self.0.clock.now();
-        match self.shut_until().get(&address) {
+        match lock(&self.0.shut_until).get(&address) {
             Some(until) if *until > now => Err(until.saturating_sub(now)),
             _ => Ok(()),
         }
@@ -101,26 +126,31 @@ impl WrongCredentials {
         };
         metrics::counter!("limits_addresses_shut_total").increment(1);
         let until = self.0.clock.now() + wait;
-        self.shut_until().insert(address, until);
+        lock(&self.0.shut_until).insert(address, until);
     }
 
     /// Forgets addresses whose budget is whole again.
     pub fn sweep(&self) {
         let now = self.0.clock.now();
-        let mut shut = self.shut_until();
+        let mut shut = lock(&self.0.shut_until);
         shut.retain(|_, until| *until > now);
         shut.shrink_to_fit();
         drop(shut);
+        let mut turns = lock(&self.0.turns);
+        turns.retain(|_, turns| Arc::strong_count(turns) > 1);
+        turns.shrink_to_fit();
+        drop(turns);
         self.0.buckets.retain_recent();
         self.0.buckets.shrink_to_fit();
     }
+}
 
-    fn shut_until(&self) -> MutexGuard<'_, HashMap<AddressKey, Moment>> {
-        self.0
-            .shut_until
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
+/// A turn at having a credential looked up, until it is dropped.
+#[derive(Debug)]
+pub struct Turn(#[expect(dead_code, reason = "held for its drop")] Option<OwnedSemaphorePermit>);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Our clock, as governor reads one.
@@ -143,8 +173,8 @@ mod tests {
         AddressKey::from(address.parse::<IpAddr>().expect("an address"))
     }
 
-    #[test]
-    fn a_flood_is_shut_out_and_others_are_not() {
+    #[tokio::test]
+    async fn a_flood_is_shut_out_and_others_are_not() {
         let clock = Clock::manual();
         clock.advance(Duration::from_secs(1_000));
         let hundred = NonZeroU32::new(100).expect("not zero");
@@ -152,17 +182,17 @@ mod tests {
         let mut looked_at = 0;
         // 10,000 in ten seconds.
         for _ in 0..10_000 {
-            if budget.listen_to(key("192.0.2.1")).is_ok() {
+            if budget.turn(key("192.0.2.1")).await.is_ok() {
                 looked_at += 1;
                 budget.wrong(key("192.0.2.1"));
             }
             clock.advance(Duration::from_millis(1));
         }
         assert!((100..=120).contains(&looked_at), "{looked_at}");
-        assert!(budget.listen_to(key("192.0.2.2")).is_ok());
+        assert!(budget.turn(key("192.0.2.2")).await.is_ok());
         clock.advance(Duration::from_mins(2));
         budget.sweep();
-        assert!(budget.listen_to(key("192.0.2.1")).is_ok());
+        assert!(budget.turn(key("192.0.2.1")).await.is_ok());
         assert_eq!(budget.0.buckets.len(), 0);
     }
 

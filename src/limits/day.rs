@@ -16,6 +16,8 @@ use crate::{db::usage::Grant, domain::clock::Moment};
 #[derive(Debug, Default)]
 pub struct Lease {
     left: u32,
+    /// The limit that it was asked for under.
+    limit: u32,
     /// Charged by all processes, this lease included.
     charged: u32,
     day: Option<NaiveDate>,
@@ -44,9 +46,10 @@ impl Lease {
 
     /// A lease that the database just gave.
     #[must_use]
-    pub fn new(grant: Grant, now: Moment) -> Self {
+    pub fn new(grant: Grant, limit: u32, now: Moment) -> Self {
         Self {
             left: grant.granted,
+            limit,
             charged: grant.charged,
             day: Some(grant.day),
             day_ends: now + grant.day_ends_in,
@@ -54,10 +57,10 @@ impl Lease {
         }
     }
 
-    /// Whether one more request has room.
+    /// Whether one more request has room under a limit.
     #[must_use]
-    pub fn ask(&self, now: Moment) -> Answer {
-        if now >= self.day_ends {
+    pub fn ask(&self, now: Moment, limit: u32) -> Answer {
+        if now >= self.day_ends || limit != self.limit {
             Answer::Unknown
         } else if self.left > 0 {
             Answer::Room
@@ -68,14 +71,15 @@ impl Lease {
         }
     }
 
-    /// Uses one.
-    pub const fn take(&mut self) {
+    /// Uses one; gives the day that it is charged to.
+    pub const fn take(&mut self) -> Option<NaiveDate> {
         self.left = self.left.saturating_sub(1);
+        self.day
     }
 
-    /// Takes one back, if its day is not over.
-    pub fn give_back(&mut self, now: Moment) {
-        if now < self.day_ends {
+    /// Takes one back that was charged to a day, if that is still the day.
+    pub fn give_back(&mut self, day: NaiveDate, now: Moment) {
+        if self.day == Some(day) && now < self.day_ends {
             self.left += 1;
             self.spent = false;
         }

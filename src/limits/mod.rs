@@ -5,13 +5,16 @@
 //! statement as long as it is sure to last.
 //!
 //! Where one process has the database to itself (`replica`), the minute is a log in memory and the day a
-//! lease on a durable count ([`day`]). Where several share it (`cluster`), one statement decides both
-//! ([`db::usage::admit`]) on connections of its own, and the log in memory only stands in for it: should
-//! the counters be out of reach, it still holds the minute, requests pass, and that is logged and counted.
+//! lease on a durable count (`day.rs`); without the count nothing is admitted that it does not know of.
+//! Where several share it (`cluster`), one statement decides both ([`db::usage::admit`]). Should those
+//! counters be out of reach, requests pass, held to the minute by each process's own log; that is logged
+//! once and counted.
 //!
-//! In front of both stands a gate: the moment before which nothing can have become free. A flood is
-//! refused there. It is not a token bucket because that, too, spends on requests that the log refuses
-//! behind it, and would then refuse those that the log has room for.
+//! What is sure to be refused is refused from memory: by the log, by a spent lease, or by the shared
+//! counters' last refusal for as long as it lasts. There is no token bucket (governor's GCRA) in front of
+//! these: it would spend on requests that the log behind it refuses, then refuse those that the log has
+//! room for, and a request made at `Retry-After` would not be admitted. It guards addresses ([`address`]),
+//! to whom nothing is promised.
 
 pub mod address;
 mod bucket;
@@ -22,7 +25,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -39,7 +42,6 @@ use crate::{
     domain::{
         caller::{Caller, CallerId},
         clock::{Clock, Moment},
-        plan::Plan,
     },
 };
 
@@ -93,13 +95,15 @@ pub enum Verdict {
     Admitted(Standings, Permit),
     /// It may not.
     Refused {
-        /// The window that would be the last to admit it.
-        window: Window,
+        /// The windows that do not admit it.
+        windows: Vec<Window>,
         /// Until it would be admitted.
         retry_after: Duration,
         /// How the limits stand.
         standings: Standings,
     },
+    /// Nobody can say, because the count of the day is out of reach.
+    Unknown(db::Error),
 }
 
 /// Whether the limits are this process's alone.
@@ -121,12 +125,14 @@ struct Shared {
     scope: Scope,
     clock: Clock,
     buckets: Mutex<HashMap<String, Arc<Bucket>>>,
-    /// Until when the counters are not asked again after they failed; nanoseconds.
+    /// Whether the counters were out of reach when they were asked last.
+    counters_out: AtomicBool,
+    /// Until when they are not asked again then; nanoseconds.
     counters_out_until: AtomicU64,
 }
 
 /// How long the counters are left alone after they failed.
-const COUNTERS_PAUSE: Duration = Duration::from_secs(1);
+const COUNTERS_PAUSE: Duration = Duration::from_millis(500);
 
 impl Limiter {
     /// A limiter that begins with nothing used.
@@ -137,6 +143,7 @@ impl Limiter {
             scope,
             clock,
             buckets: Mutex::default(),
+            counters_out: AtomicBool::new(false),
             counters_out_until: AtomicU64::new(0),
         }))
     }
@@ -152,32 +159,35 @@ impl Limiter {
         let verdict = if unlimited {
             Verdict::Admitted(Standings::default(), Permit::default())
         } else {
-            self.admit_limited(&self.bucket(bucket_name(caller, address)), limits)
-                .await
+            let bucket = self.bucket(bucket_name(caller, address));
+            self.admit_limited(&bucket, limits).await
         };
-        count(caller.plan, &verdict);
+        count(caller.plan.as_str(), &verdict);
         verdict
     }
 
-    /// Asks for one request from an address to what needs no credential: the minute of plan Free.
-    pub async fn admit_stranger(&self, address: AddressKey) -> Verdict {
+    /// Asks for one request from an address to what needs no credential: the minute of plan Free, counted
+    /// by each process alone, since a stranger is worth no row.
+    #[must_use]
+    pub fn admit_stranger(&self, address: AddressKey) -> Verdict {
+        let bucket = self.bucket(format!("open:{address}"));
         let limits = PlanLimits {
             per_day: None,
+            in_flight: None,
             ..self.0.plans.free.clone()
         };
-        let verdict = self
-            .admit_limited(&self.bucket(format!("open:{address}")), &limits)
-            .await;
-        count(Plan::Free, &verdict);
+        let now = self.0.clock.now();
+        let verdict = bucket.state().admit_by_minute(&bucket, &limits, now);
+        count("open", &verdict);
         verdict
     }
 
     async fn admit_limited(&self, bucket: &Arc<Bucket>, limits: &PlanLimits) -> Verdict {
         let Some(in_flight) = InFlight::enter(bucket, limits) else {
             return Verdict::Refused {
-                window: Window::InFlight,
+                windows: vec![Window::InFlight],
                 retry_after: Duration::from_secs(1),
-                standings: Standings::default(),
+                standings: bucket.state().known(limits, self.0.clock.now()),
             };
         };
         let verdict = match &self.0.scope {
@@ -188,7 +198,7 @@ impl Limiter {
             Verdict::Admitted(standings, permit) => {
                 Verdict::Admitted(standings, permit.with(in_flight))
             }
-            refused @ Verdict::Refused { .. } => refused,
+            other => other,
         }
     }
 
@@ -199,12 +209,9 @@ impl Limiter {
         database: &Database,
     ) -> Verdict {
         loop {
-            {
-                let now = self.0.clock.now();
-                let mut state = bucket.state();
-                if let Some(verdict) = state.decide(bucket, limits, now) {
-                    return verdict;
-                }
+            let decided = bucket.state().decide(bucket, limits, self.0.clock.now());
+            if let Some(verdict) = decided {
+                return verdict;
             }
             // The day is not known: ask, one of all that wait here.
             let _leasing = bucket.leasing.lock().await;
@@ -214,17 +221,22 @@ impl Limiter {
                 if let Some(verdict) = state.decide(bucket, limits, now) {
                     return verdict;
                 }
+                if self.counters_rest(now) {
+                    return Verdict::Unknown(db::Error::TimedOut);
+                }
                 state.lease.take_out()
             };
             // Should this future be dropped here, what was taken out is lost: fewer, never more.
             let limit = limits.per_day.unwrap_or(u32::MAX);
-            let want = Lease::size(limit);
-            let pool = database.pool();
-            match db::usage::lease(pool, &bucket.name, want, limit, unused, None).await {
-                Ok(grant) => bucket.state().lease = Lease::new(grant, now),
+            let (pool, want) = (database.pool(), Lease::size(limit));
+            match db::usage::lease(pool, &bucket.name, want, limit, unused).await {
+                Ok(grant) => {
+                    self.0.counters_out.store(false, Ordering::Relaxed);
+                    bucket.state().lease = Lease::new(grant, limit, now);
+                }
                 Err(error) => {
                     self.counters_failed(&error, now);
-                    return bucket.state().admit_by_minute(bucket, limits, now);
+                    return Verdict::Unknown(error);
                 }
             }
         }
@@ -236,43 +248,51 @@ impl Limiter {
         limits: &PlanLimits,
         counters: &Database,
     ) -> Verdict {
-        let now = self.0.clock.now();
-        if let Some(refusal) = bucket.state().still_refused(limits, now) {
+        let asked = self.0.clock.now();
+        if let Some(refusal) = bucket.state().sure_refusal(limits, asked) {
             return refusal;
         }
-        if now < Duration::from_nanos(self.0.counters_out_until.load(Ordering::Relaxed)) {
-            return bucket.state().admit_by_minute(bucket, limits, now);
+        if limits.per_minute.or(limits.per_day).is_none() {
+            return bucket.state().admit_by_minute(bucket, limits, asked);
         }
-        let pool = counters.pool();
-        let decision =
-            db::usage::admit(pool, &bucket.name, limits.per_minute, limits.per_day).await;
-        let now = self.0.clock.now();
-        match decision {
-            Ok(decision) => bucket.state().follow(bucket, decision, limits, now),
-            Err(error) => {
-                self.counters_failed(&error, now);
-                bucket.state().admit_by_minute(bucket, limits, now)
+        if !self.counters_rest(asked) {
+            let pool = counters.pool();
+            let (per_minute, per_day) = (limits.per_minute, limits.per_day);
+            match db::usage::admit(pool, &bucket.name, per_minute, per_day).await {
+                Ok(decision) => {
+                    self.0.counters_out.store(false, Ordering::Relaxed);
+                    return bucket.state().follow(bucket, decision, limits, asked);
+                }
+                Err(error) => self.counters_failed(&error, self.0.clock.now()),
             }
         }
+        metrics::counter!("limits_uncounted_total").increment(1);
+        let now = self.0.clock.now();
+        bucket.state().admit_by_minute(bucket, limits, now)
+    }
+
+    /// Whether the counters are left alone right now.
+    fn counters_rest(&self, now: Moment) -> bool {
+        self.0.counters_out.load(Ordering::Relaxed)
+            && now < Duration::from_nanos(self.0.counters_out_until.load(Ordering::Relaxed))
     }
 
     /// Says so once, and leaves the counters alone for a while.
     fn counters_failed(&self, error: &db::Error, now: Moment) {
-        metrics::counter!("limits_uncounted_total").increment(1);
         let until = u64::try_from((now + COUNTERS_PAUSE).as_nanos()).unwrap_or(u64::MAX);
-        let before = self.0.counters_out_until.swap(until, Ordering::Relaxed);
-        if Duration::from_nanos(before) + COUNTERS_PAUSE < now || before == 0 {
-            tracing::error!(%error, "the counters of requests are out of reach: only the minute's limit holds, in this process");
+        self.0.counters_out_until.store(until, Ordering::Relaxed);
+        if !self.0.counters_out.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "the counters of requests are out of reach");
         }
     }
 
     /// Takes an admission back: the request failed through our own fault.
     pub async fn take_back(&self, permit: Permit) {
-        let Some(bucket) = permit.take_back(self.0.clock.now()) else {
+        let Some((bucket, decision)) = permit.take_back(self.0.clock.now()) else {
             return;
         };
         if let Scope::Cluster(counters) = &self.0.scope
-            && let Err(error) = db::usage::take_back(counters.pool(), &bucket.name).await
+            && let Err(error) = db::usage::take_back(counters.pool(), &bucket.name, &decision).await
         {
             tracing::debug!(%error, "an admission could not be taken back");
         }
@@ -283,11 +303,6 @@ impl Limiter {
         let now = self.0.clock.now();
         let quiet = self.take_out(|state| state.is_quiet(now));
         self.give_back(quiet).await;
-        if let Scope::Cluster(counters) = &self.0.scope
-            && let Err(error) = db::usage::sweep(counters.pool()).await
-        {
-            tracing::debug!(%error, "old counts could not be swept");
-        }
     }
 
     /// Gives all leases back: the process is about to stop.
@@ -322,7 +337,6 @@ impl Limiter {
                     db::usage::give_back(database.pool(), &bucket.name, unused).await
             {
                 tracing::debug!(%error, "a lease could not be given back");
-                return;
             }
         }
     }
@@ -365,16 +379,18 @@ pub fn caller_bucket(id: CallerId) -> String {
     format!("caller:{}", id.0)
 }
 
-fn count(plan: Plan, verdict: &Verdict) {
-    let plan = plan.as_str();
+fn count(plan: &'static str, verdict: &Verdict) {
     match verdict {
         Verdict::Admitted(..) => {
             metrics::counter!("limits_admitted_total", "plan" => plan).increment(1);
         }
-        Verdict::Refused { window, .. } => {
-            let limit = window.as_str();
-            metrics::counter!("limits_refused_total", "plan" => plan, "limit" => limit)
-                .increment(1);
+        Verdict::Refused { windows, .. } => {
+            for window in windows {
+                let limit = window.as_str();
+                metrics::counter!("limits_refused_total", "plan" => plan, "limit" => limit)
+                    .increment(1);
+            }
         }
+        Verdict::Unknown(_) => {}
     }
 }

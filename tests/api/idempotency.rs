@@ -254,7 +254,7 @@ async fn a_key_in_flight_is_refused_at_once_and_a_5xx_is_not_kept() {
     let first = tokio::spawn(post(&app, "k", &pet).answer());
     while app
         .database
-        .number("select count(*) from pg_locks where not granted")
+        .number("select count(*) from pg_locks where not granted and database = (select oid from pg_database where datname = current_database())")
         .await
         == 0
     {

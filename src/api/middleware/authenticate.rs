@@ -3,7 +3,7 @@
 //! Invariant: behind this layer every operation that needs a caller has one, in the request's
 //! extensions. A credential in the query is never read.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::{MatchedPath, Request, State},
@@ -59,31 +59,52 @@ pub fn needed(rules: &Arc<AccessRules>, request: &Request) -> Option<Scopes> {
 }
 
 /// Whom the credentials of a request stand for. Wrong ones spend the budget of the address they come
-/// from; once that is spent, none from there is looked at for a while.
+/// from; once that is spent, none from there is looked at for a while but those we know to be good.
 async fn caller(
     state: &AppState,
     headers: &HeaderMap,
     client: Option<AddressKey>,
 ) -> Result<Option<Arc<Caller>>, Error> {
-    let presented = presented(headers);
-    if let (Some(client), Ok(Some(_)) | Err(_)) = (client, &presented) {
-        state
-            .wrong_credentials
-            .listen_to(client)
-            .map_err(|retry_after| Error::LimitExceeded {
-                policy: "wrong-credentials",
-                retry_after,
-            })?;
-    }
-    let found = match presented {
-        Ok(Some(presented)) => state.authenticator.authenticate(presented).await,
+    let presented = match presented(headers) {
         Ok(None) => return Ok(None),
+        Ok(Some(presented)) => {
+            if let Some(caller) = state.authenticator.recall(presented) {
+                return Ok(Some(caller));
+            }
+            Ok(presented)
+        }
+        Err(malformed) => Err(malformed),
+    };
+    let budget = &state.wrong_credentials;
+    let foreign = presented
+        .as_ref()
+        .is_ok_and(|presented| state.authenticator.is_foreign(*presented));
+    let turn = match client {
+        // A slow issuer must not take the turns of everybody else.
+        Some(client) if foreign => {
+            budget.listen_to(client).map_err(too_many_wrong)?;
+            None
+        }
+        Some(client) => Some(budget.turn(client).await.map_err(too_many_wrong)?),
+        None => None,
+    };
+    let found = match presented {
+        Ok(presented) => state.authenticator.authenticate(presented).await,
         Err(malformed) => Err(malformed),
     };
     if let (Some(client), Err(auth::Error::Invalid)) = (client, &found) {
-        state.wrong_credentials.wrong(client);
+        budget.wrong(client);
     }
+    drop(turn);
     Ok(Some(found?))
+}
+
+/// The answer to an address that has spent its budget of wrong credentials.
+fn too_many_wrong(retry_after: Duration) -> Error {
+    Error::LimitExceeded {
+        policies: vec!["wrong-credentials"],
+        retry_after,
+    }
 }
 
 fn anonymous(AnonymousScopes(scopes): AnonymousScopes) -> Result<Caller, Error> {

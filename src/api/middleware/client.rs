@@ -53,7 +53,9 @@ fn address(peer: IpAddr, headers: &HeaderMap, trusted: &Arc<[IpNet]>) -> IpAddr 
     let mut last = peer;
     for hop in hops.into_iter().rev() {
         // What cannot be read ends the chain: nobody vouches for what is left of it.
-        let Ok(address) = hop.trim().parse::<IpAddr>() else {
+        let hop = hop.trim();
+        let with_port = hop.parse::<SocketAddr>().map(|address| address.ip());
+        let Ok(address) = hop.parse::<IpAddr>().or(with_port) else {
             break;
         };
         last = address;
@@ -96,5 +98,6 @@ mod tests {
             "10.0.0.2"
         );
         assert_eq!(seen("2001:db8::1", &["2001:db9::7"]), "2001:db9::7");
+        assert_eq!(seen("10.0.0.1", &["198.51.100.1:4711"]), "198.51.100.1");
     }
 }

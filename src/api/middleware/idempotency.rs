@@ -22,6 +22,7 @@ use crate::{
     },
     db::{self, Database},
     domain::caller::Caller,
+    limits::{address::AddressKey, bucket_name},
 };
 
 /// `draft-ietf-httpapi-idempotency-key-header`.
@@ -45,10 +46,14 @@ pub async fn idempotency(
     if request.headers().get_all(IDEMPOTENCY_KEY).iter().count() > 1 {
         return Err(invalid("must be given once"));
     }
+    let address = request
+        .extensions()
+        .get::<AddressKey>()
+        .map_or_else(String::new, AddressKey::to_string);
     let caller = request
         .extensions()
         .get::<Arc<Caller>>()
-        .map_or_else(String::new, |caller| caller.name.to_string());
+        .map_or_else(String::new, |caller| bucket_name(caller, &address));
     let (mut parts, body) = request.into_parts();
     let body = read_body(body, limits).await?;
     let fingerprint = Sha256::new()

@@ -1,10 +1,10 @@
 //! A caller's plan, enforced, and how it stands, told in the headers of every answer.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue},
+    http::{HeaderMap, HeaderName, HeaderValue, Method},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -12,7 +12,7 @@ use axum::{
 use crate::{
     api::error::Error,
     domain::caller::Caller,
-    limits::{Limiter, Standing, Standings, Verdict, address::AddressKey, whole_seconds},
+    limits::{Limiter, Standing, Standings, Verdict, Window, address::AddressKey, whole_seconds},
 };
 
 /// `draft-ietf-httpapi-ratelimit-headers`.
@@ -52,40 +52,48 @@ pub async fn rate_limit(
             (response, standings)
         }
         Verdict::Refused {
-            window,
+            windows,
             retry_after,
             standings,
-        } => {
-            let refusal = Error::LimitExceeded {
-                policy: window.as_str(),
-                retry_after,
-            };
-            (refusal.into_response(), standings)
-        }
+        } => (exceeded(&windows, retry_after).into_response(), standings),
+        Verdict::Unknown(error) => return Error::from(error).into_response(),
     };
     write_headers(response.headers_mut(), &standings);
     response
 }
 
-/// Lets a request through that needs no credential, while its address has room.
+/// Lets a POST through that needs no credential, while its address has room.
 pub async fn rate_limit_open(
     State(limiter): State<Limiter>,
     request: Request,
     next: Next,
 ) -> Result<Response, Error> {
-    if let Some(address) = request.extensions().get::<AddressKey>()
-        && let Verdict::Refused {
-            window,
+    let address = request.extensions().get::<AddressKey>().copied();
+    let (Some(address), &Method::POST) = (address, request.method()) else {
+        return Ok(next.run(request).await);
+    };
+    match limiter.admit_stranger(address) {
+        Verdict::Admitted(_, permit) => {
+            let response = next.run(request).await;
+            if response.status().is_server_error() {
+                limiter.take_back(permit).await;
+            }
+            Ok(response)
+        }
+        Verdict::Refused {
+            windows,
             retry_after,
             ..
-        } = limiter.admit_stranger(*address).await
-    {
-        return Err(Error::LimitExceeded {
-            policy: window.as_str(),
-            retry_after,
-        });
+        } => Err(exceeded(&windows, retry_after)),
+        Verdict::Unknown(error) => Err(error.into()),
     }
-    Ok(next.run(request).await)
+}
+
+fn exceeded(windows: &[Window], retry_after: Duration) -> Error {
+    Error::LimitExceeded {
+        policies: windows.iter().map(|window| window.as_str()).collect(),
+        retry_after,
+    }
 }
 
 fn write_headers(headers: &mut HeaderMap, standings: &Standings) {

@@ -14,7 +14,7 @@ use crate::{
         state::AppState,
     },
     auth::oauth,
-    db::{Database, access_tokens::Client},
+    db::{Database, oauth::Client},
     limits::address::AddressKey,
 };
 
@@ -59,19 +59,22 @@ impl FromRequest<AppState> for ClientRequest {
 
         // A wrong secret is a wrong credential, and spends the same budget.
         let budget = &state.wrong_credentials;
-        if let Some(address) = address {
-            budget
-                .listen_to(address)
-                .map_err(|retry_after| Error::LimitExceeded {
-                    policy: "wrong-credentials",
-                    retry_after,
-                })?;
-        }
+        let turn =
+            match address {
+                Some(address) => Some(budget.turn(address).await.map_err(|retry_after| {
+                    Error::LimitExceeded {
+                        policies: vec!["wrong-credentials"],
+                        retry_after,
+                    }
+                })?),
+                None => None,
+            };
         let database = Database::from_ref(state);
         let client = oauth::authenticate_client(&database, &client_id, &secret).await;
         if let (Err(oauth::Error::InvalidClient), Some(address)) = (&client, address) {
             budget.wrong(address);
         }
+        drop(turn);
         Ok(Self {
             client: client?,
             form,

@@ -33,7 +33,7 @@ use crate::{
 /// How many pets a client may ask for at once.
 const MAX_LIMIT: usize = 1_000;
 /// How many pets of a whole answer are in memory at once.
-const CHUNK: usize = 256;
+const CHUNK: usize = 128;
 /// How many tag names, or statuses, may be asked for at once.
 const MAX_NAMES: usize = 100;
 

@@ -100,7 +100,7 @@ async fn replace(
     let pool = database.pool();
     match db::pets::replace(pool, id, details, if_match.versions()).await? {
         Some(pet) => pet_response(StatusCode::OK, &pet),
-        None => Err(absent_or_changed(&database, id).await?),
+        None => Err(absent_or_changed(&database, id, &if_match).await?),
     }
 }
 
@@ -165,8 +165,7 @@ async fn patch(
     if_match: IfMatch,
     MergePatch(patch): MergePatch,
 ) -> Result<Response, Error> {
-    let mut transaction = database.begin().await?;
-    let response = change(&mut transaction, id, &if_match, |pet| {
+    let patched = |pet: Pet| {
         let mut json = serde_json::to_value(PetBody::from(&pet))
             .map_err(|error| Error::Internal(error.into()))?;
         merge_patch::apply(&mut json, patch);
@@ -178,10 +177,10 @@ async fn patch(
             ));
         }
         Ok(details)
-    })
-    .await?;
-    Database::commit(transaction).await?;
-    Ok(response)
+    };
+    let work =
+        async |transaction: &mut Connection| change(transaction, id, &if_match, patched).await;
+    database.transact(work).await
 }
 
 /// Change a pet's name or status
@@ -273,7 +272,7 @@ async fn delete(
     if_match: IfMatch,
 ) -> Result<Response, Error> {
     if !db::pets::delete(database.pool(), id, if_match.versions()).await? {
-        return Err(absent_or_changed(&database, id).await?);
+        return Err(absent_or_changed(&database, id, &if_match).await?);
     }
     let body = serde_json::to_vec(&ApiResponse {
         code: 200,
@@ -307,12 +306,19 @@ async fn change(
 }
 
 /// Why a statement that names a pet and its expected versions met none.
-async fn absent_or_changed(database: &Database, id: PetId) -> Result<Error, Error> {
-    Ok(if db::pets::exists(database.pool(), id).await? {
-        Error::PreconditionFailed
-    } else {
-        no_such_pet(id)
-    })
+async fn absent_or_changed(
+    database: &Database,
+    id: PetId,
+    if_match: &IfMatch,
+) -> Result<Error, Error> {
+    let expected = if_match.versions().is_some();
+    Ok(
+        if expected && db::pets::exists(database.pool(), id).await? {
+            Error::PreconditionFailed
+        } else {
+            no_such_pet(id)
+        },
+    )
 }
 
 fn no_such_pet(id: PetId) -> Error {

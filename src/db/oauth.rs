@@ -49,16 +49,11 @@ pub async fn find_client(
         .fetch_optional(executor),
     )
     .await?;
-    Ok(row.map(|row| {
-        let granted = codec::scopes(&row.granted);
-        Client {
-            id: row.id,
-            client_id: row.client_id,
-            caller: CallerId(row.caller_id),
-            scopes: row
-                .own
-                .map_or(granted, |own| granted.intersection(codec::scopes(&own))),
-        }
+    Ok(row.map(|row| Client {
+        id: row.id,
+        client_id: row.client_id,
+        caller: CallerId(row.caller_id),
+        scopes: codec::narrowed(&row.granted, row.own.as_deref()),
     }))
 }
 
@@ -144,20 +139,15 @@ pub async fn find_token(
         .fetch_optional(executor),
     )
     .await?;
-    Ok(row.map(|row| {
-        let granted = codec::scopes(&row.granted);
-        TokenRecord {
-            id: row.id,
-            is_access_token: row.is_access_token,
-            caller: CallerId(row.caller_id),
-            caller_name: row.caller_name,
-            scopes: row
-                .own
-                .map_or(granted, |own| granted.intersection(codec::scopes(&own))),
-            client_id: row.client_id,
-            created_at: row.created_at,
-            expires_at: row.expires_at,
-        }
+    Ok(row.map(|row| TokenRecord {
+        id: row.id,
+        is_access_token: row.is_access_token,
+        caller: CallerId(row.caller_id),
+        caller_name: row.caller_name,
+        scopes: codec::narrowed(&row.granted, row.own.as_deref()),
+        client_id: row.client_id,
+        created_at: row.created_at,
+        expires_at: row.expires_at,
     }))
 }
 
