@@ -26,7 +26,7 @@ use support::{
     process::{Home, Service},
 };
 
-/// PostgreSQL's programs, of which the server believes that midnight (UTC) is ten seconds away.
+/// PostgreSQL's programs, of which the server believes that midnight (UTC) is twenty seconds away.
 ///
 /// By the library, not by the command `faketime`: that stays in between as a process of its own.
 fn before_midnight(folder: &Path) -> PathBuf {
@@ -39,7 +39,7 @@ fn before_midnight(folder: &Path) -> PathBuf {
     let programs = folder.join("bin");
     fs::create_dir(&programs).expect("a folder");
     let today = Utc::now().num_seconds_from_midnight();
-    let ahead = i64::from(86_400 - 10) - i64::from(today);
+    let ahead = i64::from(86_400 - 20) - i64::from(today);
     let faked = format!(
         "FAKETIME='{ahead:+}s' LD_PRELOAD='{}' exec",
         library.display()
@@ -90,7 +90,7 @@ async fn at_midnight_by_the_databases_clock_the_day_begins_anew() {
             .header("retry-after")
             .parse()
             .expect("whole seconds");
-        assert!((1..=10).contains(&wait), "{refused}");
+        assert!((1..=20).contains(&wait), "{refused}");
         tokio::time::sleep(Duration::from_secs(wait)).await;
         for _ in 0..5 {
             ask().await.is(200);

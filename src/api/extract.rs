@@ -1,7 +1,7 @@
 //! Our own extractors: what the stock ones reject never gets past them in another form than
 //! [`Error`]'s. (`.clippy.toml` bans the stock ones.)
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{borrow::Cow, str::FromStr};
 
 use axum::{
     body::{Body, Bytes},
@@ -45,7 +45,15 @@ impl<S: Send + Sync, T: FromStr<Err = Invalid>> FromRequestParts<S> for Path<T> 
 
 /// Parameters of a query or a form, in the order they came.
 #[derive(Debug, Default)]
-pub struct Parameters(Vec<(String, String)>);
+pub struct Parameters(Vec<Parameter>);
+
+#[derive(Debug)]
+struct Parameter {
+    name: String,
+    value: String,
+    /// Both as they were sent.
+    encoded: String,
+}
 
 impl Parameters {
     /// Reads `application/x-www-form-urlencoded`, which is a query's form too.
@@ -59,7 +67,11 @@ impl Parameters {
             .filter(|pair| !pair.is_empty())
             .map(|pair| {
                 let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                Ok((decode(name)?, decode(value)?))
+                Ok(Parameter {
+                    name: decode(name)?,
+                    value: decode(value)?,
+                    encoded: format!("{name}={value}"),
+                })
             })
             .collect::<Result<_, _>>()
             .map(Self)
@@ -79,8 +91,8 @@ impl Parameters {
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0
             .iter()
-            .filter(move |(known, _)| known == name)
-            .map(|(_, value)| value.as_str())
+            .filter(move |parameter| parameter.name == name)
+            .map(|parameter| parameter.value.as_str())
     }
 
     /// A list: the parameter repeated, its values separated by commas, or both.
@@ -250,16 +262,6 @@ fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     })
 }
 
-impl fmt::Display for Parameters {
-    /// As a query again, percent-encoded.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let encoded = url::form_urlencoded::Serializer::new(String::new())
-            .extend_pairs(&self.0)
-            .finish();
-        f.write_str(&encoded)
-    }
-}
-
 impl Parameters {
     /// Both these and those.
     #[must_use]
@@ -268,11 +270,16 @@ impl Parameters {
         self
     }
 
-    /// The same parameters with one of them set anew.
+    /// A query of those of these names, encoded as they were sent, and one more, whose value needs no
+    /// encoding.
     #[must_use]
-    pub fn with(mut self, name: &str, value: String) -> Self {
-        self.0.retain(|(known, _)| known != name);
-        self.0.push((name.to_owned(), value));
-        self
+    pub fn query_with(&self, names: &[&str], (name, value): (&str, &str)) -> String {
+        let kept = self
+            .0
+            .iter()
+            .filter(|kept| names.contains(&kept.name.as_str()));
+        let kept = kept.map(|kept| kept.encoded.as_str());
+        let last = format!("{name}={value}");
+        kept.chain([last.as_str()]).collect::<Vec<_>>().join("&")
     }
 }

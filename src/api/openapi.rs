@@ -117,8 +117,10 @@ fn add_security_schemes(components: &mut Components, links: &Links) {
     let api_key = ApiKeyValue::with_description("api_key", "An API key.");
     components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(api_key)));
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
-    bearer.description =
-        Some("An access token or an API key, sent as a bearer token (RFC 6750).".into());
+    bearer.description = Some(
+        "An access token, an API key, or a JWT of an issuer that the operator trusts (RFC 6750)."
+            .into(),
+    );
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
     let scopes = Scopes::from_iter(Scope::ALL.map(|scope| (scope.as_str(), scope.description())));
     let flow = ClientCredentials::new(links.url("/oauth/token"), scopes);

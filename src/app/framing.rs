@@ -44,6 +44,8 @@ enum Place {
 struct Head {
     content_length: Option<u64>,
     transfer_encoding: bool,
+    /// Another encoding than `chunked`, or more than one (RFC 9112 §6.1).
+    odd_encoding: bool,
 }
 
 impl Framing {
@@ -109,7 +111,12 @@ impl Framing {
             },
             Place::Field => {
                 self.head.read(&line);
-                if self.head.transfer_encoding && self.head.content_length.is_some() {
+                let Head {
+                    content_length,
+                    transfer_encoding,
+                    odd_encoding,
+                } = &self.head;
+                if *odd_encoding || (*transfer_encoding && content_length.is_some()) {
                     return false;
                 }
                 Place::Field
@@ -139,6 +146,9 @@ impl Head {
         };
         let (name, value) = line.split_at(colon);
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            let chunked = value.get(1..).unwrap_or_default().trim_ascii();
+            self.odd_encoding |=
+                self.transfer_encoding || !chunked.eq_ignore_ascii_case(b"chunked");
             self.transfer_encoding = true;
         } else if name.eq_ignore_ascii_case(b"content-length") {
             let length = std::str::from_utf8(value.trim_ascii_start().get(1..).unwrap_or_default());
@@ -163,7 +173,9 @@ mod tests {
 
     use super::*;
 
-    const BOTH: [&str; 4] = [
+    const BOTH: [&str; 6] = [
+        "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
         "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nHost: a\r\ncontent-length:5\r\n\r\n",
         "POST / HTTP/1.1\nTRANSFER-ENCODING: chunked\nContent-Length: 5\n\n",

@@ -171,12 +171,15 @@ async fn connection(
 /// Whether the client speaks HTTP/2 from its first byte on; looks without taking.
 async fn begins_http2(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0; HTTP2_PREFACE.len()];
+    let mut pause = Duration::from_millis(1);
     loop {
         let length = stream.peek(&mut first).await?;
         if length == first.len() || !HTTP2_PREFACE.starts_with(&first[..length]) || length == 0 {
             return Ok(first == *HTTP2_PREFACE);
         }
-        // A piece of the preface; there is no way to wait for more than there is already.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        // A piece of the preface; there is no way to wait for more than there is already. Who sends it in
+        // pieces is in no hurry.
+        tokio::time::sleep(pause).await;
+        pause *= 2;
     }
 }

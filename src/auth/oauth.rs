@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::secret::{Kind, Secret};
+use super::secret::{self, Kind, Secret};
 use crate::{
     db::{
         self, Database,
@@ -50,6 +50,9 @@ pub async fn authenticate_client(
 ) -> Result<Client, Error> {
     // Not of our form: not worth a look-up.
     let secret = Secret::parse(secret, &[Kind::ClientSecret]).ok_or(Error::InvalidClient)?;
+    if !secret::is_client_id(client_id) {
+        return Err(Error::InvalidClient);
+    }
     db::oauth::find_client(database.pool(), client_id, &secret.hash())
         .await?
         .ok_or(Error::InvalidClient)

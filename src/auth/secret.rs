@@ -99,14 +99,25 @@ impl Secret {
     }
 }
 
+const CLIENT_ID_PREFIX: &str = "pic_";
+const CLIENT_ID_LENGTH: usize = 20;
+
 /// A new client's public name: not a secret, only unlike any other.
 ///
 /// # Errors
 /// When the operating system has no random numbers.
 pub fn generate_client_id() -> Result<String, getrandom::Error> {
-    let mut text = String::from("pic_");
-    push_random(&mut text, 20)?;
+    let mut text = String::from(CLIENT_ID_PREFIX);
+    push_random(&mut text, CLIENT_ID_LENGTH)?;
     Ok(text)
+}
+
+/// Whether a text has the form of a client's public name.
+#[must_use]
+pub fn is_client_id(text: &str) -> bool {
+    text.strip_prefix(CLIENT_ID_PREFIX).is_some_and(|random| {
+        random.len() == CLIENT_ID_LENGTH && random.bytes().all(|byte| ALPHABET.contains(&byte))
+    })
 }
 
 fn push_random(text: &mut String, mut length: usize) -> Result<(), getrandom::Error> {

@@ -293,3 +293,31 @@ async fn after_a_day_a_key_is_new_again() {
     assert_replayed(&post(&app, "k", &pet).answer().await, &second);
     assert_eq!(app.count().await, 2);
 }
+
+/// Nothing is kept for a stranger, and nobody waits for a stranger's body.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_caller_a_key_means_nothing() {
+    let app = TestApp::start().await;
+    let request = app.anonymous(Method::POST, "/pet/findByStatus");
+    request
+        .header("idempotency-key", "k")
+        .body("a")
+        .answer()
+        .await
+        .is(405);
+    let request = app.anonymous(Method::POST, "/pet/findByStatus");
+    request
+        .header("idempotency-key", "k")
+        .body("b")
+        .answer()
+        .await
+        .is(405);
+    let request = app.request(Method::POST, "/pet/findByStatus");
+    request
+        .header("idempotency-key", "k")
+        .answer()
+        .await
+        .is(405);
+    let kept = "select count(*) from idempotency_keys";
+    assert_eq!(app.database.number(kept).await, 0);
+}

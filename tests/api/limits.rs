@@ -3,7 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use pet_inventory::domain::{caller::Scopes, clock::Clock, plan::Plan};
+use pet_inventory::{
+    auth::secret::{Kind, Secret},
+    domain::{caller::Scopes, clock::Clock, plan::Plan},
+};
 use reqwest::Method;
 use serde_json::json;
 use sqlx::Connection as _;
@@ -500,4 +503,119 @@ async fn a_known_credential_costs_no_look_up() {
         answer.is(503);
     }
     panic!("looked up each time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_plan_opens_or_closes_a_day_at_once() {
+    for scope in ["replica", "cluster"] {
+        let settings = [
+            (FREE_PER_DAY, "3"),
+            (FREE_PER_MINUTE, "unlimited"),
+            ("PET_INVENTORY__LIMITS__SCOPE", scope),
+        ];
+        let limited = Limited::start(Plan::Free, &settings).await;
+        assert_eq!(limited.admitted(5).await, 3, "{scope}");
+        let set = |plan| format!("update callers set plan = '{plan}' where name = 'limited'");
+        limited.app.database.run(&set("pro")).await;
+        eventually(async || limited.ask("/limits").await.status.as_u16() == 200).await;
+        limited.app.database.run(&set("free")).await;
+        eventually(async || limited.ask("/limits").await.status.as_u16() == 429).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_give_back_what_fails_through_our_own_fault() {
+    let limited = Limited::start(Plan::Free, &[]).await;
+    limited.ask("/limits").await.is(200);
+    limited
+        .app
+        .database
+        .run("alter table pets rename to gone")
+        .await;
+    for _ in 0..20 {
+        limited.ask("/pet/1").await.is(500);
+    }
+    let told = limited.ask("/limits").await.is(200).json();
+    assert_eq!(told["minute"]["remaining"], 58, "{told}");
+    assert_eq!(told["day"]["remaining"], 998, "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_days_count_one_replica_admits_nothing_and_nobody_queues() {
+    let limited = Limited::alone(Plan::Free, &[]).await;
+    assert_eq!(limited.admitted(2).await, 2);
+    limited
+        .app
+        .database
+        .run("alter table daily_usage rename to gone")
+        .await;
+    let begun = std::time::Instant::now();
+    let mut clients = JoinSet::new();
+    for _ in 0..30 {
+        let request = limited.app.anonymous(Method::GET, "/limits");
+        let request = request.header("api_key", &limited.key);
+        clients.spawn(async { request.answer().await.status.as_u16() });
+    }
+    let statuses = clients.join_all().await;
+    assert!(statuses.iter().all(|status| *status >= 500), "{statuses:?}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
+    limited
+        .app
+        .database
+        .run("alter table gone rename to daily_usage")
+        .await;
+    limited.clock.advance(Duration::from_secs(1));
+    assert_eq!(limited.admitted(70).await, 58);
+}
+
+/// However many come at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_wrong_keys_at_once_few_are_looked_up() {
+    let limited = Limited::alone(Plan::Enterprise, &[]).await;
+    let mut clients = JoinSet::new();
+    for _ in 0..400 {
+        let key = Secret::generate(Kind::ApiKey).expect("random numbers");
+        let request = limited.app.anonymous(Method::GET, "/limits");
+        let request = request.header("api_key", key.expose());
+        clients.spawn(async { request.answer().await.status.as_u16() });
+    }
+    let statuses = clients.join_all().await;
+    let looked_up = statuses.iter().filter(|status| **status == 401).count();
+    assert!((100..=120).contains(&looked_up), "{looked_up}");
+    assert!(
+        statuses.iter().all(|status| [401, 429].contains(status)),
+        "{statuses:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_good_key_passes_though_its_address_is_shut() {
+    let limited = Limited::alone(Plan::Enterprise, &[]).await;
+    limited.ask("/limits").await.is(200);
+    for _ in 0..101 {
+        ask(&limited.app, "wrong", "/limits").await;
+    }
+    ask(&limited.app, "wrong", "/limits").await.is(429);
+    limited.ask("/limits").await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_are_free() {
+    let limited = Limited::alone(Plan::Free, &[]).await;
+    for path in ["/api/v3/pet/1", "/oauth/token"] {
+        for _ in 0..70 {
+            let request = limited.app.bare(Method::OPTIONS, path);
+            let answer = request
+                .header("api_key", &limited.key)
+                .answer()
+                .await
+                .is(405);
+            assert!(answer.optional_header("ratelimit").is_none(), "{answer}");
+        }
+    }
+    assert_eq!(limited.admitted(70).await, 60);
 }

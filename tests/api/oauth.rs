@@ -198,6 +198,8 @@ async fn a_client_authenticates_one_way_and_well() {
             "{answer}"
         );
     }
+    let nul = post(&app, "/oauth/token", &[grant]).basic_auth("pic_\0", Some(&client.secret));
+    refused(&nul.answer().await, 401, "invalid_client");
     let other_name = post(&app, "/oauth/token", &[grant]).basic_auth("pic_x", Some(&client.secret));
     refused(&other_name.answer().await, 401, "invalid_client");
     refused(

@@ -36,24 +36,23 @@ pub async fn idempotency(
     request: Request,
     next: Next,
 ) -> Result<Response, Error> {
-    let Some(value) = request.headers().get(IDEMPOTENCY_KEY) else {
+    let extensions = request.extensions();
+    // Without a caller there is no operation behind this either, and nobody whose key it could be.
+    let (Some(value), Some(caller), &Method::POST) = (
+        request.headers().get(IDEMPOTENCY_KEY),
+        extensions.get::<Arc<Caller>>(),
+        request.method(),
+    ) else {
         return Ok(next.run(request).await);
     };
-    if request.method() != Method::POST {
-        return Ok(next.run(request).await);
-    }
     let key = read_key(value)?;
     if request.headers().get_all(IDEMPOTENCY_KEY).iter().count() > 1 {
         return Err(invalid("must be given once"));
     }
-    let address = request
-        .extensions()
+    let address = extensions
         .get::<AddressKey>()
         .map_or_else(String::new, AddressKey::to_string);
-    let caller = request
-        .extensions()
-        .get::<Arc<Caller>>()
-        .map_or_else(String::new, |caller| bucket_name(caller, &address));
+    let caller = bucket_name(caller, &address);
     let (mut parts, body) = request.into_parts();
     let body = read_body(body, limits).await?;
     let fingerprint = Sha256::new()
@@ -75,8 +74,14 @@ pub async fn idempotency(
     parts.extensions.insert(Idempotency(Some(Arc::clone(&key))));
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
 
+    // What is wrong with the message, rather than with what it asks, is no answer to it.
+    let about_message = [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::METHOD_NOT_ALLOWED,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+    ];
     let refused = response.status().is_client_error()
-        && response.status() != StatusCode::TOO_MANY_REQUESTS
+        && !about_message.contains(&response.status())
         && response.extensions().get::<AboutItsKey>().is_none();
     if !refused {
         return Ok(response);

@@ -24,8 +24,10 @@ pub async fn well_formed(request: Request, next: Next) -> Result<Response, Error
     }
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let broken = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => (!host.is_empty() && Authority::try_from(host.as_bytes()).is_err())
-            .then_some("must be a host name"),
+        (Some(host), None) => (!host.is_empty()
+            && (host.as_bytes().iter().any(|byte| b"@,".contains(byte))
+                || Authority::try_from(host.as_bytes()).is_err()))
+        .then_some("must be a host name"),
         (None, _) => (request.version() == Version::HTTP_11).then_some("is required"),
         (Some(_), Some(_)) => Some("must be given once"),
     };

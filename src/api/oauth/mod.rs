@@ -6,7 +6,7 @@ mod error;
 
 use axum::{
     extract::State,
-    http::{HeaderMap, HeaderValue, header},
+    http::{HeaderMap, HeaderValue, Uri, header, uri::Authority},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
@@ -208,10 +208,12 @@ async fn introspect(
     tag = "oauth", security(()),
     responses((status = 200, description = "The metadata.", body = Object)),
 )]
-async fn metadata(State(links): State<Links>, headers: HeaderMap) -> Response {
-    let host = headers
-        .get(header::HOST)
-        .and_then(|host| host.to_str().ok());
+async fn metadata(State(links): State<Links>, uri: Uri, headers: HeaderMap) -> Response {
+    // HTTP/2 has the host in the target.
+    let host = uri.authority().map(Authority::as_str).or_else(|| {
+        let host = headers.get(header::HOST)?;
+        host.to_str().ok()
+    });
     let url = |path: &str| links.absolute_url(path, host.unwrap_or("localhost"));
     let ways = ["client_secret_basic", "client_secret_post"];
     json_response(&json!({

@@ -73,7 +73,7 @@ pub(super) async fn by_status(
         database,
         &links,
         "findByStatus",
-        query,
+        &query,
         window,
         Filter::Status(statuses),
     )
@@ -118,7 +118,7 @@ pub(super) async fn by_tags(
     });
     let window = Window::read(violations, &query)?;
     let filter = Filter::Tags(names, tag_match.unwrap_or_default());
-    answer(database, &links, "findByTags", query, window, filter).await
+    answer(database, &links, "findByTags", &query, window, filter).await
 }
 
 /// How `findByTags` matches.
@@ -198,7 +198,7 @@ async fn answer(
     database: Database,
     links: &Links,
     operation: &str,
-    query: Parameters,
+    query: &Parameters,
     Window { limit, after }: Window,
     filter: Filter,
 ) -> Result<Response, Error> {
@@ -214,7 +214,9 @@ async fn answer(
     body.extend(&pets)?;
     let mut response = json_response(Body::from(body.closing()));
     if let Some(last) = pets.last().filter(|_| more) {
-        let next = query.with("cursor", write_cursor(last.id));
+        let cursor = write_cursor(last.id);
+        let names = ["status", "tags", "match", "limit"];
+        let next = query.query_with(&names, ("cursor", &cursor));
         let url = links.url(&format!("/api/v3/pet/{operation}?{next}"));
         let link = HeaderValue::try_from(format!("<{url}>; rel=\"next\""))
             .map_err(|error| Error::Internal(error.into()))?;
