@@ -1,5 +1,5 @@
 //! Reads `Idempotency-Key`, answers what was answered before, and keeps refusals; see
-//! [`crate::api::idempotency`].
+//! [`crate::api::idempotency::Idempotency`].
 
 use std::sync::Arc;
 
