@@ -444,3 +444,23 @@ async fn the_public_url_is_in_all_urls_that_are_handed_out() {
         "{link}"
     );
 }
+
+/// Checks that every reference in a value of the document leads somewhere.
+fn assert_resolves(document: &Value, value: &Value) {
+    if value["$ref"].is_string() {
+        resolve(document, value);
+    }
+    let members = value
+        .as_object()
+        .into_iter()
+        .flat_map(|object| object.values());
+    for inner in members.chain(value.as_array().into_iter().flatten()) {
+        assert_resolves(document, inner);
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    let document = document();
+    assert_resolves(&document, &document);
+}

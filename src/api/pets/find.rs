@@ -89,7 +89,7 @@ pub(super) async fn by_status(
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
     params(
         ("tags" = Vec<String>, Query, description = "Names of tags, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["friendly"])),
-        ("match" = Option<TagMatchParameter>, Query, description = "Whether a pet needs `any` of the tags or `all` of them."),
+        ("match" = inline(Option<TagMatchParameter>), Query, description = "Whether a pet needs `any` of the tags or `all` of them."),
         ("limit" = Option<u32>, Query, description = "At most so many pets.", minimum = 1, maximum = 1_000),
         ("cursor" = Option<String>, Query, description = "Where to go on: from `Link` of the page before."),
     ),
