@@ -197,7 +197,20 @@ fn refusal(status: StatusCode) -> Vec<u8> {
     let id = random_id();
     let id = id.to_str().unwrap_or_default();
     let body = Problem::of_status(status).to_json(id);
-    tracing::debug!(status = status.as_u16(), request_id = id, "not HTTP");
+    // It never was a request that `observe` could see.
+    tracing::info!(
+        target: "pet_inventory::access",
+        method = "none",
+        route = "none",
+        status = status.as_u16(),
+        request_id = id,
+    );
+    let labels = [
+        ("method", "other".to_owned()),
+        ("route", "none".to_owned()),
+        ("status", status.as_str().to_owned()),
+    ];
+    metrics::counter!("http_requests_total", &labels).increment(1);
     let mut answer = format!(
         "HTTP/1.1 {status}\r\ncontent-type: {}\r\nx-request-id: {id}\r\n\
          connection: close\r\ncontent-length: {}\r\n\r\n",

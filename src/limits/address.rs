@@ -53,7 +53,7 @@ type Buckets = RateLimiter<
 >;
 
 /// Credentials from one address that are looked up at once.
-const AT_ONCE: usize = 16;
+const AT_ONCE: u32 = 4;
 
 /// Counts wrong credentials by address. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -95,10 +95,13 @@ impl WrongCredentials {
         let turns = Arc::clone(
             lock(&self.0.turns)
                 .entry(address)
-                .or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))),
+                .or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE as usize))),
         );
+        // Who has spent its budget lately gets one at a time, as the budget fills one by one.
+        let spent = lock(&self.0.shut_until).contains_key(&address);
+        let places = if spent { AT_ONCE } else { 1 };
         // Nobody closes it.
-        let turn = turns.acquire_owned().await.ok();
+        let turn = turns.acquire_many_owned(places).await.ok();
         self.listen_to(address)?;
         Ok(Turn(turn))
     }
