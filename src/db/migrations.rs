@@ -41,13 +41,18 @@ pub struct Pending {
 /// [`Error::Migrate`] when a migration fails, or one that was applied is not the one compiled in.
 pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
     let mut connection = PgConnection::connect_with(options).await?;
-    if !pending_on(&mut connection).await?.is_empty() {
-        while !try_lock(&mut connection).await? {
-            tokio::time::sleep(LOCK_RETRY).await;
-        }
+    let locks = !pending_on(&mut connection).await?.is_empty();
+    while locks && !try_lock(&mut connection).await? {
+        tokio::time::sleep(LOCK_RETRY).await;
     }
-    // The lock is the session's: closing the connection frees it, and so does dying.
     MIGRATOR.run_direct(None, &mut connection, false).await?;
+    if locks {
+        // The lock is the session's, so dying frees it too; but PostgreSQL is in no hurry then.
+        sqlx::query("select pg_advisory_unlock($1)")
+            .bind(LOCK)
+            .execute(&mut connection)
+            .await?;
+    }
     connection.close().await?;
     Ok(())
 }
