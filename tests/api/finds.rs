@@ -295,7 +295,9 @@ async fn the_plans_of_both_finds_use_their_indexes_on_100_000_pets() {
              from generate_series(1, 100000) as id",
         )
         .await;
-    app.database.run("analyze pets").await;
+    app.database
+        .run("set default_statistics_target = 1000; analyze pets")
+        .await;
     let mut connection = app.database.connect().await;
     for prepare in [
         format!("prepare by_status (text[], bigint, bigint) as {FIND_BY_STATUS}"),

@@ -445,7 +445,7 @@ async fn the_plan_is_the_claims_or_the_operators() {
     operated.database.run(set).await;
     let begun = Instant::now();
     while plan(&operated, &token).await != "pro" {
-        assert!(begun.elapsed() < Duration::from_secs(1), "not heard of");
+        assert!(begun.elapsed() < Duration::from_secs(2), "not heard of");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
