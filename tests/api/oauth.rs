@@ -13,7 +13,7 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Ask, TestApp, scopes};
+use crate::support::{Answer, Ask, TestApp, eventually, scopes};
 
 /// A client as `clients create` makes it.
 struct TestClient {
@@ -153,13 +153,7 @@ async fn scopes_are_narrowed_and_never_widened() {
     app.database
         .run("update callers set scopes = '{write:pets}' where name = 'acme'")
         .await;
-    for _ in 0..100 {
-        if by_token(&app, &token, "/pet/1").await.status == 403 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("not within a second");
+    eventually(async || by_token(&app, &token, "/pet/1").await.status == 403).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -323,13 +317,7 @@ async fn a_token_ends_with_its_hour_its_client_or_its_revocation() {
 }
 
 async fn gone(app: &TestApp, token: &str) {
-    for _ in 0..100 {
-        if by_token(app, token, "/limits").await.status == 401 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("not within a second");
+    eventually(async || by_token(app, token, "/limits").await.status == 401).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
