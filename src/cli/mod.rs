@@ -10,7 +10,9 @@
 )]
 
 mod callers;
+mod check;
 mod clients;
+mod config;
 mod credentials;
 mod healthcheck;
 mod keys;
@@ -21,7 +23,8 @@ mod table;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::{
     api::{self, state::Links},
@@ -71,6 +74,16 @@ enum Command {
     /// List callers, show what they have used, and put them on plans.
     #[command(subcommand)]
     Callers(callers::Callers),
+    /// Look whether the service would run as it is configured here, and say what to do where not.
+    Check,
+    /// Show the settings in force, and where each comes from.
+    #[command(subcommand)]
+    Config(config::Settings),
+    /// Print what makes a shell complete our commands, as in: source <(pet-inventory completions bash)
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
     /// Ask the running service for a sign of life; for a container's HEALTHCHECK.
     Healthcheck,
 }
@@ -101,7 +114,14 @@ impl Cli {
             Command::Keys(command) => command.run(&config).await?,
             Command::Clients(command) => command.run(&config).await?,
             Command::Callers(command) => command.run(&config).await?,
+            Command::Check => return check::run(&config).await,
+            Command::Config(command) => command.run(self.config.as_deref())?,
             Command::Healthcheck => healthcheck::run(&config).await?,
+            Command::Completions { shell } => {
+                let mut command = Self::command();
+                let name = command.get_name().to_owned();
+                clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

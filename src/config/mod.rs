@@ -8,6 +8,7 @@
 
 mod issuers;
 mod sections;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -26,11 +27,13 @@ pub use self::sections::{
     Auth, Database, FromEnvironment, Limits, LimitsScope, LocalPostgres, LogFormat, Operations,
     PlanLimits, Plans, Server, Telemetry,
 };
+pub use self::settings::Setting;
 use crate::domain::caller::Scope;
 
 /// The compiled-in defaults: every key, each with its comment.
 const DEFAULTS: &str = include_str!("../../config/default.toml");
 const PREFIX: &str = "PET_INVENTORY";
+const DATABASE_URL: &str = "DATABASE_URL";
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -97,12 +100,17 @@ impl Config {
     /// # Errors
     /// [`Error`], naming the key and the file or variable it came from.
     pub fn load(file: Option<&Path>) -> Result<Self, Error> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "this is the one place that reads the environment"
-        )]
-        let variables = std::env::vars_os();
-        Self::from_layers(file, variables)
+        Self::from_layers(file, process_environment())
+    }
+
+    /// Every setting that [`Config::load`] would take, in the order of keys, fit to be printed.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn settings(file: Option<&Path>) -> Result<Vec<Setting>, Error> {
+        let environment = process_environment();
+        Self::from_layers(file, environment.clone())?;
+        Ok(settings::list(&layers(file, &environment)?, &environment))
     }
 
     /// Like [`Config::load`], with the environment as an argument.
@@ -115,28 +123,7 @@ impl Config {
     ) -> Result<Self, Error> {
         let os: HashMap<OsString, OsString> = environment.into_iter().collect();
         let text = |name: &str| os.get(name.as_ref() as &std::ffi::OsStr)?.to_str();
-        let mut ours: HashMap<String, String> = os
-            .iter()
-            .filter_map(|(name, value)| Some((name.to_str()?.into(), value.to_str()?.into())))
-            .collect();
-        if let Some(url) = text("DATABASE_URL").filter(|url| !url.is_empty()) {
-            ours.entry("PET_INVENTORY__DATABASE__URL".into())
-                .or_insert_with(|| url.to_owned());
-        }
-
-        let mut layers =
-            config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
-        if let Some(file) = file {
-            layers = layers.add_source(File::from(file).format(FileFormat::Toml));
-        }
-        let layers = layers
-            .add_source(
-                Environment::with_prefix(PREFIX)
-                    .prefix_separator("__")
-                    .separator("__")
-                    .source(Some(ours)),
-            )
-            .build()?;
+        let layers = layers(file, &os)?;
         let mut config: Self = layers
             .clone()
             .try_deserialize()
@@ -220,6 +207,44 @@ impl Config {
     pub fn defaults() -> Result<Self, Error> {
         Self::from_layers(None, [])
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that reads the environment"
+)]
+fn process_environment() -> HashMap<OsString, OsString> {
+    std::env::vars_os().collect()
+}
+
+/// The layers, each over the one before.
+fn layers(
+    file: Option<&Path>,
+    environment: &HashMap<OsString, OsString>,
+) -> Result<config::Config, ConfigError> {
+    let mut ours: HashMap<String, String> = environment
+        .iter()
+        .filter_map(|(name, value)| Some((name.to_str()?.into(), value.to_str()?.into())))
+        .collect();
+    if let Some(url) = ours.get(DATABASE_URL).filter(|url| !url.is_empty()) {
+        let url = url.clone();
+        ours.entry(variable("database.url")).or_insert(url);
+    }
+    let mut layers =
+        config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
+    if let Some(file) = file {
+        layers = layers.add_source(File::from(file).format(FileFormat::Toml));
+    }
+    let environment = Environment::with_prefix(PREFIX)
+        .prefix_separator("__")
+        .separator("__")
+        .source(Some(ours));
+    layers.add_source(environment).build()
+}
+
+/// The variable that sets a key.
+fn variable(key: &str) -> String {
+    format!("{PREFIX}__{}", key.replace('.', "__").to_uppercase())
 }
 
 /// Where a value came from; what is in a list, where the list did.

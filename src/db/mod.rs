@@ -15,7 +15,7 @@ pub mod oauth;
 pub mod pets;
 pub mod usage;
 
-use std::{future::Future, str::FromStr, time::Duration};
+use std::{fmt, future::Future, str::FromStr, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
@@ -155,6 +155,15 @@ impl Database {
         Ok(())
     }
 
+    /// What PostgreSQL says it is.
+    ///
+    /// # Errors
+    /// [`Error`] when it says nothing in time.
+    pub async fn server_version(&self) -> Result<ServerVersion, Error> {
+        let number = sqlx::query_scalar("select current_setting('server_version_num')::int");
+        Ok(ServerVersion(bounded(number.fetch_one(&self.pool)).await?))
+    }
+
     /// Connections that are open, and how many of them are idle.
     #[must_use]
     pub fn connections(&self) -> (u32, u32) {
@@ -165,6 +174,21 @@ impl Database {
     /// Closes the connections, once nobody uses them.
     pub async fn close(&self) {
         self.pool.close().await;
+    }
+}
+
+/// A version of PostgreSQL, as in 150018 for 15.18.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerVersion(i32);
+
+impl ServerVersion {
+    /// The oldest that the statements of this room are written for.
+    pub const OLDEST_SUPPORTED: Self = Self(130_000);
+}
+
+impl fmt::Display for ServerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 10_000, self.0 % 10_000)
     }
 }
 
