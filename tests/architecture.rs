@@ -43,7 +43,7 @@ const API_SHARED: &[&str] =
 /// A technology is a room: what is on the left appears only in the rooms on the right.
 #[rustfmt::skip]
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
-    (&["clap", "clap_complete"], &["cli"]),
+    (&["clap", "clap_complete", "csv", "indicatif"], &["cli"]),
     (&["axum", "utoipa", "utoipa_axum", "utoipa_swagger_ui", "tower_http"], &["api", "app"]),
     (&["hyper", "hyper_util"], &["api", "app"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),

@@ -14,9 +14,12 @@ mod check;
 mod clients;
 mod config;
 mod credentials;
+mod export;
 mod healthcheck;
+mod import;
 mod keys;
 mod migrate;
+mod pet_file;
 mod serve;
 mod session;
 mod table;
@@ -74,6 +77,10 @@ enum Command {
     /// List callers, show what they have used, and put them on plans.
     #[command(subcommand)]
     Callers(callers::Callers),
+    /// Add the pets of a file, all of them or none.
+    Import(import::ImportPets),
+    /// Write every pet to a file or to stdout, as of one moment.
+    Export(export::ExportPets),
     /// Look whether the service would run as it is configured here, and say what to do where not.
     Check,
     /// Show the settings in force, and where each comes from.
@@ -114,6 +121,8 @@ impl Cli {
             Command::Keys(command) => command.run(&config).await?,
             Command::Clients(command) => command.run(&config).await?,
             Command::Callers(command) => command.run(&config).await?,
+            Command::Import(command) => command.run(&config).await?,
+            Command::Export(command) => command.run(&config).await?,
             Command::Check => return check::run(&config).await,
             Command::Config(command) => command.run(self.config.as_deref())?,
             Command::Healthcheck => healthcheck::run(&config).await?,

@@ -9,7 +9,9 @@ mod codec;
 pub mod credential_changes;
 pub mod credentials;
 mod error;
+pub mod exports;
 pub mod idempotency;
+pub mod imports;
 pub mod migrations;
 pub mod oauth;
 pub mod pets;
@@ -144,6 +146,14 @@ impl Database {
                 Err(error)
             }
         }
+    }
+
+    /// A connection of its own, without bounds of time: for a command that a person waits for.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when it cannot be had.
+    pub async fn unhurried(&self) -> Result<PgConnection, Error> {
+        Ok(PgConnection::connect_with(&self.pool.connect_options()).await?)
     }
 
     /// Asks PostgreSQL for a sign of life.

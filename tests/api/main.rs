@@ -11,6 +11,7 @@
 
 mod auth;
 mod cli;
+mod cli_files;
 mod cli_setup;
 mod conditional;
 mod durable_days;

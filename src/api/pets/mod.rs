@@ -25,7 +25,7 @@ use crate::{
     domain::{
         id::PetId,
         merge_patch,
-        pet::{Pet, PetDetails, PetName, Status},
+        pet::{NewPet, Pet, PetDetails, PetName, Status},
     },
 };
 
@@ -36,6 +36,14 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(find::by_status))
         .routes(routes!(find::by_tags))
         .routes(routes!(get, patch, update_with_form, delete))
+}
+
+/// A new pet from the JSON that `POST /pet` takes.
+///
+/// # Errors
+/// [`Error::Invalid`], as the operation answers it.
+pub fn read_new_pet(json: serde_json::Value) -> Result<NewPet, Error> {
+    NewPetBody::from_json(json)?.into_new_pet()
 }
 
 /// Add a pet
