@@ -9,6 +9,7 @@ pub mod error;
 pub mod extract;
 pub mod fields;
 pub mod health;
+mod home;
 pub mod idempotency;
 pub mod limits;
 pub mod middleware;
@@ -108,6 +109,7 @@ pub fn router(state: AppState, document: &OpenApi) -> Result<Router, serde_json:
         .nest(openapi::BASE, operations)
         .merge(beside)
         .merge(health::router())
+        .merge(home::router())
         .merge(openapi::router(document)?)
         .fallback(async || Error::NoSuchRoute)
         // Before anything acts on a request that two servers could read in two ways.

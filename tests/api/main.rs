@@ -17,6 +17,7 @@ mod conditional;
 mod durable_days;
 mod errors;
 mod finds;
+mod home;
 mod idempotency;
 mod jwt;
 mod limits;
