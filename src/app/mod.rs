@@ -25,7 +25,7 @@ use crate::{
         },
     },
     auth::{Authenticator, jwks::Issuers, secret::Secret},
-    config::{self, Config, LimitsScope},
+    config::{self, Config, DemoKeys, LimitsScope},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
     limits::{Limiter, Scope, address::WrongCredentials},
@@ -122,7 +122,12 @@ impl App {
             admitted.push(bootstrap(&database, key.expose_secret()).await?);
         }
         // Everybody knows these keys: they are for this machine alone.
-        let demo_keys = own && api.1.ip().is_loopback();
+        let demo_keys = own
+            && match config.local_postgres.demo_keys {
+                DemoKeys::Loopback => api.1.ip().is_loopback(),
+                DemoKeys::Always => true,
+                DemoKeys::Never => false,
+            };
         if demo_keys {
             admitted.extend(demo::store_keys(&database).await?);
         }

@@ -24,8 +24,8 @@ use serde::Deserialize;
 
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
-    Auth, Database, FromEnvironment, Limits, LimitsScope, LocalPostgres, LogFormat, Operations,
-    PlanLimits, Plans, Server, Telemetry,
+    Auth, Database, DemoKeys, FromEnvironment, Limits, LimitsScope, LocalPostgres, LogFormat,
+    Operations, PlanLimits, Plans, Server, Telemetry,
 };
 pub use self::settings::Setting;
 use crate::domain::caller::Scope;

@@ -69,6 +69,19 @@ pub struct Database {
 #[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct LocalPostgres {
     pub directory: PathBuf,
+    pub demo_keys: DemoKeys,
+}
+
+/// When the keys that everybody knows are good; ever only on a PostgreSQL of our own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DemoKeys {
+    /// While only this machine can reach us.
+    Loopback,
+    /// Whoever can reach us: a container's loopback is its own.
+    Always,
+    /// Not at all.
+    Never,
 }
 
 /// `[plans]`

@@ -10,7 +10,9 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::{Value, json};
 
-use crate::support::{self, Answer, Ask, TestApp, TestDatabase, eventually, make_key, scopes};
+use crate::support::{
+    self, Answer, Ask, Home, Service, TestApp, TestDatabase, eventually, make_key, scopes,
+};
 
 /// Checks a 401 and gives its body without what differs from request to request.
 #[track_caller]
@@ -441,5 +443,32 @@ async fn a_bootstrap_key_that_is_no_good_stops_the_start() {
             text.contains("BOOTSTRAP_API_KEY") && !text.contains(key),
             "{text}"
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn demo_keys_are_good_beyond_loopback_only_where_the_operator_says_so() {
+    let home = Home::new();
+    for (listen, setting, good) in [
+        ("0.0.0.0:0", "always", true),
+        // They are in the database by now, and still no good.
+        ("0.0.0.0:0", "loopback", false),
+        ("127.0.0.1:0", "never", false),
+        ("127.0.0.1:0", "loopback", true),
+    ] {
+        let mut command = home.command(["serve"]);
+        command
+            .env("PET_INVENTORY__SERVER__LISTEN", listen)
+            .env("PET_INVENTORY__LOCAL_POSTGRES__DEMO_KEYS", setting);
+        let service = Service::start(&home, command).await;
+        let request = service.request(Method::GET, "/limits", "free-key");
+        let status = request.answer().await.status;
+        assert_eq!(status, if good { 200 } else { 401 }, "{listen} {setting}");
+        assert_eq!(
+            service.greeting.contains("free-key"),
+            good,
+            "{listen} {setting}"
+        );
+        service.stop().await;
     }
 }
