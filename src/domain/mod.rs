@@ -6,6 +6,7 @@
 pub mod caller;
 pub mod clock;
 pub mod id;
+pub mod image;
 pub mod merge_patch;
 pub mod pet;
 pub mod plan;
