@@ -28,11 +28,15 @@ LABEL org.opencontainers.image.title="pet-inventory" \
 
 # One program and nothing else: the TLS roots are compiled in, and a number needs no passwd entry.
 COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
+RUN install --directory --owner=10001 --group=10001 /var/lib/pet-inventory/images
 USER 10001:10001
 
 # Inside a container listen on all of its addresses. Publish 8080; keep 9090 (metrics) to yourself.
 ENV PET_INVENTORY__SERVER__LISTEN=0.0.0.0:8080 \
     PET_INVENTORY__OPERATIONS__LISTEN=0.0.0.0:9090
+# Images, unless they are in a bucket: mount something that lasts here.
+ENV PET_INVENTORY__IMAGES__URL=file:///var/lib/pet-inventory/images
+VOLUME /var/lib/pet-inventory/images
 EXPOSE 8080 9090
 
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \

@@ -24,7 +24,7 @@ const FLOORS: &[&[&str]] = &[
     &["app", "telemetry", "shutdown", "local_postgres"],
     &["api"],
     &["auth", "limits"],
-    &["db", "blobs"],
+    &["db", "blobs", "renderings"],
     &["config"],
     &["domain"],
 ];
@@ -38,7 +38,7 @@ const NOUNS: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", &["mod", "error"
 
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
-    &["state", "error", "extract", "openapi", "access", "conditional", "fields", "idempotency", "problem"];
+    &["state", "error", "extract", "openapi", "access", "answer", "conditional", "fields", "idempotency", "problem"];
 
 /// A technology is a room: what is on the left appears only in the rooms on the right.
 #[rustfmt::skip]
@@ -47,10 +47,11 @@ const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["axum", "utoipa", "utoipa_axum", "utoipa_swagger_ui", "tower_http"], &["api", "app"]),
     (&["hyper", "hyper_util"], &["api", "app"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
-    (&["reqwest", "rustls"], &["auth"]),
+    (&["reqwest", "rustls"], &["auth", "blobs"]),
     (&["governor"], &["limits"]),
     (&["sqlx"], &["db", "local_postgres"]),
     (&["object_store"], &["blobs"]),
+    (&["image"], &["renderings"]),
     (&["std::env"], &["config"]),
 ];
 

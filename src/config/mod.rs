@@ -23,8 +23,8 @@ use serde::Deserialize;
 
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
-    Auth, Database, FromEnvironment, Limits, LimitsScope, LocalPostgres, LogFormat, Operations,
-    PlanLimits, Plans, Server, Telemetry,
+    Auth, Database, FromEnvironment, Images, Limits, LimitsScope, LocalPostgres, LogFormat,
+    Operations, PlanLimits, Plans, Server, Telemetry,
 };
 use crate::domain::caller::Scope;
 
@@ -78,6 +78,8 @@ pub struct Config {
     pub database: Database,
     /// The PostgreSQL of a run without a database URL.
     pub local_postgres: LocalPostgres,
+    /// Where images are kept, and how much of them is taken.
+    pub images: Images,
     /// What each plan may use.
     pub plans: Plans,
     /// How requests are counted.
@@ -149,6 +151,15 @@ impl Config {
                 .get("POSTGRES_BIN_DIR".as_ref() as &std::ffi::OsStr)
                 .map(PathBuf::from),
             path: os.get("PATH".as_ref() as &std::ffi::OsStr).cloned(),
+            aws: os
+                .iter()
+                .filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)))
+                .filter(|(name, _)| name.starts_with("AWS_"))
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect(),
+            temporary_directory: text("TMPDIR")
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
         };
         config.validate().map_err(|(key, reason)| Error::Value {
             key,
@@ -161,9 +172,16 @@ impl Config {
     /// Checks what the types cannot.
     fn validate(&self) -> Result<(), (&'static str, &'static str)> {
         let Self {
-            server, database, ..
+            server,
+            database,
+            images,
+            ..
         } = self;
-        let positive: [(&'static str, bool); 10] = [
+        let positive: [(&'static str, bool); 14] = [
+            ("images.max_size", images.max_size.0 == 0),
+            ("images.max_uploads", images.max_uploads == 0),
+            ("images.upload_timeout", images.upload_timeout.is_zero()),
+            ("images.rendering_memory", images.rendering_memory.0 == 0),
             ("server.header_timeout", server.header_timeout.is_zero()),
             ("server.body_timeout", server.body_timeout.is_zero()),
             ("server.request_timeout", server.request_timeout.is_zero()),
@@ -202,6 +220,15 @@ impl Config {
             return refuse(
                 "server.public_url",
                 "must be an http or https URL without query or fragment",
+            );
+        }
+        if let Some(url) = &images.url
+            && !(url.scheme() == "file" && url.to_file_path().is_ok()
+                || url.scheme() == "s3" && url.host_str().is_some_and(|bucket| !bucket.is_empty()))
+        {
+            return refuse(
+                "images.url",
+                "must be file:///an/absolute/path or s3://bucket/prefix",
             );
         }
         if self.auth.anonymous_scopes.contains(Scope::Admin) {

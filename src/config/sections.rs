@@ -71,6 +71,19 @@ pub struct LocalPostgres {
     pub directory: PathBuf,
 }
 
+/// `[images]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Images {
+    pub url: Option<Url>,
+    pub max_size: ByteSize,
+    pub max_uploads: usize,
+    #[serde(with = "humantime_serde")]
+    pub upload_timeout: Duration,
+    pub rendering_memory: ByteSize,
+}
+
 /// `[plans]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -174,6 +187,10 @@ pub struct FromEnvironment {
     pub postgres_bin_dir: Option<PathBuf>,
     /// `PATH`: where they are looked for next.
     pub path: Option<OsString>,
+    /// `AWS_*`: how an `s3://` bucket is reached.
+    pub aws: Vec<(String, SecretString)>,
+    /// `TMPDIR`: where files lie that have no name.
+    pub temporary_directory: Option<PathBuf>,
 }
 
 /// A number of requests, from 1, or the word "unlimited".
