@@ -24,7 +24,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// What stands in the database after the migration of that number: rows as that version of the program
 /// wrote them. A new migration gets its own line.
-const ROWS: [(i64, &str); 6] = [
+const ROWS: [(i64, &str); 7] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -66,6 +66,14 @@ const ROWS: [(i64, &str); 6] = [
          )
          insert into credentials (caller_id, kind, hash, hint, issued_by, expires_at)
          select caller_id, 'access_token', sha256('token'), 'pit_1234', id, now() + interval '1 hour' from client",
+    ),
+    (
+        7,
+        "insert into image_contents (sha256, key, media_type, size, width, height)
+         values (sha256('image'), 'ab/abcd', 'image/png', 5, 8192, 1);
+         insert into images (id, pet_id, sha256) values (decode(repeat('0f', 16), 'hex'), 1, sha256('image'));
+         insert into image_renderings (sha256, width, key, media_type, size)
+         values (sha256('image'), 16, 'cd/cdef', 'image/png', 4)",
     ),
 ];
 
@@ -162,6 +170,13 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
     assert_eq!(
         kept.expect("a database").expect("an answer").answer["status"],
         201
+    );
+    let images = db::images::of_pet(&mut connection, PetId::new(1).expect("an id")).await;
+    let images = images.expect("images");
+    assert_eq!(images[0].id.to_string(), "0f".repeat(16));
+    assert_eq!(
+        (images[0].content.key.as_str(), images.len()),
+        ("ab/abcd", 1)
     );
     let used = "select used from daily_usage where bucket = 'caller:1' and day = '2020-02-29'";
     assert_eq!(number(&mut connection, used).await, 7);

@@ -12,12 +12,13 @@ use axum::{
 
 use super::problem::{Problem, Violation};
 use crate::{
-    auth, db,
+    auth, blobs, db,
     domain::{
         Invalid,
         caller::{Scope, Scopes},
     },
     limits::whole_seconds,
+    renderings,
 };
 
 /// A failed request.
@@ -73,6 +74,15 @@ pub enum Error {
     /// The body is of another media type than these.
     #[error("unsupported media type")]
     UnsupportedMediaType(&'static str),
+    /// An upload that is no image of a type that is taken.
+    #[error("not an image")]
+    NotAnImage,
+    /// The range begins behind the last of so many bytes.
+    #[error("range not satisfiable")]
+    RangeNotSatisfiable(u64),
+    /// The place of images failed.
+    #[error(transparent)]
+    Blobs(#[from] blobs::Error),
     /// We took too long to answer.
     #[error("request timed out")]
     TimedOut,
@@ -108,6 +118,17 @@ impl From<auth::Error> for Error {
     }
 }
 
+impl From<renderings::Error> for Error {
+    fn from(error: renderings::Error) -> Self {
+        match error {
+            renderings::Error::Busy => Self::Overloaded,
+            renderings::Error::Undecodable(_) => {
+                Self::NotFound("a rendering of this image, whose pixels cannot be read,".into())
+            }
+        }
+    }
+}
+
 impl Error {
     /// One broken rule.
     pub fn invalid(field: impl Into<String>, reason: &Invalid) -> Self {
@@ -123,6 +144,7 @@ impl Error {
     /// How soon another try is worth it, in seconds, where nobody knows better.
     const RETRY_AFTER: u64 = 1;
 
+    #[expect(clippy::too_many_lines, reason = "a table is as long as its rows")]
     fn problem(&self) -> Problem {
         use StatusCode as S;
         let (status, detail) = match self {
@@ -173,6 +195,24 @@ impl Error {
                 S::UNSUPPORTED_MEDIA_TYPE,
                 format!("the body must be {accepted}, and Content-Type must say so"),
             ),
+            Self::NotAnImage => (
+                S::UNSUPPORTED_MEDIA_TYPE,
+                "the file must be a PNG, JPEG, GIF or WebP image; its content tells, not its name or \
+                 Content-Type"
+                    .into(),
+            ),
+            Self::RangeNotSatisfiable(size) => (
+                S::RANGE_NOT_SATISFIABLE,
+                format!("the range must begin within the {size} bytes that there are"),
+            ),
+            Self::Blobs(blobs::Error::Full(_)) => (
+                S::INSUFFICIENT_STORAGE,
+                "there is no room left for images".into(),
+            ),
+            Self::Blobs(blobs::Error::Unavailable(_)) => (
+                S::SERVICE_UNAVAILABLE,
+                "the place of images is not available right now".into(),
+            ),
             Self::TimedOut => (S::SERVICE_UNAVAILABLE, "the request took too long".into()),
             Self::LimitExceeded {
                 policies,
@@ -205,6 +245,7 @@ impl Error {
                 | db::Error::Migrate(_)
                 | db::Error::Query(_),
             )
+            | Self::Blobs(blobs::Error::Missing(_) | blobs::Error::Config { .. })
             | Self::Internal(_) => (
                 S::INTERNAL_SERVER_ERROR,
                 "something went wrong on our side; the log has it under this request's id".into(),
@@ -258,6 +299,16 @@ impl IntoResponse for Error {
                 // RFC 9110 §15.5.16: what would have been accepted.
                 if let Ok(value) = HeaderValue::from_str(&accepted.replace(" or ", ", ")) {
                     headers.insert(header::ACCEPT, value);
+                }
+            }
+            Self::NotAnImage => {
+                let types = "image/png, image/jpeg, image/gif, image/webp";
+                headers.insert(header::ACCEPT, HeaderValue::from_static(types));
+            }
+            Self::RangeNotSatisfiable(size) => {
+                // RFC 9110 §15.5.17: how much there is.
+                if let Ok(value) = HeaderValue::try_from(format!("bytes */{size}")) {
+                    headers.insert(header::CONTENT_RANGE, value);
                 }
             }
             _ => {}

@@ -4,12 +4,14 @@
 //! failure leaves but as a problem ([`error`]).
 
 pub mod access;
+pub mod answer;
 pub mod conditional;
 pub mod error;
 pub mod extract;
 pub mod fields;
 pub mod health;
 pub mod idempotency;
+pub mod images;
 pub mod limits;
 pub mod middleware;
 pub mod oauth;
@@ -52,6 +54,7 @@ use self::{
 fn nouns() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(openapi::base())
         .merge(pets::router())
+        .merge(images::router())
         .merge(limits::router())
 }
 
@@ -63,7 +66,8 @@ fn beside() -> OpenApiRouter<AppState> {
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
 #[must_use]
 pub fn document(links: &Links) -> OpenApi {
-    openapi::complete(nouns().into_openapi(), beside().into_openapi(), links)
+    let operations = nouns().merge(images::uploads());
+    openapi::complete(operations.into_openapi(), beside().into_openapi(), links)
 }
 
 /// What each operation needs of its caller.
@@ -80,6 +84,7 @@ pub fn access_rules(document: &OpenApi) -> Result<Arc<AccessRules>, String> {
 /// When the document cannot be written as JSON; a test rules it out.
 pub fn router(state: AppState, document: &OpenApi) -> Result<Router, serde_json::Error> {
     let (operations, _) = nouns().split_for_parts();
+    let (uploads, _) = images::uploads().split_for_parts();
     let (beside, _) = beside().split_for_parts();
 
     // A request meets these layers from the last to the first, so it is read from below.
@@ -89,6 +94,8 @@ pub fn router(state: AppState, document: &OpenApi) -> Result<Router, serde_json:
         // Around all that waits and all that could panic, and inside the limits: what fails through our
         // own fault gives its permit back.
         .layer(from_fn_with_state(state.clone(), time_limit))
+        // Not behind those two: an upload takes as long as its line does, and nobody holds all of it.
+        .merge(uploads)
         .layer(CatchPanicLayer::custom(panicked))
         // Before the body is read: whoever may not write need not be listened to.
         .layer(from_fn_with_state(state.clone(), authorize))

@@ -66,13 +66,15 @@ pub fn complete(mut document: Document, mut beside: Document, links: &Links) -> 
     }
     for item in document.paths.paths.values_mut() {
         for (method, operation) in operations(item) {
-            add_token_flow(operation);
-            for response in operation.responses.responses.values_mut() {
-                if let RefOr::T(response) = response {
-                    add_limit_headers(response);
+            let mut common: Vec<&[CommonError]> = vec![&ALWAYS];
+            if add_token_flow(operation) {
+                for response in operation.responses.responses.values_mut() {
+                    if let RefOr::T(response) = response {
+                        add_limit_headers(response);
+                    }
                 }
+                common.push(&OF_A_CALLER);
             }
-            let mut common: Vec<&[CommonError]> = vec![&ALWAYS, &OF_A_CALLER];
             if operation.request_body.is_some() {
                 common.push(&WITH_BODY);
             }
@@ -131,18 +133,20 @@ fn add_security_schemes(components: &mut Components, links: &Links) {
     components.add_security_scheme("oauth2", SecurityScheme::OAuth2(oauth));
 }
 
-/// Whoever may send a bearer token may get it by the client credentials flow.
-fn add_token_flow(operation: &mut Operation) {
+/// Whoever may send a bearer token may get it by the client credentials flow. `false`: nobody needs one.
+fn add_token_flow(operation: &mut Operation) -> bool {
     let ways = operation.security.get_or_insert_default();
     let scopes = ways.iter().find_map(|way| {
         let way = serde_json::to_value(way).ok()?;
         let scopes = way.get("bearer")?.as_array()?.clone();
         Some(scopes)
     });
-    if let Some(scopes) = scopes {
-        let scopes: Vec<&str> = scopes.iter().filter_map(|scope| scope.as_str()).collect();
-        ways.push(SecurityRequirement::new("oauth2", scopes));
-    }
+    let Some(scopes) = scopes else {
+        return false;
+    };
+    let scopes: Vec<&str> = scopes.iter().filter_map(|scope| scope.as_str()).collect();
+    ways.push(SecurityRequirement::new("oauth2", scopes));
+    true
 }
 
 /// The operations of a path that this service has any of.

@@ -10,15 +10,18 @@ use std::{
 
 use axum::extract::FromRef;
 use ipnet::IpNet;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use url::Url;
 
 use super::access::AccessRules;
 use crate::{
     auth::Authenticator,
+    blobs::Blobs,
+    config,
     db::Database,
     domain::caller::Scopes,
     limits::{Limiter, address::WrongCredentials},
+    renderings::Renderer,
 };
 
 /// All of it. A handler asks for the parts it uses (`State<Database>`).
@@ -42,6 +45,14 @@ pub struct AppState {
     pub anonymous: AnonymousScopes,
     /// How much body is read, and for how long.
     pub body_limits: BodyLimits,
+    /// Where the bytes of images are.
+    pub blobs: Blobs,
+    /// How images come in.
+    pub uploads: Uploads,
+    /// What makes images smaller.
+    pub renderer: Renderer,
+    /// Whom to tell that bytes of images are to be deleted.
+    pub leftovers: Leftovers,
     /// The URLs that are handed out.
     pub links: Links,
     /// How long an access token lasts.
@@ -79,6 +90,48 @@ pub struct BodyLimits {
     pub max_size: u64,
     /// Until all of it has arrived.
     pub timeout: Duration,
+}
+
+/// How much of an upload is read, for how long, and how many at once.
+#[derive(Debug, Clone)]
+pub struct Uploads {
+    /// A place for each.
+    pub places: Arc<Semaphore>,
+    /// Size of an image, in bytes.
+    pub max_size: u64,
+    /// Until all of it has arrived.
+    pub timeout: Duration,
+    /// Until more of it has.
+    pub pause: Duration,
+}
+
+impl Uploads {
+    /// Those that are configured; `pause` is how long any body may pause.
+    #[must_use]
+    pub fn new(config: &config::Images, pause: Duration) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(config.max_uploads)),
+            max_size: config.max_size.as_u64(),
+            timeout: config.upload_timeout,
+            pause,
+        }
+    }
+}
+
+/// Bytes of images that no row has any more, which are deleted behind the request that made them so.
+#[derive(Debug, Clone, Default)]
+pub struct Leftovers(Arc<Notify>);
+
+impl Leftovers {
+    /// Says that there may be some.
+    pub fn are_there(&self) {
+        self.0.notify_one();
+    }
+
+    /// Waits until there may be some.
+    pub async fn wait(&self) {
+        self.0.notified().await;
+    }
 }
 
 /// Makes the URLs that the service hands out: below `server.public_url` where it is configured, else

@@ -5,6 +5,7 @@
 
 mod demo;
 mod framing;
+mod images;
 mod server;
 mod wire;
 
@@ -20,16 +21,18 @@ use crate::{
     api::{
         self,
         state::{
-            AnonymousScopes, AppState, BodyLimits, Links, Places, Readiness, RequestTimeout,
-            TokenLifetime, TrustedProxies,
+            AnonymousScopes, AppState, BodyLimits, Leftovers, Links, Places, Readiness,
+            RequestTimeout, TokenLifetime, TrustedProxies, Uploads,
         },
     },
     auth::{Authenticator, jwks::Issuers, secret::Secret},
+    blobs::{self, Blobs},
     config::{self, Config, LimitsScope},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
     limits::{Limiter, Scope, address::WrongCredentials},
     local_postgres::{self, Durability, LocalPostgres, SearchPath},
+    renderings::Renderer,
     shutdown::Shutdown,
     telemetry,
 };
@@ -63,6 +66,9 @@ pub enum Error {
     /// Our own PostgreSQL cannot run.
     #[error(transparent)]
     LocalPostgres(#[from] local_postgres::Error),
+    /// Images cannot be kept where they are to be.
+    #[error(transparent)]
+    Blobs(#[from] blobs::Error),
     /// The bootstrap key is no good.
     #[error("BOOTSTRAP_API_KEY {0}")]
     BootstrapKey(Invalid),
@@ -132,6 +138,7 @@ impl App {
             counters.map_or_else(|| Scope::Replica(database.clone()), Scope::Cluster),
             clock.clone(),
         );
+        let blobs = Blobs::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
         let links = Links::new(config.server.public_url.as_ref());
@@ -151,6 +158,10 @@ impl App {
                 max_size: config.server.max_body_size.as_u64(),
                 timeout: config.server.body_timeout,
             },
+            blobs,
+            uploads: Uploads::new(&config.images, config.server.body_timeout),
+            renderer: Renderer::new(config.images.rendering_memory.as_u64()),
+            leftovers: Leftovers::default(),
             links,
             token_lifetime: TokenLifetime(config.auth.access_token_lifetime),
             request_timeout: RequestTimeout(config.server.request_timeout),
@@ -205,6 +216,11 @@ impl App {
         let upkeep = [
             tokio::spawn(self.state.authenticator.follow_changes()),
             tokio::spawn(sweep(database.clone())),
+            tokio::spawn(images::sweep(
+                database.clone(),
+                self.state.blobs,
+                self.state.leftovers,
+            )),
             tokio::spawn(sweep_limits(limiter.clone(), self.state.wrong_credentials)),
         ];
         let stopping = shutdown.clone();

@@ -10,6 +10,7 @@ pub mod credential_changes;
 pub mod credentials;
 mod error;
 pub mod idempotency;
+pub mod images;
 pub mod migrations;
 pub mod oauth;
 pub mod pets;

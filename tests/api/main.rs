@@ -16,6 +16,7 @@ mod durable_days;
 mod errors;
 mod finds;
 mod idempotency;
+mod images;
 mod jwt;
 mod limits;
 mod log;

@@ -9,7 +9,10 @@ use pet_inventory::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Ask, TestApp};
+use crate::{
+    images::pictures::png,
+    support::{Answer, Ask, TestApp},
+};
 
 const METHODS: [Method; 5] = [
     Method::GET,
@@ -35,7 +38,8 @@ fn target(item: &Value, path: &str) -> String {
         None => "/api/v3",
         Some(other) => panic!("{path} lies on {other}"),
     };
-    format!("{base}{}", path.replace("{petId}", "5"))
+    let path = path.replace("{petId}", "5");
+    format!("{base}{}", path.replace("{imageId}", &"0".repeat(32)))
 }
 
 fn number_of_operations(item: &Value) -> usize {
@@ -180,7 +184,14 @@ fn assert_documented(document: &Value, method: &Method, path: &str, answer: &Ans
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_one_that_the_document_has() {
     const METADATA: &str = "/.well-known/oauth-authorization-server";
-    let app = TestApp::with(&[("PET_INVENTORY__SERVER__MAX_BODY_SIZE", "4KiB")]).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = format!("file://{}", folder.path().display());
+    let app = TestApp::with(&[
+        ("PET_INVENTORY__SERVER__MAX_BODY_SIZE", "4KiB"),
+        ("PET_INVENTORY__IMAGES__URL", &folder),
+        ("PET_INVENTORY__IMAGES__MAX_SIZE", "4KiB"),
+    ])
+    .await;
     let document = document();
     let powerless = app.make_key("powerless", Scopes::default()).await.secret;
     let pet = json!({"id": 5, "name": "a", "tags": [{"name": "t"}]});
@@ -195,8 +206,69 @@ async fn every_answer_is_one_that_the_document_has() {
         ];
         app.bare(Method::POST, path).form(&form)
     };
+    app.post("/pet", &json!({"id": 6, "name": "b"}))
+        .answer()
+        .await
+        .is(201);
+    let (images, image) = ("/pet/{petId}/images", "/pet/{petId}/images/{imageId}");
+    let uploads = "/pet/{petId}/uploadImage";
+    let upload = |pet: i64, bytes: &[u8]| {
+        let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
+        request
+            .header("content-type", "image/png")
+            .body(bytes.to_vec())
+    };
+    let picture = png(20, 20);
+    let uploaded = upload(6, &picture).answer().await.is(200);
+    let uploaded = uploaded.json()["imageId"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let uploaded = format!("/pet/6/images/{uploaded}");
+    let get_image = || app.anonymous(Method::GET, &uploaded);
     let mut seen = BTreeSet::new();
     for (path, request, status) in vec![
+        (uploads, upload(6, &picture), 200),
+        (
+            uploads,
+            upload(6, &picture).header("idempotency-key", "i"),
+            200,
+        ),
+        (
+            uploads,
+            upload(6, &picture).header("idempotency-key", "i"),
+            200,
+        ),
+        (
+            uploads,
+            upload(6, &png(2, 2)).header("idempotency-key", "i"),
+            422,
+        ),
+        (uploads, upload(6, &picture[..50]), 400),
+        (uploads, upload(6, b"x"), 415),
+        (
+            uploads,
+            app.request(Method::POST, "/pet/6/uploadImage")
+                .header("content-type", "text/html"),
+            415,
+        ),
+        (uploads, upload(6, &[0; 5_000]), 413),
+        (uploads, upload(99, &picture), 404),
+        (uploads, upload(6, &picture).header("api_key", "x"), 401),
+        (images, app.get("/pet/6/images"), 200),
+        (images, app.get("/pet/99/images"), 404),
+        (images, app.anonymous(Method::GET, "/pet/6/images"), 401),
+        (image, get_image(), 200),
+        (image, app.anonymous(Method::HEAD, &uploaded), 200),
+        (image, get_image().query(&[("width", 16)]), 200),
+        (image, get_image().query(&[("width", 1)]), 400),
+        (image, get_image().header("range", "bytes=0-1"), 206),
+        (image, get_image().header("range", "bytes=9999-"), 416),
+        (image, get_image().header("if-none-match", "*"), 304),
+        (image, app.delete(&uploaded), 200),
+        (image, app.delete(&uploaded), 404),
+        (image, get_image(), 404),
+        (image, app.anonymous(Method::DELETE, &uploaded), 401),
         (METADATA, app.bare(Method::GET, METADATA), 200),
         ("/oauth/token", oauth("/oauth/token"), 401),
         (

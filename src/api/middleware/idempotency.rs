@@ -1,12 +1,10 @@
 //! Reads `Idempotency-Key`, answers what was answered before, and keeps refusals; see
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::sync::Arc;
-
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderName, HeaderValue, Method, StatusCode},
+    http::{Method, StatusCode},
     middleware::Next,
     response::Response,
 };
@@ -16,18 +14,11 @@ use crate::{
     api::{
         error::{AboutItsKey, Error},
         extract::read_body,
-        idempotency::{Answer, Idempotency, Key},
-        problem::Violation,
+        idempotency::{Answer, ClientKey},
         state::BodyLimits,
     },
-    db::{self, Database},
-    domain::caller::Caller,
-    limits::{address::AddressKey, bucket_name},
+    db::Database,
 };
-
-/// `draft-ietf-httpapi-idempotency-key-header`.
-pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const MAX_KEY: usize = 255;
 
 /// Handles the key of a POST. Only with one is the body buffered here.
 pub async fn idempotency(
@@ -36,23 +27,13 @@ pub async fn idempotency(
     request: Request,
     next: Next,
 ) -> Result<Response, Error> {
-    let extensions = request.extensions();
-    // Without a caller there is no operation behind this either, and nobody whose key it could be.
-    let (Some(value), Some(caller), &Method::POST) = (
-        request.headers().get(IDEMPOTENCY_KEY),
-        extensions.get::<Arc<Caller>>(),
-        request.method(),
-    ) else {
+    let key = match request.method() {
+        &Method::POST => ClientKey::of(request.headers(), request.extensions())?,
+        _ => None,
+    };
+    let Some(key) = key else {
         return Ok(next.run(request).await);
     };
-    let key = read_key(value)?;
-    if request.headers().get_all(IDEMPOTENCY_KEY).iter().count() > 1 {
-        return Err(invalid("must be given once"));
-    }
-    let address = extensions
-        .get::<AddressKey>()
-        .map_or_else(String::new, AddressKey::to_string);
-    let caller = bucket_name(caller, &address);
     let (mut parts, body) = request.into_parts();
     let body = read_body(body, limits).await?;
     let fingerprint = Sha256::new()
@@ -63,15 +44,11 @@ pub async fn idempotency(
         .chain_update(&body)
         .finalize()
         .to_vec();
-    let key = Arc::new(Key {
-        caller,
-        text: key,
-        fingerprint,
-    });
-    if let Some(kept) = db::idempotency::find(database.pool(), &key.caller, &key.text).await? {
-        return key.replay(kept);
+    let idempotency = key.with_fingerprint(fingerprint);
+    if let Some(answer) = idempotency.answered(&database).await? {
+        return Ok(answer);
     }
-    parts.extensions.insert(Idempotency(Some(Arc::clone(&key))));
+    parts.extensions.insert(idempotency.clone());
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
 
     // What is wrong with the message, rather than with what it asks, is no answer to it.
@@ -87,26 +64,6 @@ pub async fn idempotency(
         return Ok(response);
     }
     let (answer, response) = Answer::of(response).await?;
-    key.keep(database.pool(), &answer).await?;
+    idempotency.keep(&database, &answer).await?;
     Ok(response)
-}
-
-/// The key, bare or as a quoted string (RFC 8941 §3.3.3).
-fn read_key(value: &HeaderValue) -> Result<String, Error> {
-    let text = value
-        .to_str()
-        .map_err(|_| invalid("must be ASCII characters"))?
-        .trim();
-    let key = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'))
-        .unwrap_or(text);
-    if key.is_empty() || key.len() > MAX_KEY {
-        return Err(invalid("must be 1 to 255 characters"));
-    }
-    Ok(key.to_owned())
-}
-
-fn invalid(reason: &str) -> Error {
-    Error::Invalid(vec![Violation::new("Idempotency-Key", reason)])
 }

@@ -11,14 +11,15 @@ use axum::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::body::{ApiResponse, NewPetBody, PetBody, ReplacementBody};
+use self::body::{NewPetBody, PetBody, ReplacementBody};
 use super::{
+    answer::ApiResponse,
     conditional::{IfMatch, IfNoneMatch, etag},
     error::Error,
     extract::{Form, Json, MergePatch, Path, Query},
     fields::Violations,
     idempotency::Idempotency,
-    state::{AppState, Links},
+    state::{AppState, Leftovers, Links},
 };
 use crate::{
     db::{self, Connection, Database},
@@ -253,6 +254,8 @@ struct FormUpdate {
 }
 
 /// Delete a pet
+///
+/// Its images go too.
 #[utoipa::path(
     delete, path = "/pet/{petId}", operation_id = "deletePet", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
@@ -268,19 +271,15 @@ struct FormUpdate {
 )]
 async fn delete(
     State(database): State<Database>,
+    State(leftovers): State<Leftovers>,
     Path(id): Path<PetId>,
     if_match: IfMatch,
 ) -> Result<Response, Error> {
     if !db::pets::delete(database.pool(), id, if_match.versions()).await? {
         return Err(absent_or_changed(&database, id, &if_match).await?);
     }
-    let body = serde_json::to_vec(&ApiResponse {
-        code: 200,
-        kind: "deleted",
-        message: id.to_string(),
-    });
-    let body = body.map_err(|error| Error::Internal(error.into()))?;
-    Ok(([(header::CONTENT_TYPE, JSON)], body).into_response())
+    leftovers.are_there();
+    ApiResponse::deleted(&id)
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
