@@ -24,7 +24,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// What stands in the database after the migration of that number: rows as that version of the program
 /// wrote them. A new migration gets its own line.
-const ROWS: [(i64, &str); 6] = [
+const ROWS: [(i64, &str); 7] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -66,6 +66,12 @@ const ROWS: [(i64, &str); 6] = [
          )
          insert into credentials (caller_id, kind, hash, hint, issued_by, expires_at)
          select caller_id, 'access_token', sha256('token'), 'pit_1234', id, now() + interval '1 hour' from client",
+    ),
+    (
+        8,
+        "insert into orders (id, owner, pet_id, held_pet, quantity, ship_date, status, complete) values
+         (1, 1, 9007199254740991, 9007199254740991, 1, null, 'placed', false),
+         (2, 1, 99, null, 2147483647, '2026-01-31T12:00:00Z', 'delivered', true)",
     ),
 ];
 
@@ -163,6 +169,12 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
         kept.expect("a database").expect("an answer").answer["status"],
         201
     );
+    // Pets that were there before anybody counted them are counted.
+    let inventory = db::inventory::count(&mut connection).await;
+    let mut inventory = inventory.expect("a database");
+    inventory.sort_by_key(|(status, _)| status.as_str());
+    let one_each = [Status::Available, Status::Pending, Status::Sold].map(|status| (status, 1));
+    assert_eq!(inventory, one_each);
     let used = "select used from daily_usage where bucket = 'caller:1' and day = '2020-02-29'";
     assert_eq!(number(&mut connection, used).await, 7);
 }

@@ -4,6 +4,7 @@
 //! failure leaves but as a problem ([`error`]).
 
 pub mod access;
+pub mod answer;
 pub mod conditional;
 pub mod error;
 pub mod extract;
@@ -14,6 +15,8 @@ pub mod limits;
 pub mod middleware;
 pub mod oauth;
 pub mod openapi;
+pub mod orders;
+pub mod paging;
 pub mod pets;
 pub mod problem;
 pub mod state;
@@ -52,6 +55,7 @@ use self::{
 fn nouns() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(openapi::base())
         .merge(pets::router())
+        .merge(orders::router())
         .merge(limits::router())
 }
 

@@ -39,6 +39,7 @@ pub const BASE: &str = "/api/v3";
     ),
     tags(
         (name = "pet", description = "The pets of the store."),
+        (name = "store", description = "Orders for them, and how many there are."),
         (name = "limits", description = "What a plan admits."),
         (name = "oauth", description = "Access tokens for clients."),
     ),

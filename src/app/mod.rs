@@ -205,6 +205,7 @@ impl App {
         let upkeep = [
             tokio::spawn(self.state.authenticator.follow_changes()),
             tokio::spawn(sweep(database.clone())),
+            tokio::spawn(fold_inventory(database.clone())),
             tokio::spawn(sweep_limits(limiter.clone(), self.state.wrong_credentials)),
         ];
         let stopping = shutdown.clone();
@@ -349,6 +350,22 @@ async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials) {
         limiter.sweep().await;
         wrong_credentials.sweep();
     }
+}
+
+/// Folds the changes of the inventory together, so that few are left to be added up.
+async fn fold_inventory(database: Database) {
+    const EVERY: Duration = Duration::from_secs(5);
+    loop {
+        tokio::time::sleep(EVERY).await;
+        if let Err(error) = fold_once(&database).await {
+            tracing::warn!(%error, "could not fold the inventory");
+        }
+    }
+}
+
+async fn fold_once(database: &Database) -> Result<(), db::Error> {
+    while db::inventory::fold(database.pool()).await? > 0 {}
+    Ok(())
 }
 
 /// Forgets kept answers after their day, access tokens that have expired, and counts that are over.

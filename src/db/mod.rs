@@ -10,8 +10,10 @@ pub mod credential_changes;
 pub mod credentials;
 mod error;
 pub mod idempotency;
+pub mod inventory;
 pub mod migrations;
 pub mod oauth;
+pub mod orders;
 pub mod pets;
 pub mod usage;
 

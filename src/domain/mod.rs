@@ -7,6 +7,7 @@ pub mod caller;
 pub mod clock;
 pub mod id;
 pub mod merge_patch;
+pub mod order;
 pub mod pet;
 pub mod plan;
 

@@ -21,6 +21,7 @@ mod limits;
 mod log;
 mod oauth;
 mod openapi;
+mod orders;
 mod outage;
 mod pets;
 mod properties;

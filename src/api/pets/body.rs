@@ -267,16 +267,3 @@ fn label(violations: &mut Violations, at: &str, label: Field<LabelBody>) -> Opti
         .map_err(|reason| violations.add(format!("{at}.name"), reason))
         .ok()
 }
-
-/// What `DELETE` answers: Petstore's `ApiResponse`.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ApiResponse, example = json!({"code": 200, "type": "deleted", "message": "1"}))]
-pub struct ApiResponse {
-    /// The HTTP status.
-    pub code: u16,
-    /// What was done.
-    #[serde(rename = "type")]
-    pub kind: &'static str,
-    /// To what.
-    pub message: String,
-}

@@ -11,8 +11,9 @@ use axum::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::body::{ApiResponse, NewPetBody, PetBody, ReplacementBody};
+use self::body::{NewPetBody, PetBody, ReplacementBody};
 use super::{
+    answer::ApiResponse,
     conditional::{IfMatch, IfNoneMatch, etag},
     error::Error,
     extract::{Form, Json, MergePatch, Path, Query},
@@ -274,13 +275,7 @@ async fn delete(
     if !db::pets::delete(database.pool(), id, if_match.versions()).await? {
         return Err(absent_or_changed(&database, id, &if_match).await?);
     }
-    let body = serde_json::to_vec(&ApiResponse {
-        code: 200,
-        kind: "deleted",
-        message: id.to_string(),
-    });
-    let body = body.map_err(|error| Error::Internal(error.into()))?;
-    Ok(([(header::CONTENT_TYPE, JSON)], body).into_response())
+    ApiResponse::deleted(id)
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
