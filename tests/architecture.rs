@@ -39,7 +39,7 @@ const NOUNS: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", &["mod", "error"
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
     &["state", "error", "extract", "openapi", "access", "answer", "conditional", "fields", "idempotency",
-      "paging", "problem"];
+      "paging", "presented", "problem"];
 
 /// A technology is a room: what is on the left appears only in the rooms on the right.
 #[rustfmt::skip]

@@ -12,7 +12,8 @@ use axum::{
 
 use super::problem::{Problem, Violation};
 use crate::{
-    auth, db,
+    auth::{self, password, session},
+    db,
     domain::{
         Invalid,
         caller::{Scope, Scopes},
@@ -43,6 +44,9 @@ pub enum Error {
         /// What of it is missing.
         missing: Scope,
     },
+    /// Strangers may not make accounts.
+    #[error("sign-up closed")]
+    SignUpClosed,
     /// No such thing: "pet 5".
     #[error("{0} not found")]
     NotFound(String),
@@ -108,6 +112,31 @@ impl From<auth::Error> for Error {
     }
 }
 
+impl From<password::Error> for Error {
+    fn from(error: password::Error) -> Self {
+        match error {
+            password::Error::Busy => Self::Overloaded,
+            password::Error::Random(_)
+            | password::Error::Hash(_)
+            | password::Error::Argon2(_)
+            | password::Error::CutOff(_) => Self::Internal(error.into()),
+        }
+    }
+}
+
+impl From<session::Error> for Error {
+    fn from(error: session::Error) -> Self {
+        match error {
+            session::Error::WrongPair => {
+                Self::one_violation("username", "and password do not go together")
+            }
+            session::Error::Password(error) => error.into(),
+            session::Error::Random(error) => Self::Internal(error.into()),
+            session::Error::Database(error) => error.into(),
+        }
+    }
+}
+
 impl Error {
     /// One broken rule.
     pub fn invalid(field: impl Into<String>, reason: &Invalid) -> Self {
@@ -141,6 +170,10 @@ impl Error {
             Self::Forbidden { missing, .. } => {
                 (S::FORBIDDEN, format!("the scope {missing} is needed"))
             }
+            Self::SignUpClosed => (
+                S::FORBIDDEN,
+                "sign-up is closed: ask whoever runs this service for an account".into(),
+            ),
             Self::NotFound(what) => (S::NOT_FOUND, format!("{what} does not exist")),
             Self::NoSuchRoute => (
                 S::NOT_FOUND,

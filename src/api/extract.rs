@@ -208,21 +208,24 @@ fn require_media_type(
     accepted: &'static str,
     essences: &[&str],
 ) -> Result<(), Error> {
-    let sent = headers
+    if essences
+        .iter()
+        .any(|essence| has_media_type(headers, essence))
+    {
+        Ok(())
+    } else {
+        Err(Error::UnsupportedMediaType(accepted))
+    }
+}
+
+/// Whether a body is said to be of this media type, whatever its parameters.
+#[must_use]
+pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
+    headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split(';').next())
-        .map(str::trim);
-    match sent {
-        Some(sent)
-            if essences
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(sent)) =>
-        {
-            Ok(())
-        }
-        _ => Err(Error::UnsupportedMediaType(accepted)),
-    }
+        .is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
 }
 
 /// Reads a whole body, within its bounds: a handler that wrote before the end has come could have

@@ -39,6 +39,7 @@ pub const BASE: &str = "/api/v3";
     ),
     tags(
         (name = "pet", description = "The pets of the store."),
+        (name = "user", description = "Accounts of people, and their sessions."),
         (name = "store", description = "Orders for them, and how many there are."),
         (name = "limits", description = "What a plan admits."),
         (name = "oauth", description = "Access tokens for clients."),
@@ -67,6 +68,14 @@ pub fn complete(mut document: Document, mut beside: Document, links: &Links) -> 
     }
     for item in document.paths.paths.values_mut() {
         for (method, operation) in operations(item) {
+            if is_open(operation) {
+                let mut common: Vec<&[CommonError]> = vec![&ALWAYS, &OF_AN_ADDRESS];
+                if operation.request_body.is_some() {
+                    common.push(&WITH_BODY);
+                }
+                complete_operation(operation, &common);
+                continue;
+            }
             add_token_flow(operation);
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response {
@@ -130,6 +139,13 @@ fn add_security_schemes(components: &mut Components, links: &Links) {
         "An access token for a client (RFC 6749 §4.4).",
     );
     components.add_security_scheme("oauth2", SecurityScheme::OAuth2(oauth));
+}
+
+/// Whether an operation needs no credential.
+fn is_open(operation: &Operation) -> bool {
+    let ways = operation.security.as_deref().unwrap_or_default();
+    ways.iter()
+        .all(|way| *way == SecurityRequirement::default())
 }
 
 /// Whoever may send a bearer token may get it by the client credentials flow.

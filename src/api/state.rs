@@ -15,10 +15,10 @@ use url::Url;
 
 use super::access::AccessRules;
 use crate::{
-    auth::Authenticator,
+    auth::{Authenticator, password::Passwords},
     db::Database,
     domain::caller::Scopes,
-    limits::{Limiter, address::WrongCredentials},
+    limits::{Limiter, address::WrongCredentials, logins::Logins},
 };
 
 /// All of it. A handler asks for the parts it uses (`State<Database>`).
@@ -46,6 +46,14 @@ pub struct AppState {
     pub links: Links,
     /// How long an access token lasts.
     pub token_lifetime: TokenLifetime,
+    /// Hashes passwords.
+    pub passwords: Passwords,
+    /// How often anybody may try to log in to an account.
+    pub logins: Logins,
+    /// Whether strangers may make accounts.
+    pub sign_up: SignUp,
+    /// How long a session lasts.
+    pub session_lifetime: SessionLifetime,
     /// How long a request may take in all.
     pub request_timeout: RequestTimeout,
     /// Whether new requests are welcome.
@@ -71,6 +79,14 @@ pub struct RequestTimeout(pub Duration);
 /// How long an access token lasts.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenLifetime(pub Duration);
+
+/// Whether strangers may make accounts.
+#[derive(Debug, Clone, Copy)]
+pub struct SignUp(pub bool);
+
+/// How long a session lasts.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionLifetime(pub Duration);
 
 /// Bounds of a JSON or form body.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,10 @@ mod framing;
 mod server;
 mod wire;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io, net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism,
+    time::Duration,
+};
 
 use axum::Router;
 use secrecy::ExposeSecret;
@@ -21,14 +24,14 @@ use crate::{
         self,
         state::{
             AnonymousScopes, AppState, BodyLimits, Links, Places, Readiness, RequestTimeout,
-            TokenLifetime, TrustedProxies,
+            SessionLifetime, SignUp, TokenLifetime, TrustedProxies,
         },
     },
-    auth::{Authenticator, jwks::Issuers, secret::Secret},
+    auth::{Authenticator, jwks::Issuers, password::Passwords, secret::Secret},
     config::{self, Config, LimitsScope},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
-    limits::{Limiter, Scope, address::WrongCredentials},
+    limits::{Limiter, Scope, address::WrongCredentials, logins::Logins},
     local_postgres::{self, Durability, LocalPostgres, SearchPath},
     shutdown::Shutdown,
     telemetry,
@@ -142,8 +145,12 @@ impl App {
             limiter,
             wrong_credentials: WrongCredentials::new(
                 config.limits.wrong_credentials_per_minute,
-                clock,
+                clock.clone(),
             ),
+            passwords: Passwords::new(hashes_at_once(&config.users)),
+            logins: Logins::new(config.users.logins_per_minute, clock),
+            sign_up: SignUp(config.users.sign_up),
+            session_lifetime: SessionLifetime(config.users.session_lifetime),
             trusted_proxies: TrustedProxies(config.limits.trusted_proxies.into()),
             places: Places(Arc::new(Semaphore::new(config.server.max_requests))),
             anonymous: AnonymousScopes(config.auth.anonymous_scopes),
@@ -206,7 +213,11 @@ impl App {
             tokio::spawn(self.state.authenticator.follow_changes()),
             tokio::spawn(sweep(database.clone())),
             tokio::spawn(fold_inventory(database.clone())),
-            tokio::spawn(sweep_limits(limiter.clone(), self.state.wrong_credentials)),
+            tokio::spawn(sweep_limits(
+                limiter.clone(),
+                self.state.wrong_credentials,
+                self.state.logins,
+            )),
         ];
         let stopping = shutdown.clone();
         tokio::spawn(async move {
@@ -296,6 +307,14 @@ async fn listen(
     Ok((bound, address))
 }
 
+/// Half the cores, unless it is configured: a flood of logins leaves the others to everybody else.
+fn hashes_at_once(users: &config::Users) -> usize {
+    users.hashes_at_once.map_or_else(
+        || available_parallelism().map_or(1, |cores| cores.get() / 2),
+        NonZeroUsize::get,
+    )
+}
+
 /// Stores the first key of a database that has none, for a caller `bootstrap` who may do everything.
 async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
     const REASON: Invalid = Invalid::because("must be 16 to 256 visible ASCII characters");
@@ -343,12 +362,13 @@ fn counters(config: &Config, own: bool, options: &db::ConnectOptions) -> Option<
 }
 
 /// Forgets what limits no longer need to know.
-async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials) {
+async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials, logins: Logins) {
     const EVERY: Duration = Duration::from_secs(30);
     loop {
         tokio::time::sleep(EVERY).await;
         limiter.sweep().await;
         wrong_credentials.sweep();
+        logins.sweep();
     }
 }
 
@@ -368,7 +388,7 @@ async fn fold_once(database: &Database) -> Result<(), db::Error> {
     Ok(())
 }
 
-/// Forgets kept answers after their day, access tokens that have expired, and counts that are over.
+/// Forgets kept answers after their day, access tokens and sessions that have expired, and counts that are over.
 async fn sweep(database: Database) {
     const EVERY: Duration = Duration::from_mins(1);
     loop {
@@ -384,6 +404,7 @@ async fn sweep_once(database: &Database) -> Result<(), db::Error> {
     // A thousand at a time, so that nobody waits for a lock for long.
     while db::idempotency::sweep(pool).await? > 0 {}
     while db::oauth::sweep(pool).await? > 0 {}
+    while db::sessions::sweep(pool).await? > 0 {}
     while db::usage::sweep_minutes(pool).await? > 0 {}
     while db::usage::sweep_days(pool).await? > 0 {}
     Ok(())

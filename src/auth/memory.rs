@@ -127,7 +127,8 @@ impl Memory {
         caller
     }
 
-    fn forget(&self, change: &Change) {
+    /// Forgets what a change concerns.
+    pub fn forget(&self, change: &Change) {
         self.0.changes.fetch_add(1, Ordering::SeqCst);
         match change {
             Change::Credential(hash) => self.0.known.invalidate(hash),

@@ -6,7 +6,9 @@
 pub mod jwks;
 mod memory;
 pub mod oauth;
+pub mod password;
 pub mod secret;
+pub mod session;
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -18,7 +20,7 @@ use self::{
     secret::{Kind, Secret},
 };
 use crate::{
-    db::{self, Database, SecretHash},
+    db::{self, Database, SecretHash, credential_changes::Change},
     domain::{caller::Caller, clock::Clock},
 };
 
@@ -84,6 +86,16 @@ impl Authenticator {
     /// Hears of changed credentials, for ever: then they take effect at once.
     pub async fn follow_changes(self) {
         self.memory.follow(self.database).await;
+    }
+
+    /// Forgets what is remembered of a secret, so that what was changed by this process is so at once.
+    pub fn forget(&self, hash: &SecretHash) {
+        self.memory.forget(&Change::Credential(*hash));
+    }
+
+    /// Forgets what is remembered of all secrets.
+    pub fn forget_all(&self) {
+        self.memory.forget(&Change::Any);
     }
 
     /// Whether an outside issuer is asked about it, which may take its time, rather than our database.

@@ -17,6 +17,7 @@ mod keys;
 mod migrate;
 mod serve;
 mod session;
+mod sessions;
 mod table;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -68,6 +69,9 @@ enum Command {
     /// Make, list and revoke OAuth 2.0 clients.
     #[command(subcommand)]
     Clients(clients::Clients),
+    /// List and revoke sessions of users.
+    #[command(subcommand)]
+    Sessions(sessions::Sessions),
     /// List callers, show what they have used, and put them on plans.
     #[command(subcommand)]
     Callers(callers::Callers),
@@ -100,6 +104,7 @@ impl Cli {
             }
             Command::Keys(command) => command.run(&config).await?,
             Command::Clients(command) => command.run(&config).await?,
+            Command::Sessions(command) => command.run(&config).await?,
             Command::Callers(command) => command.run(&config).await?,
             Command::Healthcheck => healthcheck::run(&config).await?,
         }

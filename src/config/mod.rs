@@ -24,7 +24,7 @@ use serde::Deserialize;
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
     Auth, Database, FromEnvironment, Limits, LimitsScope, LocalPostgres, LogFormat, Operations,
-    PlanLimits, Plans, Server, Telemetry,
+    PlanLimits, Plans, Server, Telemetry, Users,
 };
 use crate::domain::caller::Scope;
 
@@ -84,6 +84,8 @@ pub struct Config {
     pub limits: Limits,
     /// Who gets in.
     pub auth: Auth,
+    /// Accounts and their sessions.
+    pub users: Users,
     /// What the process says of itself.
     pub telemetry: Telemetry,
     /// What the environment alone can say.
@@ -163,7 +165,7 @@ impl Config {
         let Self {
             server, database, ..
         } = self;
-        let positive: [(&'static str, bool); 10] = [
+        let positive: [(&'static str, bool); 11] = [
             ("server.header_timeout", server.header_timeout.is_zero()),
             ("server.body_timeout", server.body_timeout.is_zero()),
             ("server.request_timeout", server.request_timeout.is_zero()),
@@ -172,6 +174,10 @@ impl Config {
             (
                 "auth.access_token_lifetime",
                 self.auth.access_token_lifetime.as_secs() == 0,
+            ),
+            (
+                "users.session_lifetime",
+                self.users.session_lifetime.as_secs() == 0,
             ),
             ("server.max_body_size", server.max_body_size.0 == 0),
             ("database.max_connections", database.max_connections == 0),

@@ -5,7 +5,7 @@ use std::{
     ffi::OsString,
     fmt::Display,
     net::{IpAddr, SocketAddr},
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
     str::FromStr,
     time::Duration,
@@ -142,6 +142,18 @@ pub struct Auth {
     pub access_token_lifetime: Duration,
     #[serde(deserialize_with = "issuers::each_once")]
     pub issuers: Vec<Issuer>,
+}
+
+/// `[users]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Users {
+    pub sign_up: bool,
+    #[serde(with = "humantime_serde")]
+    pub session_lifetime: Duration,
+    pub logins_per_minute: NonZeroU32,
+    pub hashes_at_once: Option<NonZeroUsize>,
 }
 
 /// `[telemetry]`

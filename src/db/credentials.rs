@@ -20,6 +20,8 @@ pub enum Kind {
     ClientSecret,
     /// Opens operations for a while; see [`super::oauth`].
     AccessToken,
+    /// Opens operations until a user logs out; see [`super::sessions`].
+    Session,
 }
 
 impl Kind {
@@ -28,6 +30,7 @@ impl Kind {
             Self::ApiKey => "api_key",
             Self::ClientSecret => "client_secret",
             Self::AccessToken => "access_token",
+            Self::Session => "session",
         }
     }
 }

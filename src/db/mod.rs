@@ -15,7 +15,9 @@ pub mod migrations;
 pub mod oauth;
 pub mod orders;
 pub mod pets;
+pub mod sessions;
 pub mod usage;
+pub mod users;
 
 use std::{future::Future, str::FromStr, time::Duration};
 

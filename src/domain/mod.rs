@@ -10,6 +10,7 @@ pub mod merge_patch;
 pub mod order;
 pub mod pet;
 pub mod plan;
+pub mod user;
 
 use std::borrow::Cow;
 

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::{MatchedPath, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, header},
+    http::HeaderMap,
     middleware::Next,
     response::Response,
 };
@@ -17,16 +17,13 @@ use crate::{
     api::{
         access::{Access, AccessRules},
         error::Error,
+        presented::presented,
         state::{AnonymousScopes, AppState},
     },
-    auth::{self, Presented},
+    auth,
     domain::caller::{Caller, Scopes},
     limits::address::AddressKey,
 };
-
-/// The header of the interface document, §5. Proxies may drop a name with an underscore: nginx needs
-/// `underscores_in_headers on`.
-pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 
 /// Finds the caller of a request whose operation needs one.
 pub async fn authenticate(
@@ -112,33 +109,4 @@ fn anonymous(AnonymousScopes(scopes): AnonymousScopes) -> Result<Caller, Error> 
         return Err(Error::Unauthenticated);
     }
     Ok(Caller::anonymous(scopes))
-}
-
-/// What the request shows; `None` when that is nothing. A header given twice is one credential too many
-/// to say whose request it is.
-fn presented(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Error> {
-    let once = |name: &HeaderName| {
-        let mut values = headers.get_all(name).iter();
-        match (values.next(), values.next()) {
-            (value, None) => Ok(value.map(HeaderValue::as_bytes)),
-            _ => Err(auth::Error::Invalid),
-        }
-    };
-    let bearer = once(&header::AUTHORIZATION)?
-        .map(|value| bearer_token(value).ok_or(auth::Error::Invalid))
-        .transpose()?;
-    Ok(match (once(&API_KEY)?, bearer) {
-        (None, None) => None,
-        (Some(api_key), None) => Some(Presented::ApiKey(api_key)),
-        (None, Some(bearer)) => Some(Presented::Bearer(bearer)),
-        (Some(api_key), Some(bearer)) => Some(Presented::Both { api_key, bearer }),
-    })
-}
-
-/// RFC 6750 §2.1; the scheme's name in any case (RFC 9110 §11.1).
-fn bearer_token(authorization: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = authorization.split_at_checked("Bearer ".len())?;
-    scheme
-        .eq_ignore_ascii_case(b"Bearer ")
-        .then(|| token.trim_ascii())
 }

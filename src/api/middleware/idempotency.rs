@@ -1,7 +1,7 @@
 //! Reads `Idempotency-Key`, answers what was answered before, and keeps refusals; see
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
     body::Body,
@@ -10,6 +10,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -60,7 +61,7 @@ pub async fn idempotency(
         .chain_update([0])
         .chain_update(parts.uri.query().unwrap_or_default())
         .chain_update([0])
-        .chain_update(&body)
+        .chain_update(without_passwords(parts.uri.path(), &body))
         .finalize()
         .to_vec();
     let key = Arc::new(Key {
@@ -90,6 +91,31 @@ pub async fn idempotency(
     key.keep(database.pool(), &answer).await?;
     Ok(response)
 }
+
+/// The body of a request, but for the passwords in it: what is stored of it is a quick hash, and by that a
+/// password could be guessed.
+fn without_passwords<'a>(path: &str, body: &'a [u8]) -> Cow<'a, [u8]> {
+    fn blank(value: &mut Value) {
+        match value {
+            Value::Object(members) => members.retain(|name, member| {
+                blank(member);
+                name != "password"
+            }),
+            Value::Array(elements) => elements.iter_mut().for_each(blank),
+            _ => {}
+        }
+    }
+    if !path.starts_with(WITH_PASSWORDS) {
+        return body.into();
+    }
+    // What is no JSON is refused; what it was does not matter then.
+    let mut json = serde_json::from_slice(body).unwrap_or_default();
+    blank(&mut json);
+    json.to_string().into_bytes().into()
+}
+
+/// Where passwords are sent.
+const WITH_PASSWORDS: &str = "/api/v3/user";
 
 /// The key, bare or as a quoted string (RFC 8941 §3.3.3).
 fn read_key(value: &HeaderValue) -> Result<String, Error> {

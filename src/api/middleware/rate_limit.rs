@@ -10,7 +10,7 @@ use axum::{
 };
 
 use crate::{
-    api::error::Error,
+    api::{error::Error, openapi::BASE},
     domain::caller::Caller,
     limits::{Limiter, Standing, Standings, Verdict, Window, address::AddressKey, whole_seconds},
 };
@@ -62,14 +62,16 @@ pub async fn rate_limit(
     response
 }
 
-/// Lets a POST through that needs no credential, while its address has room.
+/// Lets a request through that needs no credential, while its address has room.
 pub async fn rate_limit_open(
     State(limiter): State<Limiter>,
     request: Request,
     next: Next,
 ) -> Result<Response, Error> {
     let address = request.extensions().get::<AddressKey>().copied();
-    let (Some(address), &Method::POST) = (address, request.method()) else {
+    // Beside the API, what is only read is about the service, and the same for everybody.
+    let in_api = request.uri().path().starts_with(BASE);
+    let Some(address) = address.filter(|_| in_api || request.method() == Method::POST) else {
         return Ok(next.run(request).await);
     };
     match limiter.admit_stranger(address) {
