@@ -24,7 +24,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// What stands in the database after the migration of that number: rows as that version of the program
 /// wrote them. A new migration gets its own line.
-const ROWS: [(i64, &str); 7] = [
+const ROWS: [(i64, &str); 8] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -72,6 +72,15 @@ const ROWS: [(i64, &str); 7] = [
         "insert into orders (id, owner, pet_id, held_pet, quantity, ship_date, status, complete) values
          (1, 1, 9007199254740991, 9007199254740991, 1, null, 'placed', false),
          (2, 1, 99, null, 2147483647, '2026-01-31T12:00:00Z', 'delivered', true)",
+    ),
+    (
+        9,
+        "with caller as (
+             insert into callers (name, plan, scopes) values ('user:1', 'free', '{read:pets}') returning id
+         )
+         insert into users (id, caller_id, username, folded) select 1, id, 'Ada', 'ada' from caller;
+         insert into credentials (caller_id, kind, hash, hint, expires_at)
+         select caller_id, 'session', sha256('session'), 'pis_1234', now() + interval '1 hour' from users",
     ),
 ];
 

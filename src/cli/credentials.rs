@@ -89,6 +89,9 @@ async fn caller(
         agree(owner, scopes, &known)?;
         return Ok((known.id, known.plan));
     }
+    if owner.caller.is_of_a_user() {
+        return Err("names that begin with user: are those of user accounts".into());
+    }
     let plan = owner
         .plan
         .ok_or("--plan is needed for a new caller: free, pro or enterprise")?;

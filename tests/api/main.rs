@@ -9,6 +9,7 @@
     reason = "a test that cannot go on says why and fails; its clock is the machine's; a table is long"
 )]
 
+mod access;
 mod auth;
 mod cli;
 mod conditional;
@@ -27,4 +28,5 @@ mod pets;
 mod properties;
 mod shutdown;
 mod support;
+mod users;
 mod wire;

@@ -114,8 +114,8 @@ fn without_passwords<'a>(path: &str, body: &'a [u8]) -> Cow<'a, [u8]> {
     json.to_string().into_bytes().into()
 }
 
-/// Where passwords are sent.
-const WITH_PASSWORDS: &str = "/api/v3/user";
+/// Where passwords are sent, below the API's base.
+const WITH_PASSWORDS: &str = "/user";
 
 /// The key, bare or as a quoted string (RFC 8941 §3.3.3).
 fn read_key(value: &HeaderValue) -> Result<String, Error> {
