@@ -49,19 +49,19 @@ impl ApiResponse {
     ///
     /// # Errors
     /// As [`json`].
-    pub fn deleted(what: impl ToString) -> Result<Response, Error> {
-        Self::done("deleted", what)
+    pub fn deleted(what: &impl ToString) -> Result<Response, Error> {
+        Self::done("deleted", what.to_string())
     }
 
     /// The answer to anything done.
     ///
     /// # Errors
     /// As [`json`].
-    pub fn done(kind: &'static str, what: impl ToString) -> Result<Response, Error> {
+    pub fn done(kind: &'static str, message: String) -> Result<Response, Error> {
         let body = Self {
             code: 200,
             kind,
-            message: what.to_string(),
+            message,
         };
         json(StatusCode::OK, &body)
     }

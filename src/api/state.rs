@@ -16,6 +16,7 @@ use url::Url;
 use super::access::AccessRules;
 use crate::{
     auth::{Authenticator, password::Passwords},
+    config::Plans,
     db::Database,
     domain::caller::Scopes,
     limits::{Limiter, address::WrongCredentials, logins::Logins},
@@ -32,6 +33,8 @@ pub struct AppState {
     pub access: Arc<AccessRules>,
     /// What each caller's plan admits.
     pub limiter: Limiter,
+    /// What those are.
+    pub plans: Plans,
     /// How many wrong credentials an address may show.
     pub wrong_credentials: WrongCredentials,
     /// Whose word on the client's address is taken.

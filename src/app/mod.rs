@@ -6,12 +6,10 @@
 mod demo;
 mod framing;
 mod server;
+mod upkeep;
 mod wire;
 
-use std::{
-    io, net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
 use axum::Router;
 use secrecy::ExposeSecret;
@@ -143,6 +141,7 @@ impl App {
             authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
             access: api::access_rules(&document).map_err(Error::Api)?,
             limiter,
+            plans: config.plans,
             wrong_credentials: WrongCredentials::new(
                 config.limits.wrong_credentials_per_minute,
                 clock.clone(),
@@ -209,11 +208,11 @@ impl App {
         let database = self.state.database;
         let readiness = self.state.readiness;
         let limiter = self.state.limiter;
-        let upkeep = [
+        let tasks = [
             tokio::spawn(self.state.authenticator.follow_changes()),
-            tokio::spawn(sweep(database.clone())),
-            tokio::spawn(fold_inventory(database.clone())),
-            tokio::spawn(sweep_limits(
+            tokio::spawn(upkeep::sweep(database.clone())),
+            tokio::spawn(upkeep::fold_inventory(database.clone())),
+            tokio::spawn(upkeep::sweep_limits(
                 limiter.clone(),
                 self.state.wrong_credentials,
                 self.state.logins,
@@ -234,7 +233,7 @@ impl App {
         server::serve(listener, router, self.bounds, "api", shutdown).await;
         last.cut_off();
         let _ = operations.await;
-        for task in upkeep {
+        for task in tasks {
             task.abort();
         }
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
@@ -359,53 +358,4 @@ fn counters(config: &Config, own: bool, options: &db::ConnectOptions) -> Option<
         LimitsScope::Cluster => true,
     };
     shared.then(|| Database::for_counters(options.clone()))
-}
-
-/// Forgets what limits no longer need to know.
-async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials, logins: Logins) {
-    const EVERY: Duration = Duration::from_secs(30);
-    loop {
-        tokio::time::sleep(EVERY).await;
-        limiter.sweep().await;
-        wrong_credentials.sweep();
-        logins.sweep();
-    }
-}
-
-/// Folds the changes of the inventory together, so that few are left to be added up.
-async fn fold_inventory(database: Database) {
-    const EVERY: Duration = Duration::from_secs(5);
-    loop {
-        tokio::time::sleep(EVERY).await;
-        if let Err(error) = fold_once(&database).await {
-            tracing::warn!(%error, "could not fold the inventory");
-        }
-    }
-}
-
-async fn fold_once(database: &Database) -> Result<(), db::Error> {
-    while db::inventory::fold(database.pool()).await? > 0 {}
-    Ok(())
-}
-
-/// Forgets kept answers after their day, access tokens and sessions that have expired, and counts that are over.
-async fn sweep(database: Database) {
-    const EVERY: Duration = Duration::from_mins(1);
-    loop {
-        tokio::time::sleep(EVERY).await;
-        if let Err(error) = sweep_once(&database).await {
-            tracing::warn!(%error, "could not forget what is over");
-        }
-    }
-}
-
-async fn sweep_once(database: &Database) -> Result<(), db::Error> {
-    let pool = database.pool();
-    // A thousand at a time, so that nobody waits for a lock for long.
-    while db::idempotency::sweep(pool).await? > 0 {}
-    while db::oauth::sweep(pool).await? > 0 {}
-    while db::sessions::sweep(pool).await? > 0 {}
-    while db::usage::sweep_minutes(pool).await? > 0 {}
-    while db::usage::sweep_days(pool).await? > 0 {}
-    Ok(())
 }

@@ -108,6 +108,15 @@ pub struct PlanLimits {
     pub in_flight: Option<u32>,
 }
 
+impl PlanLimits {
+    /// Requests that an hour admits; `None`: any number.
+    #[must_use]
+    pub fn per_hour(&self) -> Option<u32> {
+        let by_minute = self.per_minute.map(|limit| limit.saturating_mul(60));
+        [by_minute, self.per_day].into_iter().flatten().min()
+    }
+}
+
 /// `[limits]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]

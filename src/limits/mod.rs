@@ -43,7 +43,6 @@ use crate::{
     domain::{
         caller::{Caller, CallerId},
         clock::{Clock, Moment},
-        plan::Plan,
     },
 };
 
@@ -182,14 +181,6 @@ impl Limiter {
         let verdict = bucket.state().admit_by_minute(&bucket, &limits, now);
         count("open", &verdict);
         verdict
-    }
-
-    /// How many requests an hour a plan admits; `None`: any number.
-    #[must_use]
-    pub fn calls_per_hour(&self, plan: Plan) -> Option<u32> {
-        let limits = self.0.plans.limits(plan);
-        let by_minute = limits.per_minute.map(|limit| limit.saturating_mul(60));
-        [by_minute, limits.per_day].into_iter().flatten().min()
     }
 
     async fn admit_limited(&self, bucket: &Arc<Bucket>, limits: &PlanLimits) -> Verdict {

@@ -456,10 +456,8 @@ async fn a_session_ends_by_logout_by_time_and_by_hand() {
     app.get("/limits").answer().await.is(200);
 
     let hash = |token: &str| -> String {
-        sha256(token)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        let bytes = sha256(token).map(|byte| format!("{byte:02x}"));
+        bytes.concat()
     };
     let past = format!(
         "update credentials set expires_at = now() where hash = '\\x{}'",

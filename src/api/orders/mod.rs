@@ -253,7 +253,7 @@ async fn delete(
         Ok::<_, Error>(())
     };
     database.transact(work).await?;
-    ApiResponse::deleted(id)
+    ApiResponse::deleted(&id)
 }
 
 /// Which orders a caller sees.

@@ -275,7 +275,7 @@ async fn delete(
     if !db::pets::delete(database.pool(), id, if_match.versions()).await? {
         return Err(absent_or_changed(&database, id, &if_match).await?);
     }
-    ApiResponse::deleted(id)
+    ApiResponse::deleted(&id)
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");

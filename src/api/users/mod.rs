@@ -8,7 +8,7 @@ mod body;
 mod create;
 mod session;
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use axum::{Extension, extract::State, http::StatusCode, response::Response};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -112,7 +112,7 @@ async fn replace(
     let work = async |transaction: &mut Connection| {
         let changed = match db::users::update(transaction, user.id, &change).await? {
             Changed::Done(user) => user,
-            Changed::Taken => return Err(create::taken(&[change.username.clone()])),
+            Changed::Taken => return Err(create::taken(slice::from_ref(&change.username))),
             Changed::Gone => return Err(no_such_user()),
         };
         if ends_sessions {
@@ -156,7 +156,7 @@ async fn delete(
     };
     database.transact(work).await?;
     authenticator.forget_all();
-    ApiResponse::deleted(user.username.as_str())
+    ApiResponse::deleted(&user.username.as_str())
 }
 
 /// The account of that name, if it is the caller's or the caller is an admin.

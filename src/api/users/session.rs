@@ -23,9 +23,10 @@ use crate::{
         password::Passwords,
         session::{self, Opened},
     },
+    config::Plans,
     db::Database,
     domain::user::{Password, Username},
-    limits::{Limiter, logins::Logins},
+    limits::logins::Logins,
 };
 
 /// Petstore's: requests an hour that the session's plan admits.
@@ -99,12 +100,11 @@ fn parameter(violations: &mut Violations, given: &Parameters, name: &str) -> Fie
 }
 
 /// What it takes to log somebody in.
-#[derive(Clone, FromRef)]
 pub(super) struct Door {
     database: Database,
     passwords: Passwords,
     logins: Logins,
-    limiter: Limiter,
+    plans: Plans,
     lifetime: SessionLifetime,
 }
 
@@ -114,7 +114,7 @@ impl FromRef<AppState> for Door {
             database: state.database.clone(),
             passwords: state.passwords.clone(),
             logins: state.logins.clone(),
-            limiter: state.limiter.clone(),
+            plans: state.plans.clone(),
             lifetime: state.session_lifetime,
         }
     }
@@ -128,7 +128,7 @@ impl FromRef<AppState> for Door {
     post, path = "/user/login", operation_id = "logIn", tag = "user", security(()),
     request_body(content((PairBody = "application/x-www-form-urlencoded"), (PairBody = "application/json"))),
     responses(
-        (status = 200, description = "The session's token.", body = String,
+        (status = 200, description = "The session's token.", body = String, content_type = "application/json",
             headers(("X-Rate-Limit" = Option<i64>, description = "Requests an hour that the account's plan admits, unless it is unlimited."),
                     ("X-Expires-After" = String, description = "When the session ends by itself (RFC 3339)."),
                     ("Cache-Control" = String, description = "`no-store`."))),
@@ -148,7 +148,7 @@ pub(super) async fn log_in(State(door): State<Door>, pair: Pair) -> Result<Respo
         ("password" = String, Query, description = "Its password."),
     ),
     responses(
-        (status = 200, description = "The session's token.", body = String,
+        (status = 200, description = "The session's token.", body = String, content_type = "application/json",
             headers(("X-Rate-Limit" = Option<i64>, description = "Requests an hour that the account's plan admits, unless it is unlimited."),
                     ("X-Expires-After" = String, description = "When the session ends by itself (RFC 3339)."),
                     ("Cache-Control" = String, description = "`no-store`."))),
@@ -193,7 +193,7 @@ impl Door {
         let expires = expires_at.to_rfc3339_opts(SecondsFormat::Secs, true);
         let expires = HeaderValue::try_from(expires).map_err(|e| Error::Internal(e.into()))?;
         headers.insert(X_EXPIRES_AFTER, expires);
-        if let Some(calls) = self.limiter.calls_per_hour(plan) {
+        if let Some(calls) = self.plans.limits(plan).per_hour() {
             headers.insert(X_RATE_LIMIT, calls.into());
         }
         Ok(response)
@@ -230,5 +230,5 @@ pub(super) async fn log_out(
     } else {
         "no session was sent"
     };
-    ApiResponse::done("logged out", message)
+    ApiResponse::done("logged out", message.to_owned())
 }
