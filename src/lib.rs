@@ -26,7 +26,7 @@
 //! - [`cli`]: arguments, and what a person reads.
 //!
 //! A **technology is a room**: sqlx lives in `db` (and `local_postgres`), axum in `api` (and `app`),
-//! governor in `limits`, JWT and the HTTP client (which asks issuers for their keys) in `auth`,
+//! governor in `limits`, JWT, argon2 and the HTTP client (which asks issuers for their keys) in `auth`,
 //! clap in `cli`, the environment in `config`. A **rule** lives in `domain`, a **sequence** in the
 //! handler, a **statement** in `db`.
 //!

@@ -32,7 +32,7 @@ pub const BASE: &str = "/api/v3";
 #[openapi(
     info(
         title = "Pet inventory",
-        description = "Keeps a store's pets: the Petstore v3 interface, on PostgreSQL.\n\n\
+        description = "Keeps a store's pets, orders and users: the Petstore v3 interface, on PostgreSQL.\n\n\
             Send an API key in the header `api_key`, or as `Authorization: Bearer …`. \
             Every error is `application/problem+json` (RFC 9457) and also has Petstore's `code` and `message`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
@@ -128,7 +128,7 @@ fn add_security_schemes(components: &mut Components, links: &Links) {
     components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(api_key)));
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description = Some(
-        "An access token, an API key, or a JWT of an issuer that the operator trusts (RFC 6750)."
+        "An access token, a session of a user, an API key, or a JWT of an issuer that the operator trusts (RFC 6750)."
             .into(),
     );
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));

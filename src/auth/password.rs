@@ -217,6 +217,31 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
+    async fn what_nobody_waits_for_is_not_begun() {
+        let passwords = Passwords::new(1);
+        let list = passwords.hash_all(vec![Some(password("correct horse")); 500]);
+        let begun = async {
+            while passwords.turns.available_permits() > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = list => panic!("500 hashes are no time"),
+            () = begun => {}
+        }
+        passwords
+            .hash(password("correct horse"))
+            .await
+            .expect("a hash");
+        assert_eq!(
+            passwords.turns.available_permits(),
+            1,
+            "somebody waits for a turn"
+        );
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
     async fn the_crowd_is_told_at_once_and_a_list_lets_others_through() {
         let passwords = Passwords::new(1);
         let list = vec![Some(password("correct horse")); 8];

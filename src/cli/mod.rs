@@ -32,7 +32,7 @@ use crate::{
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Keeps a store's pets: a REST API under /api/v3, on PostgreSQL.
+/// Keeps a store's pets, orders and users: a REST API under /api/v3, on PostgreSQL.
 ///
 /// Without arguments it serves. Without DATABASE_URL it runs a PostgreSQL of its own in ./data, with demo
 /// keys, for a first look and for development.

@@ -57,7 +57,7 @@ pub async fn revoke_all(transaction: &mut Connection, caller: CallerId) -> Resul
     bounded(
         sqlx::query(
             "update credentials set revoked_at = now()
-             where caller_id = $1 and kind = 'session' and revoked_at is null",
+             where caller_id = $1 and kind = 'session' and revoked_at is null and expires_at > now()",
         )
         .bind(caller.0)
         .execute(transaction),
@@ -66,7 +66,8 @@ pub async fn revoke_all(transaction: &mut Connection, caller: CallerId) -> Resul
     Ok(())
 }
 
-/// Forgets up to 1,000 sessions that have ended by themselves; gives how many there were.
+/// Forgets up to 1,000 sessions that have ended by themselves; gives how many there were. Waits for nobody
+/// who deletes some of them with their caller.
 pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
     let done = bounded(
         sqlx::query(
@@ -75,6 +76,7 @@ pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
                  select id from credentials
                  where kind = 'session' and expires_at < now() - interval '1 hour'
                  limit 1000
+                 for update skip locked
              ))",
         )
         .execute(executor),

@@ -146,19 +146,20 @@ pub async fn insert(
     Ok(Err(missing.collect()))
 }
 
-/// Which of these names are taken, in whichever case.
+/// Which of the names of these accounts are taken, in whichever case.
 pub async fn find_taken(
     executor: impl PgExecutor<'_>,
-    names: &[Username],
+    accounts: &[NewAccount],
 ) -> Result<Vec<Username>, Error> {
-    let folded: Vec<_> = names.iter().map(Username::folded).collect();
+    let names = accounts.iter().map(|account| &account.username);
+    let folded: Vec<_> = names.clone().map(Username::folded).collect();
     let taken: Vec<String> = bounded(
         sqlx::query_scalar("select folded from users where folded = any ($1)")
             .bind(&folded)
             .fetch_all(executor),
     )
     .await?;
-    let names = names.iter().zip(folded);
+    let names = names.zip(folded);
     let names = names.filter(|(_, folded)| taken.contains(folded));
     Ok(names.map(|(name, _)| name.clone()).collect())
 }

@@ -36,11 +36,11 @@ impl Username {
         &self.0
     }
 
-    /// What two names have in common that differ in case alone. By way of the capitals, as some small letters
-    /// share one: ς and σ, ß and ss.
+    /// What two names have in common that differ in case alone. By way of the capitals, since some small letters
+    /// share theirs (ς and σ, ß and ss), and to them by way of the small letters, since ẞ is a capital already.
     #[must_use]
     pub fn folded(&self) -> String {
-        self.0.to_uppercase().to_lowercase()
+        self.0.to_lowercase().to_uppercase().to_lowercase()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
         error::Error,
         fields::{Field, FieldType, Kind, Violations},
     },
+    db::users::NewAccount,
     domain::{
         Invalid,
         user::{self, Password, Profile, Text, User, Username},
@@ -135,16 +136,12 @@ pub struct Said {
     pub status: Option<i32>,
 }
 
-/// An account to be made.
+/// An account to be made, once its password is hashed.
 pub struct NewUser {
-    /// Its name.
-    pub username: Username,
-    /// What it says of itself.
-    pub profile: Profile,
+    /// The account.
+    pub account: NewAccount,
     /// Its password.
     pub password: Option<Password>,
-    /// A number that means something to the operator.
-    pub status: i32,
 }
 
 impl NewUserBody {
@@ -152,8 +149,10 @@ impl NewUserBody {
     pub fn into_new_user(self) -> Result<NewUser, Error> {
         let mut violations = Violations::default();
         let new = self.read_new(&mut violations, "");
-        // What only an admin may say.
-        violations.finish(new.map(|new| NewUser { status: 0, ..new }))
+        let mut new = violations.finish(new)?;
+        // That is the admins' to say.
+        new.account.status = 0;
+        Ok(new)
     }
 
     /// The body of `PUT /user/{username}`.
@@ -169,10 +168,13 @@ impl NewUserBody {
         }
         let said = self.read(violations, place);
         Some(NewUser {
-            username: said.username?,
-            profile: said.profile,
+            account: NewAccount {
+                username: said.username?,
+                profile: said.profile,
+                status: said.status.unwrap_or_default(),
+                password_hash: None,
+            },
             password: said.password,
-            status: said.status.unwrap_or_default(),
         })
     }
 
@@ -212,7 +214,7 @@ pub fn into_new_users(list: Vec<Field<NewUserBody>>) -> Result<Vec<NewUser>, Err
         let body = violations.required(&place, field, Ok);
         let new = body.and_then(|body| body.read_new(&mut violations, &format!("{place}.")));
         if let Some(new) = new {
-            if !names.insert(new.username.folded()) {
+            if !names.insert(new.account.username.folded()) {
                 violations.add(format!("{place}.username"), "must not be in the list twice");
             }
             users.push(new);

@@ -1,8 +1,9 @@
 //! Making accounts: one's own, or many at once.
 
+use std::slice;
+
 use axum::{extract::State, http::StatusCode, response::Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use secrecy::SecretString;
 
 use super::body::{NewUser, NewUserBody, UserBody, into_new_users};
 use crate::{
@@ -44,11 +45,16 @@ pub(super) async fn sign_up(
     if !is_open {
         return Err(Error::SignUpClosed);
     }
-    let new = vec![body.into_new_user()?];
-    let accounts = accounts(&database, &passwords, new).await?;
-    let users = database
-        .transact(async |transaction: &mut Connection| insert(transaction, &accounts).await)
-        .await?;
+    let NewUser {
+        mut account,
+        password,
+    } = body.into_new_user()?;
+    refuse_taken(&database, slice::from_ref(&account)).await?;
+    if let Some(password) = password {
+        account.password_hash = Some(passwords.hash(password).await?);
+    }
+    let work = async |transaction: &mut Connection| insert(transaction, &[account]).await;
+    let users = database.transact(work).await?;
     let user = users
         .first()
         .ok_or_else(|| Error::Internal("no account was made".into()))?;
@@ -83,7 +89,14 @@ pub(super) async fn with_list(
     idempotency: Idempotency,
     Json(list): Json<Vec<Field<NewUserBody>>>,
 ) -> Result<Response, Error> {
-    let accounts = accounts(&database, &passwords, into_new_users(list)?).await?;
+    let users = into_new_users(list)?.into_iter();
+    let (mut accounts, chosen): (Vec<_>, Vec<_>) =
+        users.map(|user| (user.account, user.password)).unzip();
+    refuse_taken(&database, &accounts).await?;
+    // Outside of the transaction, which would wait for it.
+    for (account, hash) in accounts.iter_mut().zip(passwords.hash_all(chosen).await?) {
+        account.password_hash = hash;
+    }
     let work = async |transaction: &mut Connection| {
         let users = insert(transaction, &accounts).await?;
         let bodies: Vec<_> = users.iter().map(UserBody::from).collect();
@@ -92,37 +105,13 @@ pub(super) async fn with_list(
     idempotency.run(&database, work).await
 }
 
-/// Hashes the passwords of accounts to be made, outside of any transaction, unless a name is taken already:
-/// then that work would be for nothing.
-async fn accounts(
-    database: &Database,
-    passwords: &Passwords,
-    users: Vec<NewUser>,
-) -> Result<Vec<NewAccount>, Error> {
-    let names: Vec<_> = users.iter().map(|user| user.username.clone()).collect();
-    let in_use = db::users::find_taken(database.pool(), &names).await?;
-    if !in_use.is_empty() {
-        return Err(taken(&in_use));
+/// Refuses names that are taken already, before their passwords are hashed for nothing.
+async fn refuse_taken(database: &Database, accounts: &[NewAccount]) -> Result<(), Error> {
+    let names = db::users::find_taken(database.pool(), accounts).await?;
+    if names.is_empty() {
+        return Ok(());
     }
-    let (users, chosen): (Vec<_>, Vec<_>) = users
-        .into_iter()
-        .map(|user| (user.username, user.profile, user.status, user.password))
-        .map(|(username, profile, status, password)| ((username, profile, status), password))
-        .unzip();
-    let hashes: Vec<Option<SecretString>> = match <[_; 1]>::try_from(chosen) {
-        Ok([Some(password)]) => vec![Some(passwords.hash(password).await?)],
-        Ok([None]) => vec![None],
-        Err(many) => passwords.hash_all(many).await?,
-    };
-    let accounts = users.into_iter().zip(hashes);
-    Ok(accounts
-        .map(|((username, profile, status), password_hash)| NewAccount {
-            username,
-            profile,
-            status,
-            password_hash,
-        })
-        .collect())
+    Err(taken(&names))
 }
 
 async fn insert(transaction: &mut Connection, accounts: &[NewAccount]) -> Result<Vec<User>, Error> {
