@@ -153,8 +153,8 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
     assert_eq!(last.tags().len(), 3);
 
     let hash = pet_inventory::auth::secret::sha256("secret");
-    let caller = db::credentials::find_caller(&mut connection, &hash).await;
-    let caller = caller.expect("a database").expect("the caller").caller;
+    let callers = db::credentials::find_callers(&mut connection, &[hash]).await;
+    let caller = &callers.expect("a database")[&hash].caller;
     assert_eq!((caller.name.as_str(), caller.plan), ("acme", Plan::Pro));
     assert_eq!(caller.scopes.to_string(), "read:pets");
     assert_ne!(caller.scopes, Scopes::all());

@@ -185,7 +185,7 @@ impl Error {
                 );
                 return Problem::quota_exceeded(policies, detail);
             }
-            Self::Overloaded => (
+            Self::Overloaded | Self::Database(db::Error::Overloaded) => (
                 S::SERVICE_UNAVAILABLE,
                 "more requests than can be answered right now".into(),
             ),
@@ -269,7 +269,10 @@ impl IntoResponse for Error {
         if status.is_server_error()
             && !matches!(
                 self,
-                Self::Stopping | Self::Overloaded | Self::IssuerUnavailable
+                Self::Stopping
+                    | Self::Overloaded
+                    | Self::Database(db::Error::Overloaded)
+                    | Self::IssuerUnavailable
             )
         {
             response.extensions_mut().insert(Cause(Arc::new(self)));

@@ -46,6 +46,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
 }
 
 impl Idempotency {
+    /// Whether the request has a key. Without one, what it does need not share a transaction with its answer.
+    #[must_use]
+    pub const fn has_key(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Does `work` in a transaction and commits it, with its answer, unless the request was answered
     /// before: then that answer is given again.
     ///

@@ -34,8 +34,8 @@ use crate::{
 const WHILE_LISTENING: Duration = Duration::from_mins(1);
 /// How long otherwise.
 const WHILE_DEAF: Duration = Duration::from_secs(1);
-/// How many credentials are remembered: some 700 bytes each, all told.
-const CAPACITY: u64 = 50_000;
+/// How many credentials are remembered: some 700 bytes each, all told, so 100 MB at most.
+const CAPACITY: u64 = 150_000;
 /// How often we make sure that we still hear.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
@@ -74,7 +74,7 @@ impl Memory {
         database: &Database,
         hash: &SecretHash,
     ) -> Result<Option<Arc<Caller>>, db::Error> {
-        let look_up = db::credentials::find_caller(database.pool(), hash);
+        let look_up = db::credentials::find_caller(database, hash);
         self.caller_by(hash, look_up).await
     }
 

@@ -10,6 +10,9 @@ pub enum Error {
     /// No answer in time.
     #[error("PostgreSQL did not answer in time")]
     TimedOut,
+    /// More requests wait for PostgreSQL than can be answered soon.
+    #[error("too many requests wait for PostgreSQL")]
+    Overloaded,
     /// Another transaction was in the way; the same request may succeed now.
     #[error("the transaction met another one: {0}")]
     Contended(#[source] sqlx::Error),
@@ -25,6 +28,21 @@ pub enum Error {
     /// A statement that PostgreSQL refuses: our bug.
     #[error("{0}")]
     Query(#[source] sqlx::Error),
+}
+
+impl Error {
+    /// The same, for one more of those whom it concerns.
+    pub(super) fn again(&self) -> Self {
+        let text = || sqlx::Error::Protocol(self.to_string());
+        match self {
+            Self::TimedOut => Self::TimedOut,
+            Self::Overloaded => Self::Overloaded,
+            Self::Unavailable(_) => Self::Unavailable(text()),
+            Self::Contended(_) => Self::Contended(text()),
+            Self::Corrupt(what) => Self::Corrupt(what.clone()),
+            Self::Url(_) | Self::Migrate(_) | Self::Query(_) => Self::Query(text()),
+        }
+    }
 }
 
 impl From<sqlx::Error> for Error {
@@ -44,6 +62,8 @@ impl From<sqlx::Error> for Error {
                     SqlState::Other => Self::Query(error),
                 }
             }
+            sqlx::Error::Decode(why) => Self::Corrupt(why.to_string()),
+            sqlx::Error::ColumnDecode { source, .. } => Self::Corrupt(source.to_string()),
             _ => Self::Query(error),
         }
     }

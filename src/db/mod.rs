@@ -1,10 +1,12 @@
 //! PostgreSQL: the only room that knows sqlx.
 //!
 //! One file a noun, one free function a question, each over an executor, so that the handler decides
-//! what belongs to one transaction. Invariants: every statement ends within [`QUERY_TIMEOUT`],
+//! what belongs to one transaction; what many requests ask at once has one over a [`Database`], and travels
+//! together (`coalesce.rs`). Invariants: every statement ends within [`QUERY_TIMEOUT`],
 //! whatever state PostgreSQL is in; every failure is classified here, once ([`Error`]).
 
 pub mod callers;
+mod coalesce;
 mod codec;
 pub mod credential_changes;
 pub mod credentials;
@@ -15,24 +17,46 @@ pub mod oauth;
 pub mod pets;
 pub mod usage;
 
-use std::{future::Future, str::FromStr, time::Duration};
+use std::{future::Future, str::FromStr, sync::Arc, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
     Connection as _, Executor as _, PgConnection, PgPool, Postgres,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+use self::coalesce::{Lane, Shared};
 pub use self::error::Error;
 use crate::config;
 
 /// How long one statement may take before it is given up.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A pool of connections to one PostgreSQL. Cheap to clone.
+/// A pool of connections to one PostgreSQL, and lanes for what many requests ask at once. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Database {
     pool: PgPool,
+    lanes: Arc<Lanes>,
+}
+
+#[derive(Debug)]
+struct Lanes {
+    shared: Shared,
+    pets: Lane<pets::Reads>,
+    new_pets: Lane<pets::Inserts>,
+    callers: Lane<credentials::LookUps>,
+}
+
+impl Lanes {
+    fn new(shared: &Shared) -> Arc<Self> {
+        Arc::new(Self {
+            shared: shared.clone(),
+            pets: Lane::new(shared.clone()),
+            new_pets: Lane::new(shared.clone()),
+            callers: Lane::new(shared.clone()),
+        })
+    }
 }
 
 /// A transaction; rolled back when dropped.
@@ -97,7 +121,21 @@ impl Database {
                 })
             })
             .connect_lazy_with(options.application_name("pet-inventory"));
-        Self { pool }
+        let lanes = Lanes::new(&Shared {
+            pool: pool.clone(),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        Self { pool, lanes }
+    }
+
+    /// The same with lanes of its own, for another runtime: a task answers best whom it shares a core with.
+    #[must_use]
+    pub fn with_own_lanes(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            lanes: Lanes::new(&self.lanes.shared),
+        }
     }
 
     /// What the functions of this room take for a single statement.
@@ -164,6 +202,10 @@ impl Database {
 
     /// Closes the connections, once nobody uses them.
     pub async fn close(&self) {
+        let Shared { closing, tasks, .. } = &self.lanes.shared;
+        closing.cancel();
+        tasks.close();
+        tasks.wait().await;
         self.pool.close().await;
     }
 }

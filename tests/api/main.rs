@@ -26,4 +26,5 @@ mod pets;
 mod properties;
 mod shutdown;
 mod support;
+mod together;
 mod wire;
