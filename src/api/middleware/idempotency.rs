@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::{Request, State},
+    extract::Request,
     http::{HeaderName, HeaderValue, Method, StatusCode},
-    middleware::Next,
     response::Response,
 };
 use sha2::{Digest, Sha256};
@@ -22,37 +21,47 @@ use crate::{
     },
     db::{self, Database},
     domain::caller::Caller,
-    limits::{address::AddressKey, bucket_name},
+    limits::bucket_name,
 };
 
 /// `draft-ietf-httpapi-idempotency-key-header`.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const MAX_KEY: usize = 255;
 
-/// Handles the key of a POST. Only with one is the body buffered here.
+/// Handles the key of a POST on its way to `next`. Only with one is the body buffered here.
+///
+/// # Errors
+/// What is wrong with the key, or with the request that its answer was kept for.
 pub async fn idempotency(
-    State(limits): State<BodyLimits>,
-    State(database): State<Database>,
+    limits: BodyLimits,
+    database: &Database,
     request: Request,
-    next: Next,
+    next: impl AsyncFnOnce(Request) -> Response,
 ) -> Result<Response, Error> {
-    let extensions = request.extensions();
     // Without a caller there is no operation behind this either, and nobody whose key it could be.
-    let (Some(value), Some(caller), &Method::POST) = (
-        request.headers().get(IDEMPOTENCY_KEY),
-        extensions.get::<Arc<Caller>>(),
-        request.method(),
-    ) else {
-        return Ok(next.run(request).await);
-    };
+    let caller = request.extensions().get::<Arc<Caller>>().cloned();
+    match (request.headers().get(IDEMPOTENCY_KEY).cloned(), caller) {
+        (Some(value), Some(caller)) if request.method() == Method::POST => {
+            // Boxed: a future is moved whole, and this one is large and seldom.
+            Box::pin(keyed(limits, database, &value, &caller, request, next)).await
+        }
+        _ => Ok(next(request).await),
+    }
+}
+
+async fn keyed(
+    limits: BodyLimits,
+    database: &Database,
+    value: &HeaderValue,
+    caller: &Caller,
+    request: Request,
+    next: impl AsyncFnOnce(Request) -> Response,
+) -> Result<Response, Error> {
     let key = read_key(value)?;
     if request.headers().get_all(IDEMPOTENCY_KEY).iter().count() > 1 {
         return Err(invalid("must be given once"));
     }
-    let address = extensions
-        .get::<AddressKey>()
-        .map_or_else(String::new, AddressKey::to_string);
-    let caller = bucket_name(caller, &address);
+    let caller = bucket_name(caller, request.extensions().get().copied());
     let (mut parts, body) = request.into_parts();
     let body = read_body(body, limits).await?;
     let fingerprint = Sha256::new()
@@ -72,7 +81,7 @@ pub async fn idempotency(
         return key.replay(kept);
     }
     parts.extensions.insert(Idempotency(Some(Arc::clone(&key))));
-    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    let response = next(Request::from_parts(parts, Body::from(body))).await;
 
     // What is wrong with the message, rather than with what it asks, is no answer to it.
     let about_message = [

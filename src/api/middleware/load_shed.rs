@@ -1,20 +1,14 @@
 //! What protects the process from more requests than it can answer, whoever's they are.
 
-use axum::{
-    extract::{Request, State},
-    middleware::Next,
-    response::Response,
-};
+use tokio::sync::SemaphorePermit;
 
 use crate::api::{error::Error, state::Places};
 
-/// Answers 503 at once when as many requests as there are places are being answered: a queue would only
+/// A place among the requests that are being answered; when there is none, 503 at once: a queue would only
 /// make all of them late.
-pub async fn load_shed(
-    State(Places(places)): State<Places>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Error> {
-    let _place = places.try_acquire().map_err(|_| Error::Overloaded)?;
-    Ok(next.run(request).await)
+///
+/// # Errors
+/// [`Error::Overloaded`].
+pub fn load_shed(Places(places): &Places) -> Result<SemaphorePermit<'_>, Error> {
+    places.try_acquire().map_err(|_| Error::Overloaded)
 }
