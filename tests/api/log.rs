@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Ask,
+    Ask, eventually,
     process::{Home, Service},
 };
 
@@ -46,6 +46,8 @@ async fn a_request_has_one_access_line_without_its_query_headers_or_body() {
     let bad = service.request(Method::GET, "/pet/path-canary", "free-key");
     bad.answer().await.is(400);
 
+    // They are written a few milliseconds later.
+    eventually(async || access_lines(&service).len() >= 3).await;
     let lines = access_lines(&service);
     let of = |id: &str| -> Vec<&Value> {
         lines
