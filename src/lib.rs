@@ -16,7 +16,8 @@
 //!
 //! - [`domain`]: the nouns and their rules; pure values. *A value of a type in there is valid.*
 //! - [`config`]: what the operator decides; loaded once, checked, no secret can be printed.
-//! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question.
+//! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question. What many
+//!   requests ask at once travels together.
 //! - [`auth`]: who are you: from a secret to a [`domain::caller::Caller`]; knows no HTTP types.
 //! - [`limits`]: may you, now: requests against plans; knows no HTTP types either.
 //! - [`api`]: HTTP, the only room that knows axum, bodies and status codes; a file a noun, one layer stack.
@@ -33,9 +34,9 @@
 //! # The life of a request
 //!
 //! ```text
-//! app::server        accept, bounds, HTTP/1 or HTTP/2
+//! app::server        accept, bounds, HTTP/1 or HTTP/2; app::workers: a runtime a core
 //! app::wire          no message of two lengths (app::framing)
-//! api stack          api::router: each layer with its reason
+//! api::middleware    what is around every handler, each step with its reason
 //!   observe          id, access line, metrics, the body of an error
 //!   well_formed      one Host
 //!   load_shed        no more at once than can be answered
@@ -46,7 +47,8 @@
 //!   time_limit       an answer, or 503
 //!   idempotency      the same POST twice
 //! api::extract       api::fields: every wrong field at once
-//! api::pets::add     NewPetBody → domain NewPet → db::pets::insert → Pet → PetBody
+//! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
+//! db::coalesce       what many ask at once, in one statement
 //! ```
 //!
 //! A failure anywhere: the room's own error → [`api::error::Error`], the one table of statuses →

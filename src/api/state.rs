@@ -52,6 +52,20 @@ pub struct AppState {
     pub readiness: Readiness,
 }
 
+impl AppState {
+    /// The same for one worker: what its requests ask the database for at once travels together, and
+    /// apart from what those of other workers do.
+    #[must_use]
+    pub fn of_a_worker(&self) -> Self {
+        let database = self.database.with_own_lanes();
+        Self {
+            authenticator: self.authenticator.on(database.clone()),
+            database,
+            ..self.clone()
+        }
+    }
+}
+
 /// Proxies whose `X-Forwarded-For` is believed.
 #[derive(Debug, Clone)]
 pub struct TrustedProxies(pub Arc<[IpNet]>);

@@ -6,16 +6,18 @@
 mod demo;
 mod framing;
 mod server;
+mod upkeep;
 mod wire;
+mod workers;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use axum::Router;
 use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::Semaphore};
 
 pub use self::demo::DEMO_KEYS;
-use self::server::Bounds;
+use self::{server::Bounds, workers::Workers};
 use crate::{
     api::{
         self,
@@ -31,7 +33,7 @@ use crate::{
     limits::{Limiter, Scope, address::WrongCredentials},
     local_postgres::{self, Durability, LocalPostgres, SearchPath},
     shutdown::Shutdown,
-    telemetry,
+    telemetry::{self, Metrics},
 };
 
 /// Why the service did not start, or did not stop well. Each says what to do next.
@@ -69,6 +71,9 @@ pub enum Error {
     /// Metrics cannot be kept.
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
+    /// A thread or its runtime could not be had.
+    #[error("cannot start a worker: {0}")]
+    Workers(#[source] io::Error),
     /// There is no asking the issuers of tokens for their keys.
     #[error("cannot make an HTTP client for auth.issuers: {0}")]
     HttpClient(String),
@@ -79,10 +84,11 @@ pub enum Error {
 
 /// The service, built and bound, not yet serving.
 pub struct App {
-    api: (TcpListener, SocketAddr, Router),
+    api: (TcpListener, SocketAddr, Workers),
     operations: (TcpListener, SocketAddr, Router),
     bounds: Bounds,
     state: AppState,
+    metrics: Metrics,
     local_postgres: Option<LocalPostgres>,
     demo_keys: bool,
 }
@@ -102,6 +108,22 @@ impl App {
     /// # Errors
     /// As [`App::build`].
     pub async fn build_with(config: Config, clock: Clock) -> Result<Self, Error> {
+        Self::build_around(config, clock, api::operations()).await
+    }
+
+    /// Like [`App::build_with`], around other operations on the API's paths: `benches/http` has some that
+    /// cost nothing, to tell what everything around them costs.
+    ///
+    /// # Errors
+    /// As [`App::build`].
+    #[doc(hidden)]
+    pub async fn build_around(
+        config: Config,
+        clock: Clock,
+        operations: Router<AppState>,
+    ) -> Result<Self, Error> {
+        // Before anybody looks one up.
+        let metrics = telemetry::metrics()?;
         let (local_postgres, options) = match &config.database.url {
             Some(url) => (None, db::parse_url(url)?),
             None => {
@@ -116,7 +138,7 @@ impl App {
         let database = Database::new(options, &config.database);
 
         let api = listen(&config, Listener::Api, own).await?;
-        let operations = listen(&config, Listener::Operations, own).await?;
+        let private = listen(&config, Listener::Operations, own).await?;
         let mut admitted = Vec::new();
         if let Some(key) = &config.environment.bootstrap_api_key {
             admitted.push(bootstrap(&database, key.expose_secret()).await?);
@@ -157,12 +179,17 @@ impl App {
             readiness: Readiness::default(),
             database,
         };
-        let router =
-            api::router(state.clone(), &document).map_err(|e| Error::Api(e.to_string()))?;
-        let operations_router = api::operations_router(state.clone(), metrics(&state.database)?);
+        let workers = config.server.workers.unwrap_or_else(Workers::one_a_core);
+        let routers: Result<Vec<_>, _> = (0..workers.get())
+            .map(|_| api::router(operations.clone(), state.of_a_worker(), &document))
+            .collect();
+        let routers = routers.map_err(|error| Error::Api(error.to_string()))?;
+        let workers = Workers::start(routers).map_err(Error::Workers)?;
+        let operations_router =
+            api::operations_router(state.clone(), render(metrics.clone(), &state.database));
         Ok(Self {
-            api: (api.0, api.1, router),
-            operations: (operations.0, operations.1, operations_router),
+            api: (api.0, api.1, workers),
+            operations: (private.0, private.1, operations_router),
             bounds: Bounds {
                 header_timeout: config.server.header_timeout,
                 max_header_size: usize::try_from(config.server.max_header_size.as_u64())
@@ -170,6 +197,7 @@ impl App {
                 max_connections: config.server.max_connections,
             },
             state,
+            metrics,
             local_postgres,
             demo_keys,
         })
@@ -202,10 +230,14 @@ impl App {
         let database = self.state.database;
         let readiness = self.state.readiness;
         let limiter = self.state.limiter;
-        let upkeep = [
+        let tasks = [
             tokio::spawn(self.state.authenticator.follow_changes()),
-            tokio::spawn(sweep(database.clone())),
-            tokio::spawn(sweep_limits(limiter.clone(), self.state.wrong_credentials)),
+            tokio::spawn(upkeep::of_database(database.clone())),
+            tokio::spawn(upkeep::of_limits(
+                limiter.clone(),
+                self.state.wrong_credentials,
+            )),
+            tokio::spawn(upkeep::of_metrics(self.metrics)),
         ];
         let stopping = shutdown.clone();
         tokio::spawn(async move {
@@ -216,13 +248,22 @@ impl App {
         // Whoever asks the operator's listener is told how it goes to the end.
         let last = shutdown.later();
         let (listener, _, router) = self.operations;
-        let operations = server::serve(listener, router, self.bounds, "operations", last.clone());
-        let operations = tokio::spawn(operations);
-        let (listener, _, router) = self.api;
-        server::serve(listener, router, self.bounds, "api", shutdown).await;
+        let (bounds, until) = (self.bounds, last.clone());
+        let operations = tokio::spawn(async move {
+            server::serve(
+                listener,
+                &Workers::here(router),
+                bounds,
+                "operations",
+                until,
+            )
+            .await;
+        });
+        let (listener, _, workers) = self.api;
+        server::serve(listener, &workers, bounds, "api", shutdown).await;
         last.cut_off();
         let _ = operations.await;
-        for task in upkeep {
+        for task in tasks {
             task.abort();
         }
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
@@ -316,17 +357,15 @@ async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
 }
 
 /// Renders the metrics, those that are read off the pool included.
-fn metrics(database: &Database) -> Result<impl Fn() -> String + Clone + use<>, Error> {
-    let handle = Arc::new(telemetry::metrics()?);
+fn render(metrics: Metrics, database: &Database) -> impl Fn() -> String + Clone + use<> {
     let database = database.clone();
-    Ok(move || {
+    move || {
         let (open, idle) = database.connections();
         metrics::gauge!("database_connections", "state" => "idle").set(f64::from(idle));
         metrics::gauge!("database_connections", "state" => "used")
             .set(f64::from(open.saturating_sub(idle)));
-        handle.run_upkeep();
-        handle.render()
-    })
+        metrics.render()
+    }
 }
 
 /// Connections for the counters that all replicas share, where they do: few, their own, so that neither
@@ -339,35 +378,4 @@ fn counters(config: &Config, own: bool, options: &db::ConnectOptions) -> Option<
         LimitsScope::Cluster => true,
     };
     shared.then(|| Database::for_counters(options.clone()))
-}
-
-/// Forgets what limits no longer need to know.
-async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials) {
-    const EVERY: Duration = Duration::from_secs(30);
-    loop {
-        tokio::time::sleep(EVERY).await;
-        limiter.sweep().await;
-        wrong_credentials.sweep();
-    }
-}
-
-/// Forgets kept answers after their day, access tokens that have expired, and counts that are over.
-async fn sweep(database: Database) {
-    const EVERY: Duration = Duration::from_mins(1);
-    loop {
-        tokio::time::sleep(EVERY).await;
-        if let Err(error) = sweep_once(&database).await {
-            tracing::warn!(%error, "could not forget what is over");
-        }
-    }
-}
-
-async fn sweep_once(database: &Database) -> Result<(), db::Error> {
-    let pool = database.pool();
-    // A thousand at a time, so that nobody waits for a lock for long.
-    while db::idempotency::sweep(pool).await? > 0 {}
-    while db::oauth::sweep(pool).await? > 0 {}
-    while db::usage::sweep_minutes(pool).await? > 0 {}
-    while db::usage::sweep_days(pool).await? > 0 {}
-    Ok(())
 }

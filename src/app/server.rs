@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::wire::Guarded;
+use super::{wire::Guarded, workers::Workers};
 use crate::{
     api::{self, middleware::client::Peer},
     shutdown::Shutdown,
@@ -46,11 +46,11 @@ pub struct Bounds {
     pub max_connections: usize,
 }
 
-/// Serves `router` on `listener` until `shutdown`; returns once no connection is left. `name` labels
-/// its metrics.
+/// Serves what comes to `listener` by `workers` in turn until `shutdown`; returns once no connection is left.
+/// `name` labels its metrics.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    workers: &Workers,
     bounds: Bounds,
     name: &'static str,
     shutdown: Shutdown,
@@ -59,8 +59,12 @@ pub async fn serve(
     let graceful = GracefulShutdown::new();
     let tasks = TaskTracker::new();
     while let Some((stream, permit)) = next(&listener, &connections, &shutdown).await {
+        let (worker, router) = workers.deal();
+        let Ok(stream) = stream.into_std() else {
+            continue;
+        };
         let (router, watcher, shutdown) = (router.clone(), graceful.watcher(), shutdown.clone());
-        tasks.spawn(async move {
+        let served = async move {
             let gauge = metrics::gauge!("http_connections", "listener" => name);
             gauge.increment(1);
             tokio::select! {
@@ -73,7 +77,8 @@ pub async fn serve(
             }
             gauge.decrement(1);
             drop(permit);
-        });
+        };
+        worker.spawn(tasks.track_future(served));
     }
     // From here on the kernel refuses: a balancer tries the next replica.
     drop(listener);
@@ -124,12 +129,14 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 async fn connection(
-    stream: TcpStream,
+    stream: std::net::TcpStream,
     router: Router,
     bounds: Bounds,
     watcher: Watcher,
     shutdown: &Shutdown,
 ) -> Result<(), BoxError> {
+    // From here on the worker's own runtime hears of it.
+    let stream = TcpStream::from_std(stream)?;
     stream.set_nodelay(true)?;
     let peer = Peer(stream.peer_addr()?);
     let service = router.map_request(move |mut request: Request<Incoming>| {

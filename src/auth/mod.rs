@@ -81,6 +81,15 @@ impl Authenticator {
         }
     }
 
+    /// The same, with the same memory, on another way to the same database.
+    #[must_use]
+    pub fn on(&self, database: Database) -> Self {
+        Self {
+            database,
+            ..self.clone()
+        }
+    }
+
     /// Hears of changed credentials, for ever: then they take effect at once.
     pub async fn follow_changes(self) {
         self.memory.follow(self.database).await;

@@ -5,7 +5,7 @@ use std::{
     ffi::OsString,
     fmt::Display,
     net::{IpAddr, SocketAddr},
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
     str::FromStr,
     time::Duration,
@@ -30,6 +30,7 @@ use crate::domain::{
 pub struct Server {
     pub listen: SocketAddr,
     pub public_url: Option<Url>,
+    pub workers: Option<NonZeroUsize>,
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
     #[serde(with = "humantime_serde")]
