@@ -2,7 +2,8 @@
 //!
 //! Both read pages by keyset (`where id > last order by id limit n`), so that
 //! memory stays bounded whatever the number of matches, a slow client holds no database connection, and
-//! no page costs more than the first. A pet that exists from the first page to the last is in the answer
+//! no page costs more than the first. Pages are large where pets are small, and each is read while the one
+//! before is sent. A pet that exists from the first page to the last is in the answer
 //! exactly once.
 
 use axum::{
@@ -12,7 +13,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
+use tokio::sync::mpsc;
+use tracing::Instrument;
 
 use super::{JSON, body::PetBody};
 use crate::{
@@ -32,8 +35,6 @@ use crate::{
 
 /// How many pets a client may ask for at once.
 const MAX_LIMIT: usize = 1_000;
-/// How many pets of a whole answer are in memory at once.
-const CHUNK: usize = 128;
 /// How many tag names, or statuses, may be asked for at once.
 const MAX_NAMES: usize = 100;
 
@@ -225,47 +226,51 @@ async fn answer(
     Ok(response)
 }
 
-/// Every match. The first chunk is read before the answer begins, so that most failures still have a
+/// Every match. The first page is read before the answer begins, so that most failures still have a
 /// status; after that a failure cuts the connection, which no client can take for the end.
 async fn whole(
     database: Database,
     filter: Filter,
     after: Option<PetId>,
 ) -> Result<Response, Error> {
-    let pets = filter.page(&database, after, CHUNK).await?;
+    let pets = filter.page(&database, after, Pace::FIRST.0).await?;
     let mut chunk = Chunk::opening();
     chunk.extend(&pets)?;
-    let Some(last) = last_of_full(&pets) else {
+    let Some(last) = last_of_full(&pets, Pace::FIRST) else {
         return Ok(json_response(Body::from(chunk.closing())));
     };
+    let pace = Pace::FIRST.after(chunk.json.len());
+    let first = stream::once(std::future::ready(Ok(chunk.part())));
     let rest = Rest {
         database,
         filter,
         after: last,
+        pace,
     };
-    let first = stream::once(std::future::ready(Ok(chunk.part())));
-    let following = stream::try_unfold(Some(rest), |rest| async move {
-        let Some(mut rest) = rest else {
-            return Ok::<_, Error>(None);
-        };
-        let pets = rest
-            .filter
-            .page(&rest.database, Some(rest.after), CHUNK)
-            .await?;
-        let mut chunk = Chunk::following();
-        chunk.extend(&pets)?;
-        Ok(Some(match last_of_full(&pets) {
-            Some(last) => {
-                rest.after = last;
-                (chunk.part(), Some(rest))
-            }
-            None => (chunk.closing(), None),
-        }))
-    });
-    let following = following.inspect_err(|error| {
-        tracing::error!(%error, "an answer was cut off in the middle");
+    let (chunks, following) = mpsc::channel(1);
+    tokio::spawn(rest.send(chunks).in_current_span());
+    let following = stream::unfold(following, async |mut following| {
+        following.recv().await.map(|chunk| (chunk, following))
     });
     Ok(json_response(Body::from_stream(first.chain(following))))
+}
+
+/// How many pets are read at once: as many as make a page of about so many bytes.
+#[derive(Clone, Copy)]
+struct Pace(usize);
+
+impl Pace {
+    /// Soon read, so that the answer begins at once.
+    const FIRST: Self = Self(128);
+    /// What memory has room for, were they all as large as a pet may be.
+    const MOST: usize = 512;
+    const BYTES: usize = 256 << 10;
+
+    /// The pace after a full page that became so many bytes.
+    fn after(self, bytes: usize) -> Self {
+        let fitting = Self::BYTES * self.0 / bytes.max(1);
+        Self(fitting.clamp(1, Self::MOST))
+    }
 }
 
 /// What of a whole answer is still to be read.
@@ -273,12 +278,51 @@ struct Rest {
     database: Database,
     filter: Filter,
     after: PetId,
+    pace: Pace,
 }
 
-/// The last pet of a chunk that may have another behind it.
-fn last_of_full(pets: &[Pet]) -> Option<PetId> {
+impl Rest {
+    /// Sends it piece by piece. Each page is read while the one before is written, and a client that is
+    /// slower than that is waited for without a database connection.
+    async fn send(self, chunks: mpsc::Sender<Result<Bytes, Error>>) {
+        let all = async {
+            if let Err(error) = self.send_all(&chunks).await {
+                tracing::error!(%error, "an answer was cut off in the middle");
+                let _ = chunks.send(Err(error)).await;
+            }
+        };
+        // Whoever is gone needs no more of it.
+        tokio::select! {
+            () = chunks.closed() => {}
+            () = all => {}
+        }
+    }
+
+    async fn send_all(&self, chunks: &mpsc::Sender<Result<Bytes, Error>>) -> Result<(), Error> {
+        let mut pace = self.pace;
+        let mut pets = self.page(self.after, pace).await?;
+        loop {
+            let mut chunk = Chunk::following();
+            chunk.extend(&pets)?;
+            let Some(last) = last_of_full(&pets, pace) else {
+                let _ = chunks.send(Ok(chunk.closing())).await;
+                return Ok(());
+            };
+            pace = pace.after(chunk.json.len());
+            let (next, _) = tokio::join!(self.page(last, pace), chunks.send(Ok(chunk.part())));
+            pets = next?;
+        }
+    }
+
+    async fn page(&self, after: PetId, Pace(limit): Pace) -> Result<Vec<Pet>, db::Error> {
+        self.filter.page(&self.database, Some(after), limit).await
+    }
+}
+
+/// The last pet of a page that may have another behind it.
+fn last_of_full(pets: &[Pet], Pace(limit): Pace) -> Option<PetId> {
     pets.last()
-        .filter(|_| pets.len() == CHUNK)
+        .filter(|_| pets.len() == limit)
         .map(|pet| pet.id)
 }
 
