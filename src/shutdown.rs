@@ -63,6 +63,12 @@ impl Shutdown {
         self.hard.cancel();
     }
 
+    /// Whether nothing new is to be begun.
+    #[must_use]
+    pub fn is_soft(&self) -> bool {
+        self.soft.is_cancelled()
+    }
+
     /// Waits until nothing new is to be begun.
     pub async fn soft(&self) {
         self.soft.cancelled().await;

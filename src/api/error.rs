@@ -108,6 +108,15 @@ impl From<auth::Error> for Error {
     }
 }
 
+impl db::Failure for Error {
+    fn database_error(&self) -> Option<&db::Error> {
+        match self {
+            Self::Database(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 impl Error {
     /// One broken rule.
     pub fn invalid(field: impl Into<String>, reason: &Invalid) -> Self {
@@ -118,6 +127,18 @@ impl Error {
     #[must_use]
     pub fn one_violation(field: &str, reason: &'static str) -> Self {
         Self::Invalid(vec![Violation::new(field, reason)])
+    }
+
+    /// Whether its line in the log is not this request's: one a fetch of keys, one a second of a PostgreSQL
+    /// that fails everybody, none for what we do on purpose.
+    const fn is_told_elsewhere(&self) -> bool {
+        matches!(
+            self,
+            Self::Stopping
+                | Self::Overloaded
+                | Self::IssuerUnavailable
+                | Self::Database(db::Error::Unavailable(_))
+        )
     }
 
     /// How soon another try is worth it, in seconds, where nobody knows better.
@@ -194,7 +215,10 @@ impl Error {
                 "the process is about to stop".into(),
             ),
             Self::Database(
-                db::Error::Unavailable(_) | db::Error::TimedOut | db::Error::Contended(_),
+                db::Error::Unavailable(_)
+                | db::Error::TimedOut
+                | db::Error::Locked(_)
+                | db::Error::Contended(_),
             ) => (
                 S::SERVICE_UNAVAILABLE,
                 "the database is not available right now".into(),
@@ -265,13 +289,7 @@ impl IntoResponse for Error {
         if matches!(self, Self::IdempotencyKeyInUse | Self::IdempotencyKeyReused) {
             response.extensions_mut().insert(AboutItsKey);
         }
-        // The last has its line in the log already, one a fetch.
-        if status.is_server_error()
-            && !matches!(
-                self,
-                Self::Stopping | Self::Overloaded | Self::IssuerUnavailable
-            )
-        {
+        if status.is_server_error() && !self.is_told_elsewhere() {
             response.extensions_mut().insert(Cause(Arc::new(self)));
         }
         response

@@ -54,7 +54,7 @@ impl Idempotency {
     /// [`Error::IdempotencyKeyReused`].
     pub async fn run<W>(self, database: &Database, work: W) -> Result<Response, Error>
     where
-        W: AsyncFnOnce(&mut Connection) -> Result<Response, Error>,
+        W: AsyncFnOnce(&mut Connection) -> Result<Response, Error> + Clone,
     {
         database
             .transact(async |transaction: &mut Connection| match &self.0 {

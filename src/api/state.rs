@@ -56,9 +56,26 @@ pub struct AppState {
 #[derive(Debug, Clone)]
 pub struct TrustedProxies(pub Arc<[IpNet]>);
 
-/// A place for each request that is being answered.
+/// A place for each request that is being answered, and fewer for those whose answers are still being sent
+/// because they are of no known length: who takes long to read one keeps nobody from being answered.
 #[derive(Debug, Clone)]
-pub struct Places(pub Arc<Semaphore>);
+pub struct Places {
+    /// Until the answer's head.
+    pub requests: Arc<Semaphore>,
+    /// From there to the end of a streamed body.
+    pub streams: Arc<Semaphore>,
+}
+
+impl Places {
+    /// So many places, and half as many for streams.
+    #[must_use]
+    pub fn new(requests: usize) -> Self {
+        Self {
+            requests: Arc::new(Semaphore::new(requests)),
+            streams: Arc::new(Semaphore::new(requests.div_ceil(2))),
+        }
+    }
+}
 
 /// The scopes of a request without a credential.
 #[derive(Debug, Clone, Copy)]

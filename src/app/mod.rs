@@ -3,19 +3,22 @@
 //! Building is apart from running, so that whoever builds knows the real addresses before the first
 //! request: tests bind port 0.
 
+mod activity;
 mod demo;
 mod framing;
+mod listener;
 mod server;
+mod stall;
 mod wire;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use secrecy::ExposeSecret;
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 
-pub use self::demo::DEMO_KEYS;
 use self::server::Bounds;
+pub use self::{demo::DEMO_KEYS, listener::raise_file_limit};
 use crate::{
     api::{
         self,
@@ -112,11 +115,12 @@ impl App {
         };
         let own = local_postgres.is_some();
         db::migrations::apply(&options).await?;
-        let counters = counters(&config, own, &options);
         let database = Database::new(options, &config.database);
+        database.look_for_pooler().await?;
+        let counters = counters(&config, own, &database);
 
-        let api = listen(&config, Listener::Api, own).await?;
-        let operations = listen(&config, Listener::Operations, own).await?;
+        let api = listen(&config, Listener::Api, own)?;
+        let operations = listen(&config, Listener::Operations, own)?;
         let mut admitted = Vec::new();
         if let Some(key) = &config.environment.bootstrap_api_key {
             admitted.push(bootstrap(&database, key.expose_secret()).await?);
@@ -145,7 +149,7 @@ impl App {
                 clock,
             ),
             trusted_proxies: TrustedProxies(config.limits.trusted_proxies.into()),
-            places: Places(Arc::new(Semaphore::new(config.server.max_requests))),
+            places: Places::new(config.server.max_requests),
             anonymous: AnonymousScopes(config.auth.anonymous_scopes),
             body_limits: BodyLimits {
                 max_size: config.server.max_body_size.as_u64(),
@@ -165,6 +169,7 @@ impl App {
             operations: (operations.0, operations.1, operations_router),
             bounds: Bounds {
                 header_timeout: config.server.header_timeout,
+                idle_timeout: config.server.idle_timeout,
                 max_header_size: usize::try_from(config.server.max_header_size.as_u64())
                     .unwrap_or(usize::MAX),
                 max_connections: config.server.max_connections,
@@ -259,7 +264,7 @@ enum Listener {
 
 /// Binds one of the listeners. On our own PostgreSQL, so for a first look, a default port that is taken
 /// is no reason not to start: another one does.
-async fn listen(
+fn listen(
     config: &Config,
     listener: Listener,
     own: bool,
@@ -279,14 +284,15 @@ async fn listen(
         variable,
         source,
     };
-    let bound = match TcpListener::bind(address).await {
+    let reuse_port = config.server.reuse_port;
+    let bound = match listener::bind(address, reuse_port) {
         Err(error)
             if own
                 && error.kind() == io::ErrorKind::AddrInUse
                 && address == of(&Config::defaults()?) =>
         {
             tracing::warn!(%address, key, "taken by another program: listening on a free port instead");
-            TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
+            listener::bind(SocketAddr::new(address.ip(), 0), reuse_port)
         }
         bound => bound,
     };
@@ -332,13 +338,13 @@ fn metrics(database: &Database) -> Result<impl Fn() -> String + Clone + use<>, E
 /// Connections for the counters that all replicas share, where they do: few, their own, so that neither
 /// requests nor counters wait for the other, and without waiting for the disk at each commit: after a crash
 /// of PostgreSQL a count may lack its last moments, which no client was promised.
-fn counters(config: &Config, own: bool, options: &db::ConnectOptions) -> Option<Database> {
+fn counters(config: &Config, own: bool, database: &Database) -> Option<Database> {
     let shared = match config.limits.scope {
         LimitsScope::Auto => !own,
         LimitsScope::Replica => false,
         LimitsScope::Cluster => true,
     };
-    shared.then(|| Database::for_counters(options.clone()))
+    shared.then(|| database.for_counters())
 }
 
 /// Forgets what limits no longer need to know.

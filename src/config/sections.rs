@@ -29,11 +29,14 @@ use crate::domain::{
 #[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Server {
     pub listen: SocketAddr,
+    pub reuse_port: bool,
     pub public_url: Option<Url>,
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
     #[serde(with = "humantime_serde")]
     pub body_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub idle_timeout: Duration,
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
     #[serde(with = "humantime_serde")]

@@ -10,7 +10,10 @@ pub enum Error {
     /// No answer in time.
     #[error("PostgreSQL did not answer in time")]
     TimedOut,
-    /// Another transaction was in the way; the same request may succeed now.
+    /// Another transaction held what was needed, for as long as we wait.
+    #[error("another transaction was in the way: {0}")]
+    Locked(#[source] sqlx::Error),
+    /// Of two transactions that met only one could go on; the same one may succeed now.
     #[error("the transaction met another one: {0}")]
     Contended(#[source] sqlx::Error),
     /// A stored value that this version of the program cannot read.
@@ -27,6 +30,31 @@ pub enum Error {
     Query(#[source] sqlx::Error),
 }
 
+/// An error that may hold one of this room's, as those of the rooms above do.
+pub trait Failure: From<Error> {
+    /// The error of this room, if it is one.
+    fn database_error(&self) -> Option<&Error>;
+}
+
+impl Failure for Error {
+    fn database_error(&self) -> Option<&Error> {
+        Some(self)
+    }
+}
+
+impl Error {
+    /// What PostgreSQL, or the way to it, said.
+    pub(super) const fn by_postgres(&self) -> Option<&sqlx::Error> {
+        match self {
+            Self::Unavailable(error)
+            | Self::Locked(error)
+            | Self::Contended(error)
+            | Self::Query(error) => Some(error),
+            Self::TimedOut | Self::Corrupt(_) | Self::Url(_) | Self::Migrate(_) => None,
+        }
+    }
+}
+
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         match &error {
@@ -40,6 +68,7 @@ impl From<sqlx::Error> for Error {
                 match sql_state(&database.code().unwrap_or_default()) {
                     SqlState::Unavailable => Self::Unavailable(error),
                     SqlState::TimedOut => Self::TimedOut,
+                    SqlState::Locked => Self::Locked(error),
                     SqlState::Contended => Self::Contended(error),
                     SqlState::Other => Self::Query(error),
                 }
@@ -52,8 +81,42 @@ impl From<sqlx::Error> for Error {
 enum SqlState {
     Unavailable,
     TimedOut,
+    Locked,
     Contended,
     Other,
+}
+
+/// Whether it says that a connection is lost, or leads to a PostgreSQL that starts or stops.
+pub(super) fn is_of_the_connection(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::WorkerCrashed => true,
+        sqlx::Error::Database(database) => {
+            let code = database.code().unwrap_or_default();
+            code.starts_with("08") || code.starts_with("57P")
+        }
+        _ => false,
+    }
+}
+
+/// Whether it says that the connection leads to a standby.
+pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
+    has_code(error, &["25006"])
+}
+
+/// Whether it says that the server is not the one that a statement was prepared on: `invalid_sql_statement_name`,
+/// `duplicate_prepared_statement`.
+pub(super) fn is_of_a_pooler(error: &sqlx::Error) -> bool {
+    has_code(error, &["26000", "42P05"])
+}
+
+fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
+    error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code)
+        .is_some_and(|code| codes.contains(&code.as_ref()))
 }
 
 /// PostgreSQL's documentation, appendix A: error codes.
@@ -61,10 +124,13 @@ fn sql_state(code: &str) -> SqlState {
     match code {
         // query_canceled: statement_timeout.
         "57014" => SqlState::TimedOut,
-        // lock_not_available, serialization_failure, deadlock_detected.
-        "55P03" | "40001" | "40P01" => SqlState::Contended,
-        // read_only_sql_transaction: a primary that was demoted under us.
-        "25006" => SqlState::Unavailable,
+        // lock_not_available: lock_timeout.
+        "55P03" => SqlState::Locked,
+        // serialization_failure, deadlock_detected.
+        "40001" | "40P01" => SqlState::Contended,
+        // read_only_sql_transaction: a primary that was demoted under us. invalid_sql_statement_name,
+        // duplicate_prepared_statement: a pooler came in between. No connection that met one is used again.
+        "25006" | "26000" | "42P05" => SqlState::Unavailable,
         // Classes: connection exception, insufficient resources, operator intervention, system error.
         code if ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default()) => {
             SqlState::Unavailable

@@ -1,20 +1,74 @@
 //! What protects the process from more requests than it can answer, whoever's they are.
 
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
 use axum::{
+    body::{Body, Bytes, HttpBody},
     extract::{Request, State},
     middleware::Next,
     response::Response,
 };
+use http_body::{Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
 
-use crate::api::{error::Error, state::Places};
+use crate::{
+    api::{error::Error, state::Places},
+    db::patience,
+};
 
 /// Answers 503 at once when as many requests as there are places are being answered: a queue would only
-/// make all of them late.
+/// make all of them late. What is answered waits no longer for the database than a request may in all.
 pub async fn load_shed(
-    State(Places(places)): State<Places>,
+    State(places): State<Places>,
     request: Request,
     next: Next,
 ) -> Result<Response, Error> {
-    let _place = places.try_acquire().map_err(|_| Error::Overloaded)?;
-    Ok(next.run(request).await)
+    let place = places
+        .requests
+        .try_acquire()
+        .map_err(|_| Error::Overloaded)?;
+    let response = patience::shared(next.run(request)).await;
+    drop(place);
+    if response.body().size_hint().exact().is_some() {
+        return Ok(response);
+    }
+    let place = places
+        .streams
+        .try_acquire_owned()
+        .map_err(|_| Error::Overloaded)?;
+    Ok(response.map(|body| {
+        Body::new(Streamed {
+            body,
+            _place: place,
+        })
+    }))
+}
+
+/// A body that has a place until it is sent.
+struct Streamed {
+    body: Body,
+    _place: OwnedSemaphorePermit,
+}
+
+impl HttpBody for Streamed {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

@@ -1,0 +1,69 @@
+//! The socket that connections come in by.
+//!
+//! Invariant: whoever was let into its queue is served; closing it resets nobody.
+
+use std::{io, net::SocketAddr};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+/// Connections that wait in the kernel to be accepted.
+const BACKLOG: u32 = 1_024;
+/// Files that are open beside the connections of clients.
+const OTHER_FILES: u64 = 256;
+
+/// Binds an address. With `reuse_port` another process of the same user may be bound to it as well.
+///
+/// # Errors
+/// The operating system's reason.
+pub fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // Connections of the process before us that are not quite over do not keep the port.
+    socket.set_reuseaddr(true)?;
+    if reuse_port {
+        socket.set_reuseport(true)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Takes what is in a listener's queue, and closes it. Asks the kernel itself: the runtime hears of a
+/// connection a little later. (One whose handshake is under way is lost all the same, unless the kernel hands
+/// it to another listener on the port: `net.ipv4.tcp_migrate_req`.)
+pub fn drain(listener: TcpListener) -> Vec<TcpStream> {
+    let Ok(listener) = listener.into_std() else {
+        return Vec::new();
+    };
+    std::iter::from_fn(|| listener.accept().ok())
+        .filter_map(|(stream, _)| {
+            stream.set_nonblocking(true).ok()?;
+            TcpStream::from_std(stream).ok()
+        })
+        .collect()
+}
+
+/// Lets this process open as many files as it ever may, since each connection is one. The lower limit that
+/// it starts with is for programs that cannot count further.
+pub fn raise_file_limit(max_connections: usize) {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        if soft < hard {
+            setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+        }
+        Ok(hard)
+    });
+    let wanted = (max_connections as u64).saturating_add(OTHER_FILES);
+    match raised {
+        Ok(limit) if limit < wanted => {
+            tracing::warn!(
+                limit,
+                wanted,
+                "fewer files may be open (RLIMIT_NOFILE) than server.max_connections needs"
+            );
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
+    }
+}
