@@ -108,13 +108,14 @@ impl App {
         let (local_postgres, options) = match &config.database.url {
             Some(url) => (None, db::parse_url(url)?),
             None => {
-                let local = start_local_postgres(&config).await?;
+                let local = Box::pin(start_local_postgres(&config)).await?;
                 let options = local.connect_options();
                 (Some(local), options)
             }
         };
         let own = local_postgres.is_some();
-        db::migrations::apply(&options).await?;
+        // Boxed: its place on the stack is large, and needed only here.
+        Box::pin(db::migrations::apply(&options)).await?;
         let database = Database::new(options, &config.database);
         database.look_for_pooler().await?;
         let counters = counters(&config, own, &database);
@@ -123,12 +124,12 @@ impl App {
         let operations = listen(&config, Listener::Operations, own)?;
         let mut admitted = Vec::new();
         if let Some(key) = &config.environment.bootstrap_api_key {
-            admitted.push(bootstrap(&database, key.expose_secret()).await?);
+            admitted.push(Box::pin(bootstrap(&database, key.expose_secret())).await?);
         }
         // Everybody knows these keys: they are for this machine alone.
         let demo_keys = own && api.1.ip().is_loopback();
         if demo_keys {
-            admitted.extend(demo::store_keys(&database).await?);
+            admitted.extend(Box::pin(demo::store_keys(&database)).await?);
         }
 
         let limiter = Limiter::new(

@@ -78,7 +78,7 @@ enum Command {
 /// Does what the command line says.
 pub async fn run() -> ExitCode {
     let cli = Cli::parse();
-    match Box::pin(cli.run()).await {
+    match cli.run().await {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error}");
@@ -92,7 +92,7 @@ impl Cli {
         let config = Config::load(self.config.as_deref())?;
         telemetry::log(&config.telemetry)?;
         match self.command.unwrap_or(Command::Serve) {
-            Command::Serve => Box::pin(serve::run(config)).await?,
+            Command::Serve => serve::run(config).await?,
             Command::Migrate(command) => return command.run(&config).await,
             Command::Openapi => {
                 let links = Links::new(config.server.public_url.as_ref());

@@ -39,7 +39,7 @@ impl Session {
 
     /// Reaches it with an up-to-date schema.
     pub async fn database(&self, config: &Config) -> Result<Database, Error> {
-        db::migrations::apply(&self.options).await?;
+        Box::pin(db::migrations::apply(&self.options)).await?;
         let database = Database::new(self.options.clone(), &config.database);
         database.look_for_pooler().await?;
         Ok(database)

@@ -46,7 +46,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
     let options = pooler::options(options.clone());
     if pooler::is_between(&options).await? {
-        return apply_in_one_transaction(&options).await;
+        return Box::pin(apply_in_one_transaction(&options)).await;
     }
     let mut connection = connect(&options).await?;
     let locks = !pending_on(&mut connection).await?.is_empty();
@@ -93,7 +93,7 @@ async fn apply_in_one_transaction(options: &ConnectOptions) -> Result<(), Error>
 const BEGIN: &str = "begin; deallocate all";
 
 async fn connect(options: &ConnectOptions) -> Result<PgConnection, Error> {
-    let connection = PgConnection::connect_with(options);
+    let connection = Box::pin(PgConnection::connect_with(options));
     let connection = tokio::time::timeout(CONNECT, connection).await;
     Ok(connection.map_err(|_| Error::TimedOut)??)
 }

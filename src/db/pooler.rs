@@ -57,7 +57,8 @@ pub(super) fn options(options: ConnectOptions) -> ConnectOptions {
 
 /// Looks whether a pooler is in between: two connections, because it may open a server for the first.
 pub(super) async fn is_between(options: &ConnectOptions) -> Result<bool, Error> {
-    bounded(look(options)).await
+    // Boxed: connecting is large, and whoever builds the service has that on its stack.
+    bounded(Box::pin(look(options))).await
 }
 
 async fn look(options: &ConnectOptions) -> Result<bool, sqlx::Error> {
