@@ -43,6 +43,15 @@ impl Shutdown {
         Ok(shutdown)
     }
 
+    /// A shutdown whose soft stage begins when its [`stop`](Self::stop) is called, and whose hard one is ours.
+    #[must_use]
+    pub fn to_be_stopped(&self) -> Self {
+        Self {
+            soft: CancellationToken::new(),
+            hard: self.hard.clone(),
+        }
+    }
+
     /// A later shutdown of its own that is cut off together with this one.
     #[must_use]
     pub fn later(&self) -> Self {

@@ -213,10 +213,13 @@ impl App {
             tokio::spawn(sweep(database.clone())),
             tokio::spawn(sweep_limits(limiter.clone(), self.state.wrong_credentials)),
         ];
-        let stopping = shutdown.clone();
+        let serving = shutdown.to_be_stopped();
+        let (stopping, stop) = (shutdown.clone(), serving.clone());
         tokio::spawn(async move {
             stopping.soft().await;
+            // First, so that whoever finds the door shut is told why.
             readiness.stop();
+            stop.stop();
         });
 
         // Whoever asks the operator's listener is told how it goes to the end.
@@ -225,7 +228,7 @@ impl App {
         let operations = server::serve(listener, router, self.bounds, "operations", last.clone());
         let operations = tokio::spawn(operations);
         let (listener, _, router) = self.api;
-        server::serve(listener, router, self.bounds, "api", shutdown).await;
+        server::serve(listener, router, self.bounds, "api", serving).await;
         last.cut_off();
         let _ = operations.await;
         for task in upkeep {
