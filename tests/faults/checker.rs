@@ -121,8 +121,7 @@ fn breach_of_replacements(entries: &[&Entry], found: Option<&Found>) -> Vec<Stri
         .iter()
         .any(|entry| entry.outcome == Outcome::Unknown && entry.marker == found.marker);
     // Nothing was done to it: then it is what it was before.
-    let is_untouched =
-        last.is_none() && entries.iter().all(|entry| entry.marker != found.marker);
+    let is_untouched = last.is_none() && entries.iter().all(|entry| entry.marker != found.marker);
     if !is_last && !is_unknown && !is_untouched {
         breaches.push(format!("{last:?} was acknowledged last: {found:?}"));
     }
@@ -149,13 +148,28 @@ fn the_checker_finds_every_kind_of_breach() {
     use Outcome::{Acknowledged, Refused, Unknown};
     let (create, replace) = (Write::Create, Write::Replace(1));
     let fine = [
-        (entry(create, "a", Acknowledged, None), vec![found(2, "a", None, true)]),
+        (
+            entry(create, "a", Acknowledged, None),
+            vec![found(2, "a", None, true)],
+        ),
         (entry(create, "a", Refused, None), vec![]),
         (entry(create, "a", Unknown, None), vec![]),
-        (entry(create, "a", Unknown, None), vec![found(2, "a", None, true)]),
-        (entry(replace, "a", Acknowledged, Some(5)), vec![found(1, "a", Some(5), true)]),
-        (entry(replace, "a", Unknown, None), vec![found(1, "a", Some(5), true)]),
-        (entry(replace, "a", Refused, None), vec![found(1, "before", Some(5), true)]),
+        (
+            entry(create, "a", Unknown, None),
+            vec![found(2, "a", None, true)],
+        ),
+        (
+            entry(replace, "a", Acknowledged, Some(5)),
+            vec![found(1, "a", Some(5), true)],
+        ),
+        (
+            entry(replace, "a", Unknown, None),
+            vec![found(1, "a", Some(5), true)],
+        ),
+        (
+            entry(replace, "a", Refused, None),
+            vec![found(1, "before", Some(5), true)],
+        ),
     ];
     for (entry, found) in fine {
         assert_eq!(breaches(&[entry], &found), [""; 0]);
@@ -166,15 +180,34 @@ fn the_checker_finds_every_kind_of_breach() {
             entry(create, "a", Acknowledged, None),
             vec![found(2, "a", None, true), found(3, "a", None, true)],
         ),
-        (entry(create, "a", Acknowledged, None), vec![found(2, "a", None, false)]),
-        (entry(create, "a", Refused, None), vec![found(2, "a", None, true)]),
-        (entry(replace, "a", Acknowledged, Some(5)), vec![found(1, "before", Some(5), true)]),
-        (entry(replace, "a", Acknowledged, Some(5)), vec![found(1, "a", Some(4), true)]),
+        (
+            entry(create, "a", Acknowledged, None),
+            vec![found(2, "a", None, false)],
+        ),
+        (
+            entry(create, "a", Refused, None),
+            vec![found(2, "a", None, true)],
+        ),
+        (
+            entry(replace, "a", Acknowledged, Some(5)),
+            vec![found(1, "before", Some(5), true)],
+        ),
+        (
+            entry(replace, "a", Acknowledged, Some(5)),
+            vec![found(1, "a", Some(4), true)],
+        ),
         (entry(replace, "a", Acknowledged, Some(5)), vec![]),
-        (entry(replace, "a", Refused, None), vec![found(1, "a", Some(5), true)]),
+        (
+            entry(replace, "a", Refused, None),
+            vec![found(1, "a", Some(5), true)],
+        ),
     ];
     for (entry, found) in wrong {
-        assert_eq!(breaches(std::slice::from_ref(&entry), &found).len(), 1, "{entry:?} {found:?}");
+        assert_eq!(
+            breaches(std::slice::from_ref(&entry), &found).len(),
+            1,
+            "{entry:?} {found:?}"
+        );
     }
     let back = [
         entry(replace, "a", Acknowledged, Some(6)),

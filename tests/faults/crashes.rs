@@ -37,11 +37,20 @@ async fn row_01_a_killed_service_has_lost_nothing() {
         stage.service = service;
     }
     let (log, _) = load.stop().await;
-    let acknowledged = log.iter().filter(|entry| entry.outcome == Outcome::Acknowledged);
-    row.note(format!("{rounds} rounds, {} acknowledged writes", acknowledged.count()));
+    let acknowledged = log
+        .iter()
+        .filter(|entry| entry.outcome == Outcome::Acknowledged);
+    row.note(format!(
+        "{rounds} rounds, {} acknowledged writes",
+        acknowledged.count()
+    ));
     let breaches = checker::breaches(&log, &found(&stage.cluster).await);
     row.none("missing, half there or out of order", breaches);
-    row.within("restart to first 200", slowest, bound(Duration::from_secs(1)));
+    row.within(
+        "restart to first 200",
+        slowest,
+        bound(Duration::from_secs(1)),
+    );
     row.end();
 }
 
@@ -67,10 +76,17 @@ async fn row_02_a_killed_postgres_has_lost_nothing_and_is_told_as_503() {
     let odd = answers.iter().filter(|answer| {
         !answer.is_success() && !(answer.status == Some(503) && answer.retry_after)
     });
-    row.none("answers but 2xx and 503 with Retry-After", odd.map(|answer| format!("{answer:?}")));
+    row.none(
+        "answers but 2xx and 503 with Retry-After",
+        odd.map(|answer| format!("{answer:?}")),
+    );
     let slowest = answers.iter().map(|answer| answer.took).max();
     let promised = bound(Duration::from_millis(2_500));
     row.within("slowest answer", slowest.unwrap_or_default(), promised);
-    row.within("first success after it accepts", latest, bound(Duration::from_millis(500)));
+    row.within(
+        "first success after it accepts",
+        latest,
+        bound(Duration::from_millis(500)),
+    );
     row.end();
 }

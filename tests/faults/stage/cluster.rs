@@ -6,10 +6,7 @@
 use std::{
     fs,
     net::{SocketAddr, TcpListener},
-    os::unix::{
-        fs::chown,
-        process::CommandExt as _,
-    },
+    os::unix::{fs::chown, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -37,7 +34,9 @@ pub struct Cluster {
 impl Cluster {
     /// A new one that runs.
     pub async fn start() -> Self {
-        let folder = tempfile::Builder::new().prefix("pet-inventory-faults-").tempdir();
+        let folder = tempfile::Builder::new()
+            .prefix("pet-inventory-faults-")
+            .tempdir();
         Self::start_in(folder.expect("a folder").keep(), &[]).await
     }
 
@@ -46,7 +45,14 @@ impl Cluster {
         let mut cluster = Self::of(folder, settings);
         let data = cluster.data();
         let mut initdb = cluster.program("initdb");
-        initdb.args(["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-U", "postgres"]);
+        initdb.args([
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+            "-U",
+            "postgres",
+        ]);
         initdb.arg("-D").arg(&data).stdout(Stdio::null());
         assert!(initdb.status().expect("initdb").success(), "initdb failed");
         cluster.resume().await;
@@ -61,7 +67,10 @@ impl Cluster {
             folder,
             address: free_address(),
             running: None,
-            settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+            settings: settings
+                .iter()
+                .map(|setting| (*setting).to_owned())
+                .collect(),
             _keep: None,
         }
     }
@@ -80,11 +89,24 @@ impl Cluster {
     pub fn launch(&mut self) {
         let mut postgres = self.program("postgres");
         let port = format!("port={}", self.address.port());
-        let settings = [port.as_str(), "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=100"];
-        for setting in settings.iter().copied().chain(["fsync=off"]).chain(self.settings.iter().map(String::as_str)) {
+        let settings = [
+            port.as_str(),
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",
+            "max_connections=100",
+        ];
+        for setting in settings
+            .iter()
+            .copied()
+            .chain(["fsync=off"])
+            .chain(self.settings.iter().map(String::as_str))
+        {
             postgres.args(["-c", setting]);
         }
-        let log = fs::File::options().create(true).append(true).open(self.folder.join("log"));
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("log"));
         postgres
             .arg("-D")
             .arg(self.data())
@@ -132,7 +154,10 @@ impl Cluster {
         };
         let all = with_children(pid(&postgres));
         postgres.wait().expect("its end");
-        while all.iter().any(|pid| kill(*pid, None).is_ok() && !is_zombie(*pid)) {
+        while all
+            .iter()
+            .any(|pid| kill(*pid, None).is_ok() && !is_zombie(*pid))
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -165,13 +190,17 @@ impl Cluster {
 
     /// A connection.
     pub async fn connect(&self) -> PgConnection {
-        self.try_connect("postgres").await.unwrap_or_else(|error| panic!("{error}: {}", self.log()))
+        self.try_connect("postgres")
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {}", self.log()))
     }
 
     /// Runs statements.
     pub async fn run(&self, statements: &str) {
         let mut connection = self.connect().await;
-        let ran = sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(&mut connection).await;
+        let ran = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()))
+            .execute(&mut connection)
+            .await;
         ran.unwrap_or_else(|error| panic!("{statements}: {error}"));
     }
 
@@ -203,15 +232,27 @@ impl Drop for Cluster {
 pub fn program(name: &str) -> Command {
     let search = crate::support::postgres::search_path();
     let folders = search.bin_dir.into_iter().chain(
-        search.path.iter().flat_map(std::env::split_paths).collect::<Vec<_>>(),
+        search
+            .path
+            .iter()
+            .flat_map(std::env::split_paths)
+            .collect::<Vec<_>>(),
     );
-    let debian = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let debian = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
     let mut debian: Vec<_> = debian.map(|version| version.path().join("bin")).collect();
     debian.sort();
     // What stands in PATH under such a name may be a wrapper that refuses root before it changes users.
-    let found = debian.into_iter().rev().chain(folders).map(|folder| folder.join(name));
+    let found = debian
+        .into_iter()
+        .rev()
+        .chain(folders)
+        .map(|folder| folder.join(name));
     let found = found.into_iter().find(|path| path.exists());
-    let mut command = Command::new(found.unwrap_or_else(|| panic!("no {name} here: run .ci/setup")));
+    let mut command =
+        Command::new(found.unwrap_or_else(|| panic!("no {name} here: run .ci/setup")));
     command.current_dir("/");
     if let Some(user) = owner() {
         command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
@@ -222,13 +263,17 @@ pub fn program(name: &str) -> Command {
 /// Root runs PostgreSQL as somebody else.
 fn owner() -> Option<User> {
     let named = |name| User::from_name(name).ok().flatten();
-    Uid::effective().is_root().then(|| named("postgres").or(named("nobody"))).flatten()
+    Uid::effective()
+        .is_root()
+        .then(|| named("postgres").or(named("nobody")))
+        .flatten()
 }
 
 /// Gives a folder to the user that PostgreSQL runs as.
 pub fn give_away(folder: &Path) {
     if let Some(user) = owner() {
-        chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw())).expect("a folder of its own");
+        chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+            .expect("a folder of its own");
     }
 }
 
@@ -246,8 +291,11 @@ fn pid(child: &Child) -> Pid {
 fn with_children(of: Pid) -> Vec<Pid> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let children = numbers.filter(|pid| stat(*pid).is_some_and(|(_, parent)| parent == of.as_raw()));
-    [of].into_iter().chain(children.map(Pid::from_raw)).collect()
+    let children =
+        numbers.filter(|pid| stat(*pid).is_some_and(|(_, parent)| parent == of.as_raw()));
+    [of].into_iter()
+        .chain(children.map(Pid::from_raw))
+        .collect()
 }
 
 /// A process's state and parent.

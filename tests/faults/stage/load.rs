@@ -79,7 +79,8 @@ impl Answered {
 
     /// Whether it is a 2xx.
     pub fn is_success(&self) -> bool {
-        self.status.is_some_and(|status| (200..300).contains(&status))
+        self.status
+            .is_some_and(|status| (200..300).contains(&status))
     }
 
     fn outcome(&self) -> Outcome {
@@ -102,7 +103,10 @@ pub struct Writer {
 fn add(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     Box::pin(async move {
         let marker = format!("added-{}-{number}", writer.number);
-        let request = writer.target.request(Method::POST, "/pet").json(&pet(None, &marker));
+        let request = writer
+            .target
+            .request(Method::POST, "/pet")
+            .json(&pet(None, &marker));
         let answered = Answered::to(request).await;
         let entry = Entry {
             noun: "pet",
@@ -182,7 +186,9 @@ impl Load {
             let writer = Writer {
                 target: Arc::clone(target),
                 number,
-                pet: made.body["id"].as_i64().unwrap_or_else(|| panic!("{made:?}")),
+                pet: made.body["id"]
+                    .as_i64()
+                    .unwrap_or_else(|| panic!("{made:?}")),
             };
             let (stop, answers) = (load.stop.clone(), Arc::clone(&load.answers));
             load.writers.spawn(async move {
@@ -217,7 +223,10 @@ impl Load {
             if let Some(first) = done.filter(|done| *done > moment).min() {
                 return first - moment;
             }
-            assert!(moment.elapsed() < Duration::from_secs(30), "nothing is done any more");
+            assert!(
+                moment.elapsed() < Duration::from_secs(30),
+                "nothing is done any more"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -252,9 +261,13 @@ pub async fn steadily(
 pub fn by_status(answers: &[Answered]) -> String {
     let mut counts = std::collections::BTreeMap::<String, usize>::new();
     for answer in answers {
-        let status = answer.status.map_or("none".into(), |status| status.to_string());
+        let status = answer
+            .status
+            .map_or("none".into(), |status| status.to_string());
         *counts.entry(status).or_default() += 1;
     }
-    let counts = counts.iter().map(|(status, count)| format!("{count} × {status}"));
+    let counts = counts
+        .iter()
+        .map(|(status, count)| format!("{count} × {status}"));
     counts.collect::<Vec<_>>().join(", ")
 }

@@ -5,7 +5,11 @@ pub mod load;
 mod proxy;
 mod row;
 
-use std::{net::SocketAddr, sync::Arc, time::{Duration, Instant}};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method, RequestBuilder};
@@ -68,10 +72,14 @@ impl Stage {
     /// The same, on a PostgreSQL that it reaches by this URL.
     pub async fn on(cluster: Cluster, url: &str, settings: &[(&str, &str)]) -> Self {
         let (home, address) = (Home::new(), free_address());
-        let named = |(name, value): &(&str, &str)| (format!("PET_INVENTORY__{name}"), (*value).to_owned());
+        let named =
+            |(name, value): &(&str, &str)| (format!("PET_INVENTORY__{name}"), (*value).to_owned());
         let mut settings: Vec<_> = settings.iter().map(named).collect();
         settings.push(("PET_INVENTORY__SERVER__LISTEN".into(), address.to_string()));
         settings.push(("DATABASE_URL".into(), url.to_owned()));
+        // All clients have one address here, and some of them wrong credentials.
+        let budget = "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE";
+        settings.push((budget.into(), "1000000".into()));
         let service = serve(&home, &settings).await;
         let key = make_key(&mut cluster.connect().await, "tester", Scopes::all(), None).await;
         let target = Target {
@@ -98,19 +106,27 @@ impl Stage {
         let url = format!("http://{}/metrics", self.service.operations);
         let text = self.target.client.get(url).send().await.expect("metrics");
         let text = text.text().await.expect("text");
-        let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(labels));
-        lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with(name) && line.contains(labels));
+        lines
+            .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+            .sum()
     }
 
     /// `/readyz` or the like, by the listener that stays to the end.
     pub fn operations(&self, path: &str) -> RequestBuilder {
-        self.target.client.get(format!("http://{}{path}", self.service.operations))
+        self.target
+            .client
+            .get(format!("http://{}{path}", self.service.operations))
     }
 
     /// The lines that it logged but for those of which every request has one.
     pub fn log_lines(&self) -> Vec<String> {
         let log = self.service.log();
-        let told = log.lines().filter(|line| !line.contains("pet_inventory::access"));
+        let told = log
+            .lines()
+            .filter(|line| !line.contains("pet_inventory::access"));
         told.map(str::to_owned).collect()
     }
 
@@ -122,10 +138,15 @@ impl Stage {
 
 /// Bytes of memory that a process has.
 pub fn memory(service: &Service) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("its status");
-    let kilobytes = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("its status");
+    let kilobytes = status.lines().find_map(|line| {
+        line.strip_prefix("VmRSS:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .parse::<u64>()
+            .ok()
+    });
     kilobytes.expect("its memory") << 10
 }
 
@@ -144,7 +165,10 @@ pub async fn until(status: u16, request: impl Fn() -> RequestBuilder) -> Duratio
         if answered.status == Some(status) {
             return begun.elapsed();
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "no {status}: {answered:?}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "no {status}: {answered:?}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -83,15 +83,17 @@ impl Row {
 
     fn figure(&mut self, figure: String, holds: bool) {
         self.broken |= !holds;
-        self.figures
-            .push(figure + if holds { "" } else { " ✗" });
+        self.figures.push(figure + if holds { "" } else { " ✗" });
     }
 
     /// Prints the row, and fails when a bound is broken.
     pub fn end(self) {
         let verdict = if self.broken { "BROKEN" } else { "holds" };
         let figures = self.figures.join(" · ");
-        let line = format!("row {:2} | {} | {figures} | {verdict}", self.number, self.fault);
+        let line = format!(
+            "row {:2} | {} | {figures} | {verdict}",
+            self.number, self.fault
+        );
         println!("{line}");
         assert!(!self.broken, "{line}");
     }
