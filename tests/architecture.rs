@@ -48,6 +48,7 @@ const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["clap"], &["cli"]),
     (&["axum", "utoipa", "utoipa_axum", "utoipa_swagger_ui", "tower_http"], &["api", "app"]),
     (&["hyper", "hyper_util"], &["api", "app"]),
+    (&["socket2"], &["app"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
     (&["reqwest", "rustls"], &["auth"]),
     (&["governor"], &["limits"]),

@@ -7,6 +7,10 @@ use std::{io, net::SocketAddr};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
+/// Bytes of an answer that the kernel takes from us before it can send them. Without a bound it takes
+/// megabytes for a client that reads none of them.
+#[cfg(target_os = "linux")]
+const UNSENT: u32 = 128 << 10;
 /// Connections that wait in the kernel to be accepted.
 const BACKLOG: u32 = 1_024;
 /// Files that are open beside the connections of clients.
@@ -26,6 +30,9 @@ pub fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     if reuse_port {
         socket.set_reuseport(true)?;
     }
+    // What is accepted inherits it.
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }

@@ -34,10 +34,15 @@ pub struct Cluster {
 impl Cluster {
     /// A new one that runs.
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// A new one that runs, with settings of its own.
+    pub async fn start_with(settings: &[&str]) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("pet-inventory-faults-")
             .tempdir();
-        Self::start_in(folder.expect("a folder").keep(), &[]).await
+        Self::start_in(folder.expect("a folder").keep(), settings).await
     }
 
     /// A new one that runs in a folder, with settings of its own.
@@ -132,6 +137,12 @@ impl Cluster {
         };
         let accepted = tokio::time::timeout(SOON, accepted).await;
         assert!(accepted.is_ok(), "{}", self.log());
+    }
+
+    /// Whether it has stopped by itself.
+    pub fn has_ended(&mut self) -> bool {
+        let ended = self.running.as_mut().map(Child::try_wait);
+        ended.is_none_or(|status| status.is_ok_and(|status| status.is_some()))
     }
 
     /// Kills every process of it, as the kernel does that is out of memory, and waits until none is left.
@@ -244,6 +255,7 @@ pub fn program(name: &str) -> Command {
         .flatten();
     let mut debian: Vec<_> = debian.map(|version| version.path().join("bin")).collect();
     debian.sort();
+    debian.insert(0, "/usr/sbin".into());
     // What stands in PATH under such a name may be a wrapper that refuses root before it changes users.
     let found = debian
         .into_iter()
@@ -252,7 +264,7 @@ pub fn program(name: &str) -> Command {
         .map(|folder| folder.join(name));
     let found = found.into_iter().find(|path| path.exists());
     let mut command =
-        Command::new(found.unwrap_or_else(|| panic!("no {name} here: run .ci/setup")));
+        Command::new(found.unwrap_or_else(|| panic!("no {name} here: run .ci/setup --all")));
     command.current_dir("/");
     if let Some(user) = owner() {
         command.uid(user.uid.as_raw()).gid(user.gid.as_raw());

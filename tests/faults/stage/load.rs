@@ -39,6 +39,8 @@ pub struct Answered {
     pub retry_after: bool,
     /// Why there is none.
     pub error: String,
+    /// Whether it was kept from an earlier request.
+    pub replayed: bool,
     etag: Option<i64>,
     body: Value,
 }
@@ -59,12 +61,14 @@ impl Answered {
             status: None,
             retry_after: false,
             error: String::new(),
+            replayed: false,
             etag: None,
             body: Value::Null,
         };
         match answer.await {
             Ok((status, headers, body)) => {
                 answered.status = Some(status);
+                answered.replayed = headers.contains_key("idempotent-replayed");
                 answered.retry_after = headers.contains_key("retry-after");
                 answered.etag = headers
                     .get("etag")
@@ -81,6 +85,11 @@ impl Answered {
     pub fn is_success(&self) -> bool {
         self.status
             .is_some_and(|status| (200..300).contains(&status))
+    }
+
+    /// Its body.
+    pub const fn body(&self) -> &Value {
+        &self.body
     }
 
     fn outcome(&self) -> Outcome {
