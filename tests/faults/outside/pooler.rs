@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
-use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 use tokio::task::JoinSet;
 
 use crate::stage::{
@@ -133,7 +133,11 @@ async fn row_13_behind_pgbouncer_nothing_fails_and_no_switch_is_needed() {
             .map(|answer| format!("{answer:?}")),
     );
     // Nothing that is ours stays behind on a server, which is somebody else's next.
-    let mut another = PgConnection::connect(&url).await.expect("a connection");
+    let options: PgConnectOptions = url.parse().expect("a URL");
+    let options = options.extra_float_digits(None);
+    let mut another = PgConnection::connect_with(&options)
+        .await
+        .expect("a connection");
     let timeout = another
         .fetch_one("show statement_timeout")
         .await
