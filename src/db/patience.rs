@@ -25,7 +25,10 @@ pub async fn shared<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Waits for a statement, `longest` at most.
-pub(super) async fn wait<T>(
+///
+/// # Errors
+/// [`Error::TimedOut`] when there is no answer by then, or no patience left.
+pub async fn wait<T>(
     longest: Duration,
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, Error> {

@@ -41,11 +41,14 @@ const NO_WAIT: Duration = Duration::from_millis(50);
 const CHECK: Duration = Duration::from_millis(500);
 
 /// PostgreSQL's own bounds, for the case that we are gone: what this process gave up, or left behind
-/// when it or its machine died, ends there too.
+/// when it or its machine died, ends there too. And where we may, a deadlock is found before a wait for a
+/// lock ends: then the one that gives way is done anew.
 const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set lock_timeout = '1s'; \
                                 set idle_in_transaction_session_timeout = '10s'; \
                                 set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 10; \
-                                set tcp_keepalives_count = 3";
+                                set tcp_keepalives_count = 3; \
+                                select set_config('deadlock_timeout', '200ms', false) \
+                                from pg_roles where rolname = current_user and rolsuper";
 
 /// Connections to one PostgreSQL; a single statement runs on a reference to it. Cheap to clone.
 #[derive(Debug, Clone)]

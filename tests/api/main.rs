@@ -25,5 +25,6 @@ mod outage;
 mod pets;
 mod properties;
 mod shutdown;
+mod stalls;
 mod support;
 mod wire;
