@@ -33,12 +33,13 @@
 //! # The life of a request
 //!
 //! ```text
-//! app::server        accept, bounds, HTTP/1 or HTTP/2
+//! app::server        accept, bounds, HTTP/1 or HTTP/2 (app::listener, app::activity)
+//! app::stall         no answer that nobody takes
 //! app::wire          no message of two lengths (app::framing)
 //! api stack          api::router: each layer with its reason
 //!   observe          id, access line, metrics, the body of an error
 //!   well_formed      one Host
-//!   load_shed        no more at once than can be answered
+//!   load_shed        no more at once than can be answered, nor for longer (db::patience)
 //!   client           whose address it is
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits → db::usage
@@ -47,6 +48,7 @@
 //!   idempotency      the same POST twice
 //! api::extract       api::fields: every wrong field at once
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::insert → Pet → PetBody
+//!   db::pool         a connection, unless PostgreSQL is out of reach (db::breaker)
 //! ```
 //!
 //! A failure anywhere: the room's own error → [`api::error::Error`], the one table of statuses →
