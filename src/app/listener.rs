@@ -44,8 +44,19 @@ pub fn drain(listener: TcpListener) -> Vec<TcpStream> {
     let Ok(listener) = listener.into_std() else {
         return Vec::new();
     };
-    std::iter::from_fn(|| listener.accept().ok())
-        .filter_map(|(stream, _)| {
+    let mut waiting = Vec::new();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => waiting.push(stream),
+            // Gone again; the next one may not be.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(_) => break,
+        }
+    }
+    drop(listener);
+    waiting
+        .into_iter()
+        .filter_map(|stream| {
             stream.set_nonblocking(true).ok()?;
             TcpStream::from_std(stream).ok()
         })

@@ -50,7 +50,7 @@ const MAX_HEADERS: usize = 100;
 /// How long after the beginning of a stop the next request on an HTTP/1 connection is waited for, to be
 /// answered with `Connection: close`: a request that meets a connection just closed is a failed one.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
-/// How long an HTTP/2 connection that was told to end may take.
+/// How long an HTTP/2 connection on which nothing happens may take to end when it was told to.
 const GOING_AWAY: Duration = Duration::from_secs(1);
 
 /// What a connection may take.
@@ -230,7 +230,6 @@ where
         // A peer that is gone without a word is noticed.
         .keep_alive_interval(Duration::from_secs(20))
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-    let ceased = activity.ceased(bounds.idle_timeout);
     let serve = until(connection, async {
         tokio::select! {
             // It tells the client that nothing new is taken, and serves what it has sent already.
@@ -240,8 +239,8 @@ where
     });
     tokio::select! {
         served = serve => Ok(served?),
-        // It was told to end, and did not.
-        () = async { ceased.await; tokio::time::sleep(GOING_AWAY).await } => Ok(()),
+        // It was told to end, and does not.
+        () = activity.ceased(bounds.idle_timeout + GOING_AWAY) => Ok(()),
     }
 }
 

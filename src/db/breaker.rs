@@ -20,7 +20,10 @@ use std::{
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::sync::watch;
 
-use super::{ConnectOptions, error::is_of_the_connection};
+use super::{
+    ConnectOptions,
+    error::{Kind, is_of_the_connection},
+};
 
 /// How long a probe may take: PostgreSQL that needs longer for nothing is as good as away.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(400);
@@ -99,13 +102,16 @@ impl Breaker {
 
     /// Learns from the failure of a statement that was let through, or of getting a connection for it.
     pub fn failed(&self, error: &sqlx::Error) {
-        if is_of_the_connection(error) {
-            self.marks().doubted = Some(Instant::now());
-        } else if !matches!(error, sqlx::Error::PoolTimedOut) {
-            return;
+        if Kind::of(error) == Kind::Unavailable {
+            self.tell(error);
         }
-        self.tell(error);
-        self.suspect();
+        let lost = is_of_the_connection(error);
+        if lost {
+            self.marks().doubted = Some(Instant::now());
+        }
+        if lost || matches!(error, sqlx::Error::PoolTimedOut) {
+            self.suspect();
+        }
     }
 
     /// Doubts that PostgreSQL is in reach: a statement was given up, say.

@@ -57,33 +57,60 @@ impl Error {
 
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
-        match &error {
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed => Self::Unavailable(error),
-            sqlx::Error::Database(database) => {
-                match sql_state(&database.code().unwrap_or_default()) {
-                    SqlState::Unavailable => Self::Unavailable(error),
-                    SqlState::TimedOut => Self::TimedOut,
-                    SqlState::Locked => Self::Locked(error),
-                    SqlState::Contended => Self::Contended(error),
-                    SqlState::Other => Self::Query(error),
-                }
-            }
-            _ => Self::Query(error),
+        match Kind::of(&error) {
+            Kind::Unavailable => Self::Unavailable(error),
+            Kind::TimedOut => Self::TimedOut,
+            Kind::Locked => Self::Locked(error),
+            Kind::Contended => Self::Contended(error),
+            Kind::Other => Self::Query(error),
         }
     }
 }
 
-enum SqlState {
+/// What a failure of sqlx's means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
     Unavailable,
     TimedOut,
     Locked,
     Contended,
     Other,
+}
+
+impl Kind {
+    /// Reads a failure.
+    pub(super) fn of(error: &sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed => Self::Unavailable,
+            sqlx::Error::Database(database) => Self::of_code(&database.code().unwrap_or_default()),
+            _ => Self::Other,
+        }
+    }
+
+    /// PostgreSQL's documentation, appendix A: error codes.
+    fn of_code(code: &str) -> Self {
+        match code {
+            // query_canceled: statement_timeout.
+            "57014" => Self::TimedOut,
+            // lock_not_available: lock_timeout.
+            "55P03" => Self::Locked,
+            // serialization_failure, deadlock_detected.
+            "40001" | "40P01" => Self::Contended,
+            // read_only_sql_transaction: a primary that was demoted under us. invalid_sql_statement_name,
+            // duplicate_prepared_statement: a pooler came in between. No connection that met one is used again.
+            "25006" | "26000" | "42P05" => Self::Unavailable,
+            // Classes: connection exception, insufficient resources, operator intervention, system error.
+            code if ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default()) => {
+                Self::Unavailable
+            }
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Whether it says that a connection is lost, or leads to a PostgreSQL that starts or stops.
@@ -117,24 +144,4 @@ fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
         .as_database_error()
         .and_then(sqlx::error::DatabaseError::code)
         .is_some_and(|code| codes.contains(&code.as_ref()))
-}
-
-/// PostgreSQL's documentation, appendix A: error codes.
-fn sql_state(code: &str) -> SqlState {
-    match code {
-        // query_canceled: statement_timeout.
-        "57014" => SqlState::TimedOut,
-        // lock_not_available: lock_timeout.
-        "55P03" => SqlState::Locked,
-        // serialization_failure, deadlock_detected.
-        "40001" | "40P01" => SqlState::Contended,
-        // read_only_sql_transaction: a primary that was demoted under us. invalid_sql_statement_name,
-        // duplicate_prepared_statement: a pooler came in between. No connection that met one is used again.
-        "25006" | "26000" | "42P05" => SqlState::Unavailable,
-        // Classes: connection exception, insufficient resources, operator intervention, system error.
-        code if ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default()) => {
-            SqlState::Unavailable
-        }
-        _ => SqlState::Other,
-    }
 }

@@ -131,6 +131,7 @@ fn breach_of_replacements(entries: &[&Entry], found: Option<&Found>) -> Vec<Stri
 /// A checker that finds nothing must be one that could.
 #[test]
 fn the_checker_finds_every_kind_of_breach() {
+    use Outcome::{Acknowledged, Refused, Unknown};
     let entry = |write, marker: &str, outcome, version| Entry {
         noun: "pet",
         write,
@@ -145,7 +146,6 @@ fn the_checker_finds_every_kind_of_breach() {
         version,
         whole,
     };
-    use Outcome::{Acknowledged, Refused, Unknown};
     let (create, replace) = (Write::Create, Write::Replace(1));
     let fine = [
         (

@@ -73,9 +73,9 @@ async fn row_02_a_killed_postgres_has_lost_nothing_and_is_told_as_503() {
     row.note(format!("{rounds} rounds, {}", by_status(&answers)));
     let breaches = checker::breaches(&log, &found(&stage.cluster).await);
     row.none("lost", breaches);
-    let odd = answers.iter().filter(|answer| {
-        !answer.is_success() && !(answer.status == Some(503) && answer.retry_after)
-    });
+    let odd = answers
+        .iter()
+        .filter(|answer| !answer.is_success() && !answer.says_try_again());
     row.none(
         "answers but 2xx and 503 with Retry-After",
         odd.map(|answer| format!("{answer:?}")),

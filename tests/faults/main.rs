@@ -13,9 +13,10 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
+    clippy::too_many_lines,
     dead_code,
     unused_imports,
-    reason = "a test that cannot go on says why and fails; its clock is the machine's; it shares a harness"
+    reason = "a test that cannot go on says why and fails; its clock is the machine's; it shares a harness; a row is one story"
 )]
 
 mod capacity;

@@ -14,7 +14,7 @@ use crate::{
     stage::{
         Cluster, Proxy, Row, Stage, bound,
         load::{Answered, Load, by_status, found, steadily},
-        percentile, pick, until,
+        percentile, pick, until, url_at,
     },
 };
 
@@ -109,9 +109,7 @@ async fn row_03_while_postgres_is_down_everybody_is_told_at_once() {
         "{rate} a second for {down:?}: {}",
         by_status(&refused)
     ));
-    let odd = refused
-        .iter()
-        .filter(|answer| answer.status != Some(503) || !answer.retry_after);
+    let odd = refused.iter().filter(|answer| !answer.says_try_again());
     row.none(
         "other than 503 with Retry-After",
         odd.map(|answer| format!("{answer:?}")),
@@ -145,7 +143,7 @@ async fn row_04_a_frozen_postgres_freezes_nobody() {
     let freeze = pick(Duration::from_millis(2_500), Duration::from_secs(5));
     let cluster = Cluster::start().await;
     let proxy = Proxy::before(cluster.address).await;
-    let url = cluster.url_at(proxy.address, "postgres");
+    let url = url_at(proxy.address, "postgres");
     let stage = Stage::on(cluster, &url, &[]).await;
     let load = Load::start(&stage.target, 32).await;
     for hole in [false, true] {
@@ -193,8 +191,6 @@ async fn row_04_a_frozen_postgres_freezes_nobody() {
     );
     let used = settles(async || stage.metric("database_connections", "used").await == 0.0).await;
     row.so("connections in use back to 0", used);
-    // The pool, the counters, the one that listens, and a probe.
-    const MOST: i64 = 16 + 4 + 1 + 1;
     let mut open = 0;
     settles(async || {
         open = stage.cluster.number(OURS).await;
@@ -207,6 +203,8 @@ async fn row_04_a_frozen_postgres_freezes_nobody() {
     row.end();
 }
 
+/// The pool, the counters, the one that listens, and a probe.
+const MOST: i64 = 16 + 4 + 1 + 1;
 const OURS: &str = "select count(*) from pg_stat_activity where application_name = 'pet-inventory'";
 
 /// Waits a while for something to be so; gives whether it is.
@@ -270,9 +268,7 @@ async fn row_05_with_every_connection_waiting_for_a_lock_the_rest_is_refused_in_
         "{waiting} waiting in PostgreSQL, {}",
         by_status(&answers)
     ));
-    let other = answers
-        .iter()
-        .filter(|answer| answer.status != Some(503) || !answer.retry_after);
+    let other = answers.iter().filter(|answer| !answer.says_try_again());
     row.none("other than 503", other.map(|answer| format!("{answer:?}")));
     let slowest = answers
         .iter()

@@ -13,7 +13,7 @@ use crate::{
     stage::{
         Cluster, Row, Stage, bound,
         load::{Answered, by_status, steadily},
-        pick, serve,
+        pick, serve, url_at,
     },
     support::{Home, Raw, client},
 };
@@ -119,7 +119,7 @@ async fn row_09_one_process_takes_over_from_another_and_no_request_fails() {
     row.at_least(
         "requests",
         u32::try_from(answers.len()).unwrap_or(u32::MAX),
-        wanted * 9 / 10,
+        pick(wanted * 9 / 10, wanted),
     );
     let failed = answers
         .iter()
@@ -151,7 +151,7 @@ async fn row_12_of_replicas_that_start_together_each_is_ready_and_each_migration
     for round in 0..rounds {
         let database = format!("round_{round}");
         cluster.run(&format!("create database {database}")).await;
-        let url = cluster.url_at(cluster.address, &database);
+        let url = url_at(cluster.address, &database);
         let settings = [("DATABASE_URL".to_owned(), url.clone())];
         let homes: Vec<_> = (0..8).map(|_| Home::new()).collect();
         let begun = Instant::now();

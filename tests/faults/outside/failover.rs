@@ -9,7 +9,7 @@ use crate::{
     stage::{
         Cluster, Proxy, Row, Stage, bound,
         load::{Answered, Load, by_status, found},
-        pick,
+        pick, program, url_at,
     },
 };
 
@@ -23,8 +23,7 @@ async fn row_14_a_promoted_standby_has_everything_and_is_used_at_once() {
         .expect("a folder")
         .keep();
     let mut standby = Cluster::of(folder, &[]);
-    let copied = standby
-        .program("pg_basebackup")
+    let copied = program("pg_basebackup")
         .args([
             "-h",
             "127.0.0.1",
@@ -46,7 +45,7 @@ async fn row_14_a_promoted_standby_has_everything_and_is_used_at_once() {
     standby.resume().await;
 
     let proxy = Proxy::before(primary.address).await;
-    let url = primary.url_at(proxy.address, "postgres");
+    let url = url_at(proxy.address, "postgres");
     let mut stage = Stage::on(primary, &url, &[]).await;
     let load = Load::start(&stage.target, 16).await;
     load.success_after(Instant::now()).await;
@@ -67,9 +66,9 @@ async fn row_14_a_promoted_standby_has_everything_and_is_used_at_once() {
     let (log, answers) = load.stop().await;
     row.note(by_status(&answers));
     row.within("writes again", again, bound(Duration::from_secs(3)));
-    let odd = answers.iter().filter(|answer| {
-        !answer.is_success() && !(answer.status == Some(503) && answer.retry_after)
-    });
+    let odd = answers
+        .iter()
+        .filter(|answer| !answer.is_success() && !answer.says_try_again());
     row.none(
         "answers but 2xx and 503",
         odd.map(|answer| format!("{answer:?}")),

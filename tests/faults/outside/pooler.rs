@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use crate::stage::{
     Cluster, Row, Stage, free_address, give_away,
     load::{Answered, by_status},
-    pick, program,
+    pick, program, url_at,
 };
 
 /// A pooler that deals out servers by the transaction. Gone when dropped.
@@ -77,7 +77,7 @@ async fn row_13_behind_pgbouncer_nothing_fails_and_no_switch_is_needed() {
     let cluster = Cluster::start().await;
     let pgbouncer = PgBouncer::before(&cluster, 4).await;
     // The schema comes by that way, too.
-    let url = cluster.url_at(pgbouncer.address, "postgres");
+    let url = url_at(pgbouncer.address, "postgres");
     let mut stage = Stage::on(cluster, &url, &[]).await;
     let wanted: usize = pick(2_000, 10_000);
     let mut answers = Vec::new();

@@ -28,7 +28,6 @@ pub struct Cluster {
     running: Option<Child>,
     settings: Vec<String>,
     _cleaner: Child,
-    _keep: Option<tempfile::TempDir>,
 }
 
 impl Cluster {
@@ -49,7 +48,7 @@ impl Cluster {
     pub async fn start_in(folder: PathBuf, settings: &[&str]) -> Self {
         let mut cluster = Self::of(folder, settings);
         let data = cluster.data();
-        let mut initdb = cluster.program("initdb");
+        let mut initdb = program("initdb");
         initdb.args([
             "--auth=trust",
             "--encoding=UTF8",
@@ -76,7 +75,6 @@ impl Cluster {
                 .iter()
                 .map(|setting| (*setting).to_owned())
                 .collect(),
-            _keep: None,
         }
     }
 
@@ -85,14 +83,9 @@ impl Cluster {
         self.folder.join("data")
     }
 
-    /// One of PostgreSQL's programs, as the user that it runs as.
-    pub fn program(&self, name: &str) -> Command {
-        program(name)
-    }
-
     /// Starts it, and does not wait.
     pub fn launch(&mut self) {
-        let mut postgres = self.program("postgres");
+        let mut postgres = program("postgres");
         let port = format!("port={}", self.address.port());
         let settings = [
             port.as_str(),
@@ -182,19 +175,14 @@ impl Cluster {
         }
     }
 
-    /// A URL of a database in it, reached at an address.
-    pub fn url_at(&self, address: SocketAddr, database: &str) -> String {
-        format!("postgres://postgres@{address}/{database}?sslmode=disable")
-    }
-
     /// A URL of the database that is there from the beginning.
     pub fn url(&self) -> String {
-        self.url_at(self.address, "postgres")
+        url_at(self.address, "postgres")
     }
 
     /// A connection to a database.
     pub async fn try_connect(&self, database: &str) -> Result<PgConnection, sqlx::Error> {
-        let url = self.url_at(self.address, database);
+        let url = url_at(self.address, database);
         let connection = tokio::time::timeout(SOON, PgConnection::connect(&url)).await;
         connection.map_err(|_| sqlx::Error::PoolTimedOut)?
     }
@@ -239,7 +227,12 @@ impl Drop for Cluster {
     }
 }
 
-/// One of PostgreSQL's programs, as a user that it agrees to run as.
+/// A URL of a database that is reached at an address.
+pub fn url_at(address: SocketAddr, database: &str) -> String {
+    format!("postgres://postgres@{address}/{database}?sslmode=disable")
+}
+
+/// One of PostgreSQL's programs, or another's, as a user that it agrees to run as.
 pub fn program(name: &str) -> Command {
     let search = crate::support::postgres::search_path();
     let folders = search.bin_dir.into_iter().chain(

@@ -87,6 +87,11 @@ impl Answered {
             .is_some_and(|status| (200..300).contains(&status))
     }
 
+    /// Whether it is a 503 that says when to come again.
+    pub fn says_try_again(&self) -> bool {
+        self.status == Some(503) && self.retry_after
+    }
+
     /// Its body.
     pub const fn body(&self) -> &Value {
         &self.body
@@ -182,12 +187,12 @@ pub struct Load {
 impl Load {
     /// Begins to write with so many.
     pub async fn start(target: &Arc<Target>, writers: usize) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mut load = Self {
             writers: JoinSet::new(),
             answers: Arc::default(),
             stop: CancellationToken::new(),
         };
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
         for _ in 0..writers {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let body = pet(None, &format!("before-{number}"));

@@ -15,7 +15,7 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method, RequestBuilder};
 
 pub use self::{
-    cluster::{Cluster, free_address, give_away, program},
+    cluster::{Cluster, free_address, give_away, program, url_at},
     proxy::Proxy,
     row::{Row, bound, full, percentile, pick},
 };
