@@ -89,14 +89,15 @@ impl Database {
     pub fn for_counters(&self) -> Self {
         const CONNECTIONS: u32 = 4;
         const PATIENCE: Duration = Duration::from_millis(250);
+        let pool = Pool::new(
+            self.pool.connect_options(),
+            CONNECTIONS,
+            PATIENCE,
+            self.pool.breaker.clone(),
+            self.pool.pooler.clone(),
+        );
         Self {
-            pool: Pool::new(
-                self.pool.connect_options(),
-                CONNECTIONS,
-                PATIENCE,
-                self.pool.breaker.clone(),
-                self.pool.pooler.clone(),
-            ),
+            pool: pool.without_bounds_on_locks(),
         }
     }
 

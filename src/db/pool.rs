@@ -55,6 +55,9 @@ const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set lock_timeout =
 pub struct Pool {
     connections: PgPool,
     queue: Arc<Semaphore>,
+    /// Whether a statement that had to wait for a connection waits the less for a lock. It costs round trips,
+    /// in which it holds its own.
+    bounds_locks: bool,
     pub(super) breaker: Breaker,
     pub(super) pooler: Pooler,
 }
@@ -102,8 +105,17 @@ impl Pool {
         Self {
             connections,
             queue: Arc::new(Semaphore::new(places)),
+            bounds_locks: true,
             breaker,
             pooler,
+        }
+    }
+
+    /// The same, for statements that are given up long before a wait for a lock would end.
+    pub(super) fn without_bounds_on_locks(self) -> Self {
+        Self {
+            bounds_locks: false,
+            ..self
         }
     }
 
@@ -180,7 +192,7 @@ impl Pool {
         } else {
             "begin"
         };
-        if waited < NO_WAIT {
+        if waited < NO_WAIT || !self.bounds_locks {
             return behind_pooler.then_some(begin.into());
         }
         // Zero would mean for ever.
