@@ -51,13 +51,13 @@ impl Row {
     }
 
     /// A number that has a bound.
-    pub fn at_most<T: PartialOrd + Display>(&mut self, what: &str, number: T, bound: T) {
+    pub fn at_most<T: PartialOrd + Display + Copy>(&mut self, what: &str, number: T, bound: T) {
         let holds = number <= bound;
         self.figure(format!("{what} {number} (≤ {bound})"), holds);
     }
 
     /// A number that is to be reached.
-    pub fn at_least<T: PartialOrd + Display>(&mut self, what: &str, number: T, bound: T) {
+    pub fn at_least<T: PartialOrd + Display + Copy>(&mut self, what: &str, number: T, bound: T) {
         let holds = number >= bound;
         self.figure(format!("{what} {number} (≥ {bound})"), holds);
     }

@@ -4,30 +4,23 @@
 //! without end; what a request waited for a connection it no longer waits for a lock; a connection that
 //! something was given up on, or that failed, is closed and never used again.
 
+mod executor;
+mod lease;
+
 use std::{
     borrow::Cow,
-    ops::{Deref, DerefMut},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use futures_util::{
-    StreamExt as _, TryStreamExt as _,
-    future::BoxFuture,
-    stream::{self, BoxStream},
-};
-use sqlx::{
-    AssertSqlSafe, Connection as _, Describe, Either, Execute, Executor, PgConnection, PgPool,
-    Postgres, SqlStr,
-    pool::PoolConnection,
-    postgres::{PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo},
-};
+use sqlx::{Connection as _, Executor as _, PgPool, postgres::PgPoolOptions};
 use tokio::sync::Semaphore;
 
+use self::lease::Lease;
+pub use self::lease::Transaction;
 use super::{
     ConnectOptions, Error, bounded,
     breaker::{Breaker, Trust},
-    error::{is_of_a_pooler, is_of_the_connection, is_read_only},
     pooler::{self, Pooler},
 };
 
@@ -125,7 +118,7 @@ impl Pool {
             let mut lease = self.lease().await?;
             let begin = self.beginning(lease.waited).unwrap_or("begin".into());
             lease.begin(begin).await?;
-            Ok(Transaction(lease))
+            Ok(Transaction::on(lease))
         })
         .await
     }
@@ -166,13 +159,8 @@ impl Pool {
                 () = self.breaker.opened() => return Err(away(&self.breaker)),
             }
         };
-        Ok(Lease {
-            connection: connection.inspect_err(|error| self.breaker.failed(error))?,
-            pool: self.clone(),
-            waited: began.elapsed(),
-            in_transaction: false,
-            is_given_back: false,
-        })
+        let connection = connection.inspect_err(|error| self.breaker.failed(error))?;
+        Ok(Lease::new(connection, self.clone(), began.elapsed()))
     }
 
     /// A connection for a single statement, in a transaction where it needs one.
@@ -203,192 +191,4 @@ impl Pool {
 
 fn away(breaker: &Breaker) -> sqlx::Error {
     breaker.admit().err().unwrap_or(sqlx::Error::PoolTimedOut)
-}
-
-/// A connection on loan. Dropped before it was given back, it is closed: nobody knows what state it is in.
-#[derive(Debug)]
-struct Lease {
-    connection: PoolConnection<Postgres>,
-    pool: Pool,
-    /// How long it took to get it.
-    waited: Duration,
-    in_transaction: bool,
-    is_given_back: bool,
-}
-
-impl Lease {
-    async fn begin(&mut self, statements: Cow<'static, str>) -> Result<(), sqlx::Error> {
-        let statements = sqlx::raw_sql(AssertSqlSafe(statements.into_owned()));
-        let begun = self.connection.execute(statements).await;
-        begun.inspect_err(|error| self.learn(error))?;
-        self.in_transaction = true;
-        Ok(())
-    }
-
-    /// Ends the transaction, if there is one, as its statements came out, and gives the connection back if
-    /// it is fit to be used again.
-    async fn end<T>(mut self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-        if let Err(error) = &result {
-            self.learn(error);
-            if !is_fit_after(error) {
-                return result;
-            }
-        }
-        if self.in_transaction {
-            let end = if result.is_ok() { "commit" } else { "rollback" };
-            let ended = self.connection.execute(end).await;
-            if let Err(error) = ended {
-                self.learn(&error);
-                return result.and(Err(error));
-            }
-        }
-        self.give_back();
-        result
-    }
-
-    async fn undo(mut self) -> Result<(), sqlx::Error> {
-        self.connection.execute("rollback").await?;
-        self.give_back();
-        Ok(())
-    }
-
-    /// Draws the conclusions from a failure.
-    fn learn(&self, error: &sqlx::Error) {
-        self.pool.breaker.failed(error);
-        if is_of_a_pooler(error) {
-            self.pool.go_behind_pooler();
-        } else if is_read_only(error) {
-            // A primary that was demoted, which the other connections lead to as well.
-            self.pool.breaker.outdate();
-        }
-    }
-
-    /// Not left to the connection's own drop, which waits without end for a sign of life.
-    fn give_back(mut self) {
-        self.is_given_back = true;
-        let returned = self.connection.return_to_pool();
-        tokio::spawn(async move {
-            let _ = tokio::time::timeout(CHECK, returned).await;
-        });
-    }
-}
-
-/// Whether a connection can be used again after that.
-fn is_fit_after(error: &sqlx::Error) -> bool {
-    !is_of_the_connection(error) && !is_read_only(error) && !is_of_a_pooler(error)
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if !self.is_given_back {
-            self.pool.breaker.suspect();
-            self.connection.close_on_drop();
-        }
-    }
-}
-
-/// A transaction; undone when dropped.
-#[derive(Debug)]
-pub struct Transaction(Lease);
-
-impl Transaction {
-    /// Makes it last.
-    pub(super) async fn commit(self) -> Result<(), Error> {
-        bounded(self.0.end(Ok(()))).await
-    }
-
-    /// Undoes it, for that reason. Not left to the drop, which is done with at some later time: the next
-    /// request for the same thing may come at once. Should it fail, PostgreSQL undoes it by itself.
-    pub(super) async fn undo(self, reason: Option<&Error>) {
-        if let Some(error) = reason.and_then(Error::by_postgres) {
-            self.0.learn(error);
-            if !is_fit_after(error) {
-                return;
-            }
-        }
-        // Given up in the middle of a statement: there is no going on.
-        if !matches!(reason, Some(Error::TimedOut)) {
-            let undone = self.0.undo();
-            let _ = bounded(undone).await;
-        }
-    }
-}
-
-impl Deref for Transaction {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        &self.0.connection
-    }
-}
-
-impl DerefMut for Transaction {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.0.connection
-    }
-}
-
-type Step = Either<PgQueryResult, PgRow>;
-
-/// A single statement; what it gives is collected, so that its connection is free again when this ends.
-impl<'p> Executor<'p> for &'p Pool {
-    type Database = Postgres;
-
-    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Step, sqlx::Error>>
-    where
-        'p: 'e,
-        E: 'q + Execute<'q, Postgres>,
-    {
-        let steps = async move {
-            let mut lease = self.lease_for_one().await?;
-            let steps = lease.connection.fetch_many(query);
-            let steps: Result<Vec<Step>, _> = steps.try_collect().await;
-            lease.end(steps).await
-        };
-        stream::once(steps)
-            .map_ok(|steps| stream::iter(steps.into_iter().map(Ok)))
-            .try_flatten()
-            .boxed()
-    }
-
-    fn fetch_optional<'e, 'q: 'e, E>(
-        self,
-        query: E,
-    ) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
-    where
-        'p: 'e,
-        E: 'q + Execute<'q, Postgres>,
-    {
-        Box::pin(async move {
-            let mut lease = self.lease_for_one().await?;
-            let row = lease.connection.fetch_optional(query).await;
-            lease.end(row).await
-        })
-    }
-
-    fn prepare_with<'e>(
-        self,
-        sql: SqlStr,
-        parameters: &'e [PgTypeInfo],
-    ) -> BoxFuture<'e, Result<PgStatement, sqlx::Error>>
-    where
-        'p: 'e,
-    {
-        Box::pin(async move {
-            let mut lease = self.lease_for_one().await?;
-            let statement = lease.connection.prepare_with(sql, parameters).await;
-            lease.end(statement).await
-        })
-    }
-
-    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, sqlx::Error>>
-    where
-        'p: 'e,
-    {
-        Box::pin(async move {
-            let mut lease = self.lease_for_one().await?;
-            let described = lease.connection.describe(sql).await;
-            lease.end(described).await
-        })
-    }
 }
