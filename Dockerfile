@@ -1,6 +1,12 @@
-# The service in an image of its own. It needs a PostgreSQL (13 or newer) given by DATABASE_URL:
+# Two images. `runtime`, the last and so the default, is the service alone; it needs a PostgreSQL (13 or newer):
 #
+#   docker build -t pet-inventory .
 #   docker run -p 8080:8080 -e DATABASE_URL=postgres://pets:secret@db.example/pets -e BOOTSTRAP_API_KEY=… pet-inventory
+#
+# `demo` holds a PostgreSQL, too, and serves at once, with keys that everybody knows. Not for the open network:
+#
+#   docker build --target demo -t pet-inventory-demo .
+#   docker run -p 127.0.0.1:8080:8080 pet-inventory-demo
 
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /build
@@ -21,18 +27,50 @@ COPY src src
 RUN touch src/lib.rs src/main.rs \
     && cargo build --locked --release
 
-FROM debian:bookworm-slim
+FROM debian:bookworm-slim AS demo
+LABEL org.opencontainers.image.title="pet-inventory demo" \
+      org.opencontainers.image.description="pet-inventory with a PostgreSQL and demo keys, for a first look" \
+      org.opencontainers.image.licenses="MIT OR Apache-2.0"
+
+# The server's programs, without the cluster that Debian would make; initdb wants a user with a name.
+RUN apt-get update \
+    && mkdir -p /etc/postgresql-common \
+    && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf \
+    && apt-get install --yes --no-install-recommends postgresql-15 \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --create-home --home-dir /var/lib/pet-inventory pet-inventory
+COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
+USER 10001:10001
+WORKDIR /var/lib/pet-inventory
+VOLUME /var/lib/pet-inventory
+
+# A container's loopback is its own, so the demo keys have to be good beyond it.
+ENV PET_INVENTORY__SERVER__LISTEN=0.0.0.0:8080 \
+    PET_INVENTORY__OPERATIONS__LISTEN=127.0.0.1:9090 \
+    PET_INVENTORY__LOCAL_POSTGRES__DEMO_KEYS=always
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \
+    CMD ["pet-inventory", "healthcheck"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["pet-inventory"]
+CMD ["serve"]
+
+FROM debian:bookworm-slim AS runtime
 LABEL org.opencontainers.image.title="pet-inventory" \
       org.opencontainers.image.description="A pet store's inventory as a REST API on PostgreSQL" \
       org.opencontainers.image.licenses="MIT OR Apache-2.0"
 
 # One program and nothing else: the TLS roots are compiled in, and a number needs no passwd entry.
 COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
+RUN install --directory --owner=10001 --group=10001 /var/lib/pet-inventory/images
 USER 10001:10001
 
 # Inside a container listen on all of its addresses. Publish 8080; keep 9090 (metrics) to yourself.
 ENV PET_INVENTORY__SERVER__LISTEN=0.0.0.0:8080 \
     PET_INVENTORY__OPERATIONS__LISTEN=0.0.0.0:9090
+# Images, unless they are in a bucket: mount something that lasts here.
+ENV PET_INVENTORY__IMAGES__URL=file:///var/lib/pet-inventory/images
+VOLUME /var/lib/pet-inventory/images
 EXPOSE 8080 9090
 
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s --retries=3 \

@@ -7,7 +7,7 @@
 //! F5  app · telemetry · shutdown · local_postgres
 //! F4  api
 //! F3  auth | limits
-//! F2  db
+//! F2  db | blobs | renderings
 //! F1  config
 //! F0  domain
 //! ```
@@ -16,7 +16,10 @@
 //!
 //! - [`domain`]: the nouns and their rules; pure values. *A value of a type in there is valid.*
 //! - [`config`]: what the operator decides; loaded once, checked, no secret can be printed.
-//! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question.
+//! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question. What many
+//!   requests ask at once travels together.
+//! - [`blobs`]: where the bytes of images are, the only room that knows `object_store`.
+//! - [`renderings`]: smaller versions of images, the only room that decodes pixels.
 //! - [`auth`]: who are you: from a secret to a [`domain::caller::Caller`]; knows no HTTP types.
 //! - [`limits`]: may you, now: requests against plans; knows no HTTP types either.
 //! - [`api`]: HTTP, the only room that knows axum, bodies and status codes; a file a noun, one layer stack.
@@ -26,19 +29,21 @@
 //! - [`cli`]: arguments, and what a person reads.
 //!
 //! A **technology is a room**: sqlx lives in `db` (and `local_postgres`), axum in `api` (and `app`),
-//! governor in `limits`, JWT and the HTTP client (which asks issuers for their keys) in `auth`,
-//! clap in `cli`, the environment in `config`. A **rule** lives in `domain`, a **sequence** in the
+//! governor in `limits`, JWT and argon2 in `auth`, the HTTP client in `auth` (which asks issuers for their
+//! keys) and `blobs` (which asks S3), clap in `cli`, the environment in `config`. A **rule** lives in `domain`, a **sequence** in the
 //! handler, a **statement** in `db`.
 //!
 //! # The life of a request
 //!
 //! ```text
-//! app::server        accept, bounds, HTTP/1 or HTTP/2
+//! app::server        accept, bounds, HTTP/1 or HTTP/2 (app::listener, app::activity)
+//! app::workers       a runtime a core, which answers
+//! app::stall         no answer that nobody takes
 //! app::wire          no message of two lengths (app::framing)
-//! api stack          api::router: each layer with its reason
+//! api::middleware    what is around every handler, each step with its reason
 //!   observe          id, access line, metrics, the body of an error
 //!   well_formed      one Host
-//!   load_shed        no more at once than can be answered
+//!   load_shed        no more at once than can be answered, nor for longer (db::patience)
 //!   client           whose address it is
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits → db::usage
@@ -46,7 +51,10 @@
 //!   time_limit       an answer, or 503
 //!   idempotency      the same POST twice
 //! api::extract       api::fields: every wrong field at once
-//! api::pets::add     NewPetBody → domain NewPet → db::pets::insert → Pet → PetBody
+//!                    (an upload has its own bounds: api::images::receive)
+//! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
+//!   db::coalesce     what many ask at once, in one statement
+//!   db::pool         a connection, unless PostgreSQL is out of reach (db::breaker)
 //! ```
 //!
 //! A failure anywhere: the room's own error → [`api::error::Error`], the one table of statuses →
@@ -55,11 +63,13 @@
 pub mod api;
 pub mod app;
 pub mod auth;
+pub mod blobs;
 pub mod cli;
 pub mod config;
 pub mod db;
 pub mod domain;
 pub mod limits;
 pub mod local_postgres;
+pub mod renderings;
 pub mod shutdown;
 pub mod telemetry;

@@ -43,6 +43,15 @@ impl Shutdown {
         Ok(shutdown)
     }
 
+    /// A shutdown whose soft stage begins when its [`stop`](Self::stop) is called, and whose hard one is ours.
+    #[must_use]
+    pub fn to_be_stopped(&self) -> Self {
+        Self {
+            soft: CancellationToken::new(),
+            hard: self.hard.clone(),
+        }
+    }
+
     /// A later shutdown of its own that is cut off together with this one.
     #[must_use]
     pub fn later(&self) -> Self {
@@ -61,6 +70,12 @@ impl Shutdown {
     pub fn cut_off(&self) {
         self.soft.cancel();
         self.hard.cancel();
+    }
+
+    /// Whether nothing new is to be begun.
+    #[must_use]
+    pub fn is_soft(&self) -> bool {
+        self.soft.is_cancelled()
     }
 
     /// Waits until nothing new is to be begun.

@@ -24,7 +24,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// What stands in the database after the migration of that number: rows as that version of the program
 /// wrote them. A new migration gets its own line.
-const ROWS: [(i64, &str); 6] = [
+const ROWS: [(i64, &str); 10] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -66,6 +66,35 @@ const ROWS: [(i64, &str); 6] = [
          )
          insert into credentials (caller_id, kind, hash, hint, issued_by, expires_at)
          select caller_id, 'access_token', sha256('token'), 'pit_1234', id, now() + interval '1 hour' from client",
+    ),
+    (
+        7,
+        "insert into image_contents (sha256, key, media_type, size, width, height)
+         values (sha256('image'), 'ab/abcd', 'image/png', 5, 8192, 1);
+         insert into images (id, pet_id, sha256) values (decode(repeat('0f', 16), 'hex'), 1, sha256('image'));
+         insert into image_renderings (sha256, width, key, media_type, size)
+         values (sha256('image'), 16, 'cd/cdef', 'image/png', 4)",
+    ),
+    (
+        8,
+        "insert into orders (id, owner, pet_id, held_pet, quantity, ship_date, status, complete) values
+         (1, 1, 9007199254740991, 9007199254740991, 1, null, 'placed', false),
+         (2, 1, 99, null, 2147483647, '2026-01-31T12:00:00Z', 'delivered', true)",
+    ),
+    (
+        9,
+        "with caller as (
+             insert into callers (name, plan, scopes) values ('user:1', 'free', '{read:pets}') returning id
+         )
+         insert into users (id, caller_id, username, folded) select 1, id, 'Ada', 'ada' from caller;
+         insert into credentials (caller_id, kind, hash, hint, expires_at)
+         select caller_id, 'session', sha256('session'), 'pis_1234', now() + interval '1 hour' from users",
+    ),
+    (
+        11,
+        "insert into pet_imports (file, records) values (sha256('file'), 1);
+         insert into pet_import_rows (line, id, by_server, status, name, photo_urls, tags)
+         values (1, 5, false, 'sold', 'Rex', '{}', '[]')",
     ),
 ];
 
@@ -153,8 +182,8 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
     assert_eq!(last.tags().len(), 3);
 
     let hash = pet_inventory::auth::secret::sha256("secret");
-    let caller = db::credentials::find_caller(&mut connection, &hash).await;
-    let caller = caller.expect("a database").expect("the caller").caller;
+    let callers = db::credentials::find_callers(&mut connection, &[hash]).await;
+    let caller = &callers.expect("a database")[&hash].caller;
     assert_eq!((caller.name.as_str(), caller.plan), ("acme", Plan::Pro));
     assert_eq!(caller.scopes.to_string(), "read:pets");
     assert_ne!(caller.scopes, Scopes::all());
@@ -162,6 +191,19 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
     assert_eq!(
         kept.expect("a database").expect("an answer").answer["status"],
         201
+    );
+    // Pets that were there before anybody counted them are counted.
+    let inventory = db::inventory::count(&mut connection).await;
+    let mut inventory = inventory.expect("a database");
+    inventory.sort_by_key(|(status, _)| status.as_str());
+    let one_each = [Status::Available, Status::Pending, Status::Sold].map(|status| (status, 1));
+    assert_eq!(inventory, one_each);
+    let images = db::images::of_pet(&mut connection, PetId::new(1).expect("an id")).await;
+    let images = images.expect("images");
+    assert_eq!(images[0].id.to_string(), "0f".repeat(16));
+    assert_eq!(
+        (images[0].content.key.as_str(), images.len()),
+        ("ab/abcd", 1)
     );
     let used = "select used from daily_usage where bucket = 'caller:1' and day = '2020-02-29'";
     assert_eq!(number(&mut connection, used).await, 7);

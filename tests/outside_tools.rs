@@ -9,6 +9,10 @@
     reason = "a test that cannot go on says why and fails; its clock is the machine's; it shares a harness"
 )]
 
+#[path = "outside_tools/images.rs"]
+mod images;
+#[path = "api/images/pictures.rs"]
+mod pictures;
 #[path = "api/support/mod.rs"]
 mod support;
 

@@ -106,6 +106,29 @@ impl<S: Send + Sync> FromRequestParts<S> for IfNoneMatch {
     }
 }
 
+/// Whether `If-None-Match` names what has this tag (without its quotes): then the client has it already.
+#[must_use]
+pub fn is_had(headers: &HeaderMap, opaque: &str) -> bool {
+    match entity_tags(headers, &header::IF_NONE_MATCH) {
+        None | Some(Err(NotATag)) => false,
+        Some(Ok(Tags::Any)) => true,
+        Some(Ok(Tags::Listed(tags))) => tags.iter().any(|tag| tag.opaque == opaque),
+    }
+}
+
+/// Whether `If-Range` lets a range of what has this tag be sent: where it is absent, or names the very tag
+/// (RFC 9110 §13.1.5). A date never does: we give none.
+#[must_use]
+pub fn admits_range(headers: &HeaderMap, opaque: &str) -> bool {
+    match entity_tags(headers, &header::IF_RANGE) {
+        None => true,
+        Some(Ok(Tags::Listed(tags))) => {
+            matches!(&tags[..], [tag] if !tag.weak && tag.opaque == opaque)
+        }
+        Some(Ok(Tags::Any) | Err(NotATag)) => false,
+    }
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Tags<'a> {
     Any,

@@ -1,12 +1,12 @@
 //! Our own extractors: what the stock ones reject never gets past them in another form than
 //! [`Error`]'s. (`.clippy.toml` bans the stock ones.)
 
-use std::{borrow::Cow, str::FromStr};
+use std::{borrow::Cow, convert::Infallible, str::FromStr};
 
 use axum::{
     body::{Body, Bytes},
     extract::{FromRef, FromRequest, FromRequestParts, RawPathParams, Request},
-    http::{HeaderMap, header, request::Parts},
+    http::{HeaderMap, header, request::Parts, uri::Authority},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
@@ -40,6 +40,52 @@ impl<S: Send + Sync, T: FromStr<Err = Invalid>> FromRequestParts<S> for Path<T> 
             .parse()
             .map(Self)
             .map_err(|reason| Error::invalid(name, &reason))
+    }
+}
+
+/// The path's two parameters.
+#[derive(Debug)]
+pub struct PathPair<A, B>(pub A, pub B);
+
+impl<S, A, B> FromRequestParts<S> for PathPair<A, B>
+where
+    S: Send + Sync,
+    A: FromStr<Err = Invalid>,
+    B: FromStr<Err = Invalid>,
+{
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        let parameters = RawPathParams::from_request_parts(parts, state)
+            .await
+            .map_err(|_| Error::Invalid(vec![Violation::new("path", "must be UTF-8")]))?;
+        let mut parameters = parameters.iter();
+        let (Some((first, a)), Some((second, b))) = (parameters.next(), parameters.next()) else {
+            return Err(Error::Internal(
+                "a route without two path parameters".into(),
+            ));
+        };
+        let mut violations = Violations::default();
+        let a = a.parse().map_err(|reason| violations.add(first, reason));
+        let b = b.parse().map_err(|reason| violations.add(second, reason));
+        violations.finish(a.ok().zip(b.ok()).map(|(a, b)| Self(a, b)))
+    }
+}
+
+/// The host that was asked, as clients reach it.
+#[derive(Debug)]
+pub struct Host(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Host {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        // HTTP/2 has the host in the target.
+        let host = parts.uri.authority().map(Authority::as_str).or_else(|| {
+            let host = parts.headers.get(header::HOST)?;
+            host.to_str().ok()
+        });
+        Ok(Self(host.unwrap_or("localhost").to_owned()))
     }
 }
 
@@ -208,21 +254,24 @@ fn require_media_type(
     accepted: &'static str,
     essences: &[&str],
 ) -> Result<(), Error> {
-    let sent = headers
+    if essences
+        .iter()
+        .any(|essence| has_media_type(headers, essence))
+    {
+        Ok(())
+    } else {
+        Err(Error::UnsupportedMediaType(accepted))
+    }
+}
+
+/// Whether a body is said to be of this media type, whatever its parameters.
+#[must_use]
+pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
+    headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split(';').next())
-        .map(str::trim);
-    match sent {
-        Some(sent)
-            if essences
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(sent)) =>
-        {
-            Ok(())
-        }
-        _ => Err(Error::UnsupportedMediaType(accepted)),
-    }
+        .is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
 }
 
 /// Reads a whole body, within its bounds: a handler that wrote before the end has come could have

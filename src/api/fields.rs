@@ -14,6 +14,8 @@ use crate::domain::Invalid;
 /// The kinds of JSON values that bodies are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// `true` or `false`.
+    Boolean,
     /// A number without a fraction, of 64 bits.
     Integer,
     /// A text.
@@ -29,6 +31,7 @@ impl Kind {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Boolean => "true or false",
             Self::Integer => "a 64-bit integer",
             Self::String => "a string",
             Self::Array => "an array",
@@ -38,6 +41,7 @@ impl Kind {
 
     fn is_of(self, value: &Value) -> bool {
         match self {
+            Self::Boolean => value.is_boolean(),
             Self::Integer => value.is_i64(),
             Self::String => value.is_string(),
             Self::Array => value.is_array(),
@@ -49,7 +53,7 @@ impl Kind {
     #[must_use]
     pub const fn may_begin_with(self, byte: Option<&u8>) -> bool {
         match self {
-            Self::Integer | Self::String => true,
+            Self::Boolean | Self::Integer | Self::String => true,
             Self::Array => matches!(byte, Some(b'[')),
             Self::Object => matches!(byte, Some(b'{')),
         }
@@ -60,6 +64,10 @@ impl Kind {
 pub trait FieldType: DeserializeOwned {
     /// Of what kind its values are.
     const KIND: Kind;
+}
+
+impl FieldType for bool {
+    const KIND: Kind = Kind::Boolean;
 }
 
 impl FieldType for i64 {

@@ -11,30 +11,101 @@ use std::sync::Arc;
 use axum::{
     body::Body,
     extract::FromRequestParts,
-    http::{HeaderName, HeaderValue, StatusCode, request::Parts},
+    http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, request::Parts},
     response::Response,
 };
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 
-use super::{error::Error, problem::Problem};
-use crate::db::{self, Connection, Database, idempotency::Kept};
+use super::{
+    error::Error,
+    problem::{Problem, Violation},
+};
+use crate::{
+    db::{self, Connection, Database, idempotency::Kept},
+    domain::caller::Caller,
+    limits::bucket_name,
+};
+
+/// `draft-ietf-httpapi-idempotency-key-header`.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const MAX_KEY: usize = 255;
 
 /// On an answer that was kept from an earlier request.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// A request's key, if it has one.
 #[derive(Debug, Clone, Default)]
-pub struct Idempotency(pub(super) Option<Arc<Key>>);
+pub struct Idempotency(Option<Arc<Key>>);
+
+/// A key as a client sent it, for a request of which not all is known yet.
+#[derive(Debug)]
+pub struct ClientKey {
+    /// Whose key it is: another caller's same key is another.
+    caller: String,
+    text: String,
+}
+
+impl ClientKey {
+    /// Reads the key of a request that has a caller.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it is no key.
+    pub fn of(headers: &HeaderMap, extensions: &Extensions) -> Result<Option<Self>, Error> {
+        // Without a caller there is no operation behind this either, and nobody whose key it could be.
+        let (Some(value), Some(caller)) = (
+            headers.get(IDEMPOTENCY_KEY),
+            extensions.get::<Arc<Caller>>(),
+        ) else {
+            return Ok(None);
+        };
+        let text = read_key(value)?;
+        if headers.get_all(IDEMPOTENCY_KEY).iter().count() > 1 {
+            return Err(invalid("must be given once"));
+        }
+        let caller = bucket_name(caller, extensions.get().copied());
+        Ok(Some(Self { caller, text }))
+    }
+
+    /// The key together with the SHA-256 of its whole request.
+    #[must_use]
+    pub fn with_fingerprint(self, fingerprint: Vec<u8>) -> Idempotency {
+        Idempotency(Some(Arc::new(Key {
+            caller: self.caller,
+            text: self.text,
+            fingerprint,
+        })))
+    }
+}
+
+/// The key, bare or as a quoted string (RFC 8941 §3.3.3).
+fn read_key(value: &HeaderValue) -> Result<String, Error> {
+    let text = value
+        .to_str()
+        .map_err(|_| invalid("must be ASCII characters"))?
+        .trim();
+    let key = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'))
+        .unwrap_or(text);
+    if key.is_empty() || key.len() > MAX_KEY {
+        return Err(invalid("must be 1 to 255 characters"));
+    }
+    Ok(key.to_owned())
+}
+
+fn invalid(reason: &str) -> Error {
+    Error::Invalid(vec![Violation::new("Idempotency-Key", reason)])
+}
 
 #[derive(Debug)]
-pub(super) struct Key {
-    /// Whose key it is: another caller's same key is another.
-    pub caller: String,
+struct Key {
+    /// Whose key it is.
+    caller: String,
     /// What the client sent.
-    pub text: String,
+    text: String,
     /// SHA-256 of the request.
-    pub fingerprint: Vec<u8>,
+    fingerprint: Vec<u8>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
@@ -46,6 +117,32 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
 }
 
 impl Idempotency {
+    /// Whether the request has a key. Without one, what it does need not share a transaction with its answer.
+    #[must_use]
+    pub const fn has_key(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The answer that was given before, if there is one: then there is nothing to do.
+    ///
+    /// # Errors
+    /// [`Error::IdempotencyKeyReused`] when it was given to another request.
+    pub async fn answered(&self, database: &Database) -> Result<Option<Response>, Error> {
+        let Some(key) = &self.0 else {
+            return Ok(None);
+        };
+        let kept = db::idempotency::find(database.pool(), &key.caller, &key.text).await?;
+        kept.map(|kept| key.replay(kept)).transpose()
+    }
+
+    /// Keeps the answer to a request that changed nothing.
+    pub(super) async fn keep(&self, database: &Database, answer: &Answer) -> Result<(), Error> {
+        match &self.0 {
+            Some(key) => key.keep(database.pool(), answer).await,
+            None => Ok(()),
+        }
+    }
+
     /// Does `work` in a transaction and commits it, with its answer, unless the request was answered
     /// before: then that answer is given again.
     ///
@@ -54,7 +151,7 @@ impl Idempotency {
     /// [`Error::IdempotencyKeyReused`].
     pub async fn run<W>(self, database: &Database, work: W) -> Result<Response, Error>
     where
-        W: AsyncFnOnce(&mut Connection) -> Result<Response, Error>,
+        W: AsyncFnOnce(&mut Connection) -> Result<Response, Error> + Clone,
     {
         database
             .transact(async |transaction: &mut Connection| match &self.0 {
@@ -85,7 +182,7 @@ impl Key {
     }
 
     /// The answer that was kept, if the request is the one it was for.
-    pub(super) fn replay(&self, kept: Kept) -> Result<Response, Error> {
+    fn replay(&self, kept: Kept) -> Result<Response, Error> {
         if kept.fingerprint != self.fingerprint {
             return Err(Error::IdempotencyKeyReused);
         }
@@ -95,11 +192,7 @@ impl Key {
     }
 
     /// Keeps an answer, unless there is one.
-    pub(super) async fn keep(
-        &self,
-        executor: impl db::Executor<'_>,
-        answer: &Answer,
-    ) -> Result<(), Error> {
+    async fn keep(&self, executor: impl db::Executor<'_>, answer: &Answer) -> Result<(), Error> {
         let kept = Kept {
             fingerprint: self.fingerprint.clone(),
             answer: serde_json::to_value(answer).map_err(|error| Error::Internal(error.into()))?,

@@ -10,15 +10,18 @@ use std::{
 
 use axum::extract::FromRef;
 use ipnet::IpNet;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use url::Url;
 
 use super::access::AccessRules;
 use crate::{
-    auth::Authenticator,
+    auth::{Authenticator, password::Passwords},
+    blobs::Blobs,
+    config::{self, Plans},
     db::Database,
     domain::caller::Scopes,
-    limits::{Limiter, address::WrongCredentials},
+    limits::{Limiter, address::WrongCredentials, logins::Logins},
+    renderings::Renderer,
 };
 
 /// All of it. A handler asks for the parts it uses (`State<Database>`).
@@ -32,6 +35,8 @@ pub struct AppState {
     pub access: Arc<AccessRules>,
     /// What each caller's plan admits.
     pub limiter: Limiter,
+    /// What those are.
+    pub plans: Plans,
     /// How many wrong credentials an address may show.
     pub wrong_credentials: WrongCredentials,
     /// Whose word on the client's address is taken.
@@ -42,23 +47,70 @@ pub struct AppState {
     pub anonymous: AnonymousScopes,
     /// How much body is read, and for how long.
     pub body_limits: BodyLimits,
+    /// Where the bytes of images are.
+    pub blobs: Blobs,
+    /// How images come in.
+    pub uploads: Uploads,
+    /// What makes images smaller.
+    pub renderer: Renderer,
+    /// Whom to tell that bytes of images are to be deleted.
+    pub leftovers: Leftovers,
     /// The URLs that are handed out.
     pub links: Links,
     /// How long an access token lasts.
     pub token_lifetime: TokenLifetime,
+    /// Hashes passwords.
+    pub passwords: Passwords,
+    /// How often anybody may try to log in to an account.
+    pub logins: Logins,
+    /// Whether strangers may make accounts.
+    pub sign_up: SignUp,
+    /// How long a session lasts.
+    pub session_lifetime: SessionLifetime,
     /// How long a request may take in all.
     pub request_timeout: RequestTimeout,
     /// Whether new requests are welcome.
     pub readiness: Readiness,
 }
 
+impl AppState {
+    /// The same for one worker: what its requests ask the database for at once travels together, and
+    /// apart from what those of other workers do.
+    #[must_use]
+    pub fn of_a_worker(&self) -> Self {
+        let database = self.database.with_own_lanes();
+        Self {
+            authenticator: self.authenticator.on(database.clone()),
+            database,
+            ..self.clone()
+        }
+    }
+}
+
 /// Proxies whose `X-Forwarded-For` is believed.
 #[derive(Debug, Clone)]
 pub struct TrustedProxies(pub Arc<[IpNet]>);
 
-/// A place for each request that is being answered.
+/// A place for each request that is being answered, and fewer for those whose answers are still being sent
+/// because they are of no known length: who takes long to read one keeps nobody from being answered.
 #[derive(Debug, Clone)]
-pub struct Places(pub Arc<Semaphore>);
+pub struct Places {
+    /// Until the answer's head.
+    pub requests: Arc<Semaphore>,
+    /// From there to the end of a streamed body.
+    pub streams: Arc<Semaphore>,
+}
+
+impl Places {
+    /// So many places, and half as many for streams.
+    #[must_use]
+    pub fn new(requests: usize) -> Self {
+        Self {
+            requests: Arc::new(Semaphore::new(requests)),
+            streams: Arc::new(Semaphore::new(requests.div_ceil(2))),
+        }
+    }
+}
 
 /// The scopes of a request without a credential.
 #[derive(Debug, Clone, Copy)]
@@ -72,6 +124,14 @@ pub struct RequestTimeout(pub Duration);
 #[derive(Debug, Clone, Copy)]
 pub struct TokenLifetime(pub Duration);
 
+/// Whether strangers may make accounts.
+#[derive(Debug, Clone, Copy)]
+pub struct SignUp(pub bool);
+
+/// How long a session lasts.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionLifetime(pub Duration);
+
 /// Bounds of a JSON or form body.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
@@ -79,6 +139,48 @@ pub struct BodyLimits {
     pub max_size: u64,
     /// Until all of it has arrived.
     pub timeout: Duration,
+}
+
+/// How much of an upload is read, for how long, and how many at once.
+#[derive(Debug, Clone)]
+pub struct Uploads {
+    /// A place for each.
+    pub places: Arc<Semaphore>,
+    /// Size of an image, in bytes.
+    pub max_size: u64,
+    /// Until all of it has arrived.
+    pub timeout: Duration,
+    /// Until more of it has.
+    pub pause: Duration,
+}
+
+impl Uploads {
+    /// Those that are configured; `pause` is how long any body may pause.
+    #[must_use]
+    pub fn new(config: &config::Images, pause: Duration) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(config.max_uploads)),
+            max_size: config.max_size.as_u64(),
+            timeout: config.upload_timeout,
+            pause,
+        }
+    }
+}
+
+/// Bytes of images that no row has any more, which are deleted behind the request that made them so.
+#[derive(Debug, Clone, Default)]
+pub struct Leftovers(Arc<Notify>);
+
+impl Leftovers {
+    /// Says that there may be some.
+    pub fn are_there(&self) {
+        self.0.notify_one();
+    }
+
+    /// Waits until there may be some.
+    pub async fn wait(&self) {
+        self.0.notified().await;
+    }
 }
 
 /// Makes the URLs that the service hands out: below `server.public_url` where it is configured, else

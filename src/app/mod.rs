@@ -3,35 +3,43 @@
 //! Building is apart from running, so that whoever builds knows the real addresses before the first
 //! request: tests bind port 0.
 
+mod activity;
 mod demo;
 mod framing;
+mod images;
+mod listener;
 mod server;
+mod stall;
+mod upkeep;
 mod wire;
+mod workers;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, num::NonZeroUsize, thread::available_parallelism};
 
 use axum::Router;
 use secrecy::ExposeSecret;
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 
-pub use self::demo::DEMO_KEYS;
-use self::server::Bounds;
+pub use self::{demo::DEMO_KEYS, listener::raise_file_limit};
+use self::{listener::Listener, server::Bounds, workers::Workers};
 use crate::{
     api::{
         self,
         state::{
-            AnonymousScopes, AppState, BodyLimits, Links, Places, Readiness, RequestTimeout,
-            TokenLifetime, TrustedProxies,
+            AnonymousScopes, AppState, BodyLimits, Leftovers, Links, Places, Readiness,
+            RequestTimeout, SessionLifetime, SignUp, TokenLifetime, TrustedProxies, Uploads,
         },
     },
-    auth::{Authenticator, jwks::Issuers, secret::Secret},
-    config::{self, Config, LimitsScope},
+    auth::{Authenticator, jwks::Issuers, password::Passwords, secret::Secret},
+    blobs::{self, Blobs},
+    config::{self, Config, DemoKeys, LimitsScope},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
-    limits::{Limiter, Scope, address::WrongCredentials},
+    limits::{Limiter, Scope, address::WrongCredentials, logins::Logins},
     local_postgres::{self, Durability, LocalPostgres, SearchPath},
+    renderings::Renderer,
     shutdown::Shutdown,
-    telemetry,
+    telemetry::{self, Metrics},
 };
 
 /// Why the service did not start, or did not stop well. Each says what to do next.
@@ -63,12 +71,18 @@ pub enum Error {
     /// Our own PostgreSQL cannot run.
     #[error(transparent)]
     LocalPostgres(#[from] local_postgres::Error),
+    /// Images cannot be kept where they are to be.
+    #[error(transparent)]
+    Blobs(#[from] blobs::Error),
     /// The bootstrap key is no good.
     #[error("BOOTSTRAP_API_KEY {0}")]
     BootstrapKey(Invalid),
     /// Metrics cannot be kept.
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
+    /// A thread or its runtime could not be had.
+    #[error("cannot start a worker: {0}")]
+    Workers(#[source] io::Error),
     /// There is no asking the issuers of tokens for their keys.
     #[error("cannot make an HTTP client for auth.issuers: {0}")]
     HttpClient(String),
@@ -79,10 +93,11 @@ pub enum Error {
 
 /// The service, built and bound, not yet serving.
 pub struct App {
-    api: (TcpListener, SocketAddr, Router),
+    api: (TcpListener, SocketAddr, Workers),
     operations: (TcpListener, SocketAddr, Router),
     bounds: Bounds,
     state: AppState,
+    metrics: Metrics,
     local_postgres: Option<LocalPostgres>,
     demo_keys: bool,
 }
@@ -102,29 +117,52 @@ impl App {
     /// # Errors
     /// As [`App::build`].
     pub async fn build_with(config: Config, clock: Clock) -> Result<Self, Error> {
+        Self::build_around(config, clock, api::operations()).await
+    }
+
+    /// Like [`App::build_with`], around other operations on the API's paths: `benches/http` has some that
+    /// cost nothing, to tell what everything around them costs.
+    ///
+    /// # Errors
+    /// As [`App::build`].
+    #[doc(hidden)]
+    pub async fn build_around(
+        config: Config,
+        clock: Clock,
+        operations: Router<AppState>,
+    ) -> Result<Self, Error> {
+        // Before anybody looks one up.
+        let metrics = telemetry::metrics()?;
         let (local_postgres, options) = match &config.database.url {
             Some(url) => (None, db::parse_url(url)?),
             None => {
-                let local = start_local_postgres(&config).await?;
+                let local = Box::pin(start_local_postgres(&config)).await?;
                 let options = local.connect_options();
                 (Some(local), options)
             }
         };
         let own = local_postgres.is_some();
-        db::migrations::apply(&options).await?;
-        let counters = counters(&config, own, &options);
+        // Boxed: its place on the stack is large, and needed only here.
+        Box::pin(db::migrations::apply(&options)).await?;
         let database = Database::new(options, &config.database);
+        database.look_for_pooler().await?;
+        let counters = counters(&config, own, &database);
 
-        let api = listen(&config, Listener::Api, own).await?;
-        let operations = listen(&config, Listener::Operations, own).await?;
+        let api = listener::listen(&config, Listener::Api, own)?;
+        let private = listener::listen(&config, Listener::Operations, own)?;
         let mut admitted = Vec::new();
         if let Some(key) = &config.environment.bootstrap_api_key {
-            admitted.push(bootstrap(&database, key.expose_secret()).await?);
+            admitted.push(Box::pin(bootstrap(&database, key.expose_secret())).await?);
         }
         // Everybody knows these keys: they are for this machine alone.
-        let demo_keys = own && api.1.ip().is_loopback();
+        let demo_keys = own
+            && match config.local_postgres.demo_keys {
+                DemoKeys::Loopback => api.1.ip().is_loopback(),
+                DemoKeys::Always => true,
+                DemoKeys::Never => false,
+            };
         if demo_keys {
-            admitted.extend(demo::store_keys(&database).await?);
+            admitted.extend(Box::pin(demo::store_keys(&database)).await?);
         }
 
         let limiter = Limiter::new(
@@ -132,6 +170,7 @@ impl App {
             counters.map_or_else(|| Scope::Replica(database.clone()), Scope::Cluster),
             clock.clone(),
         );
+        let blobs = Blobs::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
         let links = Links::new(config.server.public_url.as_ref());
@@ -140,36 +179,52 @@ impl App {
             authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
             access: api::access_rules(&document).map_err(Error::Api)?,
             limiter,
+            plans: config.plans,
             wrong_credentials: WrongCredentials::new(
                 config.limits.wrong_credentials_per_minute,
-                clock,
+                clock.clone(),
             ),
+            passwords: Passwords::new(hashes_at_once(&config.users)),
+            logins: Logins::new(config.users.logins_per_minute, clock),
+            sign_up: SignUp(config.users.sign_up),
+            session_lifetime: SessionLifetime(config.users.session_lifetime),
             trusted_proxies: TrustedProxies(config.limits.trusted_proxies.into()),
-            places: Places(Arc::new(Semaphore::new(config.server.max_requests))),
+            places: Places::new(config.server.max_requests),
             anonymous: AnonymousScopes(config.auth.anonymous_scopes),
             body_limits: BodyLimits {
                 max_size: config.server.max_body_size.as_u64(),
                 timeout: config.server.body_timeout,
             },
+            blobs,
+            uploads: Uploads::new(&config.images, config.server.body_timeout),
+            renderer: Renderer::new(config.images.rendering_memory.as_u64()),
+            leftovers: Leftovers::default(),
             links,
             token_lifetime: TokenLifetime(config.auth.access_token_lifetime),
             request_timeout: RequestTimeout(config.server.request_timeout),
             readiness: Readiness::default(),
             database,
         };
-        let router =
-            api::router(state.clone(), &document).map_err(|e| Error::Api(e.to_string()))?;
-        let operations_router = api::operations_router(state.clone(), metrics(&state.database)?);
+        let workers = config.server.workers.unwrap_or_else(Workers::one_a_core);
+        let routers: Result<Vec<_>, _> = (0..workers.get())
+            .map(|_| api::router(operations.clone(), state.of_a_worker(), &document))
+            .collect();
+        let routers = routers.map_err(|error| Error::Api(error.to_string()))?;
+        let workers = Workers::start(routers).map_err(Error::Workers)?;
+        let operations_router =
+            api::operations_router(state.clone(), render(metrics.clone(), &state.database));
         Ok(Self {
-            api: (api.0, api.1, router),
-            operations: (operations.0, operations.1, operations_router),
+            api: (api.0, api.1, workers),
+            operations: (private.0, private.1, operations_router),
             bounds: Bounds {
                 header_timeout: config.server.header_timeout,
+                idle_timeout: config.server.idle_timeout,
                 max_header_size: usize::try_from(config.server.max_header_size.as_u64())
                     .unwrap_or(usize::MAX),
                 max_connections: config.server.max_connections,
             },
             state,
+            metrics,
             local_postgres,
             demo_keys,
         })
@@ -202,27 +257,50 @@ impl App {
         let database = self.state.database;
         let readiness = self.state.readiness;
         let limiter = self.state.limiter;
-        let upkeep = [
+        let tasks = [
             tokio::spawn(self.state.authenticator.follow_changes()),
-            tokio::spawn(sweep(database.clone())),
-            tokio::spawn(sweep_limits(limiter.clone(), self.state.wrong_credentials)),
+            tokio::spawn(upkeep::of_database(database.clone())),
+            tokio::spawn(upkeep::of_inventory(database.clone())),
+            tokio::spawn(images::sweep(
+                database.clone(),
+                self.state.blobs,
+                self.state.leftovers,
+            )),
+            tokio::spawn(upkeep::of_limits(
+                limiter.clone(),
+                self.state.wrong_credentials,
+                self.state.logins,
+            )),
+            tokio::spawn(upkeep::of_metrics(self.metrics)),
         ];
-        let stopping = shutdown.clone();
+        let serving = shutdown.to_be_stopped();
+        let (stopping, stop) = (shutdown.clone(), serving.clone());
         tokio::spawn(async move {
             stopping.soft().await;
+            // First, so that whoever finds the door shut is told why.
             readiness.stop();
+            stop.stop();
         });
 
         // Whoever asks the operator's listener is told how it goes to the end.
         let last = shutdown.later();
         let (listener, _, router) = self.operations;
-        let operations = server::serve(listener, router, self.bounds, "operations", last.clone());
-        let operations = tokio::spawn(operations);
-        let (listener, _, router) = self.api;
-        server::serve(listener, router, self.bounds, "api", shutdown).await;
+        let (bounds, until) = (self.bounds, last.clone());
+        let operations = tokio::spawn(async move {
+            server::serve(
+                listener,
+                &Workers::here(router),
+                bounds,
+                "operations",
+                until,
+            )
+            .await;
+        });
+        let (listener, _, workers) = self.api;
+        server::serve(listener, &workers, bounds, "api", serving).await;
         last.cut_off();
         let _ = operations.await;
-        for task in upkeep {
+        for task in tasks {
             task.abort();
         }
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
@@ -251,48 +329,12 @@ pub fn search_path(config: &Config) -> SearchPath {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Listener {
-    Api,
-    Operations,
-}
-
-/// Binds one of the listeners. On our own PostgreSQL, so for a first look, a default port that is taken
-/// is no reason not to start: another one does.
-async fn listen(
-    config: &Config,
-    listener: Listener,
-    own: bool,
-) -> Result<(TcpListener, SocketAddr), Error> {
-    let of = |config: &Config| match listener {
-        Listener::Api => config.server.listen,
-        Listener::Operations => config.operations.listen,
-    };
-    let (key, variable) = match listener {
-        Listener::Api => ("server.listen", "PET_INVENTORY__SERVER__LISTEN"),
-        Listener::Operations => ("operations.listen", "PET_INVENTORY__OPERATIONS__LISTEN"),
-    };
-    let address = of(config);
-    let failed = |source| Error::Listen {
-        address,
-        key,
-        variable,
-        source,
-    };
-    let bound = match TcpListener::bind(address).await {
-        Err(error)
-            if own
-                && error.kind() == io::ErrorKind::AddrInUse
-                && address == of(&Config::defaults()?) =>
-        {
-            tracing::warn!(%address, key, "taken by another program: listening on a free port instead");
-            TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
-        }
-        bound => bound,
-    };
-    let bound = bound.map_err(failed)?;
-    let address = bound.local_addr().map_err(failed)?;
-    Ok((bound, address))
+/// Half the cores, unless it is configured: a flood of logins leaves the others to everybody else.
+fn hashes_at_once(users: &config::Users) -> usize {
+    users.hashes_at_once.map_or_else(
+        || available_parallelism().map_or(1, |cores| cores.get() / 2),
+        NonZeroUsize::get,
+    )
 }
 
 /// Stores the first key of a database that has none, for a caller `bootstrap` who may do everything.
@@ -316,58 +358,25 @@ async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
 }
 
 /// Renders the metrics, those that are read off the pool included.
-fn metrics(database: &Database) -> Result<impl Fn() -> String + Clone + use<>, Error> {
-    let handle = Arc::new(telemetry::metrics()?);
+fn render(metrics: Metrics, database: &Database) -> impl Fn() -> String + Clone + use<> {
     let database = database.clone();
-    Ok(move || {
+    move || {
         let (open, idle) = database.connections();
         metrics::gauge!("database_connections", "state" => "idle").set(f64::from(idle));
         metrics::gauge!("database_connections", "state" => "used")
             .set(f64::from(open.saturating_sub(idle)));
-        handle.run_upkeep();
-        handle.render()
-    })
+        metrics.render()
+    }
 }
 
 /// Connections for the counters that all replicas share, where they do: few, their own, so that neither
 /// requests nor counters wait for the other, and without waiting for the disk at each commit: after a crash
 /// of PostgreSQL a count may lack its last moments, which no client was promised.
-fn counters(config: &Config, own: bool, options: &db::ConnectOptions) -> Option<Database> {
+fn counters(config: &Config, own: bool, database: &Database) -> Option<Database> {
     let shared = match config.limits.scope {
         LimitsScope::Auto => !own,
         LimitsScope::Replica => false,
         LimitsScope::Cluster => true,
     };
-    shared.then(|| Database::for_counters(options.clone()))
-}
-
-/// Forgets what limits no longer need to know.
-async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials) {
-    const EVERY: Duration = Duration::from_secs(30);
-    loop {
-        tokio::time::sleep(EVERY).await;
-        limiter.sweep().await;
-        wrong_credentials.sweep();
-    }
-}
-
-/// Forgets kept answers after their day, access tokens that have expired, and counts that are over.
-async fn sweep(database: Database) {
-    const EVERY: Duration = Duration::from_mins(1);
-    loop {
-        tokio::time::sleep(EVERY).await;
-        if let Err(error) = sweep_once(&database).await {
-            tracing::warn!(%error, "could not forget what is over");
-        }
-    }
-}
-
-async fn sweep_once(database: &Database) -> Result<(), db::Error> {
-    let pool = database.pool();
-    // A thousand at a time, so that nobody waits for a lock for long.
-    while db::idempotency::sweep(pool).await? > 0 {}
-    while db::oauth::sweep(pool).await? > 0 {}
-    while db::usage::sweep_minutes(pool).await? > 0 {}
-    while db::usage::sweep_days(pool).await? > 0 {}
-    Ok(())
+    shared.then(|| database.for_counters())
 }

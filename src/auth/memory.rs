@@ -3,7 +3,9 @@
 //! Changes in the database are heard of at their commit (`LISTEN`); what they concern is forgotten. The
 //! fallback is forgetting by time: a minute after a look-up while changes are heard, a second after it
 //! while they are not (the connection is lost, or a pooler in between swallows them, which a note to
-//! ourselves finds out). Unknown credentials are remembered too, so that each costs one look-up.
+//! ourselves finds out). Unknown credentials are remembered too, so that each costs one look-up. While
+//! PostgreSQL is out of reach what was looked up last is good: nothing can be done with it then but to be told
+//! what is wrong with a request.
 //!
 //! Invariants: a look-up that began before a change is never remembered after it; memory is bounded
 //! whatever is asked.
@@ -34,8 +36,8 @@ use crate::{
 const WHILE_LISTENING: Duration = Duration::from_mins(1);
 /// How long otherwise.
 const WHILE_DEAF: Duration = Duration::from_secs(1);
-/// How many credentials are remembered: some 700 bytes each, all told.
-const CAPACITY: u64 = 50_000;
+/// How many credentials are remembered: some 700 bytes each, all told, so 100 MB at most.
+const CAPACITY: u64 = 150_000;
 /// How often we make sure that we still hear.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
@@ -54,7 +56,8 @@ struct Shared {
 #[derive(Clone)]
 struct Known {
     caller: Option<Arc<Caller>>,
-    good_until: Moment,
+    looked_up: Moment,
+    expires: Option<Moment>,
 }
 
 impl Memory {
@@ -74,7 +77,7 @@ impl Memory {
         database: &Database,
         hash: &SecretHash,
     ) -> Result<Option<Arc<Caller>>, db::Error> {
-        let look_up = db::credentials::find_caller(database.pool(), hash);
+        let look_up = db::credentials::find_caller(database, hash);
         self.caller_by(hash, look_up).await
     }
 
@@ -84,7 +87,7 @@ impl Memory {
         hash: &SecretHash,
         look_up: impl Future<Output = Result<Option<Found>, E>>,
     ) -> Result<Option<Arc<Caller>>, E> {
-        if let Some(known) = self.recall(hash) {
+        if let Some(known) = self.recall(hash, false) {
             return Ok(known);
         }
         let changes = self.0.changes.load(Ordering::SeqCst);
@@ -93,11 +96,20 @@ impl Memory {
         Ok(self.remember(*hash, found, asked, changes))
     }
 
-    /// What is remembered of a secret: whom it stands for, or that it is nobody; `None`: nothing.
+    /// What is remembered of a secret: whom it stands for, or that it is nobody; `None`: nothing. While
+    /// PostgreSQL is `away`, however long ago that was looked up.
     #[expect(clippy::option_option, reason = "two questions, each with its own no")]
-    pub fn recall(&self, hash: &SecretHash) -> Option<Option<Arc<Caller>>> {
+    pub fn recall(&self, hash: &SecretHash, away: bool) -> Option<Option<Arc<Caller>>> {
         let known = self.0.known.get(hash)?;
-        (self.0.clock.now() < known.good_until).then_some(known.caller)
+        let now = self.0.clock.now();
+        let longest = if self.0.listening.load(Ordering::SeqCst) {
+            WHILE_LISTENING
+        } else {
+            WHILE_DEAF
+        };
+        let fresh = away || now < known.looked_up + longest;
+        let expired = known.expires.is_some_and(|expires| now >= expires);
+        (fresh && !expired).then_some(known.caller)
     }
 
     fn remember(
@@ -107,17 +119,12 @@ impl Memory {
         asked: Moment,
         changes: u64,
     ) -> Option<Arc<Caller>> {
-        let listening = self.0.listening.load(Ordering::SeqCst);
-        let longest = if listening {
-            WHILE_LISTENING
-        } else {
-            WHILE_DEAF
-        };
         let expires_in = found.as_ref().and_then(|found| found.expires_in);
         let caller = found.map(|found| Arc::new(found.caller));
         let known = Known {
             caller: caller.clone(),
-            good_until: asked + expires_in.map_or(longest, |expires| expires.min(longest)),
+            looked_up: asked,
+            expires: expires_in.map(|expires| asked + expires),
         };
         self.0.known.insert(hash, known);
         // Only now: a change that is heard of from here on finds the entry and takes it out again.
@@ -127,7 +134,8 @@ impl Memory {
         caller
     }
 
-    fn forget(&self, change: &Change) {
+    /// Forgets what a change concerns.
+    pub fn forget(&self, change: &Change) {
         self.0.changes.fetch_add(1, Ordering::SeqCst);
         match change {
             Change::Credential(hash) => self.0.known.invalidate(hash),
@@ -137,7 +145,10 @@ impl Memory {
 
     fn set_listening(&self, listening: bool) {
         self.0.listening.store(listening, Ordering::SeqCst);
-        self.forget(&Change::Any);
+        if listening {
+            // Of what changed meanwhile nothing was heard.
+            self.forget(&Change::Any);
+        }
     }
 
     /// Hears of changes for ever; whenever that fails, begins anew.

@@ -6,7 +6,9 @@
 pub mod jwks;
 mod memory;
 pub mod oauth;
+pub mod password;
 pub mod secret;
+pub mod session;
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -18,7 +20,7 @@ use self::{
     secret::{Kind, Secret},
 };
 use crate::{
-    db::{self, Database, SecretHash},
+    db::{self, Database, SecretHash, credential_changes::Change},
     domain::{caller::Caller, clock::Clock},
 };
 
@@ -81,9 +83,28 @@ impl Authenticator {
         }
     }
 
+    /// The same, with the same memory, on another way to the same database.
+    #[must_use]
+    pub fn on(&self, database: Database) -> Self {
+        Self {
+            database,
+            ..self.clone()
+        }
+    }
+
     /// Hears of changed credentials, for ever: then they take effect at once.
     pub async fn follow_changes(self) {
         self.memory.follow(self.database).await;
+    }
+
+    /// Forgets what is remembered of a secret, so that what was changed by this process is so at once.
+    pub fn forget(&self, hash: &SecretHash) {
+        self.memory.forget(&Change::Credential(*hash));
+    }
+
+    /// Forgets what is remembered of all secrets.
+    pub fn forget_all(&self) {
+        self.memory.forget(&Change::Any);
     }
 
     /// Whether an outside issuer is asked about it, which may take its time, rather than our database.
@@ -107,7 +128,8 @@ impl Authenticator {
             Presented::Bearer(token) => std::str::from_utf8(token).ok()?,
             Presented::Both { .. } => return None,
         };
-        self.memory.recall(&secret::sha256(text))?
+        let away = self.database.breaker().is_open();
+        self.memory.recall(&secret::sha256(text), away)?
     }
 
     /// The caller that all secrets shown stand for.

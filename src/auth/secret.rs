@@ -23,20 +23,28 @@ pub enum Kind {
     ApiKey,
     /// `pia_`: sent with every request, for an hour.
     AccessToken,
+    /// `pis_`: sent with every request, until the user logs out.
+    Session,
     /// `pcs_`: exchanged for access tokens.
     ClientSecret,
 }
 
 impl Kind {
     /// Those that open operations.
-    pub const BEARERS: [Self; 2] = [Self::ApiKey, Self::AccessToken];
+    pub const BEARERS: [Self; 3] = [Self::ApiKey, Self::AccessToken, Self::Session];
     /// Every kind.
-    pub const ALL: [Self; 3] = [Self::ApiKey, Self::AccessToken, Self::ClientSecret];
+    pub const ALL: [Self; 4] = [
+        Self::ApiKey,
+        Self::AccessToken,
+        Self::Session,
+        Self::ClientSecret,
+    ];
 
     const fn prefix(self) -> &'static str {
         match self {
             Self::ApiKey => "pik_",
             Self::AccessToken => "pia_",
+            Self::Session => "pis_",
             Self::ClientSecret => "pcs_",
         }
     }

@@ -1,4 +1,4 @@
-//! What `keys` and `clients` have in common: made for a caller, listed, revoked.
+//! What `keys`, `clients` and `sessions` have in common: made for a caller, listed, revoked.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
@@ -57,7 +57,7 @@ pub async fn make(
     let secret = Secret::generate(kind)?;
     let client_id = match kind {
         secret::Kind::ClientSecret => Some(secret::generate_client_id()?),
-        secret::Kind::ApiKey | secret::Kind::AccessToken => None,
+        secret::Kind::ApiKey | secret::Kind::AccessToken | secret::Kind::Session => None,
     };
     let credential = NewCredential {
         caller,
@@ -88,6 +88,9 @@ async fn caller(
     if let Some(known) = db::callers::find(&mut *transaction, &owner.caller).await? {
         agree(owner, scopes, &known)?;
         return Ok((known.id, known.plan));
+    }
+    if owner.caller.is_of_a_user() {
+        return Err("names that begin with user: are those of user accounts".into());
     }
     let plan = owner
         .plan

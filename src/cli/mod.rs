@@ -10,18 +10,25 @@
 )]
 
 mod callers;
+mod check;
 mod clients;
+mod config;
 mod credentials;
+mod export;
 mod healthcheck;
+mod import;
 mod keys;
 mod migrate;
+mod pet_file;
 mod serve;
 mod session;
+mod sessions;
 mod table;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::{
     api::{self, state::Links},
@@ -31,7 +38,7 @@ use crate::{
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Keeps a store's pets: a REST API under /api/v3, on PostgreSQL.
+/// Keeps a store's pets, orders and users: a REST API under /api/v3, on PostgreSQL.
 ///
 /// Without arguments it serves. Without DATABASE_URL it runs a PostgreSQL of its own in ./data, with demo
 /// keys, for a first look and for development.
@@ -68,9 +75,26 @@ enum Command {
     /// Make, list and revoke OAuth 2.0 clients.
     #[command(subcommand)]
     Clients(clients::Clients),
+    /// List and revoke sessions of users.
+    #[command(subcommand)]
+    Sessions(sessions::Sessions),
     /// List callers, show what they have used, and put them on plans.
     #[command(subcommand)]
     Callers(callers::Callers),
+    /// Add the pets of a file, all of them or none.
+    Import(import::ImportPets),
+    /// Write every pet to a file or to stdout, as of one moment.
+    Export(export::ExportPets),
+    /// Look whether the service would run as it is configured here, and say what to do where not.
+    Check,
+    /// Show the settings in force, and where each comes from.
+    #[command(subcommand)]
+    Config(config::Settings),
+    /// Print what makes a shell complete our commands, as in: source <(pet-inventory completions bash)
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
     /// Ask the running service for a sign of life; for a container's HEALTHCHECK.
     Healthcheck,
 }
@@ -90,7 +114,7 @@ pub async fn run() -> ExitCode {
 impl Cli {
     async fn run(self) -> Result<ExitCode, Error> {
         let config = Config::load(self.config.as_deref())?;
-        telemetry::log(&config.telemetry)?;
+        let _flush = telemetry::log(&config.telemetry)?;
         match self.command.unwrap_or(Command::Serve) {
             Command::Serve => serve::run(config).await?,
             Command::Migrate(command) => return command.run(&config).await,
@@ -100,8 +124,18 @@ impl Cli {
             }
             Command::Keys(command) => command.run(&config).await?,
             Command::Clients(command) => command.run(&config).await?,
+            Command::Sessions(command) => command.run(&config).await?,
             Command::Callers(command) => command.run(&config).await?,
+            Command::Import(command) => command.run(&config).await?,
+            Command::Export(command) => command.run(&config).await?,
+            Command::Check => return check::run(&config).await,
+            Command::Config(command) => command.run(self.config.as_deref())?,
             Command::Healthcheck => healthcheck::run(&config).await?,
+            Command::Completions { shell } => {
+                let mut command = Self::command();
+                let name = command.get_name().to_owned();
+                clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

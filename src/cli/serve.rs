@@ -2,7 +2,7 @@
 
 use super::Error;
 use crate::{
-    app::{App, DEMO_KEYS},
+    app::{App, DEMO_KEYS, raise_file_limit},
     config::Config,
     shutdown::Shutdown,
 };
@@ -10,6 +10,7 @@ use crate::{
 /// Serves until a signal.
 pub async fn run(config: Config) -> Result<(), Error> {
     let shutdown = Shutdown::on_signals(config.server.shutdown_grace)?;
+    raise_file_limit(config.server.max_connections);
     let database = match &config.database.url {
         Some(_) => "PostgreSQL at database.url".to_owned(),
         None => format!(

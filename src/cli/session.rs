@@ -39,8 +39,10 @@ impl Session {
 
     /// Reaches it with an up-to-date schema.
     pub async fn database(&self, config: &Config) -> Result<Database, Error> {
-        db::migrations::apply(&self.options).await?;
-        Ok(Database::new(self.options.clone(), &config.database))
+        Box::pin(db::migrations::apply(&self.options)).await?;
+        let database = Database::new(self.options.clone(), &config.database);
+        database.look_for_pooler().await?;
+        Ok(database)
     }
 
     /// Stops what was started for the moment.

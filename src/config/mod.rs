@@ -8,6 +8,7 @@
 
 mod issuers;
 mod sections;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -23,14 +24,16 @@ use serde::Deserialize;
 
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
-    Auth, Database, FromEnvironment, Limits, LimitsScope, LocalPostgres, LogFormat, Operations,
-    PlanLimits, Plans, Server, Telemetry,
+    Auth, Database, DemoKeys, FromEnvironment, Images, Limits, LimitsScope, LocalPostgres,
+    LogFormat, Operations, PlanLimits, Plans, Server, Telemetry, Users,
 };
+pub use self::settings::Setting;
 use crate::domain::caller::Scope;
 
 /// The compiled-in defaults: every key, each with its comment.
 const DEFAULTS: &str = include_str!("../../config/default.toml");
 const PREFIX: &str = "PET_INVENTORY";
+const DATABASE_URL: &str = "DATABASE_URL";
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -78,12 +81,16 @@ pub struct Config {
     pub database: Database,
     /// The PostgreSQL of a run without a database URL.
     pub local_postgres: LocalPostgres,
+    /// Where images are kept, and how much of them is taken.
+    pub images: Images,
     /// What each plan may use.
     pub plans: Plans,
     /// How requests are counted.
     pub limits: Limits,
     /// Who gets in.
     pub auth: Auth,
+    /// Accounts and their sessions.
+    pub users: Users,
     /// What the process says of itself.
     pub telemetry: Telemetry,
     /// What the environment alone can say.
@@ -97,12 +104,17 @@ impl Config {
     /// # Errors
     /// [`Error`], naming the key and the file or variable it came from.
     pub fn load(file: Option<&Path>) -> Result<Self, Error> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "this is the one place that reads the environment"
-        )]
-        let variables = std::env::vars_os();
-        Self::from_layers(file, variables)
+        Self::from_layers(file, process_environment())
+    }
+
+    /// Every setting that [`Config::load`] would take, in the order of keys, fit to be printed.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn settings(file: Option<&Path>) -> Result<Vec<Setting>, Error> {
+        let environment = process_environment();
+        Self::from_layers(file, environment.clone())?;
+        Ok(settings::list(&layers(file, &environment)?, &environment))
     }
 
     /// Like [`Config::load`], with the environment as an argument.
@@ -115,28 +127,7 @@ impl Config {
     ) -> Result<Self, Error> {
         let os: HashMap<OsString, OsString> = environment.into_iter().collect();
         let text = |name: &str| os.get(name.as_ref() as &std::ffi::OsStr)?.to_str();
-        let mut ours: HashMap<String, String> = os
-            .iter()
-            .filter_map(|(name, value)| Some((name.to_str()?.into(), value.to_str()?.into())))
-            .collect();
-        if let Some(url) = text("DATABASE_URL").filter(|url| !url.is_empty()) {
-            ours.entry("PET_INVENTORY__DATABASE__URL".into())
-                .or_insert_with(|| url.to_owned());
-        }
-
-        let mut layers =
-            config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
-        if let Some(file) = file {
-            layers = layers.add_source(File::from(file).format(FileFormat::Toml));
-        }
-        let layers = layers
-            .add_source(
-                Environment::with_prefix(PREFIX)
-                    .prefix_separator("__")
-                    .separator("__")
-                    .source(Some(ours)),
-            )
-            .build()?;
+        let layers = layers(file, &os)?;
         let mut config: Self = layers
             .clone()
             .try_deserialize()
@@ -149,6 +140,15 @@ impl Config {
                 .get("POSTGRES_BIN_DIR".as_ref() as &std::ffi::OsStr)
                 .map(PathBuf::from),
             path: os.get("PATH".as_ref() as &std::ffi::OsStr).cloned(),
+            aws: os
+                .iter()
+                .filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)))
+                .filter(|(name, _)| name.starts_with("AWS_"))
+                .map(|(name, value)| (name.to_owned(), value.into()))
+                .collect(),
+            temporary_directory: text("TMPDIR")
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
         };
         config.validate().map_err(|(key, reason)| Error::Value {
             key,
@@ -161,9 +161,16 @@ impl Config {
     /// Checks what the types cannot.
     fn validate(&self) -> Result<(), (&'static str, &'static str)> {
         let Self {
-            server, database, ..
+            server,
+            database,
+            images,
+            ..
         } = self;
-        let positive: [(&'static str, bool); 10] = [
+        let positive: [(&'static str, bool); 15] = [
+            ("images.max_size", images.max_size.0 == 0),
+            ("images.max_uploads", images.max_uploads == 0),
+            ("images.upload_timeout", images.upload_timeout.is_zero()),
+            ("images.rendering_memory", images.rendering_memory.0 == 0),
             ("server.header_timeout", server.header_timeout.is_zero()),
             ("server.body_timeout", server.body_timeout.is_zero()),
             ("server.request_timeout", server.request_timeout.is_zero()),
@@ -172,6 +179,10 @@ impl Config {
             (
                 "auth.access_token_lifetime",
                 self.auth.access_token_lifetime.as_secs() == 0,
+            ),
+            (
+                "users.session_lifetime",
+                self.users.session_lifetime.as_secs() == 0,
             ),
             ("server.max_body_size", server.max_body_size.0 == 0),
             ("database.max_connections", database.max_connections == 0),
@@ -204,6 +215,15 @@ impl Config {
                 "must be an http or https URL without query or fragment",
             );
         }
+        if let Some(url) = &images.url
+            && !(url.scheme() == "file" && url.to_file_path().is_ok()
+                || url.scheme() == "s3" && url.host_str().is_some_and(|bucket| !bucket.is_empty()))
+        {
+            return refuse(
+                "images.url",
+                "must be file:///an/absolute/path or s3://bucket/prefix",
+            );
+        }
         if self.auth.anonymous_scopes.contains(Scope::Admin) {
             return refuse(
                 "auth.anonymous_scopes",
@@ -220,6 +240,44 @@ impl Config {
     pub fn defaults() -> Result<Self, Error> {
         Self::from_layers(None, [])
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that reads the environment"
+)]
+fn process_environment() -> HashMap<OsString, OsString> {
+    std::env::vars_os().collect()
+}
+
+/// The layers, each over the one before.
+fn layers(
+    file: Option<&Path>,
+    environment: &HashMap<OsString, OsString>,
+) -> Result<config::Config, ConfigError> {
+    let mut ours: HashMap<String, String> = environment
+        .iter()
+        .filter_map(|(name, value)| Some((name.to_str()?.into(), value.to_str()?.into())))
+        .collect();
+    if let Some(url) = ours.get(DATABASE_URL).filter(|url| !url.is_empty()) {
+        let url = url.clone();
+        ours.entry(variable("database.url")).or_insert(url);
+    }
+    let mut layers =
+        config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
+    if let Some(file) = file {
+        layers = layers.add_source(File::from(file).format(FileFormat::Toml));
+    }
+    let environment = Environment::with_prefix(PREFIX)
+        .prefix_separator("__")
+        .separator("__")
+        .source(Some(ours));
+    layers.add_source(environment).build()
+}
+
+/// The variable that sets a key.
+fn variable(key: &str) -> String {
+    format!("{PREFIX}__{}", key.replace('.', "__").to_uppercase())
 }
 
 /// Where a value came from; what is in a list, where the list did.

@@ -5,7 +5,7 @@ use std::{
     ffi::OsString,
     fmt::Display,
     net::{IpAddr, SocketAddr},
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
     str::FromStr,
     time::Duration,
@@ -29,11 +29,15 @@ use crate::domain::{
 #[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Server {
     pub listen: SocketAddr,
+    pub reuse_port: bool,
     pub public_url: Option<Url>,
+    pub workers: Option<NonZeroUsize>,
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
     #[serde(with = "humantime_serde")]
     pub body_timeout: Duration,
+    #[serde(with = "humantime_serde")]
+    pub idle_timeout: Duration,
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
     #[serde(with = "humantime_serde")]
@@ -69,6 +73,32 @@ pub struct Database {
 #[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct LocalPostgres {
     pub directory: PathBuf,
+    pub demo_keys: DemoKeys,
+}
+
+/// When the keys that everybody knows are good; ever only on a PostgreSQL of our own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DemoKeys {
+    /// While only this machine can reach us.
+    Loopback,
+    /// Whoever can reach us: a container's loopback is its own.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// `[images]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Images {
+    pub url: Option<Url>,
+    pub max_size: ByteSize,
+    pub max_uploads: usize,
+    #[serde(with = "humantime_serde")]
+    pub upload_timeout: Duration,
+    pub rendering_memory: ByteSize,
 }
 
 /// `[plans]`
@@ -108,6 +138,15 @@ pub struct PlanLimits {
     pub in_flight: Option<u32>,
 }
 
+impl PlanLimits {
+    /// Requests that an hour admits; `None`: any number.
+    #[must_use]
+    pub fn per_hour(&self) -> Option<u32> {
+        let by_minute = self.per_minute.map(|limit| limit.saturating_mul(60));
+        [by_minute, self.per_day].into_iter().flatten().min()
+    }
+}
+
 /// `[limits]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -144,6 +183,18 @@ pub struct Auth {
     pub issuers: Vec<Issuer>,
 }
 
+/// `[users]`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every key")]
+pub struct Users {
+    pub sign_up: bool,
+    #[serde(with = "humantime_serde")]
+    pub session_lifetime: Duration,
+    pub logins_per_minute: NonZeroU32,
+    pub hashes_at_once: Option<NonZeroUsize>,
+}
+
 /// `[telemetry]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -174,6 +225,10 @@ pub struct FromEnvironment {
     pub postgres_bin_dir: Option<PathBuf>,
     /// `PATH`: where they are looked for next.
     pub path: Option<OsString>,
+    /// `AWS_*`: how an `s3://` bucket is reached.
+    pub aws: Vec<(String, SecretString)>,
+    /// `TMPDIR`: where files lie that have no name.
+    pub temporary_directory: Option<PathBuf>,
 }
 
 /// A number of requests, from 1, or the word "unlimited".

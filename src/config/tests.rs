@@ -93,6 +93,18 @@ fn errors_name_the_key() {
             "ftp://x",
             "server.public_url",
         ),
+        (
+            "PET_INVENTORY__IMAGES__URL",
+            "https://example.com/images",
+            "images.url",
+        ),
+        (
+            "PET_INVENTORY__IMAGES__URL",
+            "file://relative",
+            "images.url",
+        ),
+        ("PET_INVENTORY__IMAGES__URL", "s3://", "images.url"),
+        ("PET_INVENTORY__IMAGES__MAX_SIZE", "0", "images.max_size"),
         ("PET_INVENTORY__NOSUCH__KEY", "1", "nosuch"),
     ] {
         let error = with(&[(name, value)]).expect_err(name);

@@ -1,46 +1,48 @@
 //! Rows to nouns and back: how domain values look in PostgreSQL.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
-use sqlx::{FromRow, types::Json};
+use sqlx::{FromRow, Row as _, postgres::PgRow, types::Json};
 
 use super::Error;
 use crate::domain::{
     caller::{Scope, Scopes},
     id::PetId,
-    pet::{Label, Pet, PetDetails, PetName, PhotoUrl, Version},
+    pet::{Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, Version},
     plan::Plan,
 };
 
 /// A category or a tag, as it stands in `jsonb`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct LabelColumn {
+pub(super) struct LabelColumn<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    name: Option<Cow<'a, str>>,
 }
 
-impl From<&Label> for LabelColumn {
-    fn from(label: &Label) -> Self {
+impl<'a> From<&'a Label> for LabelColumn<'a> {
+    fn from(label: &'a Label) -> Self {
         Self {
             id: label.id(),
-            name: label.name().map(str::to_owned),
+            name: label.name().map(Cow::Borrowed),
         }
     }
 }
 
-impl From<LabelColumn> for Label {
-    fn from(column: LabelColumn) -> Self {
-        Self::from_stored(column.id, column.name)
+impl From<LabelColumn<'_>> for Label {
+    fn from(column: LabelColumn<'_>) -> Self {
+        Self::from_stored(column.id, column.name.map(Cow::into_owned))
     }
 }
 
 /// The columns of a pet that a client decides, ready to be bound.
 pub(super) struct PetColumns<'a> {
     pub name: &'a str,
-    pub category: Option<Json<LabelColumn>>,
+    pub category: Option<Json<LabelColumn<'a>>>,
     pub photo_urls: Vec<&'a str>,
-    pub tags: Json<Vec<LabelColumn>>,
+    pub tags: Json<Vec<LabelColumn<'a>>>,
     pub status: &'static str,
 }
 
@@ -56,37 +58,71 @@ impl<'a> From<&'a PetDetails> for PetColumns<'a> {
     }
 }
 
-/// A row of `pets`.
-#[derive(FromRow)]
-pub(super) struct PetRow {
-    id: i64,
-    version: i64,
-    status: String,
-    name: String,
-    category: Option<Json<LabelColumn>>,
-    photo_urls: Vec<String>,
-    tags: Json<Vec<LabelColumn>>,
+/// The columns of many pets, an array each. The photo URLs of all are one array, of which each pet has those
+/// from `first_urls` to `last_urls`, counted from 1: PostgreSQL has no arrays of arrays of unlike lengths.
+#[derive(Default)]
+pub(super) struct PetArrays<'a> {
+    pub ids: Vec<Option<i64>>,
+    pub names: Vec<&'a str>,
+    pub categories: Vec<Option<Json<LabelColumn<'a>>>>,
+    pub urls: Vec<&'a str>,
+    pub first_urls: Vec<i32>,
+    pub last_urls: Vec<i32>,
+    pub tags: Vec<Json<Vec<LabelColumn<'a>>>>,
+    pub statuses: Vec<&'static str>,
 }
 
-impl TryFrom<PetRow> for Pet {
-    type Error = Error;
+impl<'a> FromIterator<&'a NewPet> for PetArrays<'a> {
+    fn from_iter<I: IntoIterator<Item = &'a NewPet>>(pets: I) -> Self {
+        let mut arrays = Self::default();
+        let so_far = |urls: &[&str]| i32::try_from(urls.len()).unwrap_or(i32::MAX);
+        for NewPet { id, details } in pets {
+            let columns = PetColumns::from(details);
+            arrays.ids.push(id.map(PetId::get));
+            arrays.names.push(columns.name);
+            arrays.categories.push(columns.category);
+            arrays.first_urls.push(so_far(&arrays.urls) + 1);
+            arrays.urls.extend(columns.photo_urls);
+            arrays.last_urls.push(so_far(&arrays.urls));
+            arrays.tags.push(columns.tags);
+            arrays.statuses.push(columns.status);
+        }
+        arrays
+    }
+}
 
-    fn try_from(row: PetRow) -> Result<Self, Error> {
-        let corrupt = |field: &str| Error::Corrupt(format!("pets.{field} of pet {}", row.id));
-        Ok(Self {
-            id: PetId::new(row.id).map_err(|_| corrupt("id"))?,
-            version: Version(row.version),
+/// A row of `pets`, of the columns id, version, status, name, category, photo_urls, tags in this order: told by
+/// their place, which costs no look-up of names.
+pub(super) struct PetRow(Pet);
+
+impl FromRow<'_, PgRow> for PetRow {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        let id: i64 = row.try_get(0)?;
+        let corrupt = |field: &str| {
+            sqlx::Error::Decode(format!("pets.{field} of pet {id} is out of its bounds").into())
+        };
+        let status: &str = row.try_get(2)?;
+        let name: String = row.try_get(3)?;
+        let category: Option<Json<LabelColumn<'_>>> = row.try_get(4)?;
+        let photo_urls: Vec<String> = row.try_get(5)?;
+        let Json(tags): Json<Vec<LabelColumn<'_>>> = row.try_get(6)?;
+        Ok(Self(Pet {
+            id: PetId::new(id).map_err(|_| corrupt("id"))?,
+            version: Version(row.try_get(1)?),
             details: PetDetails::from_stored(
-                PetName::from_stored(row.name),
-                row.category.map(|Json(category)| category.into()),
-                row.photo_urls
-                    .into_iter()
-                    .map(PhotoUrl::from_stored)
-                    .collect(),
-                row.tags.0.into_iter().map(Label::from).collect(),
-                row.status.parse().map_err(|_| corrupt("status"))?,
+                PetName::from_stored(name),
+                category.map(|Json(category)| category.into()),
+                photo_urls.into_iter().map(PhotoUrl::from_stored).collect(),
+                tags.into_iter().map(Label::from).collect(),
+                status.parse().map_err(|_| corrupt("status"))?,
             ),
-        })
+        }))
+    }
+}
+
+impl From<PetRow> for Pet {
+    fn from(PetRow(pet): PetRow) -> Self {
+        pet
     }
 }
 

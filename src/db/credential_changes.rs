@@ -23,11 +23,18 @@ pub struct Changes(PgListener);
 
 impl Changes {
     /// Begins to listen, on a connection of its own.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] while PostgreSQL is out of reach, and behind a pooler always: what is said to
+    /// one of its servers reaches nobody.
     pub async fn listen(database: &Database) -> Result<Self, Error> {
-        let options = database.pool().connect_options();
+        if database.is_behind_pooler() {
+            return Err(sqlx::Error::PoolClosed.into());
+        }
+        database.breaker().admit()?;
         let own = PgPoolOptions::new()
             .max_connections(1)
-            .connect_lazy_with(options.as_ref().clone());
+            .connect_lazy_with(database.pool().connect_options());
         let mut listener = bounded(PgListener::connect_with(&own)).await?;
         listener.eager_reconnect(false);
         bounded(listener.listen(CHANNEL)).await?;

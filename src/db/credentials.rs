@@ -1,11 +1,15 @@
 //! Credentials in PostgreSQL: hashes of secrets, and whom each stands for.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgExecutor};
 
-use super::{Connection, Error, SecretHash, bounded, codec};
+use super::{
+    Connection, Database, Error, SecretHash, bounded,
+    coalesce::{Answers, Batch},
+    codec,
+};
 use crate::domain::{
     caller::{Caller, CallerId, Scopes},
     plan::Plan,
@@ -20,6 +24,8 @@ pub enum Kind {
     ClientSecret,
     /// Opens operations for a while; see [`super::oauth`].
     AccessToken,
+    /// Opens operations until a user logs out; see [`super::sessions`].
+    Session,
 }
 
 impl Kind {
@@ -28,6 +34,7 @@ impl Kind {
             Self::ApiKey => "api_key",
             Self::ClientSecret => "client_secret",
             Self::AccessToken => "access_token",
+            Self::Session => "session",
         }
     }
 }
@@ -79,6 +86,7 @@ pub async fn insert(
 
 #[derive(FromRow)]
 struct CallerRow {
+    hash: SecretHash,
     id: i64,
     name: String,
     plan: String,
@@ -96,45 +104,72 @@ pub struct Found {
     pub expires_in: Option<Duration>,
 }
 
-/// Whom a secret stands for now: `None` when it is unknown, revoked or expired.
-pub async fn find_caller(
+/// Whom a secret stands for now: `None` when it is unknown, revoked or expired. Looked up together with
+/// those that others show at the moment.
+pub async fn find_caller(database: &Database, hash: &SecretHash) -> Result<Option<Found>, Error> {
+    database.lanes.callers.ask(*hash).await
+}
+
+/// Look-ups that travel together.
+#[derive(Debug)]
+pub(super) struct LookUps;
+
+impl Batch for LookUps {
+    type Ask = SecretHash;
+    type Answer = Option<Found>;
+
+    async fn many(
+        connection: &mut Connection,
+        asks: &mut Vec<SecretHash>,
+    ) -> Result<Answers<Self>, Error> {
+        let found = find_callers(connection, asks).await?;
+        let find = |hash| Ok(found.get(&hash).cloned());
+        Ok(asks.drain(..).map(find).collect())
+    }
+
+    async fn one(connection: &mut Connection, ask: SecretHash) -> Result<Option<Found>, Error> {
+        Ok(find_callers(connection, &[ask]).await?.remove(&ask))
+    }
+}
+
+/// Whom secrets stand for now; those that are unknown, revoked or expired are left out.
+pub async fn find_callers(
     executor: impl PgExecutor<'_>,
-    hash: &SecretHash,
-) -> Result<Option<Found>, Error> {
-    let row = bounded(
+    hashes: &[SecretHash],
+) -> Result<HashMap<SecretHash, Found>, Error> {
+    let rows = bounded(
         sqlx::query_as::<_, CallerRow>(
-            "select callers.id, callers.name, callers.plan, callers.scopes,
+            "select credentials.hash, callers.id, callers.name, callers.plan, callers.scopes,
                     credentials.scopes as credential_scopes,
                     extract(epoch from expires_at - now())::float8 as expires_in
              from credentials
              join callers on callers.id = credentials.caller_id
-             where credentials.hash = $1
+             where credentials.hash = any ($1)
                and credentials.kind <> 'client_secret'
                and credentials.revoked_at is null
                and (credentials.expires_at is null or credentials.expires_at > now())",
         )
-        .bind(hash)
-        .fetch_optional(executor),
+        .bind(hashes)
+        .fetch_all(executor),
     )
     .await?;
-    row.map(|row| {
-        let caller = Caller {
-            id: Some(CallerId(row.id)),
-            name: row
-                .name
-                .parse()
-                .map_err(|_| Error::Corrupt(format!("callers.name of caller {}", row.id)))?,
-            plan: codec::plan(&row.plan)?,
-            scopes: codec::narrowed(&row.scopes, row.credential_scopes.as_deref()),
-        };
-        Ok(Found {
-            caller,
-            expires_in: row
+    rows.into_iter()
+        .map(|row| {
+            let caller = Caller {
+                id: Some(CallerId(row.id)),
+                name: row
+                    .name
+                    .parse()
+                    .map_err(|_| Error::Corrupt(format!("callers.name of caller {}", row.id)))?,
+                plan: codec::plan(&row.plan)?,
+                scopes: codec::narrowed(&row.scopes, row.credential_scopes.as_deref()),
+            };
+            let expires_in = row
                 .expires_in
-                .map(|seconds| Duration::from_secs_f64(seconds.max(0.0))),
+                .map(|seconds| Duration::from_secs_f64(seconds.max(0.0)));
+            Ok((row.hash, Found { caller, expires_in }))
         })
-    })
-    .transpose()
+        .collect()
 }
 
 /// A credential as the operator sees it.

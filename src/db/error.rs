@@ -10,7 +10,13 @@ pub enum Error {
     /// No answer in time.
     #[error("PostgreSQL did not answer in time")]
     TimedOut,
-    /// Another transaction was in the way; the same request may succeed now.
+    /// More requests wait for PostgreSQL than can be answered soon.
+    #[error("too many requests wait for PostgreSQL")]
+    Overloaded,
+    /// Another transaction held what was needed, for as long as we wait.
+    #[error("another transaction was in the way: {0}")]
+    Locked(#[source] sqlx::Error),
+    /// Of two transactions that met only one could go on; the same one may succeed now.
     #[error("the transaction met another one: {0}")]
     Contended(#[source] sqlx::Error),
     /// A stored value that this version of the program cannot read.
@@ -27,48 +33,141 @@ pub enum Error {
     Query(#[source] sqlx::Error),
 }
 
+/// An error that may hold one of this room's, as those of the rooms above do.
+pub trait Failure: From<Error> {
+    /// The error of this room, if it is one.
+    fn database_error(&self) -> Option<&Error>;
+}
+
+impl Failure for Error {
+    fn database_error(&self) -> Option<&Error> {
+        Some(self)
+    }
+}
+
+impl Error {
+    /// What PostgreSQL, or the way to it, said.
+    pub(super) const fn by_postgres(&self) -> Option<&sqlx::Error> {
+        match self {
+            Self::Unavailable(error)
+            | Self::Locked(error)
+            | Self::Contended(error)
+            | Self::Query(error) => Some(error),
+            Self::TimedOut
+            | Self::Overloaded
+            | Self::Corrupt(_)
+            | Self::Url(_)
+            | Self::Migrate(_) => None,
+        }
+    }
+
+    /// The same, for one more of those whom it concerns.
+    pub(super) fn again(&self) -> Self {
+        let text = || sqlx::Error::Protocol(self.to_string());
+        match self {
+            Self::TimedOut => Self::TimedOut,
+            Self::Overloaded => Self::Overloaded,
+            Self::Unavailable(_) => Self::Unavailable(text()),
+            Self::Locked(_) => Self::Locked(text()),
+            Self::Contended(_) => Self::Contended(text()),
+            Self::Corrupt(what) => Self::Corrupt(what.clone()),
+            Self::Url(_) | Self::Migrate(_) | Self::Query(_) => Self::Query(text()),
+        }
+    }
+}
+
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         match &error {
+            sqlx::Error::Decode(why) => return Self::Corrupt(why.to_string()),
+            sqlx::Error::ColumnDecode { source, .. } => return Self::Corrupt(source.to_string()),
+            _ => {}
+        }
+        match Kind::of(&error) {
+            Kind::Unavailable => Self::Unavailable(error),
+            Kind::TimedOut => Self::TimedOut,
+            Kind::Locked => Self::Locked(error),
+            Kind::Contended => Self::Contended(error),
+            Kind::Other => Self::Query(error),
+        }
+    }
+}
+
+/// What a failure of sqlx's means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Unavailable,
+    TimedOut,
+    Locked,
+    Contended,
+    Other,
+}
+
+impl Kind {
+    /// Reads a failure.
+    pub(super) fn of(error: &sqlx::Error) -> Self {
+        match error {
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Protocol(_)
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed => Self::Unavailable(error),
-            sqlx::Error::Database(database) => {
-                match sql_state(&database.code().unwrap_or_default()) {
-                    SqlState::Unavailable => Self::Unavailable(error),
-                    SqlState::TimedOut => Self::TimedOut,
-                    SqlState::Contended => Self::Contended(error),
-                    SqlState::Other => Self::Query(error),
-                }
+            | sqlx::Error::WorkerCrashed => Self::Unavailable,
+            sqlx::Error::Database(database) => Self::of_code(&database.code().unwrap_or_default()),
+            _ => Self::Other,
+        }
+    }
+
+    /// PostgreSQL's documentation, appendix A: error codes.
+    fn of_code(code: &str) -> Self {
+        match code {
+            // query_canceled: statement_timeout.
+            "57014" => Self::TimedOut,
+            // lock_not_available: lock_timeout.
+            "55P03" => Self::Locked,
+            // serialization_failure, deadlock_detected.
+            "40001" | "40P01" => Self::Contended,
+            // read_only_sql_transaction: a primary that was demoted under us. invalid_sql_statement_name,
+            // duplicate_prepared_statement: a pooler came in between. No connection that met one is used again.
+            "25006" | "26000" | "42P05" => Self::Unavailable,
+            // Classes: connection exception, insufficient resources, operator intervention, system error.
+            code if ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default()) => {
+                Self::Unavailable
             }
-            _ => Self::Query(error),
+            _ => Self::Other,
         }
     }
 }
 
-enum SqlState {
-    Unavailable,
-    TimedOut,
-    Contended,
-    Other,
+/// Whether it says that a connection is lost, or leads to a PostgreSQL that starts or stops.
+pub(super) fn is_of_the_connection(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::WorkerCrashed => true,
+        sqlx::Error::Database(database) => {
+            let code = database.code().unwrap_or_default();
+            code.starts_with("08") || code.starts_with("57P")
+        }
+        _ => false,
+    }
 }
 
-/// PostgreSQL's documentation, appendix A: error codes.
-fn sql_state(code: &str) -> SqlState {
-    match code {
-        // query_canceled: statement_timeout.
-        "57014" => SqlState::TimedOut,
-        // lock_not_available, serialization_failure, deadlock_detected.
-        "55P03" | "40001" | "40P01" => SqlState::Contended,
-        // read_only_sql_transaction: a primary that was demoted under us.
-        "25006" => SqlState::Unavailable,
-        // Classes: connection exception, insufficient resources, operator intervention, system error.
-        code if ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default()) => {
-            SqlState::Unavailable
-        }
-        _ => SqlState::Other,
-    }
+/// Whether it says that the connection leads to a standby.
+pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
+    has_code(error, &["25006"])
+}
+
+/// Whether it says that the server is not the one that a statement was prepared on: `invalid_sql_statement_name`,
+/// `duplicate_prepared_statement`.
+pub(super) fn is_of_a_pooler(error: &sqlx::Error) -> bool {
+    has_code(error, &["26000", "42P05"])
+}
+
+fn has_code(error: &sqlx::Error, codes: &[&str]) -> bool {
+    error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code)
+        .is_some_and(|code| codes.contains(&code.as_ref()))
 }

@@ -1,42 +1,83 @@
 //! PostgreSQL: the only room that knows sqlx.
 //!
 //! One file a noun, one free function a question, each over an executor, so that the handler decides
-//! what belongs to one transaction. Invariants: every statement ends within [`QUERY_TIMEOUT`],
-//! whatever state PostgreSQL is in; every failure is classified here, once ([`Error`]).
+//! what belongs to one transaction; what many requests ask at once has one over a [`Database`], and travels
+//! together (`coalesce.rs`). Invariants: every statement ends within [`QUERY_TIMEOUT`], and all of one
+//! request's within its [`patience`], whatever state PostgreSQL is in; while it is out of reach none is sent
+//! ([`breaker`]); every failure is classified here, once ([`Error`]).
 
+pub mod breaker;
 pub mod callers;
+mod coalesce;
 mod codec;
 pub mod credential_changes;
 pub mod credentials;
 mod error;
+pub mod exports;
 pub mod idempotency;
+pub mod images;
+pub mod imports;
+pub mod inventory;
 pub mod migrations;
 pub mod oauth;
+pub mod orders;
+pub mod patience;
 pub mod pets;
+mod pool;
+mod pooler;
+pub mod sessions;
 pub mod usage;
+pub mod users;
 
-use std::{future::Future, str::FromStr, time::Duration};
+use std::{fmt, future::Future, str::FromStr, sync::Arc, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{
-    Connection as _, Executor as _, PgConnection, PgPool, Postgres,
-    postgres::{PgConnectOptions, PgPoolOptions},
-};
+use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
 
-pub use self::error::Error;
+use self::{
+    breaker::Breaker,
+    coalesce::{Lane, Shared},
+    pooler::Pooler,
+};
+pub use self::{
+    error::{Error, Failure},
+    pool::{Pool, Transaction},
+};
 use crate::config;
 
 /// How long one statement may take before it is given up.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A pool of connections to one PostgreSQL. Cheap to clone.
+/// How often a transaction is tried that others are in the way of.
+const TRIES: u32 = 4;
+/// The pause before another try, doubled with each.
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
+
+/// A pool of connections to one PostgreSQL, and lanes for what many requests ask at once. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Database {
-    pool: PgPool,
+    pool: Pool,
+    lanes: Arc<Lanes>,
 }
 
-/// A transaction; rolled back when dropped.
-pub type Transaction = sqlx::Transaction<'static, Postgres>;
+#[derive(Debug)]
+struct Lanes {
+    shared: Shared,
+    pets: Lane<pets::Reads>,
+    new_pets: Lane<pets::Inserts>,
+    callers: Lane<credentials::LookUps>,
+}
+
+impl Lanes {
+    fn new(shared: &Shared) -> Arc<Self> {
+        Arc::new(Self {
+            shared: shared.clone(),
+            pets: Lane::new(shared.clone()),
+            new_pets: Lane::new(shared.clone()),
+            callers: Lane::new(shared.clone()),
+        })
+    }
+}
 
 /// What a single statement runs on: a pool, or a connection in or out of a transaction.
 pub use sqlx::PgExecutor as Executor;
@@ -62,48 +103,76 @@ impl Database {
     /// Makes the pool; connections are opened as they are needed.
     #[must_use]
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
-        Self::with(options, config.max_connections, config.acquire_timeout)
+        let options = pooler::options(options).application_name("pet-inventory");
+        let breaker = Breaker::new(options.clone());
+        Self::over(Pool::new(
+            options,
+            config.max_connections,
+            config.acquire_timeout,
+            breaker,
+            Pooler::default(),
+        ))
     }
 
     /// A few connections for the counters of requests alone, so that neither they nor the requests wait for
     /// each other.
     #[must_use]
-    pub fn for_counters(options: ConnectOptions) -> Self {
+    pub fn for_counters(&self) -> Self {
         const CONNECTIONS: u32 = 4;
         const PATIENCE: Duration = Duration::from_millis(250);
-        Self::with(options, CONNECTIONS, PATIENCE)
+        let pool = Pool::new(
+            self.pool.connect_options(),
+            CONNECTIONS,
+            PATIENCE,
+            self.pool.breaker.clone(),
+            self.pool.pooler.clone(),
+        );
+        Self::over(pool.without_bounds_on_locks())
     }
 
-    fn with(options: ConnectOptions, max_connections: u32, acquire_timeout: Duration) -> Self {
-        let pool = PgPoolOptions::new()
-            .max_connections(max_connections)
-            .acquire_timeout(acquire_timeout)
-            // A lost connection shows itself at the next statement, and costs one 503 there; asking
-            // first would cost every request a round trip.
-            .test_before_acquire(false)
-            .after_connect(|connection, _| {
-                Box::pin(async move {
-                    connection.execute(SESSION_SETTINGS).await?;
-                    Ok(())
-                })
-            })
-            // But one that has been idle may have been lost meanwhile, all of them at once.
-            .before_acquire(|connection, idle| {
-                Box::pin(async move {
-                    if idle.idle_for < IDLE {
-                        return Ok(true);
-                    }
-                    Ok(bounded(connection.ping()).await.is_ok())
-                })
-            })
-            .connect_lazy_with(options.application_name("pet-inventory"));
-        Self { pool }
+    fn over(pool: Pool) -> Self {
+        let lanes = Lanes::new(&Shared::new(pool.clone()));
+        Self { pool, lanes }
+    }
+
+    /// The same with lanes of its own, for another runtime: a task answers best whom it shares a core with.
+    #[must_use]
+    pub fn with_own_lanes(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            lanes: Lanes::new(&self.lanes.shared),
+        }
+    }
+
+    /// Looks whether a pooler is between PostgreSQL and us, and goes on accordingly.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when PostgreSQL cannot be reached.
+    pub async fn look_for_pooler(&self) -> Result<(), Error> {
+        if pooler::is_between(&self.pool.connect_options()).await? {
+            self.pool.go_behind_pooler();
+        }
+        Ok(())
     }
 
     /// What the functions of this room take for a single statement.
     #[must_use]
-    pub const fn pool(&self) -> &PgPool {
+    pub const fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Whether PostgreSQL is known to be out of reach. Whoever has connections of its own asks first, and
+    /// tells what failed.
+    #[must_use]
+    pub const fn breaker(&self) -> &Breaker {
+        &self.pool.breaker
+    }
+
+    /// Whether a pooler is between PostgreSQL and us: then a statement outside a transaction, or one that
+    /// was prepared before, may meet a server that does not know it.
+    #[must_use]
+    pub fn is_behind_pooler(&self) -> bool {
+        self.pool.pooler.is_there()
     }
 
     /// Begins a transaction.
@@ -111,7 +180,7 @@ impl Database {
     /// # Errors
     /// [`Error::Unavailable`] when no connection can be had in time.
     pub async fn begin(&self) -> Result<Transaction, Error> {
-        bounded(self.pool.begin()).await
+        self.pool.begin().await
     }
 
     /// Commits; only after this has succeeded may a client be told so.
@@ -119,31 +188,48 @@ impl Database {
     /// # Errors
     /// [`Error`] when the commit did not succeed, or nobody can tell whether it did.
     pub async fn commit(transaction: Transaction) -> Result<(), Error> {
-        bounded(transaction.commit()).await
+        transaction.commit().await
     }
 
-    /// Does `work` in a transaction: all of it, or, when it fails, nothing.
+    /// Does `work` in a transaction: all of it, or, when it fails, nothing. Where PostgreSQL gave another
+    /// transaction the preference it is done anew, a few times.
     ///
     /// # Errors
     /// What `work` fails with, or [`Error`] when the transaction cannot be begun or committed.
     pub async fn transact<T, E, W>(&self, work: W) -> Result<T, E>
     where
-        W: AsyncFnOnce(&mut Connection) -> Result<T, E>,
-        E: From<Error>,
+        W: AsyncFnOnce(&mut Connection) -> Result<T, E> + Clone,
+        E: Failure,
     {
-        let mut transaction = self.begin().await?;
-        match work(&mut transaction).await {
-            Ok(value) => {
-                Self::commit(transaction).await?;
-                Ok(value)
-            }
-            Err(error) => {
-                // Not left to the drop, which is done with at some later time: the next request for the
-                // same thing may come at once. Should it fail, PostgreSQL undoes it by itself.
-                let _ = bounded(transaction.rollback()).await;
-                Err(error)
+        let mut tries = 1;
+        loop {
+            let mut transaction = self.begin().await?;
+            let result = match work.clone()(&mut transaction).await {
+                Ok(value) => Self::commit(transaction)
+                    .await
+                    .map(|()| value)
+                    .map_err(E::from),
+                Err(error) => {
+                    transaction.undo(error.database_error()).await;
+                    Err(error)
+                }
+            };
+            match result {
+                Err(error) if tries < TRIES && is_contended(&error) => {
+                    tokio::time::sleep(RETRY_PAUSE * 2_u32.pow(tries)).await;
+                    tries += 1;
+                }
+                result => return result,
             }
         }
+    }
+
+    /// A connection of its own, without bounds of time: for a command that a person waits for.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when it cannot be had.
+    pub async fn unhurried(&self) -> Result<PgConnection, Error> {
+        Ok(PgConnection::connect_with(&self.pool.connect_options()).await?)
     }
 
     /// Asks PostgreSQL for a sign of life.
@@ -151,36 +237,57 @@ impl Database {
     /// # Errors
     /// [`Error`] when there is none in time.
     pub async fn ping(&self) -> Result<(), Error> {
-        bounded(sqlx::query("select 1").execute(&self.pool)).await?;
+        const SIGN_OF_LIFE: Duration = Duration::from_millis(900);
+        patience::wait(SIGN_OF_LIFE, sqlx::query("select 1").execute(&self.pool)).await?;
         Ok(())
+    }
+
+    /// What PostgreSQL says it is.
+    ///
+    /// # Errors
+    /// [`Error`] when it says nothing in time.
+    pub async fn server_version(&self) -> Result<ServerVersion, Error> {
+        let number = sqlx::query_scalar("select current_setting('server_version_num')::int");
+        Ok(ServerVersion(bounded(number.fetch_one(&self.pool)).await?))
     }
 
     /// Connections that are open, and how many of them are idle.
     #[must_use]
     pub fn connections(&self) -> (u32, u32) {
-        let idle = u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX);
-        (self.pool.size(), idle)
+        self.pool.size()
     }
 
     /// Closes the connections, once nobody uses them.
     pub async fn close(&self) {
+        let Shared { closing, tasks, .. } = &self.lanes.shared;
+        closing.cancel();
+        tasks.close();
+        tasks.wait().await;
         self.pool.close().await;
     }
 }
 
-/// How long a connection is trusted after its last use.
-const IDLE: Duration = Duration::from_secs(1);
+/// A version of PostgreSQL, as in 150018 for 15.18.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerVersion(i32);
 
-/// PostgreSQL's own bounds, for the case that we are gone: what this process gave up, or left behind
-/// when it died, ends there too.
-const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set lock_timeout = '1s'; \
-                                set idle_in_transaction_session_timeout = '10s'";
+impl ServerVersion {
+    /// The oldest that the statements of this room are written for.
+    pub const OLDEST_SUPPORTED: Self = Self(130_000);
+}
+
+impl fmt::Display for ServerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 10_000, self.0 % 10_000)
+    }
+}
+
+fn is_contended(error: &impl Failure) -> bool {
+    matches!(error.database_error(), Some(Error::Contended(_)))
+}
 
 /// Runs `statement` for at most [`QUERY_TIMEOUT`]: PostgreSQL's `statement_timeout` cannot help when
 /// it is PostgreSQL, or the way to it, that is frozen.
 async fn bounded<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
-    match tokio::time::timeout(QUERY_TIMEOUT, statement).await {
-        Ok(result) => result.map_err(Error::from),
-        Err(_) => Err(Error::TimedOut),
-    }
+    patience::wait(QUERY_TIMEOUT, statement).await
 }

@@ -1,10 +1,13 @@
 //! Pets in PostgreSQL, one row each.
 
+use std::{collections::HashMap, sync::Arc};
+
 use sqlx::PgExecutor;
 
 use super::{
-    Connection, Error, bounded,
-    codec::{PetColumns, PetRow},
+    Connection, Database, Error, bounded,
+    coalesce::{Answers, Batch},
+    codec::{PetArrays, PetColumns, PetRow},
 };
 use crate::domain::{
     id::PetId,
@@ -37,18 +40,109 @@ pub async fn insert(connection: &mut Connection, pet: NewPet) -> Result<Option<P
         )
         .await?;
         match stored {
-            Some((id, version)) => {
-                return Ok(Some(Pet {
-                    id: PetId::new(id).map_err(|_| Error::Corrupt(format!("pets.id {id}")))?,
-                    version: Version(version),
-                    details: pet.details,
-                }));
-            }
+            Some((id, version)) => return stored_pet(id, version, pet.details).map(Some),
             None if pet.id.is_some() => return Ok(None),
             // Each turn means that another insert took the identifier meanwhile: somebody gets on.
             None => skip_chosen_ids(connection).await?,
         }
     }
+}
+
+/// Stores a pet by itself, together with those that others store at the moment: one statement, one commit.
+/// Like [`insert`] else.
+pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error> {
+    // A large one would hold the others up.
+    const SMALL: usize = 20;
+    if pet.details.photo_urls().len() + pet.details.tags().len() > SMALL {
+        let alone = async |transaction: &mut Connection| insert(transaction, pet).await;
+        // Boxed: a future is moved whole, and this one is large and seldom.
+        return Box::pin(database.transact(alone)).await;
+    }
+    database.lanes.new_pets.ask(pet).await
+}
+
+/// Inserts that travel together.
+#[derive(Debug)]
+pub(super) struct Inserts;
+
+impl Batch for Inserts {
+    type Ask = NewPet;
+    type Answer = Option<Pet>;
+
+    async fn many(
+        connection: &mut Connection,
+        asks: &mut Vec<NewPet>,
+    ) -> Result<Answers<Self>, Error> {
+        if asks.len() == 1
+            && let Some(only) = asks.pop()
+        {
+            return Ok(vec![Ok(Self::one(connection, only).await?)]);
+        }
+        let columns = asks.iter().collect::<PetArrays<'_>>();
+        // Each row's place and identifier come back beside what was stored, so that nobody has to guess which
+        // row is whose. In the order of identifiers, so that two such statements never wait for each other.
+        let rows: Vec<(i64, i64, Option<i64>)> = bounded(
+            sqlx::query_as(
+                "with given as materialized (
+                     select place, coalesce(id, nextval('pet_ids')) as id, status, name, category,
+                            ($8::text[])[first_url:last_url] as photo_urls, tags
+                     from unnest($1::bigint[], $2::text[], $3::text[], $4::jsonb[], $5::int[], $6::int[],
+                                 $7::jsonb[])
+                          with ordinality
+                          as given (id, status, name, category, first_url, last_url, tags, place)
+                 ), stored as (
+                     insert into pets (id, status, name, category, photo_urls, tags)
+                     select id, status, name, category, photo_urls, tags from given order by id, place
+                     on conflict (id) do nothing
+                     returning id, version
+                 )
+                 select place, id, version from given left join stored using (id) order by id, place",
+            )
+            .bind(columns.ids)
+            .bind(columns.statuses)
+            .bind(columns.names)
+            .bind(columns.categories)
+            .bind(columns.first_urls)
+            .bind(columns.last_urls)
+            .bind(columns.tags)
+            .bind(columns.urls)
+            .fetch_all(&mut *connection),
+        )
+        .await?;
+
+        let mut versions = vec![None; asks.len()];
+        let mut before = None;
+        for (place, id, version) in rows {
+            // Of those with one identifier the first was stored.
+            let stored = version.filter(|_| before.replace(id) != Some(id));
+            let place = usize::try_from(place - 1).unwrap_or(usize::MAX);
+            if let Some(slot) = versions.get_mut(place) {
+                *slot = stored.map(|version| (id, version));
+            }
+        }
+        let mut answers = Vec::with_capacity(asks.len());
+        for (pet, stored) in asks.drain(..).zip(versions) {
+            answers.push(match stored {
+                Some((id, version)) => stored_pet(id, version, pet.details).map(Some),
+                None if pet.id.is_some() => Ok(None),
+                // The sequence came upon an identifier that a client chose.
+                None => insert(connection, pet).await,
+            });
+        }
+        Ok(answers)
+    }
+
+    async fn one(connection: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
+        insert(connection, pet).await
+    }
+}
+
+fn stored_pet(id: i64, version: i64, details: PetDetails) -> Result<Pet, Error> {
+    Ok(Pet {
+        id: PetId::new(id).map_err(|_| Error::Corrupt(format!("pets.id {id}")))?,
+        version: Version(version),
+        details,
+    })
 }
 
 /// Moves the sequence to the first identifier after its last one that no pet has: however many a
@@ -72,18 +166,49 @@ async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// The pet, if there is one.
-pub async fn find(executor: impl PgExecutor<'_>, id: PetId) -> Result<Option<Pet>, Error> {
-    bounded(
-        sqlx::query_as::<_, PetRow>(
+/// The pet, if there is one. Read together with those that others ask for at the moment.
+pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
+    database.lanes.pets.ask(id).await
+}
+
+/// Reads that travel together.
+#[derive(Debug)]
+pub(super) struct Reads;
+
+impl Batch for Reads {
+    type Ask = PetId;
+    type Answer = Option<Arc<Pet>>;
+
+    async fn many(
+        connection: &mut Connection,
+        asks: &mut Vec<PetId>,
+    ) -> Result<Answers<Self>, Error> {
+        if let [only] = asks[..] {
+            let found = Self::one(connection, only).await?;
+            asks.clear();
+            return Ok(vec![Ok(found)]);
+        }
+        let ids: Vec<i64> = asks.iter().map(|id| id.get()).collect();
+        let rows = sqlx::query_as::<_, PetRow>(
+            "select id, version, status, name, category, photo_urls, tags from pets where id = any ($1)",
+        )
+        .bind(ids)
+        .fetch_all(connection);
+        let found: HashMap<PetId, Arc<Pet>> = pets(bounded(rows).await?)
+            .map(|pet| (pet.id, Arc::new(pet)))
+            .collect();
+        let find = |id| Ok(found.get(&id).cloned());
+        Ok(asks.drain(..).map(find).collect())
+    }
+
+    async fn one(connection: &mut Connection, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
+        let row = sqlx::query_as::<_, PetRow>(
             "select id, version, status, name, category, photo_urls, tags from pets where id = $1",
         )
         .bind(id.get())
-        .fetch_optional(executor),
-    )
-    .await?
-    .map(Pet::try_from)
-    .transpose()
+        .fetch_optional(connection);
+        Ok(bounded(row).await?.map(|row| Arc::new(row.into())))
+    }
 }
 
 /// The pet, locked until the transaction ends: nobody changes it between a look and a change.
@@ -99,9 +224,8 @@ pub async fn find_for_update(
         .bind(id.get())
         .fetch_optional(transaction),
     )
-    .await?
-    .map(Pet::try_from)
-    .transpose()
+    .await
+    .map(|row| row.map(Pet::from))
 }
 
 /// Whether there is such a pet.
@@ -182,7 +306,7 @@ pub async fn find_by_status(
         .bind(after.map_or(0, PetId::get))
         .bind(row_limit(limit))
         .fetch_all(executor);
-    pets(bounded(rows).await?)
+    Ok(pets(bounded(rows).await?).collect())
 }
 
 /// Each status has an index of its own, read in order and no further than the limit. A single `status = any
@@ -233,7 +357,7 @@ pub async fn find_by_tags(
     .bind(after.map_or(0, PetId::get))
     .bind(row_limit(limit))
     .fetch_all(executor);
-    pets(bounded(rows).await?)
+    Ok(pets(bounded(rows).await?).collect())
 }
 
 /// Public for the test that reads its plan.
@@ -254,6 +378,6 @@ fn row_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-fn pets(rows: Vec<PetRow>) -> Result<Vec<Pet>, Error> {
-    rows.into_iter().map(Pet::try_from).collect()
+fn pets(rows: Vec<PetRow>) -> impl Iterator<Item = Pet> {
+    rows.into_iter().map(Pet::from)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::{DateTime, NaiveDate, Utc};
 use sqlx::{FromRow, PgExecutor};
 
-use super::{Error, bounded};
+use super::{Error, bounded, patience};
 
 /// What one lease of a day's requests gave.
 #[derive(Debug, Clone, Copy)]
@@ -171,10 +171,7 @@ pub async fn take_back(
 const PATIENCE: Duration = Duration::from_millis(250);
 
 async fn patient<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
-    match tokio::time::timeout(PATIENCE, statement).await {
-        Ok(result) => result.map_err(Error::from),
-        Err(_) => Err(Error::TimedOut),
-    }
+    patience::wait(PATIENCE, statement).await
 }
 
 /// Forgets up to 1,000 minutes that are over; gives how many there were.

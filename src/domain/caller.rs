@@ -18,6 +18,12 @@ impl CallerName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether it is kept for the caller of a user account, `user:` and its number.
+    #[must_use]
+    pub fn is_of_a_user(&self) -> bool {
+        self.0.starts_with("user:")
+    }
 }
 
 impl FromStr for CallerName {

@@ -6,9 +6,12 @@
 pub mod caller;
 pub mod clock;
 pub mod id;
+pub mod image;
 pub mod merge_patch;
+pub mod order;
 pub mod pet;
 pub mod plan;
+pub mod user;
 
 use std::borrow::Cow;
 

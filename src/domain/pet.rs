@@ -258,6 +258,23 @@ impl PetDetails {
         self.status
     }
 
+    /// The same pet with one more picture.
+    ///
+    /// # Errors
+    /// [`Invalid`] when it has [`MAX_ITEMS`] already.
+    pub fn with_photo_url(mut self, url: PhotoUrl) -> Result<Self, Invalid> {
+        check_count(self.photo_urls.len() + 1)?;
+        self.photo_urls.push(url);
+        Ok(self)
+    }
+
+    /// The same pet without the pictures that are gone.
+    #[must_use]
+    pub fn without_photo_urls(mut self, are_gone: impl Fn(&str) -> bool) -> Self {
+        self.photo_urls.retain(|url| !are_gone(url.as_str()));
+        self
+    }
+
     /// The same pet under another name.
     #[must_use]
     pub fn with_name(self, name: PetName) -> Self {

@@ -158,7 +158,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Our clock, as governor reads one.
 #[derive(Debug, Clone)]
-struct GovernorClock(Clock);
+pub(super) struct GovernorClock(pub(super) Clock);
 
 impl governor::clock::Clock for GovernorClock {
     type Instant = Moment;

@@ -18,7 +18,9 @@
 
 pub mod address;
 mod bucket;
+mod counters;
 mod day;
+pub mod logins;
 mod minute;
 
 use std::{
@@ -34,6 +36,7 @@ pub use self::bucket::{InFlight, Permit};
 use self::{
     address::AddressKey,
     bucket::{Bucket, State},
+    counters::{Counted, Counters},
     day::Lease,
 };
 use crate::{
@@ -125,6 +128,7 @@ struct Shared {
     scope: Scope,
     clock: Clock,
     buckets: Mutex<HashMap<String, Arc<Bucket>>>,
+    counters: Counters,
     /// Whether the counters were out of reach when they were asked last.
     counters_out: AtomicBool,
     /// Until when they are not asked again then; nanoseconds.
@@ -135,7 +139,7 @@ struct Shared {
 const COUNTERS_PAUSE: Duration = Duration::from_millis(500);
 
 impl Limiter {
-    /// A limiter that begins with nothing used.
+    /// A limiter that begins with nothing used. Metrics must be kept by now: its own are looked up here.
     #[must_use]
     pub fn new(plans: Plans, scope: Scope, clock: Clock) -> Self {
         Self(Arc::new(Shared {
@@ -143,13 +147,14 @@ impl Limiter {
             scope,
             clock,
             buckets: Mutex::default(),
+            counters: Counters::new(),
             counters_out: AtomicBool::new(false),
             counters_out_until: AtomicU64::new(0),
         }))
     }
 
     /// Asks for one request of a caller. `address` tells callers without a name apart.
-    pub async fn admit(&self, caller: &Caller, address: &str) -> Verdict {
+    pub async fn admit(&self, caller: &Caller, address: Option<AddressKey>) -> Verdict {
         let limits = self.0.plans.limits(caller.plan);
         let unlimited = limits
             .per_minute
@@ -160,9 +165,10 @@ impl Limiter {
             Verdict::Admitted(Standings::default(), Permit::default())
         } else {
             let bucket = self.bucket(bucket_name(caller, address));
-            self.admit_limited(&bucket, limits).await
+            // Boxed: a future is moved whole, and this one is large.
+            Box::pin(self.admit_limited(&bucket, limits)).await
         };
-        count(caller.plan.as_str(), &verdict);
+        self.0.counters.count(Counted::from(caller.plan), &verdict);
         verdict
     }
 
@@ -178,7 +184,7 @@ impl Limiter {
         };
         let now = self.0.clock.now();
         let verdict = bucket.state().admit_by_minute(&bucket, &limits, now);
-        count("open", &verdict);
+        self.0.counters.count(Counted::Open, &verdict);
         verdict
     }
 
@@ -366,10 +372,11 @@ pub fn whole_seconds(duration: Duration) -> u64 {
 
 /// The bucket of a caller: all its credentials share it.
 #[must_use]
-pub fn bucket_name(caller: &Caller, address: &str) -> String {
-    match caller.id {
-        Some(id) => caller_bucket(id),
-        None => format!("address:{address}"),
+pub fn bucket_name(caller: &Caller, address: Option<AddressKey>) -> String {
+    match (caller.id, address) {
+        (Some(id), _) => caller_bucket(id),
+        (None, Some(address)) => format!("address:{address}"),
+        (None, None) => "address:".to_owned(),
     }
 }
 
@@ -377,20 +384,4 @@ pub fn bucket_name(caller: &Caller, address: &str) -> String {
 #[must_use]
 pub fn caller_bucket(id: CallerId) -> String {
     format!("caller:{}", id.0)
-}
-
-fn count(plan: &'static str, verdict: &Verdict) {
-    match verdict {
-        Verdict::Admitted(..) => {
-            metrics::counter!("limits_admitted_total", "plan" => plan).increment(1);
-        }
-        Verdict::Refused { windows, .. } => {
-            for window in windows {
-                let limit = window.as_str();
-                metrics::counter!("limits_refused_total", "plan" => plan, "limit" => limit)
-                    .increment(1);
-            }
-        }
-        Verdict::Unknown(_) => {}
-    }
 }

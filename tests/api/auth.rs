@@ -10,7 +10,9 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::{Value, json};
 
-use crate::support::{self, Answer, Ask, TestApp, TestDatabase, eventually, make_key, scopes};
+use crate::support::{
+    self, Answer, Ask, Home, Service, TestApp, TestDatabase, eventually, make_key, scopes,
+};
 
 /// Checks a 401 and gives its body without what differs from request to request.
 #[track_caller]
@@ -261,8 +263,13 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, RequestBuilder)> {
                 .as_array()
                 .expect("every operation says what it needs");
             if ways.iter().all(|way| way == &json!({})) {
-                let public = ["/oauth/", "/.well-known/"];
-                let known = public.iter().any(|prefix| path.starts_with(prefix));
+                let public = [
+                    "/oauth/",
+                    "/.well-known/",
+                    "/user/login",
+                    "/pet/{petId}/images/{imageId}",
+                ];
+                let known = path == "/user" || public.iter().any(|prefix| path.starts_with(prefix));
                 assert!(known, "{method} {path} needs no credential");
                 continue;
             }
@@ -275,14 +282,24 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, RequestBuilder)> {
                 .map(|scope| scope.as_str().unwrap_or_default())
                 .map(|scope| scope.parse().expect("a scope"))
                 .collect();
-            let target = path.replace("{petId}", "7");
-            let query = "status=sold&tags=a&name=a";
+            let target = path
+                .replace("{petId}", "7")
+                .replace("{orderId}", "7")
+                .replace("{username}", "a")
+                .replace("{imageId}", &"0".repeat(32));
+            let query = if path.starts_with("/pet") {
+                "status=sold&tags=a&name=a"
+            } else {
+                ""
+            };
             let mut request = app.anonymous(method.clone(), &format!("{target}?{query}"));
             if operation["requestBody"]["content"]
                 .get("application/json")
                 .is_some()
             {
-                request = request.json(&json!({"id": 7, "name": "a"}));
+                let list = path.ends_with("List");
+                let body = json!({"id": 7, "name": "a", "petId": 8, "username": "a"});
+                request = request.json(&if list { json!([body]) } else { body });
             }
             operations.push((format!("{method} {path}"), needed, request));
         }
@@ -297,6 +314,10 @@ async fn every_operation_asks_for_its_scopes_and_no_credential_but_a_good_one_wi
     let expired = expired_key(&app, Scopes::all()).await;
     let revoked = revoked_key(&app, Scopes::all()).await;
     let powerless = app.make_key("powerless", Scopes::default()).await.secret;
+    app.post("/pet", &json!({"id": 8, "name": "a"}))
+        .answer()
+        .await
+        .is(201);
     for (name, needed, request) in operations(&app) {
         let ask = async |key: &str| {
             let request = request.try_clone().expect("a body in memory");
@@ -441,5 +462,32 @@ async fn a_bootstrap_key_that_is_no_good_stops_the_start() {
             text.contains("BOOTSTRAP_API_KEY") && !text.contains(key),
             "{text}"
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn demo_keys_are_good_beyond_loopback_only_where_the_operator_says_so() {
+    let home = Home::new();
+    for (listen, setting, good) in [
+        ("0.0.0.0:0", "always", true),
+        // They are in the database by now, and still no good.
+        ("0.0.0.0:0", "loopback", false),
+        ("127.0.0.1:0", "never", false),
+        ("127.0.0.1:0", "loopback", true),
+    ] {
+        let mut command = home.command(["serve"]);
+        command
+            .env("PET_INVENTORY__SERVER__LISTEN", listen)
+            .env("PET_INVENTORY__LOCAL_POSTGRES__DEMO_KEYS", setting);
+        let service = Service::start(&home, command).await;
+        let request = service.request(Method::GET, "/limits", "free-key");
+        let status = request.answer().await.status;
+        assert_eq!(status, if good { 200 } else { 401 }, "{listen} {setting}");
+        assert_eq!(
+            service.greeting.contains("free-key"),
+            good,
+            "{listen} {setting}"
+        );
+        service.stop().await;
     }
 }

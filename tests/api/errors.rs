@@ -37,7 +37,7 @@ async fn every_kind_of_4xx_is_a_problem() {
         (404, app.get("/pets")),
         (404, app.get("")),
         (404, app.get("/pet/1/toys")),
-        (404, app.bare(Method::GET, "/")),
+        (404, app.bare(Method::GET, "/nowhere")),
         (404, app.bare(Method::GET, "/metrics")),
         (404, app.bare(Method::GET, "/api/v3pet")),
         (404, app.bare(Method::POST, "/nothing").json(&pet)),

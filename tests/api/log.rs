@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Ask,
+    Ask, eventually,
     process::{Home, Service},
 };
 
@@ -46,6 +46,8 @@ async fn a_request_has_one_access_line_without_its_query_headers_or_body() {
     let bad = service.request(Method::GET, "/pet/path-canary", "free-key");
     bad.answer().await.is(400);
 
+    // They are written a few milliseconds later.
+    eventually(async || access_lines(&service).len() >= 3).await;
     let lines = access_lines(&service);
     let of = |id: &str| -> Vec<&Value> {
         lines
@@ -166,6 +168,47 @@ async fn no_secret_is_ever_said() {
             .await
             .is(200);
         tokens.push(token);
+        let password = format!("password canary {}", tokens.len());
+        let renewed = format!("renewed canary {}", tokens.len());
+        let users = format!("{host}/api/v3/user");
+        let name = format!("ada{}", tokens.len());
+        let pair = [("username", name.as_str()), ("password", password.as_str())];
+        let json: serde_json::Map<String, Value> = pair
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .into_iter()
+            .collect();
+        http.post(&users).json(&json).answer().await.is(201);
+        http.post(&users).json(&json).answer().await.is(409);
+        let log_in = format!("{users}/login");
+        let session = http.post(&log_in).form(&pair).answer().await.is(200);
+        let session = session.json().as_str().expect("a token").to_owned();
+        http.get(&log_in).query(&pair).answer().await.is(200);
+        http.post(&log_in).json(&json).answer().await.is(200);
+        http.get(&log_in)
+            .query(&[pair[0], ("password", wrong)])
+            .answer()
+            .await
+            .is(400);
+        for method in [Method::GET, Method::PUT] {
+            let own = http
+                .request(method, format!("{users}/{name}"))
+                .bearer_auth(&session);
+            let own = own
+                .json(&json!({"password": renewed}))
+                .answer()
+                .await
+                .is(200);
+            assert!(
+                !own.text().contains("canary") && !own.text().contains("argon2"),
+                "{own}"
+            );
+        }
+        let list = http
+            .post(format!("{users}/createWithList"))
+            .header("api_key", "special-key");
+        let list = list.header("idempotency-key", &name).json(&[&json]);
+        list.answer().await.is(409);
+        tokens.extend([password, renewed, session, "$argon2id$".to_owned()]);
     }
     let metrics = format!("http://{}/metrics", service.operations);
     let metrics = reqwest::get(metrics)

@@ -9,21 +9,30 @@
     reason = "a test that cannot go on says why and fails; its clock is the machine's; a table is long"
 )]
 
+mod access;
 mod auth;
 mod cli;
+mod cli_files;
+mod cli_setup;
 mod conditional;
 mod durable_days;
 mod errors;
 mod finds;
+mod home;
 mod idempotency;
+mod images;
 mod jwt;
 mod limits;
 mod log;
 mod oauth;
 mod openapi;
+mod orders;
 mod outage;
 mod pets;
 mod properties;
 mod shutdown;
+mod stalls;
 mod support;
+mod together;
+mod users;
 mod wire;

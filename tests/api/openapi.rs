@@ -6,10 +6,13 @@ use pet_inventory::{
     api::{self, state::Links},
     domain::caller::Scopes,
 };
-use reqwest::Method;
+use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Ask, TestApp};
+use crate::{
+    images::pictures::png,
+    support::{Answer, Ask, TestApp},
+};
 
 const METHODS: [Method; 5] = [
     Method::GET,
@@ -35,7 +38,19 @@ fn target(item: &Value, path: &str) -> String {
         None => "/api/v3",
         Some(other) => panic!("{path} lies on {other}"),
     };
-    format!("{base}{}", path.replace("{petId}", "5"))
+    let image = "0".repeat(32);
+    let parameters = [
+        ("{petId}", "5"),
+        ("{orderId}", "5"),
+        ("{username}", "ada"),
+        ("{imageId}", &image),
+    ];
+    let path = parameters
+        .iter()
+        .fold(path.to_owned(), |path, (name, value)| {
+            path.replace(name, value)
+        });
+    format!("{base}{path}")
 }
 
 fn number_of_operations(item: &Value) -> usize {
@@ -105,8 +120,8 @@ async fn routes_and_document_are_the_same_set() {
     for path in [
         "/pet/5/x",
         "/pet/findByName",
-        "/store/inventory",
-        "/user",
+        "/store/inventories",
+        "/users",
         "/pets",
     ] {
         let known = paths.keys().any(|known| known == path);
@@ -180,7 +195,14 @@ fn assert_documented(document: &Value, method: &Method, path: &str, answer: &Ans
 #[tokio::test(flavor = "multi_thread")]
 async fn every_answer_is_one_that_the_document_has() {
     const METADATA: &str = "/.well-known/oauth-authorization-server";
-    let app = TestApp::with(&[("PET_INVENTORY__SERVER__MAX_BODY_SIZE", "4KiB")]).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = format!("file://{}", folder.path().display());
+    let app = TestApp::with(&[
+        ("PET_INVENTORY__SERVER__MAX_BODY_SIZE", "4KiB"),
+        ("PET_INVENTORY__IMAGES__URL", &folder),
+        ("PET_INVENTORY__IMAGES__MAX_SIZE", "4KiB"),
+    ])
+    .await;
     let document = document();
     let powerless = app.make_key("powerless", Scopes::default()).await.secret;
     let pet = json!({"id": 5, "name": "a", "tags": [{"name": "t"}]});
@@ -195,8 +217,69 @@ async fn every_answer_is_one_that_the_document_has() {
         ];
         app.bare(Method::POST, path).form(&form)
     };
+    app.post("/pet", &json!({"id": 16, "name": "b"}))
+        .answer()
+        .await
+        .is(201);
+    let (images, image) = ("/pet/{petId}/images", "/pet/{petId}/images/{imageId}");
+    let uploads = "/pet/{petId}/uploadImage";
+    let upload = |pet: i64, bytes: &[u8]| {
+        let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
+        request
+            .header("content-type", "image/png")
+            .body(bytes.to_vec())
+    };
+    let picture = png(20, 20);
+    let uploaded = upload(16, &picture).answer().await.is(200);
+    let uploaded = uploaded.json()["imageId"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let uploaded = format!("/pet/16/images/{uploaded}");
+    let get_image = || app.anonymous(Method::GET, &uploaded);
     let mut seen = BTreeSet::new();
     for (path, request, status) in vec![
+        (uploads, upload(16, &picture), 200),
+        (
+            uploads,
+            upload(16, &picture).header("idempotency-key", "i"),
+            200,
+        ),
+        (
+            uploads,
+            upload(16, &picture).header("idempotency-key", "i"),
+            200,
+        ),
+        (
+            uploads,
+            upload(16, &png(2, 2)).header("idempotency-key", "i"),
+            422,
+        ),
+        (uploads, upload(16, &picture[..50]), 400),
+        (uploads, upload(16, b"x"), 415),
+        (
+            uploads,
+            app.request(Method::POST, "/pet/16/uploadImage")
+                .header("content-type", "text/html"),
+            415,
+        ),
+        (uploads, upload(16, &[0; 5_000]), 413),
+        (uploads, upload(99, &picture), 404),
+        (uploads, upload(16, &picture).header("api_key", "x"), 401),
+        (images, app.get("/pet/16/images"), 200),
+        (images, app.get("/pet/99/images"), 404),
+        (images, app.anonymous(Method::GET, "/pet/16/images"), 401),
+        (image, get_image(), 200),
+        (image, app.anonymous(Method::HEAD, &uploaded), 200),
+        (image, get_image().query(&[("width", 16)]), 200),
+        (image, get_image().query(&[("width", 1)]), 400),
+        (image, get_image().header("range", "bytes=0-1"), 206),
+        (image, get_image().header("range", "bytes=9999-"), 416),
+        (image, get_image().header("if-none-match", "*"), 304),
+        (image, app.delete(&uploaded), 200),
+        (image, app.delete(&uploaded), 404),
+        (image, get_image(), 404),
+        (image, app.anonymous(Method::DELETE, &uploaded), 401),
         (METADATA, app.bare(Method::GET, METADATA), 200),
         ("/oauth/token", oauth("/oauth/token"), 401),
         (
@@ -354,7 +437,11 @@ async fn every_answer_is_one_that_the_document_has() {
                 .header("api_key", &powerless),
             403,
         ),
-    ] {
+    ]
+    .into_iter()
+    .chain(store_requests(&app, &powerless))
+    .chain(user_requests(&app, &powerless))
+    {
         let request = request.build().expect("a request");
         let method = request.method().clone();
         let answer = app.execute(request).await;
@@ -370,6 +457,117 @@ async fn every_answer_is_one_that_the_document_has() {
         .sum();
     let seen = seen.iter().filter(|(method, _)| method != "HEAD").count();
     assert_eq!(seen, all, "an operation without a request here");
+}
+
+/// Requests of the store, each with its path in the document and the status of its answer.
+fn store_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestBuilder, u16)> {
+    let (one, many) = ("/store/order/{orderId}", "/store/orders");
+    let place = |pet: i64| app.post("/store/order", &json!({"id": 5, "petId": pet}));
+    let again = |pet: i64| place(pet).header("idempotency-key", "order");
+    let anonymous = |path: &str| app.anonymous(Method::GET, path);
+    vec![
+        ("/store/order", place(99), 400),
+        // Behind the pets of the table: they are gone again by now.
+        (
+            "/pet",
+            app.post("/pet", &json!({"id": 6, "name": "a"})),
+            201,
+        ),
+        ("/store/order", again(6), 201),
+        ("/store/order", again(6), 201),
+        ("/store/order", again(7), 422),
+        ("/store/order", place(6), 409),
+        (
+            "/store/order",
+            app.request(Method::POST, "/store/order").body("a"),
+            415,
+        ),
+        (
+            "/store/order",
+            app.anonymous(Method::POST, "/store/order"),
+            401,
+        ),
+        ("/store/inventory", app.get("/store/inventory"), 200),
+        (
+            "/store/inventory",
+            anonymous("/store/inventory").header("api_key", powerless),
+            403,
+        ),
+        (many, app.get(many), 200),
+        (
+            many,
+            app.get("/store/orders?limit=1&status=placed&petId=6"),
+            200,
+        ),
+        (many, app.get("/store/orders?status=x"), 400),
+        (one, app.get("/store/order/5"), 200),
+        (one, anonymous("/store/order/5"), 401),
+        (one, app.get("/store/order/0"), 400),
+        (one, app.delete("/store/order/5"), 200),
+        (one, app.delete("/store/order/5"), 404),
+    ]
+}
+
+/// The same of users.
+fn user_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestBuilder, u16)> {
+    let (one, list, log_in, log_out) = (
+        "/user/{username}",
+        "/user/createWithList",
+        "/user/login",
+        "/user/logout",
+    );
+    let ada = json!({"username": "ada", "email": "ada@example.com", "password": "correct horse"});
+    let bob = json!([{"username": "bob", "phone": "1"}]);
+    let open = |method: Method, path: &str| app.anonymous(method, path);
+    let pair = "/user/login?username=ada&password=correct+horse";
+    vec![
+        ("/user", open(Method::POST, "/user").json(&ada), 201),
+        ("/user", open(Method::POST, "/user").json(&ada), 409),
+        ("/user", open(Method::POST, "/user").json(&bob), 400),
+        ("/user", open(Method::POST, "/user").body("a"), 415),
+        (
+            list,
+            app.post(list, &bob).header("idempotency-key", "list"),
+            200,
+        ),
+        (
+            list,
+            app.post(list, &bob).header("idempotency-key", "list"),
+            200,
+        ),
+        (list, app.post(list, &bob), 409),
+        (list, app.post(list, &ada), 400),
+        (
+            list,
+            open(Method::POST, list).header("api_key", powerless),
+            403,
+        ),
+        (log_in, open(Method::POST, log_in).json(&ada), 200),
+        (
+            log_in,
+            open(Method::POST, log_in).form(&[("username", "ada")]),
+            400,
+        ),
+        (log_in, open(Method::POST, log_in).body("a"), 415),
+        (log_in, open(Method::GET, pair), 200),
+        (log_in, open(Method::GET, log_in), 400),
+        (log_out, app.get(log_out), 200),
+        (log_out, open(Method::GET, log_out), 401),
+        (one, app.get("/user/ada"), 200),
+        (one, app.get("/user/nobody"), 404),
+        (one, app.get("/user/%20"), 400),
+        (one, open(Method::GET, "/user/ada"), 401),
+        (one, app.put("/user/ada", &json!({"username": "BOB"})), 409),
+        (one, app.put("/user/ada", &json!({})), 200),
+        (one, app.put("/user/ada", &json!([])), 400),
+        (one, app.request(Method::PUT, "/user/ada").body("a"), 415),
+        (one, app.delete("/user/ada"), 200),
+        (
+            one,
+            open(Method::DELETE, "/user/bob").header("api_key", powerless),
+            404,
+        ),
+    ]
 }
 
 #[tokio::test(flavor = "multi_thread")]

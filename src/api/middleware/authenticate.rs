@@ -1,22 +1,19 @@
 //! From the headers of a request to its [`Caller`].
 //!
-//! Invariant: behind this layer every operation that needs a caller has one, in the request's
-//! extensions. A credential in the query is never read.
+//! Invariant: behind this every operation that needs a caller has one, in the request's extensions.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    extract::{MatchedPath, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, header},
-    middleware::Next,
-    response::Response,
+    extract::{MatchedPath, Request},
+    http::HeaderMap,
 };
 
-use super::observe::AnsweredTo;
 use crate::{
     api::{
         access::{Access, AccessRules},
         error::Error,
+        presented::presented,
         state::{AnonymousScopes, AppState},
     },
     auth::{self, Presented},
@@ -24,29 +21,25 @@ use crate::{
     limits::address::AddressKey,
 };
 
-/// The header of the interface document, §5. Proxies may drop a name with an underscore: nginx needs
-/// `underscores_in_headers on`.
-pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
-
-/// Finds the caller of a request whose operation needs one.
+/// The caller of a request whose operation needs one, also among the request's extensions. `None`: it is
+/// public, or no operation at all; the router answers that with 404 or 405.
+///
+/// # Errors
+/// Whatever is wrong with its credentials.
 pub async fn authenticate(
-    State(state): State<AppState>,
-    mut request: Request,
-    next: Next,
-) -> Result<Response, Error> {
-    if needed(&state.access, &request).is_none() {
-        // Public, or no operation at all: the router answers that with 404 or 405.
-        return Ok(next.run(request).await);
+    state: &AppState,
+    client: Option<AddressKey>,
+    request: &mut Request,
+) -> Result<Option<Arc<Caller>>, Error> {
+    if needed(&state.access, request).is_none() {
+        return Ok(None);
     }
-    let client = request.extensions().get::<AddressKey>().copied();
-    let caller = match caller(&state, request.headers(), client).await? {
+    let caller = match caller(state, request.headers(), client).await? {
         Some(caller) => caller,
         None => Arc::new(anonymous(state.anonymous)?),
     };
     request.extensions_mut().insert(Arc::clone(&caller));
-    let mut response = next.run(request).await;
-    response.extensions_mut().insert(AnsweredTo(caller));
-    Ok(response)
+    Ok(Some(caller))
 }
 
 /// The scopes that the operation of a request needs; `None` when it needs no caller.
@@ -65,16 +58,27 @@ async fn caller(
     headers: &HeaderMap,
     client: Option<AddressKey>,
 ) -> Result<Option<Arc<Caller>>, Error> {
-    let presented = match presented(headers) {
-        Ok(None) => return Ok(None),
-        Ok(Some(presented)) => {
-            if let Some(caller) = state.authenticator.recall(presented) {
-                return Ok(Some(caller));
-            }
-            Ok(presented)
-        }
-        Err(malformed) => Err(malformed),
-    };
+    match presented(headers) {
+        Ok(None) => Ok(None),
+        Ok(Some(presented)) => match state.authenticator.recall(presented) {
+            Some(caller) => Ok(Some(caller)),
+            // Boxed: a future is moved whole, and this one is large and seldom.
+            None => Box::pin(look_up(state, Ok(presented), client))
+                .await
+                .map(Some),
+        },
+        Err(malformed) => Box::pin(look_up(state, Err(malformed), client))
+            .await
+            .map(Some),
+    }
+}
+
+/// Whom a credential that nobody remembers stands for.
+async fn look_up(
+    state: &AppState,
+    presented: Result<Presented<'_>, auth::Error>,
+    client: Option<AddressKey>,
+) -> Result<Arc<Caller>, Error> {
     let budget = &state.wrong_credentials;
     let foreign = presented
         .as_ref()
@@ -96,7 +100,7 @@ async fn caller(
         budget.wrong(client);
     }
     drop(turn);
-    Ok(Some(found?))
+    Ok(found?)
 }
 
 /// The answer to an address that has spent its budget of wrong credentials.
@@ -112,33 +116,4 @@ fn anonymous(AnonymousScopes(scopes): AnonymousScopes) -> Result<Caller, Error> 
         return Err(Error::Unauthenticated);
     }
     Ok(Caller::anonymous(scopes))
-}
-
-/// What the request shows; `None` when that is nothing. A header given twice is one credential too many
-/// to say whose request it is.
-fn presented(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Error> {
-    let once = |name: &HeaderName| {
-        let mut values = headers.get_all(name).iter();
-        match (values.next(), values.next()) {
-            (value, None) => Ok(value.map(HeaderValue::as_bytes)),
-            _ => Err(auth::Error::Invalid),
-        }
-    };
-    let bearer = once(&header::AUTHORIZATION)?
-        .map(|value| bearer_token(value).ok_or(auth::Error::Invalid))
-        .transpose()?;
-    Ok(match (once(&API_KEY)?, bearer) {
-        (None, None) => None,
-        (Some(api_key), None) => Some(Presented::ApiKey(api_key)),
-        (None, Some(bearer)) => Some(Presented::Bearer(bearer)),
-        (Some(api_key), Some(bearer)) => Some(Presented::Both { api_key, bearer }),
-    })
-}
-
-/// RFC 6750 §2.1; the scheme's name in any case (RFC 9110 §11.1).
-fn bearer_token(authorization: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = authorization.split_at_checked("Bearer ".len())?;
-    scheme
-        .eq_ignore_ascii_case(b"Bearer ")
-        .then(|| token.trim_ascii())
 }

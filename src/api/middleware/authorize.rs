@@ -4,33 +4,26 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{Request, State},
-    middleware::Next,
-    response::Response,
-};
+use axum::extract::Request;
 
 use super::authenticate::needed;
 use crate::{
-    api::{error::Error, state::AppState},
+    api::{access::AccessRules, error::Error},
     domain::caller::Caller,
 };
 
 /// Lets a request through to its operation when its caller has the scopes for it.
-pub async fn authorize(
-    State(state): State<AppState>,
-    request: Request,
-    next: Next,
-) -> Result<Response, Error> {
-    if let Some(needed) = needed(&state.access, &request) {
-        let scopes = request
-            .extensions()
-            .get::<Arc<Caller>>()
-            .map(|caller| caller.scopes)
-            .ok_or_else(|| Error::Internal("an operation without its caller".into()))?;
-        if let Some(missing) = needed.iter().find(|scope| !scopes.contains(*scope)) {
-            return Err(Error::Forbidden { needed, missing });
-        }
+///
+/// # Errors
+/// [`Error::Forbidden`].
+pub fn authorize(
+    rules: &Arc<AccessRules>,
+    caller: &Caller,
+    request: &Request,
+) -> Result<(), Error> {
+    let needed = needed(rules, request).unwrap_or_default();
+    match needed.iter().find(|scope| !caller.scopes.contains(*scope)) {
+        Some(missing) => Err(Error::Forbidden { needed, missing }),
+        None => Ok(()),
     }
-    Ok(next.run(request).await)
 }

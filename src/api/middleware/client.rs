@@ -6,10 +6,8 @@ use std::{
 };
 
 use axum::{
-    extract::{Request, State},
+    extract::Request,
     http::{HeaderMap, HeaderName},
-    middleware::Next,
-    response::Response,
 };
 use ipnet::IpNet;
 
@@ -21,17 +19,15 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// Finds out whom a request comes from: an [`AddressKey`] among its extensions.
-pub async fn client(
-    State(TrustedProxies(trusted)): State<TrustedProxies>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    if let Some(Peer(peer)) = request.extensions().get() {
-        let address = address(peer.ip(), request.headers(), &trusted);
-        request.extensions_mut().insert(AddressKey::from(address));
-    }
-    next.run(request).await
+/// Finds out whom a request comes from: an [`AddressKey`], also among its extensions.
+pub fn client(
+    TrustedProxies(trusted): &TrustedProxies,
+    request: &mut Request,
+) -> Option<AddressKey> {
+    let Peer(peer) = request.extensions().get()?;
+    let client = AddressKey::from(address(peer.ip(), request.headers(), trusted));
+    request.extensions_mut().insert(client);
+    Some(client)
 }
 
 /// The right-most address of `X-Forwarded-For` that is not a trusted proxy's: whatever stands left of it

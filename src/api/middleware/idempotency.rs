@@ -1,58 +1,55 @@
 //! Reads `Idempotency-Key`, answers what was answered before, and keeps refusals; see
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use axum::{
     body::Body,
-    extract::{Request, State},
-    http::{HeaderName, HeaderValue, Method, StatusCode},
-    middleware::Next,
+    extract::Request,
+    http::{Method, StatusCode},
     response::Response,
 };
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
     api::{
         error::{AboutItsKey, Error},
         extract::read_body,
-        idempotency::{Answer, Idempotency, Key},
-        problem::Violation,
+        idempotency::{Answer, ClientKey},
         state::BodyLimits,
     },
-    db::{self, Database},
-    domain::caller::Caller,
-    limits::{address::AddressKey, bucket_name},
+    db::Database,
 };
 
-/// `draft-ietf-httpapi-idempotency-key-header`.
-pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const MAX_KEY: usize = 255;
-
-/// Handles the key of a POST. Only with one is the body buffered here.
+/// Handles the key of a POST on its way to `next`. Only with one is the body buffered here.
+///
+/// # Errors
+/// What is wrong with the key, or with the request that its answer was kept for.
 pub async fn idempotency(
-    State(limits): State<BodyLimits>,
-    State(database): State<Database>,
+    limits: BodyLimits,
+    database: &Database,
     request: Request,
-    next: Next,
+    next: impl AsyncFnOnce(Request) -> Response,
 ) -> Result<Response, Error> {
-    let extensions = request.extensions();
-    // Without a caller there is no operation behind this either, and nobody whose key it could be.
-    let (Some(value), Some(caller), &Method::POST) = (
-        request.headers().get(IDEMPOTENCY_KEY),
-        extensions.get::<Arc<Caller>>(),
-        request.method(),
-    ) else {
-        return Ok(next.run(request).await);
+    let key = match request.method() {
+        &Method::POST => ClientKey::of(request.headers(), request.extensions())?,
+        _ => None,
     };
-    let key = read_key(value)?;
-    if request.headers().get_all(IDEMPOTENCY_KEY).iter().count() > 1 {
-        return Err(invalid("must be given once"));
+    match key {
+        // Boxed: a future is moved whole, and this one is large and seldom.
+        Some(key) => Box::pin(keyed(limits, database, key, request, next)).await,
+        None => Ok(next(request).await),
     }
-    let address = extensions
-        .get::<AddressKey>()
-        .map_or_else(String::new, AddressKey::to_string);
-    let caller = bucket_name(caller, &address);
+}
+
+async fn keyed(
+    limits: BodyLimits,
+    database: &Database,
+    key: ClientKey,
+    request: Request,
+    next: impl AsyncFnOnce(Request) -> Response,
+) -> Result<Response, Error> {
     let (mut parts, body) = request.into_parts();
     let body = read_body(body, limits).await?;
     let fingerprint = Sha256::new()
@@ -60,19 +57,15 @@ pub async fn idempotency(
         .chain_update([0])
         .chain_update(parts.uri.query().unwrap_or_default())
         .chain_update([0])
-        .chain_update(&body)
+        .chain_update(without_passwords(parts.uri.path(), &body))
         .finalize()
         .to_vec();
-    let key = Arc::new(Key {
-        caller,
-        text: key,
-        fingerprint,
-    });
-    if let Some(kept) = db::idempotency::find(database.pool(), &key.caller, &key.text).await? {
-        return key.replay(kept);
+    let idempotency = key.with_fingerprint(fingerprint);
+    if let Some(answer) = idempotency.answered(database).await? {
+        return Ok(answer);
     }
-    parts.extensions.insert(Idempotency(Some(Arc::clone(&key))));
-    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    parts.extensions.insert(idempotency.clone());
+    let response = next(Request::from_parts(parts, Body::from(body))).await;
 
     // What is wrong with the message, rather than with what it asks, is no answer to it.
     let about_message = [
@@ -87,26 +80,31 @@ pub async fn idempotency(
         return Ok(response);
     }
     let (answer, response) = Answer::of(response).await?;
-    key.keep(database.pool(), &answer).await?;
+    idempotency.keep(database, &answer).await?;
     Ok(response)
 }
 
-/// The key, bare or as a quoted string (RFC 8941 §3.3.3).
-fn read_key(value: &HeaderValue) -> Result<String, Error> {
-    let text = value
-        .to_str()
-        .map_err(|_| invalid("must be ASCII characters"))?
-        .trim();
-    let key = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'))
-        .unwrap_or(text);
-    if key.is_empty() || key.len() > MAX_KEY {
-        return Err(invalid("must be 1 to 255 characters"));
+/// The body of a request, but for the passwords in it: what is stored of it is a quick hash, and by that a
+/// password could be guessed.
+fn without_passwords<'a>(path: &str, body: &'a [u8]) -> Cow<'a, [u8]> {
+    fn blank(value: &mut Value) {
+        match value {
+            Value::Object(members) => members.retain(|name, member| {
+                blank(member);
+                name != "password"
+            }),
+            Value::Array(elements) => elements.iter_mut().for_each(blank),
+            _ => {}
+        }
     }
-    Ok(key.to_owned())
+    if !path.starts_with(WITH_PASSWORDS) {
+        return body.into();
+    }
+    // What is no JSON is refused; what it was does not matter then.
+    let mut json = serde_json::from_slice(body).unwrap_or_default();
+    blank(&mut json);
+    json.to_string().into_bytes().into()
 }
 
-fn invalid(reason: &str) -> Error {
-    Error::Invalid(vec![Violation::new("Idempotency-Key", reason)])
-}
+/// Where passwords are sent, below the API's base.
+const WITH_PASSWORDS: &str = "/user";

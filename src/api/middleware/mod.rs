@@ -1,4 +1,6 @@
-//! The layers around every handler, one file each; `api/mod.rs` has their order and its reasons.
+//! What is around every handler, a step a file; here is their order, and its reasons, read from top to bottom.
+//!
+//! Invariant: no failure leaves but as an answer with a body, seen by [`observe()`].
 
 pub mod authenticate;
 pub mod authorize;
@@ -8,3 +10,257 @@ pub mod load_shed;
 pub mod observe;
 pub mod rate_limit;
 pub mod well_formed;
+
+use std::{
+    any::Any, convert::Infallible, future::Future, panic::AssertUnwindSafe, sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    extract::{MatchedPath, Request},
+    response::{IntoResponse, Response},
+    routing::Route,
+};
+use futures_util::FutureExt;
+use tower::{Layer, Service, ServiceExt, layer::layer_fn, service_fn};
+
+use self::{
+    authenticate::authenticate,
+    authorize::authorize,
+    client::client,
+    idempotency::idempotency,
+    load_shed::{load_shed, until_sent},
+    observe::{AnsweredTo, observe},
+    rate_limit::{rate_limit, rate_limit_open},
+    well_formed::well_formed,
+};
+use super::{
+    error::Error,
+    state::{AppState, RequestTimeout},
+};
+use crate::db::patience;
+
+/// What a request is on its way to.
+pub type Inner = Route<Infallible>;
+
+/// What axum wants of a layered service.
+pub trait Answers:
+    Service<Request, Response = Response, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<T> Answers for T where
+    T: Service<Request, Response = Response, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// A layer of one function: it does what is to be done before and after what is inside. Few layers with much in
+/// each, since a layer's own cost, a box and a copy of all that is inside, is that of all it does here.
+pub fn around<S, F>(
+    state: &Arc<S>,
+    function: fn(Arc<S>, Request, Inner) -> F,
+) -> impl Layer<Inner, Service: Answers> + Clone + Send + Sync + 'static
+where
+    S: Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
+{
+    let state = Arc::clone(state);
+    layer_fn(move |inner: Inner| {
+        let state = Arc::clone(&state);
+        service_fn(move |request: Request| {
+            function(Arc::clone(&state), request, inner.clone()).map(Ok::<_, Infallible>)
+        })
+    })
+}
+
+/// Around whatever is asked of either listener.
+pub async fn around_anything<S>(_: Arc<S>, request: Request, inner: Inner) -> Response {
+    // Outermost: nothing happens unseen, and every problem gets the request's id.
+    observe(request, async |request| {
+        // What observes must see the 500 of whatever panics.
+        caught(async {
+            // Before anything acts on a request that two servers could read in two ways.
+            well_formed(&request)?;
+            Ok(run(inner, request).await)
+        })
+        .await
+    })
+    .await
+}
+
+/// Around each operation of the API.
+pub async fn around_operation(state: Arc<AppState>, request: Request, inner: Inner) -> Response {
+    let work = async |request| worked(&state, request, inner).await;
+    let answer = patience::shared(operation(&state, request, work)).await;
+    answer.unwrap_or_else(Error::into_response)
+}
+
+/// Around an upload: the same, but that it takes as long as its line does, and nobody holds all of it.
+pub async fn around_upload(state: Arc<AppState>, request: Request, inner: Inner) -> Response {
+    let work = async |request| caught(async { Ok(run(inner, request).await) }).await;
+    let answer = patience::shared(operation(&state, request, work)).await;
+    answer.unwrap_or_else(Error::into_response)
+}
+
+async fn operation(
+    state: &AppState,
+    mut request: Request,
+    work: impl AsyncFnOnce(Request) -> Response,
+) -> Result<Response, Error> {
+    // Before anything waits. Health, docs and the document are outside: they are answered always.
+    let place = load_shed(&state.places)?;
+    // Whose budget a wrong credential spends.
+    let client = client(&state.trusted_proxies, &mut request);
+    let Some(caller) = authenticate(state, client, &mut request).await? else {
+        // Boxed: a future is moved whole, and there is room for it once below already.
+        let response = Box::pin(work(request)).await;
+        drop(place);
+        return until_sent(&state.places, response);
+    };
+    // Behind the caller whose plan it is: nothing unverified spends a permit.
+    let limited = rate_limit(&state.limiter, &caller, client, request, async |request| {
+        // Before the body is read: whoever may not write need not be listened to.
+        match authorize(&state.access, &caller, &request) {
+            Ok(()) => work(request).await,
+            Err(error) => error.into_response(),
+        }
+    });
+    let mut response = limited.await;
+    response.extensions_mut().insert(AnsweredTo(caller));
+    drop(place);
+    until_sent(&state.places, response)
+}
+
+/// The handler's own work. Around all that waits and all that could panic, and inside the limits: what fails
+/// through our own fault gives its permit back.
+async fn worked(state: &AppState, request: Request, inner: Inner) -> Response {
+    let in_time = time_limit(time_for(&request, state.request_timeout), async {
+        // A kept answer is its caller's alone.
+        idempotency(
+            state.body_limits,
+            &state.database,
+            request,
+            async |request| run(inner, request).await,
+        )
+        .await
+    });
+    caught(in_time).await
+}
+
+/// Around what needs no credential.
+pub async fn around_strangers(
+    state: Arc<AppState>,
+    mut request: Request,
+    inner: Inner,
+) -> Response {
+    let answer = patience::shared(async {
+        let _place = load_shed(&state.places)?;
+        let client = client(&state.trusted_proxies, &mut request);
+        rate_limit_open(&state.limiter, client, request, async |request| {
+            let in_time = time_limit(time_for(&request, state.request_timeout), async {
+                Ok(run(inner, request).await)
+            });
+            in_time.await.unwrap_or_else(Error::into_response)
+        })
+        .await
+    });
+    answer.await.unwrap_or_else(Error::into_response)
+}
+
+async fn run(inner: Inner, request: Request) -> Response {
+    match inner.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}
+
+/// How long a request may take.
+fn time_for(request: &Request, RequestTimeout(limit): RequestTimeout) -> Duration {
+    /// A thousand passwords take half a minute to hash on one core, and nobody else waits for it.
+    const LONG: (&str, u32) = ("/api/v3/user/createWithList", 4);
+    let route = request.extensions().get::<MatchedPath>();
+    let is_long = route.is_some_and(|route| route.as_str() == LONG.0);
+    limit * if is_long { LONG.1 } else { 1 }
+}
+
+/// Answers 503 in place of what takes too long, and drops it.
+async fn time_limit(
+    limit: Duration,
+    work: impl Future<Output = Result<Response, Error>>,
+) -> Result<Response, Error> {
+    tokio::time::timeout(limit, work)
+        .await
+        .unwrap_or(Err(Error::TimedOut))
+}
+
+/// Answers 500 in place of what panics.
+async fn caught(work: impl Future<Output = Result<Response, Error>>) -> Response {
+    // What it leaves behind is only ever dropped.
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(answer) => answer.unwrap_or_else(Error::into_response),
+        Err(panic) => panicked(&*panic),
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Response {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("of no known type");
+    Error::Internal(format!("a handler panicked: {text}").into()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{
+        Router,
+        body::Body,
+        http::{StatusCode, Uri},
+    };
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_a_500_and_the_next_request_is_answered() {
+        async fn handler(uri: Uri) -> &'static str {
+            assert!(uri.path() != "/panic", "the cause");
+            "fine"
+        }
+        let router = Router::new()
+            .fallback(handler)
+            .layer(around(&Arc::new(()), around_anything));
+        let ask = async |path: &str| {
+            let request = Request::builder()
+                .uri(path)
+                .header("host", "a")
+                .body(Body::empty());
+            let answer = router.clone().oneshot(request.expect("a request")).await;
+            let answer = answer.expect("an answer");
+            let status = answer.status();
+            let body = answer
+                .into_body()
+                .collect()
+                .await
+                .expect("a body")
+                .to_bytes();
+            (status, String::from_utf8_lossy(&body).into_owned())
+        };
+        let (status, body) = ask("/panic").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(
+            body.contains("\"status\":500") && !body.contains("the cause"),
+            "{body}"
+        );
+        assert_eq!(ask("/").await, (StatusCode::OK, "fine".to_owned()));
+    }
+}

@@ -4,15 +4,20 @@
 //! Invariant: one access line a request, without query string, header values or body; one error line
 //! for what lies behind a 5xx; every 4xx and 5xx leaves as a problem.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::Body,
     extract::{MatchedPath, Request},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
-    middleware::Next,
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::Response,
 };
+use metrics::{Counter, Histogram};
 use tracing::Instrument;
 
 use crate::{
@@ -58,15 +63,35 @@ impl RequestId {
 /// A new id: 128 random bits, so that ids of all replicas differ.
 #[must_use]
 pub fn random_id() -> HeaderValue {
-    let mut random = [0; 16];
-    // Without random numbers the id is useless, the request is not.
-    let _ = getrandom::fill(&mut random);
-    HeaderValue::from_str(&format!("{:032x}", u128::from_be_bytes(random)))
-        .unwrap_or(HeaderValue::from_static("none"))
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [0; 32];
+    for (digits, byte) in text.chunks_exact_mut(2).zip(random_bits()) {
+        digits[0] = DIGITS[usize::from(byte >> 4)];
+        digits[1] = DIGITS[usize::from(byte & 15)];
+    }
+    HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("none"))
+}
+
+/// From the operating system, for many ids at a time: asking it costs more than all else about an id.
+fn random_bits() -> [u8; 16] {
+    thread_local! {
+        static DRAWN: RefCell<(usize, [u8; 1024])> = const { RefCell::new((1024, [0; 1024])) };
+    }
+    DRAWN.with_borrow_mut(|(at, drawn)| {
+        if *at == drawn.len() {
+            // Without random numbers the id is useless, the request is not.
+            let _ = getrandom::fill(drawn);
+            *at = 0;
+        }
+        let mut bits = [0; 16];
+        bits.copy_from_slice(&drawn[*at..*at + 16]);
+        *at += 16;
+        bits
+    })
 }
 
 /// The outermost layer.
-pub async fn observe(request: Request, next: Next) -> Response {
+pub async fn observe(request: Request, next: impl AsyncFnOnce(Request) -> Response) -> Response {
     let begun = Instant::now();
     let id = RequestId::of(request.headers());
     let method = request.method().clone();
@@ -75,7 +100,7 @@ pub async fn observe(request: Request, next: Next) -> Response {
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
 
     let span = tracing::info_span!("request", id = id.as_str());
-    let response = next.run(request).instrument(span).await;
+    let response = next(request).instrument(span).await;
     let response = finish(response, &id);
 
     let status = response.status();
@@ -86,29 +111,60 @@ pub async fn observe(request: Request, next: Next) -> Response {
     let caller = response.extensions().get::<AnsweredTo>();
     tracing::info!(
         target: "pet_inventory::access",
-        %method,
+        method = method.as_str(),
         route,
         status = status.as_u16(),
         latency_ms = latency.as_secs_f64() * 1e3,
         caller = caller.map(|AnsweredTo(caller)| caller.name.as_str()),
         request_id = id.as_str(),
     );
-    let labels = [
-        ("method", method_label(&method)),
-        ("route", route.to_owned()),
-        ("status", status.as_str().to_owned()),
-    ];
-    metrics::counter!("http_requests_total", &labels).increment(1);
-    metrics::histogram!("http_request_duration_seconds", &labels[..2]).record(latency);
+    count(method_label(&method), route, status, latency);
     response
 }
 
 /// Bounded: anybody can make up a method.
-fn method_label(method: &axum::http::Method) -> String {
-    match method.as_str() {
-        known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS") => known.into(),
-        _ => "other".into(),
+fn method_label(method: &Method) -> &'static str {
+    const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    KNOWN
+        .into_iter()
+        .find(|known| *known == method.as_str())
+        .unwrap_or("other")
+}
+
+/// Counts an answer, and how long it took. The metrics are looked up once a thread: by name and labels that
+/// costs more than the counting.
+fn count(method: &'static str, route: &str, status: StatusCode, latency: Duration) {
+    type Kept = Vec<((&'static str, StatusCode), (Counter, Histogram))>;
+    thread_local! {
+        static KEPT: RefCell<HashMap<String, Kept>> = RefCell::default();
     }
+    let look_up = || {
+        let labels = [
+            ("method", method.to_owned()),
+            ("route", route.to_owned()),
+            ("status", status.as_str().to_owned()),
+        ];
+        (
+            metrics::counter!("http_requests_total", &labels),
+            metrics::histogram!("http_request_duration_seconds", &labels[..2]),
+        )
+    };
+    KEPT.with_borrow_mut(|kept| {
+        if !kept.contains_key(route) {
+            kept.insert(route.to_owned(), Kept::new());
+        }
+        let Some(kept) = kept.get_mut(route) else {
+            return;
+        };
+        let at = kept.iter().position(|(key, _)| *key == (method, status));
+        let at = at.unwrap_or_else(|| {
+            kept.push(((method, status), look_up()));
+            kept.len() - 1
+        });
+        let (_, (answers, latencies)) = &kept[at];
+        answers.increment(1);
+        latencies.record(latency);
+    });
 }
 
 /// The whole chain of sources, in one line.

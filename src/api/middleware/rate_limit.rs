@@ -1,16 +1,15 @@
 //! A caller's plan, enforced, and how it stands, told in the headers of every answer.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
-    extract::{Request, State},
+    extract::Request,
     http::{HeaderMap, HeaderName, HeaderValue, Method},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 
 use crate::{
-    api::error::Error,
+    api::{error::Error, openapi::BASE},
     domain::caller::Caller,
     limits::{Limiter, Standing, Standings, Verdict, Window, address::AddressKey, whole_seconds},
 };
@@ -29,25 +28,21 @@ pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-r
 const MINUTE_SECONDS: u32 = 60;
 const DAY_SECONDS: u32 = 86_400;
 
-/// Lets a caller's request through while its plan has room.
+/// Lets a caller's request through to `next` while its plan has room.
 pub async fn rate_limit(
-    State(limiter): State<Limiter>,
+    limiter: &Limiter,
+    caller: &Caller,
+    client: Option<AddressKey>,
     mut request: Request,
-    next: Next,
+    next: impl AsyncFnOnce(Request) -> Response,
 ) -> Response {
-    let Some(caller) = request.extensions().get::<Arc<Caller>>().cloned() else {
-        return next.run(request).await;
-    };
-    let address = request
-        .extensions()
-        .get::<AddressKey>()
-        .map_or_else(String::new, AddressKey::to_string);
-    let (mut response, standings) = match limiter.admit(&caller, &address).await {
+    let (mut response, standings) = match limiter.admit(caller, client).await {
         Verdict::Admitted(standings, permit) => {
             request.extensions_mut().insert(standings);
-            let response = next.run(request).await;
+            let response = next(request).await;
             if response.status().is_server_error() {
-                limiter.take_back(permit).await;
+                // Boxed: a future is moved whole, and this one is large and seldom.
+                Box::pin(limiter.take_back(permit)).await;
             }
             (response, standings)
         }
@@ -62,21 +57,27 @@ pub async fn rate_limit(
     response
 }
 
-/// Lets a POST through that needs no credential, while its address has room.
+/// Lets a request that needs no credential through to `next` while its address has room.
+///
+/// # Errors
+/// [`Error::LimitExceeded`].
 pub async fn rate_limit_open(
-    State(limiter): State<Limiter>,
+    limiter: &Limiter,
+    client: Option<AddressKey>,
     request: Request,
-    next: Next,
+    next: impl AsyncFnOnce(Request) -> Response,
 ) -> Result<Response, Error> {
-    let address = request.extensions().get::<AddressKey>().copied();
-    let (Some(address), &Method::POST) = (address, request.method()) else {
-        return Ok(next.run(request).await);
+    // Beside the API, what is only read is about the service, and the same for everybody.
+    let in_api = request.uri().path().starts_with(BASE);
+    let Some(address) = client.filter(|_| in_api || request.method() == Method::POST) else {
+        return Ok(next(request).await);
     };
     match limiter.admit_stranger(address) {
         Verdict::Admitted(_, permit) => {
-            let response = next.run(request).await;
+            let response = next(request).await;
             if response.status().is_server_error() {
-                limiter.take_back(permit).await;
+                // Boxed: a future is moved whole, and this one is large and seldom.
+                Box::pin(limiter.take_back(permit)).await;
             }
             Ok(response)
         }

@@ -3,8 +3,6 @@
 use axum::{
     extract::Request,
     http::{Version, header, uri::Authority},
-    middleware::Next,
-    response::Response,
 };
 
 use crate::api::{error::Error, problem::Violation};
@@ -14,7 +12,10 @@ const MAX_TARGET: usize = 8_192;
 
 /// HTTP/1.1 needs exactly one valid `Host` (RFC 9112 §3.2): two servers in a row that each read another
 /// one disagree about whom the request is for.
-pub async fn well_formed(request: Request, next: Next) -> Result<Response, Error> {
+///
+/// # Errors
+/// [`Error::UriTooLong`], [`Error::Invalid`].
+pub fn well_formed(request: &Request) -> Result<(), Error> {
     let target = request
         .uri()
         .path_and_query()
@@ -33,6 +34,6 @@ pub async fn well_formed(request: Request, next: Next) -> Result<Response, Error
     };
     match broken {
         Some(reason) => Err(Error::Invalid(vec![Violation::new("Host", reason)])),
-        None => Ok(next.run(request).await),
+        None => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ mod error;
 
 use axum::{
     extract::State,
-    http::{HeaderMap, HeaderValue, Uri, header, uri::Authority},
+    http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
@@ -20,7 +20,7 @@ use self::{
 };
 use super::{
     error::Error,
-    extract::Parameters,
+    extract::{Host, Parameters},
     state::{AppState, Links, TokenLifetime},
 };
 use crate::{auth::oauth, db::Database, domain::caller::Scope};
@@ -208,13 +208,8 @@ async fn introspect(
     tag = "oauth", security(()),
     responses((status = 200, description = "The metadata.", body = Object)),
 )]
-async fn metadata(State(links): State<Links>, uri: Uri, headers: HeaderMap) -> Response {
-    // HTTP/2 has the host in the target.
-    let host = uri.authority().map(Authority::as_str).or_else(|| {
-        let host = headers.get(header::HOST)?;
-        host.to_str().ok()
-    });
-    let url = |path: &str| links.absolute_url(path, host.unwrap_or("localhost"));
+async fn metadata(State(links): State<Links>, Host(host): Host) -> Response {
+    let url = |path: &str| links.absolute_url(path, &host);
     let ways = ["client_secret_basic", "client_secret_post"];
     json_response(&json!({
         "issuer": url(""),

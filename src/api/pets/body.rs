@@ -1,6 +1,6 @@
 //! Pets on the wire.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -39,12 +39,35 @@ pub struct PetBody<'a> {
     name: &'a str,
     /// Where its pictures are: absolute http or https URLs, or relative references.
     #[schema(value_type = Vec<String>, format = "uri-reference", max_items = 100)]
-    photo_urls: Vec<&'a str>,
+    photo_urls: Urls<'a>,
     /// Words it can be found by.
-    #[schema(max_items = 100)]
-    tags: Vec<TagBody<'a>>,
+    #[schema(value_type = Vec<TagBody<'static>>, max_items = 100)]
+    tags: Tags<'a>,
     /// Where in the shop's hands it is.
     status: StatusBody,
+}
+
+/// Photo URLs as an array, written from where they are.
+#[derive(Debug)]
+struct Urls<'a>(&'a [PhotoUrl]);
+
+impl Serialize for Urls<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(PhotoUrl::as_str))
+    }
+}
+
+/// Tags as an array, written from where they are.
+#[derive(Debug)]
+struct Tags<'a>(&'a [Label]);
+
+impl Serialize for Tags<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|tag| TagBody {
+            id: tag.id(),
+            name: tag.name(),
+        }))
+    }
 }
 
 /// A kind of pets.
@@ -107,15 +130,8 @@ impl<'a> From<&'a Pet> for PetBody<'a> {
                 name: category.name(),
             }),
             name: details.name().as_str(),
-            photo_urls: details.photo_urls().iter().map(PhotoUrl::as_str).collect(),
-            tags: details
-                .tags()
-                .iter()
-                .map(|tag| TagBody {
-                    id: tag.id(),
-                    name: tag.name(),
-                })
-                .collect(),
+            photo_urls: Urls(details.photo_urls()),
+            tags: Tags(details.tags()),
             status: details.status().into(),
         }
     }
@@ -266,17 +282,4 @@ fn label(violations: &mut Violations, at: &str, label: Field<LabelBody>) -> Opti
     Label::new(id, name)
         .map_err(|reason| violations.add(format!("{at}.name"), reason))
         .ok()
-}
-
-/// What `DELETE` answers: Petstore's `ApiResponse`.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ApiResponse, example = json!({"code": 200, "type": "deleted", "message": "1"}))]
-pub struct ApiResponse {
-    /// The HTTP status.
-    pub code: u16,
-    /// What was done.
-    #[serde(rename = "type")]
-    pub kind: &'static str,
-    /// To what.
-    pub message: String,
 }

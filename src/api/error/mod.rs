@@ -3,6 +3,8 @@
 //! Invariant: what the client reads ([`Problem`]) and what the log reads ([`Cause`]) are different
 //! fields. No SQL, no source chain, no path reaches a body.
 
+mod from;
+
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
 use axum::{
@@ -12,7 +14,7 @@ use axum::{
 
 use super::problem::{Problem, Violation};
 use crate::{
-    auth, db,
+    blobs, db,
     domain::{
         Invalid,
         caller::{Scope, Scopes},
@@ -43,6 +45,9 @@ pub enum Error {
         /// What of it is missing.
         missing: Scope,
     },
+    /// Strangers may not make accounts.
+    #[error("sign-up closed")]
+    SignUpClosed,
     /// No such thing: "pet 5".
     #[error("{0} not found")]
     NotFound(String),
@@ -73,6 +78,15 @@ pub enum Error {
     /// The body is of another media type than these.
     #[error("unsupported media type")]
     UnsupportedMediaType(&'static str),
+    /// An upload that is no image of a type that is taken.
+    #[error("not an image")]
+    NotAnImage,
+    /// The range begins behind the last of so many bytes.
+    #[error("range not satisfiable")]
+    RangeNotSatisfiable(u64),
+    /// The place of images failed.
+    #[error(transparent)]
+    Blobs(#[from] blobs::Error),
     /// We took too long to answer.
     #[error("request timed out")]
     TimedOut,
@@ -98,16 +112,6 @@ pub enum Error {
     Internal(#[source] Box<dyn StdError + Send + Sync>),
 }
 
-impl From<auth::Error> for Error {
-    fn from(error: auth::Error) -> Self {
-        match error {
-            auth::Error::Invalid => Self::InvalidCredential,
-            auth::Error::IssuerUnavailable => Self::IssuerUnavailable,
-            auth::Error::Database(error) => Self::Database(error),
-        }
-    }
-}
-
 impl Error {
     /// One broken rule.
     pub fn invalid(field: impl Into<String>, reason: &Invalid) -> Self {
@@ -120,9 +124,22 @@ impl Error {
         Self::Invalid(vec![Violation::new(field, reason)])
     }
 
+    /// Whether its line in the log is not this request's: one a fetch of keys, one a second of a PostgreSQL
+    /// that fails everybody, none for what we do on purpose.
+    const fn is_told_elsewhere(&self) -> bool {
+        matches!(
+            self,
+            Self::Stopping
+                | Self::Overloaded
+                | Self::IssuerUnavailable
+                | Self::Database(db::Error::Unavailable(_) | db::Error::Overloaded)
+        )
+    }
+
     /// How soon another try is worth it, in seconds, where nobody knows better.
     const RETRY_AFTER: u64 = 1;
 
+    #[expect(clippy::too_many_lines, reason = "a table is as long as its rows")]
     fn problem(&self) -> Problem {
         use StatusCode as S;
         let (status, detail) = match self {
@@ -141,6 +158,10 @@ impl Error {
             Self::Forbidden { missing, .. } => {
                 (S::FORBIDDEN, format!("the scope {missing} is needed"))
             }
+            Self::SignUpClosed => (
+                S::FORBIDDEN,
+                "sign-up is closed: ask whoever runs this service for an account".into(),
+            ),
             Self::NotFound(what) => (S::NOT_FOUND, format!("{what} does not exist")),
             Self::NoSuchRoute => (
                 S::NOT_FOUND,
@@ -173,6 +194,24 @@ impl Error {
                 S::UNSUPPORTED_MEDIA_TYPE,
                 format!("the body must be {accepted}, and Content-Type must say so"),
             ),
+            Self::NotAnImage => (
+                S::UNSUPPORTED_MEDIA_TYPE,
+                "the file must be a PNG, JPEG, GIF or WebP image; its content tells, not its name or \
+                 Content-Type"
+                    .into(),
+            ),
+            Self::RangeNotSatisfiable(size) => (
+                S::RANGE_NOT_SATISFIABLE,
+                format!("the range must begin within the {size} bytes that there are"),
+            ),
+            Self::Blobs(blobs::Error::Full(_)) => (
+                S::INSUFFICIENT_STORAGE,
+                "there is no room left for images".into(),
+            ),
+            Self::Blobs(blobs::Error::Unavailable(_)) => (
+                S::SERVICE_UNAVAILABLE,
+                "the place of images is not available right now".into(),
+            ),
             Self::TimedOut => (S::SERVICE_UNAVAILABLE, "the request took too long".into()),
             Self::LimitExceeded {
                 policies,
@@ -185,7 +224,7 @@ impl Error {
                 );
                 return Problem::quota_exceeded(policies, detail);
             }
-            Self::Overloaded => (
+            Self::Overloaded | Self::Database(db::Error::Overloaded) => (
                 S::SERVICE_UNAVAILABLE,
                 "more requests than can be answered right now".into(),
             ),
@@ -194,7 +233,10 @@ impl Error {
                 "the process is about to stop".into(),
             ),
             Self::Database(
-                db::Error::Unavailable(_) | db::Error::TimedOut | db::Error::Contended(_),
+                db::Error::Unavailable(_)
+                | db::Error::TimedOut
+                | db::Error::Locked(_)
+                | db::Error::Contended(_),
             ) => (
                 S::SERVICE_UNAVAILABLE,
                 "the database is not available right now".into(),
@@ -205,6 +247,7 @@ impl Error {
                 | db::Error::Migrate(_)
                 | db::Error::Query(_),
             )
+            | Self::Blobs(blobs::Error::Missing(_) | blobs::Error::Config { .. })
             | Self::Internal(_) => (
                 S::INTERNAL_SERVER_ERROR,
                 "something went wrong on our side; the log has it under this request's id".into(),
@@ -260,18 +303,22 @@ impl IntoResponse for Error {
                     headers.insert(header::ACCEPT, value);
                 }
             }
+            Self::NotAnImage => {
+                let types = "image/png, image/jpeg, image/gif, image/webp";
+                headers.insert(header::ACCEPT, HeaderValue::from_static(types));
+            }
+            Self::RangeNotSatisfiable(size) => {
+                // RFC 9110 §15.5.17: how much there is.
+                if let Ok(value) = HeaderValue::try_from(format!("bytes */{size}")) {
+                    headers.insert(header::CONTENT_RANGE, value);
+                }
+            }
             _ => {}
         }
         if matches!(self, Self::IdempotencyKeyInUse | Self::IdempotencyKeyReused) {
             response.extensions_mut().insert(AboutItsKey);
         }
-        // The last has its line in the log already, one a fetch.
-        if status.is_server_error()
-            && !matches!(
-                self,
-                Self::Stopping | Self::Overloaded | Self::IssuerUnavailable
-            )
-        {
+        if status.is_server_error() && !self.is_told_elsewhere() {
             response.extensions_mut().insert(Cause(Arc::new(self)));
         }
         response

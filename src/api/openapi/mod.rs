@@ -3,6 +3,8 @@
 //! A handler says what is its own; [`complete`] adds what every operation has: the statuses that the
 //! layers around it can answer, the form of errors, the headers. Nothing is written down twice.
 
+mod failures;
+
 use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 use utoipa::{
     OpenApi, PartialSchema, ToSchema,
@@ -19,6 +21,9 @@ use utoipa::{
 };
 use utoipa_swagger_ui::{Config, SwaggerUi};
 
+use self::failures::{
+    ALWAYS, CommonError, OF_A_CALLER, OF_AN_ADDRESS, WITH_BODY, WITH_IDEMPOTENCY_KEY,
+};
 use super::{
     problem::{Problem, Violation},
     state::Links,
@@ -32,13 +37,15 @@ pub const BASE: &str = "/api/v3";
 #[openapi(
     info(
         title = "Pet inventory",
-        description = "Keeps a store's pets: the Petstore v3 interface, on PostgreSQL.\n\n\
+        description = "Keeps a store's pets, orders and users: the Petstore v3 interface, on PostgreSQL.\n\n\
             Send an API key in the header `api_key`, or as `Authorization: Bearer …`. \
             Every error is `application/problem+json` (RFC 9457) and also has Petstore's `code` and `message`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     tags(
         (name = "pet", description = "The pets of the store."),
+        (name = "user", description = "Accounts of people, and their sessions."),
+        (name = "store", description = "Orders for them, and how many there are."),
         (name = "limits", description = "What a plan admits."),
         (name = "oauth", description = "Access tokens for clients."),
     ),
@@ -51,10 +58,15 @@ pub fn base() -> Document {
     Base::openapi()
 }
 
-/// Puts the document together: the operations of the API, those that lie `beside` it, and what all have in
-/// common.
+/// Puts the document together: the operations of the API, those of it that are `open` to strangers within the
+/// limits of an address, those that lie `beside` it, and what all have in common.
 #[must_use]
-pub fn complete(mut document: Document, mut beside: Document, links: &Links) -> Document {
+pub fn complete(
+    mut document: Document,
+    mut open: Document,
+    mut beside: Document,
+    links: &Links,
+) -> Document {
     document.servers = Some(vec![Server::new(links.url(BASE))]);
     for item in beside.paths.paths.values_mut() {
         item.servers = Some(vec![Server::new(links.url("/"))]);
@@ -64,15 +76,26 @@ pub fn complete(mut document: Document, mut beside: Document, links: &Links) -> 
             operation.responses.responses.remove("415");
         }
     }
+    for item in open.paths.paths.values_mut() {
+        for (_, operation) in operations(item) {
+            let mut common: Vec<&[CommonError]> = vec![&ALWAYS, &OF_AN_ADDRESS];
+            if operation.request_body.is_some() {
+                common.push(&WITH_BODY);
+            }
+            complete_operation(operation, &common);
+        }
+    }
     for item in document.paths.paths.values_mut() {
         for (method, operation) in operations(item) {
-            add_token_flow(operation);
-            for response in operation.responses.responses.values_mut() {
-                if let RefOr::T(response) = response {
-                    add_limit_headers(response);
+            let mut common: Vec<&[CommonError]> = vec![&ALWAYS];
+            if add_token_flow(operation) {
+                for response in operation.responses.responses.values_mut() {
+                    if let RefOr::T(response) = response {
+                        add_limit_headers(response);
+                    }
                 }
+                common.push(&OF_A_CALLER);
             }
-            let mut common: Vec<&[CommonError]> = vec![&ALWAYS, &OF_A_CALLER];
             if operation.request_body.is_some() {
                 common.push(&WITH_BODY);
             }
@@ -83,6 +106,7 @@ pub fn complete(mut document: Document, mut beside: Document, links: &Links) -> 
             complete_operation(operation, &common);
         }
     }
+    document.merge(open);
     document.merge(beside);
 
     let components = document.components.get_or_insert_default();
@@ -118,7 +142,7 @@ fn add_security_schemes(components: &mut Components, links: &Links) {
     components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(api_key)));
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description = Some(
-        "An access token, an API key, or a JWT of an issuer that the operator trusts (RFC 6750)."
+        "An access token, a session of a user, an API key, or a JWT of an issuer that the operator trusts (RFC 6750)."
             .into(),
     );
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
@@ -131,18 +155,20 @@ fn add_security_schemes(components: &mut Components, links: &Links) {
     components.add_security_scheme("oauth2", SecurityScheme::OAuth2(oauth));
 }
 
-/// Whoever may send a bearer token may get it by the client credentials flow.
-fn add_token_flow(operation: &mut Operation) {
+/// Whoever may send a bearer token may get it by the client credentials flow. `false`: nobody needs one.
+fn add_token_flow(operation: &mut Operation) -> bool {
     let ways = operation.security.get_or_insert_default();
     let scopes = ways.iter().find_map(|way| {
         let way = serde_json::to_value(way).ok()?;
         let scopes = way.get("bearer")?.as_array()?.clone();
         Some(scopes)
     });
-    if let Some(scopes) = scopes {
-        let scopes: Vec<&str> = scopes.iter().filter_map(|scope| scope.as_str()).collect();
-        ways.push(SecurityRequirement::new("oauth2", scopes));
-    }
+    let Some(scopes) = scopes else {
+        return false;
+    };
+    let scopes: Vec<&str> = scopes.iter().filter_map(|scope| scope.as_str()).collect();
+    ways.push(SecurityRequirement::new("oauth2", scopes));
+    true
 }
 
 /// The operations of a path that this service has any of.
@@ -157,75 +183,6 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut O
     .into_iter()
     .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
-
-/// An error that is the same whatever the operation: its status, its name among the document's
-/// components, and what it means.
-type CommonError = (&'static str, &'static str, &'static str);
-
-/// What the layers and extractors answer to any request.
-const ALWAYS: [CommonError; 5] = [
-    (
-        "400",
-        "Invalid",
-        "The request is invalid; `errors` names every broken rule.",
-    ),
-    ("414", "UriTooLong", "The path and query are too long."),
-    ("431", "HeadTooLarge", "The request head is too large."),
-    (
-        "500",
-        "InternalError",
-        "Something went wrong on the server's side.",
-    ),
-    (
-        "503",
-        "Unavailable",
-        "The database is not available right now, or the request took too long.",
-    ),
-];
-/// What a caller may be answered instead of what it asked for.
-const OF_A_CALLER: [CommonError; 3] = [
-    (
-        "401",
-        "Unauthenticated",
-        "The credential is missing or not valid.",
-    ),
-    (
-        "403",
-        "Forbidden",
-        "The credential lacks a scope that this operation needs.",
-    ),
-    (
-        "429",
-        "TooManyRequests",
-        "The caller's plan admits no more right now.",
-    ),
-];
-const OF_AN_ADDRESS: [CommonError; 1] = [(
-    "429",
-    "TooManyFromAddress",
-    "Too many requests from this address right now.",
-)];
-const WITH_BODY: [CommonError; 3] = [
-    ("408", "BodyTimeout", "The body did not arrive in time."),
-    ("413", "BodyTooLarge", "The body is too large."),
-    (
-        "415",
-        "UnsupportedMediaType",
-        "The body is of another media type.",
-    ),
-];
-const WITH_IDEMPOTENCY_KEY: [CommonError; 2] = [
-    (
-        "409",
-        "IdempotencyKeyInUse",
-        "A request with this `Idempotency-Key` is being worked on.",
-    ),
-    (
-        "422",
-        "IdempotencyKeyReused",
-        "This `Idempotency-Key` was used for another request.",
-    ),
-];
 
 fn complete_operation(operation: &mut Operation, common: &[&[CommonError]]) {
     for parameter in operation.parameters.iter_mut().flatten() {

@@ -1,16 +1,25 @@
 //! What the process says of itself: log lines on stderr (stdout belongs to what a command prints), and
 //! metrics.
 
+mod json;
+mod lines;
+
 use std::{
-    io::IsTerminal,
+    io::{self, IsTerminal},
     sync::{Mutex, PoisonError},
 };
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::{
-    EnvFilter, filter::ParseError, fmt, layer::SubscriberExt, util::SubscriberInitExt,
+    EnvFilter,
+    filter::ParseError,
+    fmt::{self, format::JsonFields},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
 };
 
+pub use self::lines::Flush;
+use self::{json::JsonLines, lines::Lines};
 use crate::config::{self, LogFormat};
 
 /// Bounds in seconds of the latency histogram's buckets.
@@ -26,41 +35,66 @@ pub enum Error {
         "configuration: telemetry.log must be a level or module=level, separated by commas: {0}"
     )]
     Filter(#[from] ParseError),
+    /// No thread to write the log.
+    #[error("cannot start writing the log: {0}")]
+    Log(#[from] io::Error),
     /// Something else in this process has taken over logging or metrics.
     #[error("logging or metrics are set up already: {0}")]
     Twice(String),
 }
 
-/// Sends log lines to stderr.
+/// Sends log lines to stderr; the last of them when what it gives is dropped.
 ///
 /// # Errors
-/// [`Error::Filter`], and [`Error::Twice`] when called twice.
-pub fn log(config: &config::Telemetry) -> Result<(), Error> {
+/// [`Error::Filter`], [`Error::Log`], and [`Error::Twice`] when called twice.
+pub fn log(config: &config::Telemetry) -> Result<Flush, Error> {
     let filter = EnvFilter::builder().parse(&config.log)?;
     let human = match config.format {
         LogFormat::Human => true,
         LogFormat::Json => false,
-        LogFormat::Auto => std::io::stderr().is_terminal(),
+        LogFormat::Auto => io::stderr().is_terminal(),
     };
     let registry = tracing_subscriber::registry().with(filter);
-    let lines = fmt::layer().with_writer(std::io::stderr);
+    let writer = Lines::start()?;
+    let lines = fmt::layer().with_writer(writer.clone());
     if human {
         let lines = lines.compact().with_target(false);
         registry
-            .with(lines.with_ansi(std::io::stderr().is_terminal()))
+            .with(lines.with_ansi(io::stderr().is_terminal()))
             .try_init()
     } else {
-        registry.with(lines.json().flatten_event(true)).try_init()
+        let lines = lines.fmt_fields(JsonFields::new()).event_format(JsonLines);
+        registry.with(lines).try_init()
     }
-    .map_err(|error| Error::Twice(error.to_string()))
+    .map_err(|error| Error::Twice(error.to_string()))?;
+    Ok(Flush(writer))
+}
+
+/// The process's metrics, which the `metrics` crate's macros write to.
+#[derive(Debug, Clone)]
+pub struct Metrics(PrometheusHandle);
+
+impl Metrics {
+    /// All of them, as Prometheus reads them.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.upkeep();
+        self.0.render()
+    }
+
+    /// Sorts what was measured into its buckets. Until then every latency is kept, so this is to be done
+    /// often, whether or not anybody asks for metrics.
+    pub fn upkeep(&self) {
+        self.0.run_upkeep();
+    }
 }
 
 /// The process's metrics, which the `metrics` crate's macros write to from here on.
 ///
 /// # Errors
 /// [`Error::Twice`] when another recorder was there first.
-pub fn metrics() -> Result<PrometheusHandle, Error> {
-    static HANDLE: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
+pub fn metrics() -> Result<Metrics, Error> {
+    static HANDLE: Mutex<Option<Metrics>> = Mutex::new(None);
     let mut handle = HANDLE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(handle) = &*handle {
         return Ok(handle.clone());
@@ -70,7 +104,7 @@ pub fn metrics() -> Result<PrometheusHandle, Error> {
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &LATENCIES)
         .map_err(|error| twice(&error))?
         .build_recorder();
-    let fresh = recorder.handle();
+    let fresh = Metrics(recorder.handle());
     metrics::set_global_recorder(recorder).map_err(|error| twice(&error))?;
     describe();
     *handle = Some(fresh.clone());

@@ -1,0 +1,172 @@
+//! wrk and pgbench, and what they say.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+
+/// Ends with the way to get it where there is no wrk.
+pub fn require_wrk() {
+    let there = Command::new("wrk")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok();
+    assert!(
+        there,
+        "no wrk in PATH. On Debian and Ubuntu: apt-get install wrk; with Homebrew: brew install wrk"
+    );
+}
+
+/// What wrk sends, as a script of its: thousands of whole requests made beforehand, then one after the other.
+pub struct Load {
+    script: PathBuf,
+}
+
+/// What is asked.
+pub struct Ask<'a> {
+    pub method: &'a str,
+    /// `{n}` is a number from 1 to `pets`, at random.
+    pub path: &'a str,
+    pub pets: u32,
+    pub keys: &'a [String],
+    pub headers: &'a str,
+    pub body: &'a str,
+}
+
+impl Load {
+    pub fn new(folder: &Path, name: &str, ask: &Ask<'_>) -> Self {
+        let keys = folder.join(format!("{name}.keys"));
+        fs::write(&keys, ask.keys.join("\n")).expect("written");
+        let mut body = String::new();
+        write!(body, "{:?}", ask.body).expect("text");
+        let script = format!(
+            r#"
+local method, path, pets, body = "{method}", "{path}", {pets}, {body}
+local keys, requests, at = {{}}, {{}}, 0
+local threads = 0
+function setup(thread)
+    threads = threads + 1
+    thread:set("seed", threads)
+end
+function init(args)
+    math.randomseed(seed)
+    for key in io.lines("{keys}") do keys[#keys + 1] = key end
+    -- As many as there are keys, so that each is used.
+    for i = 1, math.max(20000, #keys) do
+        local headers = {{ ["api_key"] = keys[(i - 1) % #keys + 1], {headers} }}
+        local target = path:gsub("{{n}}", tostring(math.random(1, pets)))
+        requests[i] = wrk.format(method, target, headers, body ~= "" and body or nil)
+    end
+    at = math.random(1, #requests)
+end
+function request()
+    at = at % #requests + 1
+    return requests[at]
+end
+function done(summary, latency)
+    io.write(string.format(
+        '\nRESULT {{"requests":%d,"micros":%d,"p50":%d,"p99":%d,"errors":%d,"other":%d}}\n',
+        summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+        summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout,
+        summary.errors.status))
+end
+"#,
+            method = ask.method,
+            path = ask.path,
+            pets = ask.pets,
+            keys = keys.display(),
+            headers = ask.headers,
+        );
+        let file = folder.join(format!("{name}.lua"));
+        fs::write(&file, script).expect("written");
+        Self { script: file }
+    }
+
+    /// Puts it on a server.
+    pub async fn run(&self, address: &str, connections: u32, seconds: u32) -> Run {
+        let threads = if connections < 16 { 1 } else { 2 };
+        let output = tokio::process::Command::new("wrk")
+            .args([format!("-t{threads}"), format!("-c{connections}")])
+            .args([format!("-d{seconds}s"), "--timeout".into(), "10s".into()])
+            .arg("-s")
+            .arg(&self.script)
+            .arg(format!("http://{address}"))
+            .output()
+            .await
+            .expect("wrk");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let result = text.lines().find_map(|line| line.strip_prefix("RESULT "));
+        let result: Value = serde_json::from_str(result.unwrap_or_else(|| {
+            panic!("wrk: {text}{}", String::from_utf8_lossy(&output.stderr));
+        }))
+        .expect("JSON");
+        let number = |name: &str| result[name].as_f64().expect("a number");
+        assert!(number("errors") < 1.0, "wrk met errors: {result}");
+        Run {
+            requests: number("requests"),
+            rate: number("requests") / number("micros") * 1e6,
+            p50: number("p50") / 1e3,
+            p99: number("p99") / 1e3,
+            refused: number("other"),
+        }
+    }
+}
+
+/// What one run gave.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Run {
+    pub requests: f64,
+    /// A second.
+    pub rate: f64,
+    /// Milliseconds.
+    pub p50: f64,
+    pub p99: f64,
+    /// Answers of 400 and more.
+    pub refused: f64,
+}
+
+/// Transactions a second of pgbench, clients that read the same rows by a prepared statement.
+pub async fn pgbench(
+    socket: &Path,
+    database: &str,
+    script: &Path,
+    clients: u32,
+    seconds: u32,
+) -> Run {
+    let output = tokio::process::Command::new("pgbench")
+        .args([
+            "-n", "-M", "prepared", "-j", "2", "-U", "postgres", "-p", "5432",
+        ])
+        .args(["-c", &clients.to_string(), "-T", &seconds.to_string()])
+        .arg("-h")
+        .arg(socket)
+        .arg("-f")
+        .arg(script)
+        .arg(database)
+        .output()
+        .await;
+    let Ok(output) = output else {
+        println!("no pgbench in PATH: its row is left out");
+        return Run::default();
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let of = |name: &str, unit: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let number = line.and_then(|line| line.trim().split(unit).next()?.trim().parse().ok());
+        number
+            .unwrap_or_else(|| panic!("pgbench: {text}{}", String::from_utf8_lossy(&output.stderr)))
+    };
+    let rate: f64 = of("tps =", " (");
+    Run {
+        requests: rate * f64::from(seconds),
+        rate,
+        p50: of("latency average =", " ms"),
+        ..Run::default()
+    }
+}

@@ -1,0 +1,512 @@
+//! What is measured, row by row.
+
+use std::{path::Path, time::Instant};
+
+use futures_util::StreamExt;
+
+use crate::{
+    Options,
+    data::{Database, Postgres},
+    load::{Ask, Load, pgbench},
+    processes,
+    servers::{Kind, Server},
+    table::{self, Round, median},
+};
+
+/// The service, what it is compared with, and what they stand on.
+struct Bench<'a> {
+    options: &'a Options,
+    postgres: &'a Postgres,
+    database: &'a Database,
+    service: Server,
+    naive: Server,
+    fixed: Server,
+    /// Of an unlimited caller.
+    keys: Vec<String>,
+    /// Of a caller on plan Free.
+    limited: Vec<String>,
+}
+
+const JSON: &str = r#"["content-type"] = "application/json""#;
+const NEW_PET: &str = r#"{"name":"Rex","category":{"id":1,"name":"Dogs"},"photoUrls":["https://example.com/rex.jpg"],"tags":[{"id":1,"name":"friendly"},{"id":2,"name":"young"}],"status":"available"}"#;
+
+impl Bench<'_> {
+    fn folder(&self) -> &Path {
+        self.postgres.folder()
+    }
+
+    fn get(&self, name: &str, path: &str, keys: &[String], headers: &str) -> Load {
+        let ask = Ask {
+            method: "GET",
+            path,
+            pets: self.database.pets,
+            keys,
+            headers,
+            body: "",
+        };
+        Load::new(self.folder(), name, &ask)
+    }
+
+    fn post(&self) -> Load {
+        let ask = Ask {
+            method: "POST",
+            path: "/api/v3/pet",
+            pets: 1,
+            keys: &self.keys,
+            headers: JSON,
+            body: NEW_PET,
+        };
+        Load::new(self.folder(), "post", &ask)
+    }
+
+    /// One run, and what it cost whom.
+    async fn round(&self, server: &Server, load: &Load, connections: u32, seconds: u32) -> Round {
+        measure(self.postgres, server, load, connections, seconds).await
+    }
+}
+
+async fn measure(
+    postgres: &Postgres,
+    server: &Server,
+    load: &Load,
+    connections: u32,
+    seconds: u32,
+) -> Round {
+    let postmaster = postgres.postmaster();
+    let before = (
+        processes::cpu(server.pid),
+        processes::postgres_cpu(postmaster),
+    );
+    let run = load.run(&server.address, connections, seconds).await;
+    let after = (
+        processes::cpu(server.pid),
+        processes::postgres_cpu(postmaster),
+    );
+    let each = 1e6 / run.requests.max(1.0);
+    Round {
+        run,
+        server: (after.0 - before.0) * each,
+        postgres: (after.1 - before.1) * each,
+        memory: processes::memory(server.pid).0,
+    }
+}
+
+/// The table.
+pub async fn all(options: &Options) {
+    let postgres = Postgres::start().await;
+    println!(
+        "{} pets, {} rounds of {} s, medians",
+        options.pets,
+        options.rounds(),
+        options.seconds()
+    );
+    let database = postgres.database("bench", options.pets).await;
+    let keys = database.callers("bench", "enterprise", 8).await;
+    let limited = database.callers("limited", "free", 1).await;
+    let folder = postgres.folder();
+    let bench = Bench {
+        service: Server::service(&options.service, &database.url, folder, &[]).await,
+        naive: Server::other(Kind::Naive, &database.url, folder, &keys).await,
+        fixed: Server::other(Kind::Static, &database.url, folder, &keys).await,
+        options,
+        postgres: &postgres,
+        database: &database,
+        keys,
+        limited,
+    };
+    table::header();
+    if options.wants("get") {
+        gets(&bench).await;
+    }
+    if options.wants("refuse") {
+        refusals(&bench).await;
+    }
+    if options.wants("post") {
+        posts(&bench).await;
+    }
+    if options.wants("status") {
+        whole_find(&bench).await;
+    }
+    if options.wants("tags") {
+        tags(&bench).await;
+    }
+}
+
+async fn gets(bench: &Bench<'_>) {
+    let load = bench.get("get", "/api/v3/pet/{n}", &bench.keys, "");
+    let script = bench.folder().join("get.sql");
+    let select =
+        "select id, version, status, name, category, photo_urls, tags from pets where id = :id;";
+    std::fs::write(
+        &script,
+        format!("\\set id random(1, {})\n{select}\n", bench.database.pets),
+    )
+    .expect("written");
+    for server in [&bench.naive, &bench.fixed, &bench.service] {
+        bench.round(server, &load, 64, 1).await;
+    }
+    for connections in [1, 16, 64, 256] {
+        let (mut naive, mut fixed, mut service, mut plain) = (vec![], vec![], vec![], vec![]);
+        let seconds = bench.options.seconds();
+        for _ in 0..bench.options.rounds() {
+            naive.push(bench.round(&bench.naive, &load, connections, seconds).await);
+            fixed.push(bench.round(&bench.fixed, &load, connections, seconds).await);
+            service.push(
+                bench
+                    .round(&bench.service, &load, connections, seconds)
+                    .await,
+            );
+            if connections == 64 {
+                let run = pgbench(&bench.postgres.socket(), "bench", &script, 64, seconds).await;
+                plain.push(Round {
+                    run,
+                    ..Round::default()
+                });
+            }
+        }
+        let row = format!("GET /pet/{{id}}, {connections} connections");
+        let of_naive = table::line(&row, "naive", &naive, "");
+        let of_fixed = table::line("", "static", &fixed, "");
+        let rate = median(&service, |round| round.run.rate);
+        let mut ratio = format!(
+            "{:.2} naive, {:.2} static",
+            rate / of_naive,
+            rate / of_fixed
+        );
+        if !plain.is_empty() {
+            let of_plain = table::line("", "pgbench", &plain, "");
+            ratio = format!("{ratio}, {:.2} pgbench", rate / of_plain);
+        }
+        table::line("", "service", &service, &ratio);
+    }
+}
+
+async fn posts(bench: &Bench<'_>) {
+    let load = bench.post();
+    for connections in [1, 64, 256] {
+        let (mut naive, mut service) = (vec![], vec![]);
+        let seconds = bench.options.seconds();
+        for _ in 0..bench.options.rounds() {
+            naive.push(bench.round(&bench.naive, &load, connections, seconds).await);
+            service.push(
+                bench
+                    .round(&bench.service, &load, connections, seconds)
+                    .await,
+            );
+        }
+        let refused: f64 = service.iter().map(|round| round.run.refused).sum();
+        assert!(refused < 1.0, "{refused} POSTs were refused");
+        let row = format!("POST /pet, {connections} connections");
+        let of_naive = table::line(&row, "naive", &naive, "");
+        let rate = median(&service, |round| round.run.rate);
+        table::line(
+            "",
+            "service",
+            &service,
+            &format!("{:.2} naive", rate / of_naive),
+        );
+    }
+    bench.database.clean().await;
+}
+
+/// The service's reqwest wants somebody to speak TLS, which nobody does here.
+fn client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().no_proxy().tls_certs_only([]);
+    client.build().expect("a client")
+}
+
+/// What costs no database: 429, 401, 304.
+async fn refusals(bench: &Bench<'_>) {
+    let fixed = bench.get("static", "/api/v3/pet/{n}", &bench.keys, "");
+    let client = client();
+    let url = format!("http://{}/api/v3/pet/1", bench.service.address);
+    let answer = client
+        .get(url)
+        .header("api_key", &bench.keys[0])
+        .send()
+        .await;
+    let answer = answer.expect("an answer");
+    let etag = answer.headers()["etag"].to_str().expect("text");
+    let etag = format!("[\"if-none-match\"] = '{etag}'");
+    let mut unknown = bench.keys[0].clone();
+    unknown.replace_range(
+        5..6,
+        if unknown.as_bytes()[5] == b'x' {
+            "y"
+        } else {
+            "x"
+        },
+    );
+    let loads = [
+        (
+            "429, over the limit",
+            bench.get("429", "/api/v3/pet/1", &bench.limited, ""),
+        ),
+        (
+            "401, a wrong key",
+            bench.get("401", "/api/v3/pet/1", &[unknown], ""),
+        ),
+        (
+            "304, If-None-Match",
+            bench.get("304", "/api/v3/pet/1", &bench.keys, &etag),
+        ),
+    ];
+    for (row, load) in loads {
+        let (mut of_fixed, mut service) = (vec![], vec![]);
+        let seconds = bench.options.seconds();
+        bench.round(&bench.service, &load, 64, 1).await;
+        for _ in 0..bench.options.rounds() {
+            of_fixed.push(bench.round(&bench.fixed, &fixed, 64, seconds).await);
+            service.push(bench.round(&bench.service, &load, 64, seconds).await);
+        }
+        let rate = median(&service, |round| round.run.rate);
+        let of_fixed = table::line(row, "static", &of_fixed, "");
+        table::line(
+            "",
+            "service",
+            &service,
+            &format!("{:.2} static", rate / of_fixed),
+        );
+    }
+}
+
+/// Every pet, in one answer.
+async fn whole_find(bench: &Bench<'_>) {
+    let client = client();
+    let url = format!(
+        "http://{}/api/v3/pet/findByStatus?status=available,pending,sold",
+        bench.service.address
+    );
+    let rows = f64::from(bench.database.pets);
+    let (mut copies, mut finds, mut first_bytes, mut growth) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..bench.options.rounds().max(3) {
+        copies.push(rows / copy(bench).await);
+        processes::forget_peak(bench.service.pid);
+        let before = processes::memory(bench.service.pid).0;
+        let begun = Instant::now();
+        let request = client.get(&url).header("api_key", &bench.keys[0]);
+        let mut body = request.send().await.expect("an answer").bytes_stream();
+        let mut bytes = 0;
+        while let Some(piece) = body.next().await {
+            if bytes == 0 {
+                first_bytes.push(begun.elapsed().as_secs_f64() * 1e3);
+            }
+            bytes += piece.expect("a whole answer").len();
+        }
+        finds.push(rows / begun.elapsed().as_secs_f64());
+        growth.push(processes::memory(bench.service.pid).1 - before);
+    }
+    let median = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    let (by_psql, by_us) = (median(copies), median(finds));
+    println!(
+        "findByStatus, all {rows:.0}: {by_us:.0} rows/s; psql \\copy {by_psql:.0} rows/s; ratio {:.2}; \
+         first byte {:.1} ms; RSS +{:.1} MB",
+        by_us / by_psql,
+        median(first_bytes),
+        median(growth),
+    );
+}
+
+/// Seconds that psql takes for the same columns.
+async fn copy(bench: &Bench<'_>) -> f64 {
+    let columns = "id, status, name, category, photo_urls, tags";
+    let begun = Instant::now();
+    let status = tokio::process::Command::new("psql")
+        .args(["-q", "-U", "postgres", "-p", "5432", "-d", "bench", "-h"])
+        .arg(bench.postgres.socket())
+        .arg("-c")
+        .arg(format!(
+            "\\copy (select {columns} from pets order by id) to '/dev/null'"
+        ))
+        .status()
+        .await
+        .expect("psql");
+    assert!(status.success());
+    begun.elapsed().as_secs_f64()
+}
+
+/// Twenty of a million.
+async fn tags(bench: &Bench<'_>) {
+    let many = if bench.options.quick {
+        bench.options.pets
+    } else {
+        1_000_000
+    };
+    let database = bench.postgres.database("many", many).await;
+    let keys = database.callers("bench", "enterprise", 8).await;
+    let folder = bench.folder();
+    let server = Server::service(&bench.options.service, &database.url, folder, &[]).await;
+    let load = |name: &str, path: &str, last: u32| {
+        let ask = Ask {
+            method: "GET",
+            path,
+            pets: last,
+            keys: &keys,
+            headers: "",
+            body: "",
+        };
+        Load::new(folder, name, &ask)
+    };
+    let get = load("many", "/api/v3/pet/{n}", many);
+    let find = load(
+        "tags",
+        "/api/v3/pet/findByTags?tags=litter-{n}",
+        many / 20 - 1,
+    );
+    for connections in [1, 16] {
+        let (mut gets, mut finds) = (vec![], vec![]);
+        let seconds = bench.options.seconds();
+        measure(bench.postgres, &server, &find, connections, 1).await;
+        for _ in 0..bench.options.rounds() {
+            gets.push(measure(bench.postgres, &server, &get, connections, seconds).await);
+            finds.push(measure(bench.postgres, &server, &find, connections, seconds).await);
+        }
+        let p50 = |rounds: &[Round]| median(rounds, |round| round.run.p50);
+        let ratio = format!("p50 {:.2} of GET", p50(&finds) / p50(&gets));
+        table::line(
+            &format!("GET of {many} pets, {connections} connections"),
+            "service",
+            &gets,
+            "",
+        );
+        table::line("findByTags, 20 matches", "service", &finds, &ratio);
+    }
+}
+
+/// GET and POST with more pets, then with more callers.
+pub async fn growth(options: &Options) {
+    let postgres = Postgres::start().await;
+    table::header();
+    let sizes = [
+        (1_000, 10),
+        (100_000, 10),
+        (1_000_000, 10),
+        (100_000, 1_000),
+        (100_000, 100_000),
+    ];
+    let mut servers = Vec::new();
+    for (pets, callers) in sizes {
+        let database = postgres.database(&format!("d{pets}_{callers}"), pets).await;
+        let keys = database.callers("bench", "enterprise", callers).await;
+        let server = Server::service(&options.service, &database.url, postgres.folder(), &[]).await;
+        let name = format!("{pets} pets, {callers} callers");
+        let load = |kind: &str, method, path, headers, body| {
+            let ask = Ask {
+                method,
+                path,
+                pets,
+                keys: &keys,
+                headers,
+                body,
+            };
+            Load::new(postgres.folder(), &format!("{kind}_{pets}_{callers}"), &ask)
+        };
+        let get = load("get", "GET", "/api/v3/pet/{n}", "", "");
+        let post = load("post", "POST", "/api/v3/pet", JSON, NEW_PET);
+        servers.push((name, server, get, post, vec![], vec![]));
+    }
+    // In turns, so that all meet the machine in the same moods.
+    for round in 0..=options.rounds() {
+        for (_, server, get, post, gets, posts) in &mut servers {
+            let (a, b) = (
+                measure(&postgres, server, get, 64, options.seconds()).await,
+                measure(&postgres, server, post, 64, options.seconds()).await,
+            );
+            // The first one is to get warm.
+            if round > 0 {
+                gets.push(a);
+                posts.push(b);
+            }
+        }
+    }
+    let (mut first_get, mut first_post) = (None, None);
+    for (name, _, _, _, gets, posts) in &servers {
+        let rate = |rounds: &[Round]| median(rounds, |round| round.run.rate);
+        let of = |rate: f64, first: &mut Option<f64>| {
+            format!("{:.2} of the first", rate / *first.get_or_insert(rate))
+        };
+        let (get, post) = (
+            of(rate(gets), &mut first_get),
+            of(rate(posts), &mut first_post),
+        );
+        table::line(&format!("GET, {name}"), "service", gets, &get);
+        table::line(&format!("POST, {name}"), "service", posts, &post);
+    }
+}
+
+/// The busy beside the idle.
+pub async fn idle(options: &Options) {
+    const IDLE: usize = 10_000;
+    let postgres = Postgres::start().await;
+    let database = postgres.database("bench", options.pets).await;
+    let keys = database.callers("bench", "enterprise", 8).await;
+    let settings = [("PET_INVENTORY__SERVER__MAX_CONNECTIONS", "20000")];
+    let server = Server::service(
+        &options.service,
+        &database.url,
+        postgres.folder(),
+        &settings,
+    )
+    .await;
+    let ask = Ask {
+        method: "GET",
+        path: "/api/v3/pet/{n}",
+        pets: options.pets,
+        keys: &keys,
+        headers: "",
+        body: "",
+    };
+    let load = Load::new(postgres.folder(), "get", &ask);
+    let seconds = options.seconds();
+    let rounds = async || {
+        let mut rounds = vec![];
+        for _ in 0..options.rounds() {
+            rounds.push(measure(&postgres, &server, &load, 64, seconds).await);
+        }
+        rounds
+    };
+    measure(&postgres, &server, &load, 64, 1).await;
+    table::header();
+    let alone = rounds().await;
+    table::line("GET, 64 connections", "service", &alone, "");
+    let connections = idle_connections(&server.address, &keys[0], IDLE).await;
+    let beside = rounds().await;
+    let p99 = |rounds: &[Round]| median(rounds, |round| round.run.p99);
+    let ratio = format!("p99 {:.2} of alone", p99(&beside) / p99(&alone));
+    table::line(
+        &format!("beside {IDLE} idle ones"),
+        "service",
+        &beside,
+        &ratio,
+    );
+    drop(connections);
+}
+
+/// Connections that have asked once, and stay.
+async fn idle_connections(address: &str, key: &str, count: usize) -> Vec<tokio::net::TcpStream> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let files = nix::sys::resource::Resource::RLIMIT_NOFILE;
+    let (_, most) = nix::sys::resource::getrlimit(files).expect("a limit");
+    nix::sys::resource::setrlimit(files, most, most).expect("more files");
+    let ask = format!("GET /api/v3/limits HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n");
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let mut stream = tokio::net::TcpStream::connect(address)
+            .await
+            .expect("a connection");
+        stream.write_all(ask.as_bytes()).await.expect("asked");
+        let mut answer = [0; 4096];
+        let length = stream.read(&mut answer).await.expect("answered");
+        assert!(
+            answer.starts_with(b"HTTP/1.1 200"),
+            "{:?}",
+            String::from_utf8_lossy(&answer[..length])
+        );
+        connections.push(stream);
+    }
+    connections
+}

@@ -1,0 +1,246 @@
+//! The service, and the servers it is compared with, each a process of its own.
+
+use std::{collections::HashMap, fs::File, path::Path, process::Stdio, sync::Arc};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{Path as UrlPath, State},
+    http::{HeaderMap, StatusCode, header},
+    routing::{get, post},
+};
+use pet_inventory::{
+    api::state::AppState, app::App, config::Config, domain::clock::Clock, shutdown::Shutdown,
+    telemetry,
+};
+use serde::{Deserialize, Serialize};
+use sqlx::{FromRow, PgPool, postgres::PgPoolOptions};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    net::TcpListener,
+    process::{Child, ChildStdout, Command},
+};
+
+/// What a server is.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Kind {
+    /// What a user would write.
+    Naive,
+    /// The service around an answer from memory.
+    Static,
+}
+
+/// A server that runs; killed when dropped.
+pub struct Server {
+    pub pid: u32,
+    pub address: String,
+    _child: Child,
+    /// Open for whatever else it says.
+    _stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl Server {
+    /// The real program.
+    pub async fn service(
+        program: &Path,
+        url: &str,
+        folder: &Path,
+        settings: &[(&str, &str)],
+    ) -> Self {
+        // Thousands of connections need as many file descriptors.
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "ulimit -n 65536 2>/dev/null; exec \"$0\" serve"])
+            .arg(program)
+            .envs(settings.iter().copied());
+        Self::start(command, url, &folder.join("service.log")).await
+    }
+
+    /// This program as another server.
+    pub async fn other(kind: Kind, url: &str, folder: &Path, keys: &[String]) -> Self {
+        let name = match kind {
+            Kind::Naive => "naive",
+            Kind::Static => "static",
+        };
+        let mut command = Command::new(std::env::current_exe().expect("a name"));
+        command
+            .args(["--serve", name])
+            .env("BENCH_KEYS", keys.join(" "));
+        Self::start(command, url, &folder.join(format!("{name}.log"))).await
+    }
+
+    async fn start(mut command: Command, url: &str, log: &Path) -> Self {
+        let log = File::create(log).expect("a log");
+        let mut child = command
+            .env("DATABASE_URL", url)
+            .env("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:0")
+            .env("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("a server");
+        let stdout = child.stdout.take().expect("piped");
+        let mut lines = BufReader::new(stdout).lines();
+        loop {
+            let line = lines.next_line().await.expect("text").expect("it starts");
+            if let Some((_, rest)) = line.split_once("http://") {
+                return Self {
+                    pid: child.id().expect("it runs"),
+                    address: rest.split('/').next().unwrap_or_default().to_owned(),
+                    _child: child,
+                    _stdout: lines,
+                };
+            }
+        }
+    }
+}
+
+/// Is one of the others.
+pub async fn serve(kind: Kind) {
+    match kind {
+        Kind::Naive => naive().await,
+        Kind::Static => fixed().await,
+    }
+}
+
+async fn fixed() {
+    const PET: &str = r#"{"id":4711,"category":{"id":1,"name":"Category 1"},"name":"Pet 4711","photoUrls":["https://example.com/photos/4711.jpg"],"tags":[{"id":1,"name":"friendly-11"},{"id":2,"name":"litter-235"}],"status":"available"}"#;
+    async fn answer() -> ([(header::HeaderName, &'static str); 2], Bytes) {
+        let headers = [
+            (header::CONTENT_TYPE, "application/json"),
+            (header::ETAG, "\"4711\""),
+        ];
+        (headers, Bytes::from_static(PET.as_bytes()))
+    }
+    let config = Config::load(None).expect("a configuration");
+    let _flush = telemetry::log(&config.telemetry).expect("a log");
+    let operations: Router<AppState> = Router::new().route("/pet/{petId}", get(answer));
+    let app = App::build_around(config, Clock::system(), operations)
+        .await
+        .expect("a service");
+    println!("http://{}", app.local_addr());
+    app.run(Shutdown::default()).await.expect("a clean stop");
+}
+
+#[derive(Clone)]
+struct Naive {
+    pool: PgPool,
+    callers: Arc<HashMap<String, i64>>,
+}
+
+impl Naive {
+    fn caller(&self, headers: &HeaderMap) -> Result<i64, StatusCode> {
+        let key = headers.get("api_key").and_then(|key| key.to_str().ok());
+        key.and_then(|key| self.callers.get(key))
+            .copied()
+            .ok_or(StatusCode::UNAUTHORIZED)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Label {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+#[derive(FromRow, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Pet {
+    id: i64,
+    #[sqlx(json(nullable))]
+    category: Option<Label>,
+    name: String,
+    photo_urls: Vec<String>,
+    #[sqlx(json)]
+    tags: Vec<Label>,
+    status: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NewPet {
+    category: Option<Label>,
+    name: String,
+    #[serde(default)]
+    photo_urls: Vec<String>,
+    #[serde(default)]
+    tags: Vec<Label>,
+    #[serde(default = "available")]
+    status: String,
+}
+
+fn available() -> String {
+    "available".to_owned()
+}
+
+fn failed(_: sqlx::Error) -> StatusCode {
+    StatusCode::INTERNAL_SERVER_ERROR
+}
+
+type Answer = Result<(StatusCode, [(header::HeaderName, &'static str); 1], Vec<u8>), StatusCode>;
+
+fn json(status: StatusCode, pet: &Pet) -> Answer {
+    let json = serde_json::to_vec(pet).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok((status, [(header::CONTENT_TYPE, "application/json")], json))
+}
+
+async fn naive() {
+    async fn read(
+        State(naive): State<Naive>,
+        headers: HeaderMap,
+        UrlPath(id): UrlPath<i64>,
+    ) -> Answer {
+        naive.caller(&headers)?;
+        let pet = sqlx::query_as(
+            "select id, category, name, photo_urls, tags, status from pets where id = $1",
+        )
+        .bind(id)
+        .fetch_optional(&naive.pool)
+        .await
+        .map_err(failed)?
+        .ok_or(StatusCode::NOT_FOUND)?;
+        json(StatusCode::OK, &pet)
+    }
+    async fn add(State(naive): State<Naive>, headers: HeaderMap, body: Bytes) -> Answer {
+        naive.caller(&headers)?;
+        let new: NewPet = serde_json::from_slice(&body).map_err(|_| StatusCode::BAD_REQUEST)?;
+        let pet = sqlx::query_as(
+            "insert into pets (id, status, name, category, photo_urls, tags)
+             values (nextval('pet_ids'), $1, $2, $3, $4, $5)
+             returning id, category, name, photo_urls, tags, status",
+        )
+        .bind(new.status)
+        .bind(new.name)
+        .bind(new.category.map(sqlx::types::Json))
+        .bind(new.photo_urls)
+        .bind(sqlx::types::Json(new.tags))
+        .fetch_one(&naive.pool)
+        .await
+        .map_err(failed)?;
+        json(StatusCode::CREATED, &pet)
+    }
+    let url = std::env::var("DATABASE_URL").expect("the bench says so");
+    let pool = PgPoolOptions::new()
+        .max_connections(16)
+        // It would be slower by a seventh else.
+        .test_before_acquire(false)
+        .connect(&url)
+        .await
+        .expect("a database");
+    let callers = std::env::var("BENCH_KEYS").unwrap_or_default();
+    let callers = callers.split(' ').map(|key| (key.to_owned(), 1)).collect();
+    let router = Router::new()
+        .route("/api/v3/pet/{petId}", get(read))
+        .route("/api/v3/pet", post(add))
+        .with_state(Naive {
+            pool,
+            callers: Arc::new(callers),
+        });
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    println!("http://{}", listener.local_addr().expect("an address"));
+    axum::serve(listener, router).await.expect("it serves");
+}

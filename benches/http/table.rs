@@ -1,0 +1,42 @@
+//! Results, and how they are printed.
+
+use crate::load::Run;
+
+/// One round of a variant.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Round {
+    pub run: Run,
+    /// CPU microseconds a request of the server and of PostgreSQL.
+    pub server: f64,
+    pub postgres: f64,
+    /// Resident memory of the server in MB.
+    pub memory: f64,
+}
+
+/// The median of something of all rounds.
+pub fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+pub fn header() {
+    println!(
+        "{:<34} {:<8} {:>9} {:>8} {:>8} {:>9} {:>9} {:>8}  ratio",
+        "", "", "req/s", "p50 ms", "p99 ms", "µs server", "µs pg", "RSS MB"
+    );
+}
+
+/// One line of the table; gives its requests a second.
+pub fn line(row: &str, variant: &str, rounds: &[Round], ratio: &str) -> f64 {
+    let rate = median(rounds, |round| round.run.rate);
+    println!(
+        "{row:<34} {variant:<8} {rate:>9.0} {:>8.2} {:>8.2} {:>9.1} {:>9.1} {:>8.0}  {ratio}",
+        median(rounds, |round| round.run.p50),
+        median(rounds, |round| round.run.p99),
+        median(rounds, |round| round.server),
+        median(rounds, |round| round.postgres),
+        median(rounds, |round| round.memory),
+    );
+    rate
+}

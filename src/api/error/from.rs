@@ -1,0 +1,62 @@
+//! What the failures of the rooms below mean for a client.
+
+use super::Error;
+use crate::{
+    auth::{self, password, session},
+    db, renderings,
+};
+
+impl From<auth::Error> for Error {
+    fn from(error: auth::Error) -> Self {
+        match error {
+            auth::Error::Invalid => Self::InvalidCredential,
+            auth::Error::IssuerUnavailable => Self::IssuerUnavailable,
+            auth::Error::Database(error) => Self::Database(error),
+        }
+    }
+}
+
+impl db::Failure for Error {
+    fn database_error(&self) -> Option<&db::Error> {
+        match self {
+            Self::Database(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<password::Error> for Error {
+    fn from(error: password::Error) -> Self {
+        match error {
+            password::Error::Busy => Self::Overloaded,
+            password::Error::Random(_)
+            | password::Error::Hash(_)
+            | password::Error::Argon2(_)
+            | password::Error::CutOff(_) => Self::Internal(error.into()),
+        }
+    }
+}
+
+impl From<session::Error> for Error {
+    fn from(error: session::Error) -> Self {
+        match error {
+            session::Error::WrongPair => {
+                Self::one_violation("username", "and password do not go together")
+            }
+            session::Error::Password(error) => error.into(),
+            session::Error::Random(error) => Self::Internal(error.into()),
+            session::Error::Database(error) => error.into(),
+        }
+    }
+}
+
+impl From<renderings::Error> for Error {
+    fn from(error: renderings::Error) -> Self {
+        match error {
+            renderings::Error::Busy => Self::Overloaded,
+            renderings::Error::Undecodable(_) => {
+                Self::NotFound("a rendering of this image, whose pixels cannot be read,".into())
+            }
+        }
+    }
+}

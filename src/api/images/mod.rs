@@ -1,0 +1,203 @@
+//! Images of pets: upload, list, serve, delete.
+//!
+//! Invariant: bytes are stored before their row and deleted after it, so no row ever lacks its bytes; and a
+//! change of a pet's images changes its `photoUrls`, and so its version, in the same transaction.
+
+mod multipart;
+mod range;
+mod receive;
+mod serve;
+mod upload;
+
+use std::convert::Infallible;
+
+use axum::{
+    extract::{FromRef, FromRequestParts, State},
+    http::{StatusCode, request::Parts},
+    response::Response,
+};
+use chrono::SecondsFormat;
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    answer::{self, ApiResponse},
+    error::Error,
+    extract::{Host, Path, PathPair},
+    state::{AppState, Leftovers, Links},
+};
+use crate::{
+    db::{self, Connection, Database, images::Image},
+    domain::{id::PetId, image::ImageId},
+};
+
+/// The operations on images, but for uploads.
+pub fn router() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(serve::get, delete))
+}
+
+/// Uploads: they have bounds of their own.
+pub fn uploads() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(upload::upload))
+}
+
+/// An image of a pet.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Image, example = json!({
+    "id": "9f86d081884c7d659a2feaa0c55ad015",
+    "type": "image/jpeg",
+    "size": 183_734,
+    "width": 1200,
+    "height": 800,
+    "url": "https://pets.example.com/api/v3/pet/1/images/9f86d081884c7d659a2feaa0c55ad015",
+    "createdAt": "2026-05-01T12:00:00.000Z"
+}))]
+struct ImageBody {
+    /// Identifier.
+    #[schema(pattern = "^[0-9a-f]{32}$")]
+    id: String,
+    /// Media type, as the content tells it.
+    #[serde(rename = "type")]
+    #[schema(pattern = "^image/(png|jpeg|gif|webp)$")]
+    kind: &'static str,
+    /// In bytes.
+    #[schema(minimum = 1)]
+    size: u64,
+    /// In pixels.
+    #[schema(minimum = 1, maximum = 8_192)]
+    width: u32,
+    /// In pixels.
+    #[schema(minimum = 1, maximum = 8_192)]
+    height: u32,
+    /// Where anybody who knows it can get it.
+    #[schema(format = "uri")]
+    url: String,
+    /// When it was uploaded.
+    #[schema(format = DateTime)]
+    created_at: String,
+}
+
+/// List a pet's images
+///
+/// Oldest first. A URL that is taken out of `photoUrls` by a change of the pet does not take the image away;
+/// deleting the image does.
+#[utoipa::path(
+    get, path = "/pet/{petId}/images", operation_id = "listImages", tag = "pet",
+    security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
+    params(("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1)),
+    responses(
+        (status = 200, description = "The images.", body = Vec<ImageBody>),
+        (status = 404, description = "There is no such pet."),
+    ),
+)]
+async fn list(
+    State(database): State<Database>,
+    Path(pet): Path<PetId>,
+    urls: Urls,
+) -> Result<Response, Error> {
+    let images = db::images::of_pet(database.pool(), pet).await?;
+    if images.is_empty() && !db::pets::exists(database.pool(), pet).await? {
+        return Err(no_such_pet(pet));
+    }
+    let body = |Image {
+                    id,
+                    created_at,
+                    content,
+                }: &Image| ImageBody {
+        id: id.to_string(),
+        kind: content.facts.kind.as_str(),
+        size: content.size,
+        width: content.facts.width,
+        height: content.facts.height,
+        url: urls.of(pet, *id),
+        created_at: created_at.to_rfc3339_opts(SecondsFormat::Millis, true),
+    };
+    let images: Vec<_> = images.iter().map(body).collect();
+    answer::json(StatusCode::OK, &images)
+}
+
+/// Delete an image
+///
+/// Its URL is taken out of the pet's `photoUrls`, too.
+#[utoipa::path(
+    delete, path = "/pet/{petId}/images/{imageId}", operation_id = "deleteImage", tag = "pet",
+    security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
+    params(
+        ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
+        ("imageId" = String, Path, description = "Identifier of the image.", pattern = "^[0-9a-f]{32}$"),
+    ),
+    responses(
+        (status = 200, description = "Deleted.", body = ApiResponse),
+        (status = 404, description = "There is no such pet, or it has no such image."),
+    ),
+)]
+async fn delete(
+    State(database): State<Database>,
+    State(leftovers): State<Leftovers>,
+    PathPair(pet, image): PathPair<PetId, ImageId>,
+) -> Result<Response, Error> {
+    let work = async |transaction: &mut Connection| {
+        let stored = db::pets::find_for_update(&mut *transaction, pet)
+            .await?
+            .ok_or_else(|| no_such_pet(pet))?;
+        if !db::images::delete(&mut *transaction, pet, image).await? {
+            return Err(no_such_image(image));
+        }
+        // Whatever host it was stored with.
+        let end = path(pet, image);
+        let details = stored.details.without_photo_urls(|url| url.ends_with(&end));
+        db::pets::replace(transaction, pet, details, None).await?;
+        Ok(())
+    };
+    database.transact(work).await?;
+    leftovers.are_there();
+    ApiResponse::deleted(&image)
+}
+
+/// Makes absolute URLs of images, so that another site's page can show them.
+struct Urls {
+    links: Links,
+    host: String,
+}
+
+impl<S> FromRequestParts<S> for Urls
+where
+    S: Send + Sync,
+    Links: FromRef<S>,
+{
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        let Host(host) = Host::from_request_parts(parts, state).await?;
+        let links = Links::from_ref(state);
+        Ok(Self { links, host })
+    }
+}
+
+impl Urls {
+    fn of(&self, pet: PetId, image: ImageId) -> String {
+        self.links.absolute_url(&path(pet, image), &self.host)
+    }
+}
+
+/// Where an image lies on this host.
+fn path(pet: PetId, image: ImageId) -> String {
+    format!("/api/v3/pet/{pet}/images/{image}")
+}
+
+fn no_such_pet(id: PetId) -> Error {
+    Error::NotFound(format!("pet {id}"))
+}
+
+fn no_such_image(id: ImageId) -> Error {
+    Error::NotFound(format!("image {id} of this pet"))
+}
+
+/// The bytes of an image.
+#[derive(ToSchema)]
+#[schema(as = ImageBytes, value_type = String, format = Binary)]
+struct ImageBytes(#[expect(dead_code, reason = "describes a body that is streamed")] Vec<u8>);

@@ -1,0 +1,309 @@
+//! Takes `multipart/form-data` (RFC 7578) apart as it comes, however it is cut.
+//!
+//! Our own, since what there is collects a part's head without a bound, or as much as the client sends at
+//! once. Invariants: no more is held than [`MAX_HEAD`] and a piece of the body, each byte is looked at a
+//! bounded number of times, and a file's name is never used for anything.
+
+use bytes::{Bytes, BytesMut};
+use memchr::memmem;
+
+/// Bytes of a part's head.
+const MAX_HEAD: usize = 8 << 10;
+/// Parts of a body.
+const MAX_PARTS: usize = 32;
+/// RFC 2046 §5.1.1.
+const MAX_BOUNDARY: usize = 70;
+
+/// Why a body is not `multipart/form-data`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Malformed(pub &'static str);
+
+/// What comes next in a body.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A part begins.
+    Part(Part),
+    /// More of it.
+    Data(Bytes),
+    /// The last part has ended.
+    End,
+}
+
+/// The head of a part.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Its field.
+    pub name: String,
+    /// Whether it has a file's name.
+    pub is_file: bool,
+}
+
+/// A body.
+#[derive(Debug)]
+pub(super) struct Multipart {
+    /// What every part ends with.
+    delimiter: Vec<u8>,
+    held: BytesMut,
+    place: Place,
+    parts: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Preamble,
+    /// Behind a delimiter.
+    Delimited,
+    Head,
+    Data,
+    End,
+}
+
+impl Multipart {
+    /// A body of that `Content-Type`.
+    pub fn new(content_type: &str) -> Result<Self, Malformed> {
+        let (_, parameters) = content_type.split_once(';').unwrap_or_default();
+        let boundary = parameter(parameters, "boundary").unwrap_or_default();
+        if !(1..=MAX_BOUNDARY).contains(&boundary.len()) || !boundary.is_ascii() {
+            return Err(Malformed("must have a boundary of 1 to 70 characters"));
+        }
+        Ok(Self {
+            delimiter: format!("\r\n--{boundary}").into_bytes(),
+            // So that the first delimiter is like the others.
+            held: BytesMut::from(&b"\r\n"[..]),
+            place: Place::Preamble,
+            parts: 0,
+        })
+    }
+
+    /// Takes the next bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.place != Place::End {
+            self.held.extend_from_slice(bytes);
+        }
+    }
+
+    /// What they hold; `None`: more bytes are needed.
+    pub fn next(&mut self) -> Result<Option<Event>, Malformed> {
+        loop {
+            match self.place {
+                Place::Preamble | Place::Data => {
+                    let data = self.up_to_delimiter();
+                    if self.place == Place::Preamble && !data.is_empty() {
+                        continue;
+                    }
+                    if !data.is_empty() {
+                        return Ok(Some(Event::Data(data)));
+                    }
+                    if self.place != Place::Delimited {
+                        return Ok(None);
+                    }
+                }
+                Place::Delimited => {
+                    if self.held.starts_with(b"--") {
+                        self.place = Place::End;
+                        self.held.clear();
+                        return Ok(Some(Event::End));
+                    }
+                    // Spaces may follow a boundary; what else does is not one's end.
+                    let spaces = self.held.iter().take_while(|byte| b" \t".contains(byte));
+                    let spaces = spaces.count();
+                    let rest = &self.held[spaces..];
+                    if rest.starts_with(b"\r\n") {
+                        let _ = self.held.split_to(spaces);
+                        self.place = Place::Head;
+                    } else if spaces > MAX_HEAD || !matches!(rest, [] | b"\r" | b"-") {
+                        return Err(Malformed(
+                            "must have nothing but a line's end after a boundary",
+                        ));
+                    } else {
+                        return Ok(None);
+                    }
+                }
+                Place::Head => {
+                    // The line's end before it is still there: a head may be empty.
+                    let Some(end) = memmem::find(&self.held, b"\r\n\r\n") else {
+                        if self.held.len() > MAX_HEAD {
+                            return Err(Malformed("must have smaller heads of parts"));
+                        }
+                        return Ok(None);
+                    };
+                    if end > MAX_HEAD {
+                        return Err(Malformed("must have smaller heads of parts"));
+                    }
+                    self.parts += 1;
+                    if self.parts > MAX_PARTS {
+                        return Err(Malformed("must have at most 32 parts"));
+                    }
+                    let head = self.held.split_to(end + 4);
+                    self.place = Place::Data;
+                    return Ok(Some(Event::Part(Part::read(&head))));
+                }
+                Place::End => return Ok(None),
+            }
+        }
+    }
+
+    /// Takes what is certainly before the next delimiter, and the delimiter itself once it is first.
+    fn up_to_delimiter(&mut self) -> Bytes {
+        match memmem::find(&self.held, &self.delimiter) {
+            Some(0) => {
+                let _ = self.held.split_to(self.delimiter.len());
+                self.place = Place::Delimited;
+                Bytes::new()
+            }
+            Some(at) => self.held.split_to(at).freeze(),
+            // The delimiter may have begun.
+            None => {
+                let safe = self.held.len().saturating_sub(self.delimiter.len() - 1);
+                self.held.split_to(safe).freeze()
+            }
+        }
+    }
+}
+
+impl Part {
+    fn read(head: &[u8]) -> Self {
+        let head = String::from_utf8_lossy(head);
+        let disposition = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            let name = name.trim();
+            name.eq_ignore_ascii_case("content-disposition")
+                .then_some(value)
+        });
+        let (_, parameters) = disposition
+            .and_then(|value| value.split_once(';'))
+            .unwrap_or_default();
+        let is_file = parameter(parameters, "filename").is_some()
+            || parameter(parameters, "filename*").is_some();
+        Self {
+            name: parameter(parameters, "name").unwrap_or_default(),
+            is_file,
+        }
+    }
+}
+
+/// A parameter of a header's value: a token, or a text in quotes.
+fn parameter(parameters: &str, wanted: &str) -> Option<String> {
+    let mut rest = parameters;
+    loop {
+        let (name, after) = rest.split_once('=')?;
+        let name = name.trim_start_matches([';', ' ', '\t']).trim_end();
+        let (value, after) = match after.trim_start().strip_prefix('"') {
+            Some(quoted) => unquote(quoted),
+            None => {
+                let (token, after) = after.split_once(';').unwrap_or((after, ""));
+                (token.trim().to_owned(), after)
+            }
+        };
+        if name.eq_ignore_ascii_case(wanted) {
+            return Some(value);
+        }
+        rest = after;
+    }
+}
+
+/// A text up to its closing quote, and what is behind that.
+fn unquote(quoted: &str) -> (String, &str) {
+    let mut text = String::new();
+    let mut characters = quoted.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => return (text, &quoted[at + 1..]),
+            '\\' => text.extend(characters.next().map(|(_, escaped)| escaped)),
+            plain => text.push(plain),
+        }
+    }
+    (text, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TYPE: &str = "multipart/form-data; boundary=\"x y\"";
+
+    type Parts = Vec<(Part, Vec<u8>)>;
+
+    /// What a body holds, cut into pieces of that length, and whether it has its end.
+    fn read(body: &[u8], piece: usize) -> Result<(Parts, bool), Malformed> {
+        let mut multipart = Multipart::new(TYPE)?;
+        let mut parts = Parts::new();
+        for piece in body.chunks(piece) {
+            multipart.push(piece);
+            while let Some(event) = multipart.next()? {
+                match event {
+                    Event::Part(part) => parts.push((part, Vec::new())),
+                    Event::Data(data) => parts.last_mut().expect("a part").1.extend(data),
+                    Event::End => return Ok((parts, true)),
+                }
+                assert!(multipart.held.len() <= body.len() + 2, "it grows");
+            }
+        }
+        Ok((parts, false))
+    }
+
+    fn part(name: &str, is_file: bool) -> Part {
+        let name = name.to_owned();
+        Part { name, is_file }
+    }
+
+    #[test]
+    fn parts_are_found_whatever_is_around_them() {
+        let body = b"preamble --x y\r\n--x y \t\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n\
+            --x y\r\nX: y\r\ncontent-disposition: form-data; filename=\"a\\\"; name=no.png\"; name=\"b\"\r\n\r\n\
+            \r\n--x z\r\n-\r\n--x y\r\n\r\nnameless\r\n--x y--epilogue";
+        for length in 1..body.len() {
+            let (parts, ended) = read(body, length).expect("well formed");
+            let expected = [
+                (part("a", false), b"".to_vec()),
+                (part("b", true), b"\r\n--x z\r\n-".to_vec()),
+                (part("", false), b"nameless".to_vec()),
+            ];
+            assert_eq!(parts, expected, "in pieces of {length}");
+            assert!(ended);
+        }
+    }
+
+    #[test]
+    fn what_is_no_multipart_is_refused() {
+        for content_type in [
+            "multipart/form-data",
+            "multipart/form-data; boundary=",
+            "multipart/form-data; boundary=\"\"",
+            &format!("multipart/form-data; boundary={}", "x".repeat(71)),
+        ] {
+            assert!(Multipart::new(content_type).is_err(), "{content_type}");
+        }
+        assert!(read(b"--x y garbage\r\n\r\n", 7).is_err());
+        let endless_head = [b"--x y\r\nX: ".as_slice(), &vec![b'a'; MAX_HEAD + 100]].concat();
+        assert!(read(&endless_head, 100).is_err());
+        assert!(read(&b"--x y\r\n\r\n\r\n".repeat(33), 100).is_err());
+        // Ends without an end.
+        let (_, ended) = read(b"--x y\r\n\r\nabc\r\n--x y", 3).expect("so far");
+        assert!(!ended);
+    }
+
+    proptest! {
+        #[test]
+        fn data_comes_out_as_it_went_in(
+            data in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\r'), Just(b'-')], 0..200),
+            piece in 1_usize..50,
+        ) {
+            let body = [b"--x y\r\n\r\n".as_slice(), &data, b"\r\n--x y--"].concat();
+            let (parts, ended) = read(&body, piece).expect("well formed");
+            prop_assert!(ended);
+            prop_assert_eq!(&parts[0].1, &data);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..300), piece in 1_usize..50,
+        ) {
+            let body = [b"--x y\r\nContent-Disposition:".as_slice(), &bytes].concat();
+            let _ = read(&body, piece);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Store orders on the wire.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    api::{
+        error::Error,
+        fields::{Field, FieldType, Kind, Violations},
+    },
+    domain::{
+        id::{OrderId, PetId},
+        order::{NewOrder, Order, OrderDetails, Quantity, Status},
+    },
+};
+
+/// An order for a pet.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Order, example = json!({
+    "id": 1,
+    "petId": 1,
+    "quantity": 1,
+    "shipDate": "2026-01-31T12:00:00Z",
+    "status": "placed",
+    "complete": false
+}))]
+pub struct OrderBody {
+    /// Identifier.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    /// The pet; it may have been deleted since.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pet_id: i64,
+    /// How many.
+    #[schema(minimum = 1)]
+    quantity: i32,
+    /// When it is to be shipped, in UTC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "date-time")]
+    ship_date: Option<String>,
+    /// How far it has come.
+    status: StatusBody,
+    /// Whether nothing is left to do.
+    complete: bool,
+}
+
+/// How far an order has come.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = OrderStatus, default = "placed")]
+pub enum StatusBody {
+    /// Made.
+    Placed,
+    /// Accepted by the shop.
+    Approved,
+    /// The pet is at its new home.
+    Delivered,
+}
+
+impl From<Status> for StatusBody {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Placed => Self::Placed,
+            Status::Approved => Self::Approved,
+            Status::Delivered => Self::Delivered,
+        }
+    }
+}
+
+impl From<&Order> for OrderBody {
+    fn from(Order { id, details }: &Order) -> Self {
+        Self {
+            id: id.get(),
+            pet_id: details.pet_id.get(),
+            quantity: details.quantity.get(),
+            ship_date: details.ship_date.map(|date| date.to_string()),
+            status: details.status.into(),
+            complete: details.complete,
+        }
+    }
+}
+
+/// An order to place. Fields that are not listed are ignored.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = NewOrder, example = json!({"petId": 1, "quantity": 1, "shipDate": "2026-01-31T12:00:00Z"}))]
+pub struct NewOrderBody {
+    /// Identifier; absent or 0 lets the server give one.
+    #[serde(default)]
+    #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    id: Field<i64>,
+    /// The pet, which must be for sale.
+    #[serde(default)]
+    #[schema(value_type = i64, required = true, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    pet_id: Field<i64>,
+    /// How many.
+    #[serde(default)]
+    #[schema(value_type = i32, required = false, nullable, minimum = 1, default = 1)]
+    quantity: Field<i64>,
+    /// When it is to be shipped (RFC 3339); kept to the microsecond, answered in UTC.
+    #[serde(default)]
+    #[schema(value_type = String, required = false, nullable, format = "date-time")]
+    ship_date: Field<String>,
+    /// How far it has come.
+    #[serde(default)]
+    #[schema(value_type = StatusBody, required = false, nullable)]
+    status: Field<String>,
+    /// Whether nothing is left to do.
+    #[serde(default)]
+    #[schema(value_type = bool, required = false, nullable, default = false)]
+    complete: Field<bool>,
+}
+
+impl FieldType for NewOrderBody {
+    const KIND: Kind = Kind::Object;
+}
+
+impl NewOrderBody {
+    /// The order that a client asks for.
+    pub fn into_new_order(self) -> Result<NewOrder, Error> {
+        let mut violations = Violations::default();
+        // Petstore's clients send 0 where they mean none.
+        let id = match self.id {
+            Field::Value(0) => None,
+            id => violations.optional("id", id, OrderId::new),
+        };
+        let pet_id = violations.required("petId", self.pet_id, PetId::new);
+        let quantity = violations.optional("quantity", self.quantity, Quantity::new);
+        let ship_date = violations.optional("shipDate", self.ship_date, |date| date.parse());
+        let status = violations.optional("status", self.status, |status| status.parse());
+        let complete = violations.optional("complete", self.complete, Ok);
+        violations.finish(pet_id.map(|pet_id| NewOrder {
+            id,
+            details: OrderDetails {
+                pet_id,
+                quantity: quantity.unwrap_or_default(),
+                ship_date,
+                status: status.unwrap_or_default(),
+                complete: complete.unwrap_or_default(),
+            },
+        }))
+    }
+}
+
+/// How many pets there are of each status.
+#[derive(Debug, Default, Serialize, ToSchema)]
+#[schema(as = Inventory, example = json!({"available": 2, "pending": 1, "sold": 5}))]
+pub struct InventoryBody {
+    /// For sale.
+    pub available: i64,
+    /// Ordered, not handed over yet.
+    pub pending: i64,
+    /// Gone to their new owners.
+    pub sold: i64,
+}

@@ -1,0 +1,41 @@
+//! What a request shows to say whose it is. A credential in the query is never read.
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::auth::{self, Presented};
+
+/// The header of the interface document, §5. Proxies may drop a name with an underscore: nginx needs
+/// `underscores_in_headers on`.
+pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
+
+/// What the request shows; `None` when that is nothing. A header given twice is one credential too many
+/// to say whose request it is.
+///
+/// # Errors
+/// [`auth::Error::Invalid`] for what has not the form of a credential.
+pub fn presented(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Error> {
+    let once = |name: &HeaderName| {
+        let mut values = headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value.map(HeaderValue::as_bytes)),
+            _ => Err(auth::Error::Invalid),
+        }
+    };
+    let bearer = once(&header::AUTHORIZATION)?
+        .map(|value| bearer_token(value).ok_or(auth::Error::Invalid))
+        .transpose()?;
+    Ok(match (once(&API_KEY)?, bearer) {
+        (None, None) => None,
+        (Some(api_key), None) => Some(Presented::ApiKey(api_key)),
+        (None, Some(bearer)) => Some(Presented::Bearer(bearer)),
+        (Some(api_key), Some(bearer)) => Some(Presented::Both { api_key, bearer }),
+    })
+}
+
+/// RFC 6750 §2.1; the scheme's name in any case (RFC 9110 §11.1).
+fn bearer_token(authorization: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = authorization.split_at_checked("Bearer ".len())?;
+    scheme
+        .eq_ignore_ascii_case(b"Bearer ")
+        .then(|| token.trim_ascii())
+}

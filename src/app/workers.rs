@@ -1,0 +1,67 @@
+//! The runtimes that answer requests: one a core, of one thread each.
+//!
+//! A connection stays on the core that it was dealt to, and with it all that its requests wait for: nothing is
+//! handed from core to core, which for answers as short as ours costs as much as the answer. The price: who
+//! blocks or computes for long holds up all connections of its core, so such work goes to
+//! `tokio::task::spawn_blocking`; and one busy connection has one core at most.
+
+use std::{
+    io,
+    num::NonZeroUsize,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use axum::Router;
+use tokio::runtime::{self, Handle};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Runtimes, each with its own router; they end when dropped.
+pub struct Workers {
+    all: Vec<(Handle, Router)>,
+    next: AtomicUsize,
+    _running: DropGuard,
+}
+
+impl Workers {
+    /// How many there are unless the configuration says otherwise.
+    pub fn one_a_core() -> NonZeroUsize {
+        thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+    }
+
+    /// Starts a runtime for each router, of which there is one at least.
+    pub fn start(routers: impl IntoIterator<Item = Router>) -> io::Result<Self> {
+        let ended = CancellationToken::new();
+        let start = |(index, router)| {
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let (handle, ended) = (runtime.handle().clone(), ended.clone());
+            thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(move || runtime.block_on(ended.cancelled()))?;
+            Ok((handle, router))
+        };
+        let all: io::Result<_> = routers.into_iter().enumerate().map(start).collect();
+        Ok(Self {
+            all: all?,
+            next: AtomicUsize::new(0),
+            _running: ended.drop_guard(),
+        })
+    }
+
+    /// The runtime of whoever asks as the only one, for what is asked seldom.
+    pub fn here(router: Router) -> Self {
+        Self {
+            all: vec![(Handle::current(), router)],
+            next: AtomicUsize::new(0),
+            _running: CancellationToken::new().drop_guard(),
+        }
+    }
+
+    /// Whose turn it is to get a connection.
+    pub fn deal(&self) -> &(Handle, Router) {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        &self.all[turn % self.all.len()]
+    }
+}

@@ -1,0 +1,83 @@
+//! How a bucket of S3 is reached.
+
+use std::{str::FromStr, sync::Arc, time::Duration};
+
+use object_store::{
+    ClientOptions, ObjectStore, RetryConfig,
+    aws::{AmazonS3Builder, AmazonS3ConfigKey},
+    client::{HttpClient, HttpConnector},
+    prefix::PrefixStore,
+};
+use reqwest::redirect;
+use rustls::{ClientConfig, RootCertStore, crypto::ring};
+use secrecy::{ExposeSecret, SecretString};
+use url::Url;
+
+/// How long one request to the bucket may take, of at most a part of 5 MiB, and after how long none is made
+/// again: somebody waits.
+const TIME: Duration = Duration::from_secs(20);
+
+/// Opens `s3://bucket/prefix` by the usual AWS variables, which `config` has read.
+pub(super) fn open(
+    url: &Url,
+    aws: &[(String, SecretString)],
+) -> Result<Arc<dyn ObjectStore>, String> {
+    let mut builder = AmazonS3Builder::new().with_bucket_name(url.host_str().unwrap_or_default());
+    let mut allow_http = false;
+    for (name, value) in aws {
+        let name = name.to_ascii_lowercase();
+        if let Ok(key) = AmazonS3ConfigKey::from_str(&name) {
+            builder = builder.with_config(key, value.expose_secret());
+        }
+        // Who writes down an endpoint without TLS means it.
+        allow_http |=
+            name.starts_with("aws_endpoint") && value.expose_secret().starts_with("http:");
+    }
+    let store = builder
+        .with_allow_http(allow_http)
+        .with_http_connector(Connector)
+        .with_retry(RetryConfig {
+            max_retries: 2,
+            retry_timeout: TIME,
+            ..RetryConfig::default()
+        })
+        .build()
+        .map_err(|error| error.to_string())?;
+    let prefix = url.path().trim_matches('/');
+    Ok(Arc::new(PrefixStore::new(store, prefix)))
+}
+
+/// Makes the HTTP client. Not by `object_store`: that would look for a provider of TLS, and find none.
+#[derive(Debug)]
+struct Connector;
+
+impl HttpConnector for Connector {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| {
+            let store = "S3";
+            object_store::Error::Generic { store, source }
+        };
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls().map_err(|error| failed(error.into()))?)
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .timeout(TIME)
+            .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| failed(error.into()))?;
+        Ok(HttpClient::new(client))
+    }
+}
+
+/// Trusts the roots that are compiled in and those of the machine, as the client for issuers does.
+fn tls() -> Result<ClientConfig, rustls::Error> {
+    let mut roots = RootCertStore {
+        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+    };
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(config)
+}

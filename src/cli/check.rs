@@ -1,0 +1,87 @@
+//! `check`: whether the service would run as it is configured here, and what to do where it would not.
+
+use std::process::ExitCode;
+
+use super::{Error, session::Session};
+use crate::{
+    config::Config,
+    db::{self, Database, ServerVersion},
+};
+
+/// What a part of the service needs, looked at.
+struct Finding {
+    part: &'static str,
+    /// What is the case; else what is wrong and the next step.
+    result: Result<String, String>,
+}
+
+/// Looks at each part, prints a line each, and fails if any is not as it must be.
+pub async fn run(config: &Config) -> Result<ExitCode, Error> {
+    // Whoever got here has a configuration without a mistake.
+    let mut findings = vec![Finding {
+        part: "configuration",
+        result: Ok("valid; see: pet-inventory config show".to_owned()),
+    }];
+    match Session::open(config).await {
+        Ok(session) => {
+            findings.push(Finding {
+                part: "database",
+                result: database(config, &session).await,
+            });
+            findings.push(Finding {
+                part: "schema",
+                result: schema(&session).await,
+            });
+            session.close().await?;
+        }
+        Err(error) => findings.push(Finding {
+            part: "database",
+            result: Err(error.to_string()),
+        }),
+    }
+    let mut code = ExitCode::SUCCESS;
+    for Finding { part, result } in findings {
+        match result {
+            Ok(text) => println!("ok      {part:<14} {text}"),
+            Err(text) => {
+                println!("FAILED  {part:<14} {text}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
+
+async fn database(config: &Config, session: &Session) -> Result<String, String> {
+    const NEXT: &str = "check database.url (DATABASE_URL), the network and PostgreSQL's log";
+    let database = Database::new(session.options().clone(), &config.database);
+    let version = database.server_version().await;
+    database.close().await;
+    let version = version.map_err(|error| format!("{error}: {NEXT}"))?;
+    let oldest = ServerVersion::OLDEST_SUPPORTED;
+    if version < oldest {
+        return Err(format!(
+            "PostgreSQL {version} is too old: upgrade to {oldest} or newer"
+        ));
+    }
+    let place = match &config.database.url {
+        Some(_) => "at database.url".to_owned(),
+        None => format!(
+            "of our own in {}",
+            config.local_postgres.directory.display()
+        ),
+    };
+    Ok(format!("PostgreSQL {version} {place}"))
+}
+
+async fn schema(session: &Session) -> Result<String, String> {
+    let pending = db::migrations::pending(session.options())
+        .await
+        .map_err(|error| error.to_string())?;
+    match pending.len() {
+        0 => Ok("up to date".to_owned()),
+        count => Err(format!(
+            "lacks the newest migrations ({count}): apply them with: pet-inventory migrate (serving does so too)"
+        )),
+    }
+}

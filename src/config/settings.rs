@@ -1,0 +1,149 @@
+//! The settings in force, for a person to read: what each is, and which layer said so. Invariant: no
+//! secret is among them.
+
+use std::{
+    collections::HashMap,
+    ffi::{OsStr, OsString},
+    fmt,
+};
+
+use config::{Config, Value, ValueKind};
+use url::Url;
+
+use super::{DATABASE_URL, variable};
+
+/// One setting. Displayed as a line of TOML, with its origin in a comment.
+#[derive(Debug)]
+pub struct Setting {
+    /// As `section.key`.
+    pub key: String,
+    /// As TOML; a password is replaced by `***`.
+    pub value: String,
+    /// `default`, the file, or the variable that it came from.
+    pub origin: String,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let setting = format!("{} = {}", self.key, self.value);
+        write!(f, "{setting:<60} # {}", self.origin)
+    }
+}
+
+/// Every setting of `layers`, in the order of keys.
+pub fn list(layers: &Config, environment: &HashMap<OsString, OsString>) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    collect(&mut settings, "", &layers.cache, environment);
+    settings.sort_by(|one, other| one.key.cmp(&other.key));
+    settings
+}
+
+fn collect(
+    settings: &mut Vec<Setting>,
+    key: &str,
+    value: &Value,
+    environment: &HashMap<OsString, OsString>,
+) {
+    if let ValueKind::Table(table) = &value.kind {
+        for (name, value) in table {
+            let dot = if key.is_empty() { "" } else { "." };
+            collect(settings, &format!("{key}{dot}{name}"), value, environment);
+        }
+        return;
+    }
+    settings.push(Setting {
+        key: key.to_owned(),
+        value: if key == "database.url" {
+            quoted(&without_password(&value.to_string()))
+        } else {
+            toml(value)
+        },
+        origin: origin(key, value, environment),
+    });
+}
+
+/// The name of a layer; of the environment's, the variable.
+fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -> String {
+    match value.origin() {
+        None => "default".to_owned(),
+        Some("the environment") => {
+            let variable = variable(key);
+            if key == "database.url" && !environment.contains_key(OsStr::new(&variable)) {
+                DATABASE_URL.to_owned()
+            } else {
+                variable
+            }
+        }
+        Some(file) => file.to_owned(),
+    }
+}
+
+/// What of a database URL may be shown: nothing, where it cannot be read.
+fn without_password(text: &str) -> String {
+    const HIDDEN: &str = "***";
+    let Ok(mut url) = Url::parse(text) else {
+        return HIDDEN.to_owned();
+    };
+    if url.password().is_some() && url.set_password(Some(HIDDEN)).is_err() {
+        return HIDDEN.to_owned();
+    }
+    if url.query().is_some() {
+        let shown: Vec<(String, String)> = url
+            .query_pairs()
+            .map(|(name, value)| {
+                let hidden = name.to_lowercase().contains("password");
+                (
+                    name.into(),
+                    if hidden { HIDDEN.into() } else { value.into() },
+                )
+            })
+            .collect();
+        url.query_pairs_mut().clear().extend_pairs(shown);
+    }
+    url.into()
+}
+
+fn toml(value: &Value) -> String {
+    match &value.kind {
+        ValueKind::String(text) => quoted(text),
+        ValueKind::Array(values) => {
+            let values: Vec<_> = values.iter().map(toml).collect();
+            format!("[{}]", values.join(", "))
+        }
+        ValueKind::Table(table) => {
+            let mut pairs: Vec<_> = table
+                .iter()
+                .map(|(key, value)| format!("{key} = {}", toml(value)))
+                .collect();
+            pairs.sort();
+            format!("{{ {} }}", pairs.join(", "))
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// As a string of TOML, whose escapes hold all of JSON's.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown() {
+        for (url, shown) in [
+            ("postgres://u:secret@h/d", "postgres://u:***@h/d"),
+            ("postgres://u@h:1/d", "postgres://u@h:1/d"),
+            (
+                "postgres://h/d?user=u&password=secret&sslpassword=secret",
+                "postgres://h/d?user=u&password=***&sslpassword=***",
+            ),
+            ("host=h password=secret", "***"),
+        ] {
+            let shown_here = without_password(url);
+            assert_eq!(shown_here.replace("%2A", "*"), shown);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Requests that wait for the same kind of statement travel together.
+//!
+//! A [`Lane`] is a queue, and a task with a connection of its own that answers what waits there, all of it
+//! with one statement; whatever comes meanwhile waits for the next one. There is no timer: alone, a request
+//! is sent at once, and the busier the service the less each one costs.
+//!
+//! Invariants: a request joins only a statement that is not sent yet, so an answer is never older than its
+//! question. It is answered within [`QUERY_TIMEOUT`]. Its answer is its own: where a statement fails for
+//! what it says, each of its requests is tried by itself. Queue and batch are bounded, and whoever is gone
+//! when its turn comes costs nothing.
+
+use std::{
+    future::Future,
+    sync::{Mutex, PoisonError},
+};
+
+use sqlx::{Connection as _, Executor as _};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Duration, Instant, timeout, timeout_at},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Connection, Error, QUERY_TIMEOUT, bounded,
+    breaker::Trust,
+    patience,
+    pool::{Pool, SESSION_SETTINGS, is_fit_after},
+    pooler,
+};
+
+/// Requests in one statement: with 32 a lane is slower, with more no faster.
+const BATCH: usize = 128;
+/// Requests that wait; one more is turned away.
+const QUEUE: usize = 4096;
+/// A connection that nobody needs for so long is closed.
+const KEPT: Duration = Duration::from_secs(30);
+
+/// An answer for each of those who asked.
+pub(super) type Answers<B> = Vec<Result<<B as Batch>::Answer, Error>>;
+
+/// What travels together.
+pub(super) trait Batch: 'static {
+    /// What one request asks.
+    type Ask: Send + Sync + 'static;
+    /// What it is told.
+    type Answer: Send + 'static;
+
+    /// Answers all, in their order, with one statement. Takes them; when the statement fails, it leaves them.
+    fn many(
+        connection: &mut Connection,
+        asks: &mut Vec<Self::Ask>,
+    ) -> impl Future<Output = Result<Answers<Self>, Error>> + Send;
+
+    /// Answers one by itself.
+    fn one(
+        connection: &mut Connection,
+        ask: Self::Ask,
+    ) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
+}
+
+/// What all lanes of a database share: where to connect to, and when to stop.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    pub pool: Pool,
+    pub closing: CancellationToken,
+    pub tasks: TaskTracker,
+}
+
+impl Shared {
+    pub fn new(pool: Pool) -> Self {
+        Self {
+            pool,
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        }
+    }
+}
+
+/// A queue, and the task that serves it, on the runtime of whoever asks first.
+#[derive(Debug)]
+pub(super) struct Lane<B: Batch> {
+    shared: Shared,
+    queue: Mutex<Option<mpsc::Sender<Waiting<B>>>>,
+}
+
+#[derive(Debug)]
+struct Waiting<B: Batch> {
+    ask: B::Ask,
+    answer: oneshot::Sender<Result<B::Answer, Error>>,
+    since: Instant,
+}
+
+impl<B: Batch> Lane<B> {
+    /// A lane that nobody has used; it costs nothing yet.
+    pub const fn new(shared: Shared) -> Self {
+        Self {
+            shared,
+            queue: Mutex::new(None),
+        }
+    }
+
+    /// Asks, together with whoever else does.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`] when too many wait; else what the statement fails with.
+    pub async fn ask(&self, ask: B::Ask) -> Result<B::Answer, Error> {
+        let (answer, answered) = oneshot::channel();
+        let waiting = Waiting {
+            ask,
+            answer,
+            since: Instant::now(),
+        };
+        let queued = self.queue().try_send(waiting);
+        match queued {
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Error::Overloaded),
+            // Closed: the task has ended, or ends before it answers, because the database is closed.
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(closed()),
+            Ok(()) => {
+                let answered = async { answered.await.unwrap_or_else(|_| Err(closed())) };
+                patience::wait(QUERY_TIMEOUT, answered).await
+            }
+        }
+    }
+
+    fn queue(&self) -> mpsc::Sender<Waiting<B>> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue
+            .get_or_insert_with(|| {
+                let (sender, receiver) = mpsc::channel(QUEUE);
+                let task = serve(receiver, Held::new(self.shared.clone()));
+                self.shared.tasks.spawn(task);
+                sender
+            })
+            .clone()
+    }
+}
+
+fn closed() -> Error {
+    Error::Unavailable(sqlx::Error::PoolClosed)
+}
+
+/// Serves a queue until its lane is gone or the database is closed.
+async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: Held) {
+    let closing = connection.shared.closing.clone();
+    let mut waiting = Vec::with_capacity(BATCH);
+    loop {
+        let taken = tokio::select! {
+            biased;
+            () = closing.cancelled() => break,
+            taken = timeout(KEPT, queue.recv_many(&mut waiting, BATCH)) => taken,
+        };
+        match taken {
+            Ok(0) => break,
+            Ok(_) => answer(&mut waiting, &mut connection).await,
+            Err(_) => connection.close().await,
+        }
+    }
+    connection.close().await;
+}
+
+/// Answers all that waits, on the lane's own connection.
+async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held) {
+    // Whoever is gone is not asked for.
+    waiting.retain(|waiting| !waiting.answer.is_closed());
+    // The queue is in the order of coming.
+    let Some(deadline) = waiting.first().map(|first| first.since + QUERY_TIMEOUT) else {
+        return;
+    };
+    let (mut asks, answers): (Vec<_>, Vec<_>) = waiting
+        .drain(..)
+        .map(|waiting| (waiting.ask, waiting.answer))
+        .unzip();
+
+    let statement = connection.run(async |connection| B::many(connection, &mut asks).await);
+    let error = match timeout_at(deadline, statement).await {
+        Ok(Ok(found)) => {
+            for (answer, found) in answers.into_iter().zip(found) {
+                // Whoever has left meanwhile does not hear it.
+                let _ = answer.send(found);
+            }
+            return;
+        }
+        Ok(Err(error)) => error,
+        Err(_) => Error::TimedOut,
+    };
+    connection.learn(&error).await;
+    match error {
+        // It is one of them: each finds out for itself, on the pool, where none waits for another.
+        Error::Locked(_) | Error::Contended(_) | Error::Corrupt(_) | Error::Query(_)
+            if answers.len() > 1 =>
+        {
+            for (ask, answer) in asks.into_iter().zip(answers) {
+                let pool = connection.shared.pool.clone();
+                connection.shared.tasks.spawn(async move {
+                    let found = timeout_at(deadline, alone::<B>(&pool, ask)).await;
+                    let _ = answer.send(found.unwrap_or(Err(Error::TimedOut)));
+                });
+            }
+        }
+        error => {
+            for answer in answers {
+                let _ = answer.send(Err(error.again()));
+            }
+        }
+    }
+}
+
+/// Answers one by itself.
+async fn alone<B: Batch>(pool: &Pool, ask: B::Ask) -> Result<B::Answer, Error> {
+    let mut transaction = pool.begin().await?;
+    match B::one(&mut transaction, ask).await {
+        Ok(answer) => {
+            transaction.commit().await?;
+            Ok(answer)
+        }
+        Err(error) => {
+            transaction.undo(Some(&error)).await;
+            Err(error)
+        }
+    }
+}
+
+/// The connection of a lane: opened when it is needed, closed when it has not been for long.
+struct Held {
+    shared: Shared,
+    open: Option<Open>,
+}
+
+struct Open {
+    connection: Connection,
+    since: Instant,
+    used: Instant,
+    /// Behind a pooler alone.
+    in_transaction: bool,
+}
+
+impl Held {
+    const fn new(shared: Shared) -> Self {
+        Self { shared, open: None }
+    }
+
+    /// Runs statements; behind a pooler in a transaction, which alone stays on one server.
+    async fn run<T>(
+        &mut self,
+        statements: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let behind_pooler = self.shared.pool.pooler.is_there();
+        let open = self.ready().await?;
+        if behind_pooler {
+            bounded(open.connection.execute(pooler::BEGIN)).await?;
+            open.in_transaction = true;
+        }
+        let result = statements(&mut open.connection).await?;
+        if open.in_transaction {
+            bounded(open.connection.execute("commit")).await?;
+            open.in_transaction = false;
+        }
+        Ok(result)
+    }
+
+    /// The connection, open, and not lost as far as one can tell.
+    async fn ready(&mut self) -> Result<&mut Open, Error> {
+        let pool = &self.shared.pool;
+        pool.breaker.admit()?;
+        if let Some(open) = &mut self.open {
+            let is_fit = match pool
+                .breaker
+                .trust(open.since.elapsed(), open.used.elapsed())
+            {
+                Trust::Whole => true,
+                Trust::Doubt => bounded(open.connection.ping()).await.is_ok(),
+                Trust::None => false,
+            };
+            if !is_fit {
+                self.open = None;
+            }
+        }
+        let now = Instant::now();
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let options = pool.connect_options();
+                let mut connection = bounded(Connection::connect_with(&options)).await?;
+                if !pool.pooler.is_there() {
+                    bounded(connection.execute(SESSION_SETTINGS)).await?;
+                }
+                Open {
+                    connection,
+                    since: now,
+                    used: now,
+                    in_transaction: false,
+                }
+            }
+        };
+        open.used = now;
+        Ok(self.open.insert(open))
+    }
+
+    /// Draws the conclusions from a failure.
+    async fn learn(&mut self, error: &Error) {
+        let pool = &self.shared.pool;
+        match error.by_postgres() {
+            Some(error) => {
+                pool.learn(error);
+                if !is_fit_after(error) {
+                    self.open = None;
+                }
+            }
+            // Given up in the middle of a statement, most likely: there is no going on.
+            None if matches!(error, Error::TimedOut) => {
+                pool.breaker.suspect();
+                self.open = None;
+            }
+            None => {}
+        }
+        if let Some(open) = &mut self.open
+            && open.in_transaction
+        {
+            open.in_transaction = false;
+            if bounded(open.connection.execute("rollback")).await.is_err() {
+                self.open = None;
+            }
+        }
+    }
+
+    async fn close(&mut self) {
+        if let Some(open) = self.open.take() {
+            let _ = bounded(open.connection.close()).await;
+        }
+    }
+}

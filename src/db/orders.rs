@@ -1,0 +1,236 @@
+//! Store orders in PostgreSQL.
+//!
+//! Whoever locks a pet and an order in one transaction locks the pet first: so does the deletion of a pet,
+//! which takes itself out of its order, and no two transactions ever wait for each other.
+
+use chrono::{DateTime, Utc};
+use sqlx::{FromRow, PgExecutor};
+
+use super::{Connection, Error, bounded};
+use crate::domain::{
+    caller::CallerId,
+    id::{OrderId, PetId},
+    order::{NewOrder, Order, OrderDetails, Quantity, ShipDate, Status},
+};
+
+/// Whose orders: a caller's; `None`: those of all callers without a name.
+pub type Owner = Option<CallerId>;
+
+/// Whose orders a statement sees; `None`: everybody's.
+pub type Visible = Option<Owner>;
+
+fn number(owner: Owner) -> i64 {
+    owner.map_or(0, |caller| caller.0)
+}
+
+#[derive(FromRow)]
+struct Row {
+    id: i64,
+    pet_id: i64,
+    quantity: i32,
+    ship_date: Option<DateTime<Utc>>,
+    status: String,
+    complete: bool,
+}
+
+impl TryFrom<Row> for Order {
+    type Error = Error;
+
+    fn try_from(row: Row) -> Result<Self, Error> {
+        let corrupt = |field: &str| Error::Corrupt(format!("orders.{field} of order {}", row.id));
+        Ok(Self {
+            id: OrderId::new(row.id).map_err(|_| corrupt("id"))?,
+            details: OrderDetails {
+                pet_id: PetId::new(row.pet_id).map_err(|_| corrupt("pet_id"))?,
+                quantity: Quantity::new(row.quantity.into()).map_err(|_| corrupt("quantity"))?,
+                ship_date: row
+                    .ship_date
+                    .map(ShipDate::new)
+                    .transpose()
+                    .map_err(|_| corrupt("ship_date"))?,
+                status: row.status.parse().map_err(|_| corrupt("status"))?,
+                complete: row.complete,
+            },
+        })
+    }
+}
+
+/// Stores an order, which holds its pet if it is open. `None`: the identifier that the client chose is in
+/// use.
+///
+/// Without a chosen identifier the sequence gives one, stepping over those that clients chose.
+pub async fn insert(
+    transaction: &mut Connection,
+    owner: Owner,
+    NewOrder { id, details }: NewOrder,
+) -> Result<Option<Order>, Error> {
+    loop {
+        let stored: Option<i64> = bounded(
+            sqlx::query_scalar(
+                "insert into orders
+                     (id, owner, pet_id, held_pet, quantity, ship_date, status, complete)
+                 values (coalesce($1, nextval('order_ids')), $2, $3, $4, $5, $6, $7, $8)
+                 on conflict (id) do nothing
+                 returning id",
+            )
+            .bind(id.map(OrderId::get))
+            .bind(number(owner))
+            .bind(details.pet_id.get())
+            .bind(details.is_open().then_some(details.pet_id.get()))
+            .bind(details.quantity.get())
+            .bind(details.ship_date.map(ShipDate::get))
+            .bind(details.status.as_str())
+            .bind(details.complete)
+            .fetch_optional(&mut *transaction),
+        )
+        .await?;
+        match stored {
+            Some(id) => {
+                let id = OrderId::new(id).map_err(|_| Error::Corrupt(format!("orders.id {id}")))?;
+                return Ok(Some(Order { id, details }));
+            }
+            None if id.is_some() => return Ok(None),
+            // Each turn means that another insert took the identifier meanwhile: somebody gets on.
+            None => skip_chosen_ids(transaction).await?,
+        }
+    }
+}
+
+/// Moves the sequence to the first identifier after its last one that no order has.
+async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
+    bounded(
+        sqlx::query(
+            "select setval('order_ids', free.id, false)
+             from (
+                 select taken.id + 1 as id
+                 from orders taken
+                 where taken.id >= (select last_value from order_ids)
+                   and not exists (select from orders next where next.id = taken.id + 1)
+                 order by taken.id
+                 limit 1
+             ) free",
+        )
+        .execute(connection),
+    )
+    .await?;
+    Ok(())
+}
+
+/// Whether an open order holds this pet.
+pub async fn is_held(executor: impl PgExecutor<'_>, pet: PetId) -> Result<bool, Error> {
+    bounded(
+        sqlx::query_scalar("select exists (select from orders where held_pet = $1)")
+            .bind(pet.get())
+            .fetch_one(executor),
+    )
+    .await
+}
+
+/// The order, if it is there to be seen.
+pub async fn find(
+    executor: impl PgExecutor<'_>,
+    id: OrderId,
+    visible: Visible,
+) -> Result<Option<Order>, Error> {
+    bounded(
+        sqlx::query_as::<_, Row>(
+            "select id, pet_id, quantity, ship_date, status, complete from orders
+             where id = $1 and ($2::bigint is null or owner = $2)",
+        )
+        .bind(id.get())
+        .bind(visible.map(number))
+        .fetch_optional(executor),
+    )
+    .await?
+    .map(Order::try_from)
+    .transpose()
+}
+
+/// Deletes an order, and says whether it held its pet. `None`: there is none to be seen.
+pub async fn delete(
+    transaction: &mut Connection,
+    id: OrderId,
+    visible: Visible,
+) -> Result<Option<bool>, Error> {
+    bounded(
+        sqlx::query_scalar(
+            "delete from orders where id = $1 and ($2::bigint is null or owner = $2)
+             returning held_pet is not null",
+        )
+        .bind(id.get())
+        .bind(visible.map(number))
+        .fetch_optional(transaction),
+    )
+    .await
+}
+
+/// The first `limit` orders after `after`, by identifier, whose status is one of `statuses`; those for
+/// one pet alone, if it is named.
+pub async fn list(
+    executor: impl PgExecutor<'_>,
+    visible: Visible,
+    statuses: &[Status],
+    pet: Option<PetId>,
+    after: Option<OrderId>,
+    limit: usize,
+) -> Result<Vec<Order>, Error> {
+    let names: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
+    let statement = match (pet, visible) {
+        (Some(_), _) => LIST_OF_PET,
+        (None, Some(_)) => LIST_OWN,
+        (None, None) => LIST_ALL,
+    };
+    let rows = sqlx::query_as::<_, Row>(statement)
+        // Planned anew each time: a plan for "some caller" may scan all orders for one who has few.
+        .persistent(false)
+        .bind(names)
+        .bind(after.map_or(0, OrderId::get))
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .bind(visible.map(number))
+        .bind(pet.map(PetId::get))
+        .fetch_all(executor);
+    bounded(rows)
+        .await?
+        .into_iter()
+        .map(Order::try_from)
+        .collect()
+}
+
+/// Each status is read in the order of its index and no further than the limit, whichever are asked for.
+macro_rules! list_by_status {
+    ($owner:literal) => {
+        concat!(
+            "select id, pet_id, quantity, ship_date, status, complete
+             from (
+                 (select * from orders where status = 'placed' and 'placed' = any ($1) and id > $2",
+            $owner,
+            " order by id limit $3)
+                 union all
+                 (select * from orders where status = 'approved' and 'approved' = any ($1) and id > $2",
+            $owner,
+            " order by id limit $3)
+                 union all
+                 (select * from orders where status = 'delivered' and 'delivered' = any ($1) and id > $2",
+            $owner,
+            " order by id limit $3)
+             ) found
+             order by id
+             limit $3"
+        )
+    };
+}
+
+/// Public for the test that reads its plan.
+#[doc(hidden)]
+pub const LIST_OWN: &str = list_by_status!(" and owner = $4");
+
+/// Public for the test that reads its plan.
+#[doc(hidden)]
+pub const LIST_ALL: &str = list_by_status!("");
+
+/// Public for the test that reads its plan.
+#[doc(hidden)]
+pub const LIST_OF_PET: &str = "select id, pet_id, quantity, ship_date, status, complete from orders
+     where pet_id = $5 and status = any ($1) and id > $2 and ($4::bigint is null or owner = $4)
+     order by id
+     limit $3";

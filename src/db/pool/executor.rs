@@ -1,0 +1,78 @@
+//! A pool runs a single statement as a connection does, so that the functions of this room take either.
+
+use futures_util::{
+    StreamExt as _, TryStreamExt as _,
+    future::BoxFuture,
+    stream::{self, BoxStream},
+};
+use sqlx::{
+    Describe, Either, Execute, Executor, Postgres, SqlStr,
+    postgres::{PgQueryResult, PgRow, PgStatement, PgTypeInfo},
+};
+
+use super::Pool;
+
+type Step = Either<PgQueryResult, PgRow>;
+
+/// A single statement; what it gives is collected, so that its connection is free again when this ends.
+impl<'p> Executor<'p> for &'p Pool {
+    type Database = Postgres;
+
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Step, sqlx::Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        let steps = async move {
+            let mut lease = self.lease_for_one().await?;
+            let steps = lease.connection.fetch_many(query);
+            let steps: Result<Vec<Step>, _> = steps.try_collect().await;
+            lease.end(steps).await
+        };
+        stream::once(steps)
+            .map_ok(|steps| stream::iter(steps.into_iter().map(Ok)))
+            .try_flatten()
+            .boxed()
+    }
+
+    fn fetch_optional<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
+    where
+        'p: 'e,
+        E: 'q + Execute<'q, Postgres>,
+    {
+        Box::pin(async move {
+            let mut lease = self.lease_for_one().await?;
+            let row = lease.connection.fetch_optional(query).await;
+            lease.end(row).await
+        })
+    }
+
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [PgTypeInfo],
+    ) -> BoxFuture<'e, Result<PgStatement, sqlx::Error>>
+    where
+        'p: 'e,
+    {
+        Box::pin(async move {
+            let mut lease = self.lease_for_one().await?;
+            let statement = lease.connection.prepare_with(sql, parameters).await;
+            lease.end(statement).await
+        })
+    }
+
+    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Postgres>, sqlx::Error>>
+    where
+        'p: 'e,
+    {
+        Box::pin(async move {
+            let mut lease = self.lease_for_one().await?;
+            let described = lease.connection.describe(sql).await;
+            lease.end(described).await
+        })
+    }
+}

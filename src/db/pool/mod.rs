@@ -1,0 +1,211 @@
+//! The connections that requests share, and the transactions on them.
+//!
+//! Invariants: nobody waits here while PostgreSQL is known to be out of reach ([`Breaker`]), nor in a queue
+//! without end; what a request waited for a connection it no longer waits for a lock; a connection that
+//! something was given up on, or that failed, is closed and never used again.
+
+mod executor;
+mod lease;
+
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use sqlx::{Connection as _, Executor as _, PgPool, postgres::PgPoolOptions};
+use tokio::sync::Semaphore;
+
+use self::lease::Lease;
+pub use self::lease::Transaction;
+use super::{
+    ConnectOptions, Error, bounded,
+    breaker::{Breaker, Trust},
+    error::{is_of_a_pooler, is_of_the_connection, is_read_only},
+    pooler::{self, Pooler},
+};
+
+/// How many may wait for each connection; the next is refused at once.
+const QUEUE: usize = 32;
+/// How long a request waits for a connection and a lock together, as far as it had to wait for the former.
+const WAIT: Duration = Duration::from_secs(1);
+/// Who waited less for a connection did not have to wait.
+const NO_WAIT: Duration = Duration::from_millis(50);
+/// How long a connection may take to show that it is fit to be used (again).
+const CHECK: Duration = Duration::from_millis(500);
+
+/// PostgreSQL's own bounds, for the case that we are gone: what this process gave up, or left behind
+/// when it or its machine died, ends there too. And where we may, a deadlock is found before a wait for a
+/// lock ends: then the one that gives way is done anew.
+pub(super) const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set lock_timeout = '1s'; \
+                                set idle_in_transaction_session_timeout = '10s'; \
+                                set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 10; \
+                                set tcp_keepalives_count = 3; \
+                                select set_config('deadlock_timeout', '200ms', false) \
+                                from pg_roles where rolname = current_user and rolsuper";
+
+/// Connections to one PostgreSQL; a single statement runs on a reference to it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    connections: PgPool,
+    queue: Arc<Semaphore>,
+    /// Whether a statement that had to wait for a connection waits the less for a lock. It costs round trips,
+    /// in which it holds its own.
+    bounds_locks: bool,
+    pub(super) breaker: Breaker,
+    pub(super) pooler: Pooler,
+}
+
+impl Pool {
+    /// Connections that are opened as they are needed.
+    pub(super) fn new(
+        options: ConnectOptions,
+        max_connections: u32,
+        acquire_timeout: Duration,
+        breaker: Breaker,
+        pooler: Pooler,
+    ) -> Self {
+        let (trusted, behind) = (breaker.clone(), pooler.clone());
+        let connections = PgPoolOptions::new()
+            .max_connections(max_connections)
+            .acquire_timeout(acquire_timeout)
+            // A lost connection shows itself at the next statement, and costs one 503 there; asking
+            // first would cost every request a round trip.
+            .test_before_acquire(false)
+            .after_connect(move |connection, _| {
+                let pooler = behind.clone();
+                Box::pin(async move {
+                    if !pooler.is_there() {
+                        connection.execute(SESSION_SETTINGS).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .before_acquire(move |connection, it| {
+                let trust = trusted.trust(it.age, it.idle_for);
+                Box::pin(async move {
+                    Ok(match trust {
+                        Trust::Whole => true,
+                        Trust::None => false,
+                        Trust::Doubt => {
+                            let ping = tokio::time::timeout(CHECK, connection.ping()).await;
+                            matches!(ping, Ok(Ok(())))
+                        }
+                    })
+                })
+            })
+            .connect_lazy_with(options);
+        let places = (max_connections as usize).saturating_mul(1 + QUEUE);
+        Self {
+            connections,
+            queue: Arc::new(Semaphore::new(places)),
+            bounds_locks: true,
+            breaker,
+            pooler,
+        }
+    }
+
+    /// The same, for statements that are given up long before a wait for a lock would end.
+    pub(super) fn without_bounds_on_locks(self) -> Self {
+        Self {
+            bounds_locks: false,
+            ..self
+        }
+    }
+
+    /// Begins a transaction.
+    pub(super) async fn begin(&self) -> Result<Transaction, Error> {
+        bounded(async {
+            let mut lease = self.lease().await?;
+            let begin = self.beginning(lease.waited).unwrap_or("begin".into());
+            lease.begin(begin).await?;
+            Ok(Transaction::on(lease))
+        })
+        .await
+    }
+
+    /// How to reach PostgreSQL.
+    pub(super) fn connect_options(&self) -> ConnectOptions {
+        self.connections.connect_options().as_ref().clone()
+    }
+
+    /// Connections that are open, and how many of them are idle.
+    pub(super) fn size(&self) -> (u32, u32) {
+        let idle = u32::try_from(self.connections.num_idle()).unwrap_or(u32::MAX);
+        (self.connections.size(), idle)
+    }
+
+    /// Closes the connections, once nobody uses them.
+    pub(super) async fn close(&self) {
+        self.connections.close().await;
+    }
+
+    /// Goes on as a pooler needs it; those connections that there are cannot.
+    pub(super) fn go_behind_pooler(&self) {
+        self.pooler.found();
+        // Behind a pooler no server knows what another prepared.
+        let options = self.connect_options().statement_cache_capacity(0);
+        self.connections.set_connect_options(options);
+        self.breaker.outdate();
+    }
+
+    /// Draws the conclusions from a failure.
+    pub(super) fn learn(&self, error: &sqlx::Error) {
+        self.breaker.failed(error);
+        if is_of_a_pooler(error) {
+            self.go_behind_pooler();
+        } else if is_read_only(error) {
+            // A primary that was demoted, which the other connections lead to as well.
+            self.breaker.outdate();
+        }
+    }
+
+    async fn lease(&self) -> Result<Lease, sqlx::Error> {
+        self.breaker.admit()?;
+        let began = Instant::now();
+        let connection = {
+            let place = self.queue.try_acquire();
+            let _place = place.map_err(|_| sqlx::Error::PoolTimedOut)?;
+            tokio::select! {
+                connection = self.connections.acquire() => connection,
+                () = self.breaker.opened() => return Err(away(&self.breaker)),
+            }
+        };
+        let connection = connection.inspect_err(|error| self.breaker.failed(error))?;
+        Ok(Lease::new(connection, self.clone(), began.elapsed()))
+    }
+
+    /// A connection for a single statement, in a transaction where it needs one.
+    async fn lease_for_one(&self) -> Result<Lease, sqlx::Error> {
+        let mut lease = self.lease().await?;
+        if let Some(begin) = self.beginning(lease.waited) {
+            lease.begin(begin).await?;
+        }
+        Ok(lease)
+    }
+
+    /// How a transaction has to begin, if it has to at all.
+    fn beginning(&self, waited: Duration) -> Option<Cow<'static, str>> {
+        let behind_pooler = self.pooler.is_there();
+        let begin = if behind_pooler {
+            pooler::BEGIN
+        } else {
+            "begin"
+        };
+        if waited < NO_WAIT || !self.bounds_locks {
+            return behind_pooler.then_some(begin.into());
+        }
+        // Zero would mean for ever.
+        let left = WAIT.saturating_sub(waited).as_millis().max(10);
+        Some(format!("{begin}; set local lock_timeout = '{left}ms'").into())
+    }
+}
+
+/// Whether a connection can be used again after that.
+pub(super) fn is_fit_after(error: &sqlx::Error) -> bool {
+    !is_of_the_connection(error) && !is_read_only(error) && !is_of_a_pooler(error)
+}
+
+fn away(breaker: &Breaker) -> sqlx::Error {
+    breaker.admit().err().unwrap_or(sqlx::Error::PoolTimedOut)
+}

@@ -1,0 +1,86 @@
+//! Sessions of users; rows of `credentials`.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::PgExecutor;
+
+use super::{Connection, Error, SecretHash, bounded};
+use crate::domain::{caller::CallerId, user::UserId};
+
+/// Stores a session of a user and gives its end. `None`: the user is gone, or has another password than the
+/// one of that hash.
+///
+/// The row of the user is locked: a change of the password waits, and then finds the session to end it.
+pub async fn insert(
+    transaction: &mut Connection,
+    user: UserId,
+    password_hash: &SecretString,
+    (hash, hint, lifetime): (&SecretHash, &str, Duration),
+) -> Result<Option<DateTime<Utc>>, Error> {
+    bounded(
+        sqlx::query_scalar(
+            "insert into credentials (caller_id, kind, hash, hint, expires_at)
+             select caller_id, 'session', $3, $4, now() + make_interval(secs => $5)
+             from users
+             where id = $1 and password_hash = $2
+             for share
+             returning expires_at",
+        )
+        .bind(user.0)
+        .bind(password_hash.expose_secret())
+        .bind(hash)
+        .bind(hint)
+        .bind(lifetime.as_secs_f64())
+        .fetch_optional(transaction),
+    )
+    .await
+}
+
+/// Ends a session. `false`: there is none to end.
+pub async fn revoke(executor: impl PgExecutor<'_>, hash: &SecretHash) -> Result<bool, Error> {
+    let done = bounded(
+        sqlx::query(
+            "update credentials set revoked_at = now()
+             where hash = $1 and kind = 'session' and revoked_at is null",
+        )
+        .bind(hash)
+        .execute(executor),
+    )
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// Ends all sessions of a caller.
+pub async fn revoke_all(transaction: &mut Connection, caller: CallerId) -> Result<(), Error> {
+    bounded(
+        sqlx::query(
+            "update credentials set revoked_at = now()
+             where caller_id = $1 and kind = 'session' and revoked_at is null and expires_at > now()",
+        )
+        .bind(caller.0)
+        .execute(transaction),
+    )
+    .await?;
+    Ok(())
+}
+
+/// Forgets up to 1,000 sessions that have ended by themselves; gives how many there were. Waits for nobody
+/// who deletes some of them with their caller.
+pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+    let done = bounded(
+        sqlx::query(
+            "delete from credentials
+             where id = any (array(
+                 select id from credentials
+                 where kind = 'session' and expires_at < now() - interval '1 hour'
+                 limit 1000
+                 for update skip locked
+             ))",
+        )
+        .execute(executor),
+    )
+    .await?;
+    Ok(done.rows_affected())
+}

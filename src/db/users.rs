@@ -1,0 +1,292 @@
+//! User accounts in PostgreSQL. Whoever locks the rows of an account and of its caller locks the account's
+//! first.
+
+use secrecy::{ExposeSecret, SecretString};
+use sqlx::{FromRow, PgExecutor};
+
+use super::{Connection, Error, bounded, codec};
+use crate::domain::{
+    caller::{CallerId, Scopes},
+    plan::Plan,
+    user::{self, Profile, Text, User, UserId, Username},
+};
+
+/// An account to be stored.
+#[derive(Debug, Clone)]
+pub struct NewAccount {
+    /// Its name.
+    pub username: Username,
+    /// What it says of itself.
+    pub profile: Profile,
+    /// A number that means something to the operator.
+    pub status: i32,
+    /// The hash of its password.
+    pub password_hash: Option<SecretString>,
+}
+
+/// An account, with what requests of it go by.
+#[derive(Debug, Clone)]
+pub struct Account {
+    /// The account.
+    pub user: User,
+    /// Its caller's plan.
+    pub plan: Plan,
+    /// What its caller may do.
+    pub scopes: Scopes,
+    /// The hash of its password.
+    pub password_hash: Option<SecretString>,
+}
+
+#[derive(FromRow)]
+struct Row {
+    id: i64,
+    caller_id: i64,
+    username: String,
+    first_name: Option<String>,
+    last_name: Option<String>,
+    email: Option<String>,
+    phone: Option<String>,
+    user_status: i32,
+}
+
+impl From<Row> for User {
+    fn from(row: Row) -> Self {
+        Self {
+            id: UserId(row.id),
+            caller: CallerId(row.caller_id),
+            username: Username::from_stored(row.username),
+            profile: Profile {
+                first_name: row.first_name.map(Text::from_stored),
+                last_name: row.last_name.map(Text::from_stored),
+                email: row.email.map(Text::from_stored),
+                phone: row.phone.map(Text::from_stored),
+            },
+            status: row.user_status,
+        }
+    }
+}
+
+/// Stores accounts, each with a caller of its own on plan Free, and gives them in their order; or the names
+/// that are taken, and then the transaction must not be committed.
+pub async fn insert(
+    transaction: &mut Connection,
+    accounts: &[NewAccount],
+) -> Result<Result<Vec<User>, Vec<Username>>, Error> {
+    let texts = |text: fn(&Profile) -> &Option<Text>| -> Vec<Option<&str>> {
+        let texts = accounts.iter().map(|account| text(&account.profile));
+        texts.map(|text| text.as_ref().map(Text::as_str)).collect()
+    };
+    let names: Vec<_> = accounts
+        .iter()
+        .map(|account| account.username.as_str())
+        .collect();
+    let folded: Vec<_> = accounts
+        .iter()
+        .map(|account| account.username.folded())
+        .collect();
+    let statuses: Vec<_> = accounts.iter().map(|account| account.status).collect();
+    let hashes: Vec<_> = accounts
+        .iter()
+        .map(|account| {
+            account
+                .password_hash
+                .as_ref()
+                .map(ExposeSecret::expose_secret)
+        })
+        .collect();
+    // In the order of names: two lists that name the same ones wait for each other, but not both.
+    let stored: Vec<Row> = bounded(
+        sqlx::query_as(
+            "with fresh as (
+                 select nextval('user_ids') as id, *
+                 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
+                             $7::integer[], $8::text[])
+                     as t (username, folded, first_name, last_name, email, phone, user_status,
+                           password_hash)
+             ), caller as (
+                 insert into callers (name, plan, scopes)
+                 select 'user:' || id, $9, $10 from fresh
+                 returning id, name
+             )
+             insert into users (id, caller_id, username, folded, first_name, last_name, email, phone,
+                                user_status, password_hash)
+             select fresh.id, caller.id, username, folded, first_name, last_name, email, phone,
+                    user_status, password_hash
+             from fresh join caller on caller.name = 'user:' || fresh.id
+             order by folded
+             on conflict (folded) do nothing
+             returning id, caller_id, username, first_name, last_name, email, phone, user_status",
+        )
+        .bind(names)
+        .bind(&folded)
+        .bind(texts(|profile| &profile.first_name))
+        .bind(texts(|profile| &profile.last_name))
+        .bind(texts(|profile| &profile.email))
+        .bind(texts(|profile| &profile.phone))
+        .bind(statuses)
+        .bind(hashes)
+        .bind(Plan::Free.as_str())
+        .bind(codec::scope_names(user::scopes()))
+        .fetch_all(transaction),
+    )
+    .await?;
+    let mut users: Vec<User> = stored.into_iter().map(User::from).collect();
+    let place = |user: &User| {
+        let name = user.username.folded();
+        folded.iter().position(|folded| *folded == name)
+    };
+    users.sort_by_cached_key(place);
+    if users.len() == accounts.len() {
+        return Ok(Ok(users));
+    }
+    let missing = accounts
+        .iter()
+        .map(|account| account.username.clone())
+        .filter(|name| !users.iter().any(|user| user.username == *name));
+    Ok(Err(missing.collect()))
+}
+
+/// Which of the names of these accounts are taken, in whichever case.
+pub async fn find_taken(
+    executor: impl PgExecutor<'_>,
+    accounts: &[NewAccount],
+) -> Result<Vec<Username>, Error> {
+    let names = accounts.iter().map(|account| &account.username);
+    let folded: Vec<_> = names.clone().map(Username::folded).collect();
+    let taken: Vec<String> = bounded(
+        sqlx::query_scalar("select folded from users where folded = any ($1)")
+            .bind(&folded)
+            .fetch_all(executor),
+    )
+    .await?;
+    let names = names.zip(folded);
+    let names = names.filter(|(_, folded)| taken.contains(folded));
+    Ok(names.map(|(name, _)| name.clone()).collect())
+}
+
+#[derive(FromRow)]
+struct AccountRow {
+    #[sqlx(flatten)]
+    user: Row,
+    plan: String,
+    scopes: Vec<String>,
+    password_hash: Option<String>,
+}
+
+/// The account of that name, in whichever case.
+pub async fn find(
+    executor: impl PgExecutor<'_>,
+    username: &Username,
+) -> Result<Option<Account>, Error> {
+    let row = bounded(
+        sqlx::query_as::<_, AccountRow>(
+            "select users.id, caller_id, username, first_name, last_name, email, phone, user_status,
+                    password_hash, plan, scopes
+             from users join callers on callers.id = caller_id
+             where folded = $1",
+        )
+        .bind(username.folded())
+        .fetch_optional(executor),
+    )
+    .await?;
+    row.map(|row| {
+        Ok(Account {
+            user: row.user.into(),
+            plan: codec::plan(&row.plan)?,
+            scopes: codec::scopes(&row.scopes),
+            password_hash: row.password_hash.map(SecretString::from),
+        })
+    })
+    .transpose()
+}
+
+/// What became of a change.
+#[derive(Debug)]
+pub enum Changed {
+    /// It is done.
+    Done(User),
+    /// The new name is another account's.
+    Taken,
+    /// There is no such account any more.
+    Gone,
+}
+
+/// Changes an account; without a hash its password stays.
+pub async fn update(
+    transaction: &mut Connection,
+    id: UserId,
+    account: &NewAccount,
+) -> Result<Changed, Error> {
+    let text = |text: &Option<Text>| text.as_ref().map(|text| text.as_str().to_owned());
+    let NewAccount {
+        username, profile, ..
+    } = account;
+    let stored = bounded(
+        sqlx::query_as::<_, Row>(
+            "update users
+             set username = $2, folded = $3, first_name = $4, last_name = $5, email = $6, phone = $7,
+                 user_status = $8, password_hash = coalesce($9, password_hash)
+             where id = $1
+             returning id, caller_id, username, first_name, last_name, email, phone, user_status",
+        )
+        .bind(id.0)
+        .bind(username.as_str())
+        .bind(username.folded())
+        .bind(text(&profile.first_name))
+        .bind(text(&profile.last_name))
+        .bind(text(&profile.email))
+        .bind(text(&profile.phone))
+        .bind(account.status)
+        .bind(account.password_hash.as_ref().map(ExposeSecret::expose_secret))
+        .fetch_optional(transaction),
+    )
+    .await;
+    match stored {
+        Ok(Some(row)) => Ok(Changed::Done(row.into())),
+        Ok(None) => Ok(Changed::Gone),
+        Err(Error::Query(sqlx::Error::Database(error)))
+            if error.constraint() == Some("users_username_unique") =>
+        {
+            Ok(Changed::Taken)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts a new hash of the same password in place of the old one, if that is still there.
+pub async fn renew_hash(
+    transaction: &mut Connection,
+    id: UserId,
+    old: &SecretString,
+    new: &SecretString,
+) -> Result<(), Error> {
+    bounded(
+        sqlx::query("update users set password_hash = $3 where id = $1 and password_hash = $2")
+            .bind(id.0)
+            .bind(old.expose_secret())
+            .bind(new.expose_secret())
+            .execute(transaction),
+    )
+    .await?;
+    Ok(())
+}
+
+/// Deletes an account with its caller and all that shows it. `false`: there is none.
+pub async fn delete(transaction: &mut Connection, id: UserId) -> Result<bool, Error> {
+    let caller: Option<i64> = bounded(
+        sqlx::query_scalar("delete from users where id = $1 returning caller_id")
+            .bind(id.0)
+            .fetch_optional(&mut *transaction),
+    )
+    .await?;
+    let Some(caller) = caller else {
+        return Ok(false);
+    };
+    bounded(
+        sqlx::query("delete from callers where id = $1")
+            .bind(caller)
+            .execute(transaction),
+    )
+    .await?;
+    Ok(true)
+}

@@ -1,0 +1,149 @@
+//! Images of pets: what they are, and how their bytes tell.
+//!
+//! The type and the size of an image are read off its own bytes ([`Reader`]); no word of the sender's is
+//! taken for either.
+
+mod gif;
+mod jpeg;
+mod png;
+mod reader;
+mod webp;
+
+use std::{fmt, str::FromStr};
+
+pub use self::reader::{Reader, Refusal};
+use super::Invalid;
+
+/// Pixels that an image has at most in either direction.
+pub const MAX_SIDE: u32 = 8_192;
+/// Images that a pet has at most.
+pub const MAX_IMAGES: i64 = 100;
+/// Characters that the `additionalMetadata` of an upload has at most.
+pub const MAX_METADATA: usize = 1_000;
+
+/// What an image may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ImageType {
+    /// Portable Network Graphics (ISO/IEC 15948).
+    Png,
+    /// JPEG (ITU-T T.81), baseline or progressive.
+    Jpeg,
+    /// GIF 87a and 89a.
+    Gif,
+    /// WebP (RFC 9649).
+    WebP,
+}
+
+impl ImageType {
+    /// Every type.
+    pub const ALL: [Self; 4] = [Self::Png, Self::Jpeg, Self::Gif, Self::WebP];
+
+    /// Its media type.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Png => "image/png",
+            Self::Jpeg => "image/jpeg",
+            Self::Gif => "image/gif",
+            Self::WebP => "image/webp",
+        }
+    }
+}
+
+impl FromStr for ImageType {
+    type Err = Invalid;
+
+    fn from_str(name: &str) -> Result<Self, Invalid> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.as_str() == name)
+            .ok_or(Invalid::because(
+                "must be image/png, image/jpeg, image/gif or image/webp",
+            ))
+    }
+}
+
+/// Identifier of an image: 128 random bits, so that nobody finds an image by guessing. Whoever is shown
+/// one may see the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ImageId([u8; 16]);
+
+impl ImageId {
+    /// An identifier of random bits, which the caller provides.
+    #[must_use]
+    pub const fn from_bytes(random: [u8; 16]) -> Self {
+        Self(random)
+    }
+
+    /// The bits.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for ImageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+/// Reads the one form that [`Display`](fmt::Display) writes, so that an image has one URL.
+impl FromStr for ImageId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let is_ours = text.len() == 32
+            && text
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        u128::from_str_radix(text, 16)
+            .ok()
+            .filter(|_| is_ours)
+            .map(|id| Self(id.to_be_bytes()))
+            .ok_or(Invalid::because("must be 32 hexadecimal digits"))
+    }
+}
+
+/// What the bytes of an image say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    /// Its type.
+    pub kind: ImageType,
+    /// Pixels from left to right, as they are stored: before any orientation is applied.
+    pub width: u32,
+    /// Pixels from top to bottom, likewise.
+    pub height: u32,
+}
+
+/// How wide a rendering shall be at most: 16–2,048 pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RenderingWidth(u32);
+
+impl RenderingWidth {
+    /// The number of pixels.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for RenderingWidth {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        text.parse()
+            .ok()
+            .filter(|width| (16..=2_048).contains(width) && !text.starts_with('+'))
+            .map(Self)
+            .ok_or(Invalid::because("must be an integer from 16 to 2048"))
+    }
+}
+
+/// Checks the `additionalMetadata` of an upload.
+///
+/// # Errors
+/// [`Invalid`] when it is longer than [`MAX_METADATA`] or holds NUL.
+pub fn check_metadata(text: &str) -> Result<(), Invalid> {
+    super::check_text(text, MAX_METADATA)
+}

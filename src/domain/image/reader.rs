@@ -1,0 +1,223 @@
+//! Reads the structure of an image as its bytes come, to the image's end.
+//!
+//! Invariants: no pixel is decoded, no length that the bytes claim is believed (they are counted as they
+//! come), at most [`HELD`] bytes are held, and the work is a few instructions a byte whatever the bytes are.
+//! What follows the end of an image is not looked at: cameras put previews there.
+
+use memchr::memchr;
+
+use super::{
+    Facts, ImageType, MAX_SIDE,
+    gif::Gif,
+    jpeg::Jpeg,
+    png::{self, Png},
+    webp::WebP,
+};
+
+/// Bytes that are looked at in one piece.
+const HELD: usize = 32;
+/// The longest signature: `RIFF`, four bytes of length, `WEBP`.
+const SIGNATURE: usize = 12;
+
+/// Why bytes are not taken for an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Of no type that is taken.
+    #[error("must be a PNG, JPEG, GIF or WebP image")]
+    NotAnImage,
+    /// The beginning of an image.
+    #[error("must be a whole image: it ends early")]
+    EndsEarly,
+    /// Not as its type wants it.
+    #[error("must be an unbroken image: {0}")]
+    Broken(&'static str),
+    /// More pixels than are taken.
+    #[error("must be at most {MAX_SIDE} pixels wide and high")]
+    TooManyPixels,
+}
+
+/// What is done with the bytes that come next.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Step {
+    /// So many, at most [`HELD`], are shown in one piece.
+    Show(usize),
+    /// So many are passed over.
+    Pass(u64),
+    /// All up to a byte FF, and that, are passed over.
+    PassMark,
+    /// The image is whole.
+    End(Facts),
+}
+
+/// The structure of one type of image.
+pub(super) trait Walk {
+    /// What comes first: the signature once more.
+    fn begin(&self) -> Step;
+    /// What comes next, after the bytes that were to be shown, or none if others were passed over.
+    fn next(&mut self, shown: &[u8]) -> Result<Step, Refusal>;
+    /// Bytes that are passed over.
+    fn pass(&mut self, _: &[u8]) {}
+}
+
+enum Walker {
+    Png(Png),
+    Jpeg(Jpeg),
+    Gif(Gif),
+    WebP(WebP),
+}
+
+impl Walker {
+    /// By the signature, of which there may be less than all.
+    fn of(signature: &[u8]) -> Option<Self> {
+        let is_jpeg = signature.starts_with(b"\xFF\xD8\xFF");
+        let is_gif = signature.starts_with(b"GIF87a") || signature.starts_with(b"GIF89a");
+        let is_webp = signature.starts_with(b"RIFF") && signature.ends_with(b"WEBP");
+        if signature.starts_with(png::SIGNATURE) {
+            Some(Self::Png(Png::default()))
+        } else if is_jpeg {
+            Some(Self::Jpeg(Jpeg::default()))
+        } else if is_gif {
+            Some(Self::Gif(Gif::default()))
+        } else if is_webp {
+            Some(Self::WebP(WebP::default()))
+        } else {
+            None
+        }
+    }
+
+    fn walk(&mut self) -> &mut dyn Walk {
+        match self {
+            Self::Png(png) => png,
+            Self::Jpeg(jpeg) => jpeg,
+            Self::Gif(gif) => gif,
+            Self::WebP(webp) => webp,
+        }
+    }
+}
+
+/// Reads an image, piece by piece, however it is cut.
+pub struct Reader {
+    /// `None` until the signature has come.
+    walker: Option<Walker>,
+    step: Step,
+    held: [u8; HELD],
+    held_len: usize,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self {
+            walker: None,
+            step: Step::Show(SIGNATURE),
+            held: [0; HELD],
+            held_len: 0,
+        }
+    }
+}
+
+impl Reader {
+    /// Reads the next bytes.
+    ///
+    /// # Errors
+    /// [`Refusal`], as soon as the bytes cannot be those of an image any more.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
+        loop {
+            match &mut self.step {
+                Step::End(_) => return Ok(()),
+                Step::Show(wanted) => {
+                    let wanted = *wanted;
+                    let missing = wanted - self.held_len;
+                    let (taken, rest) = bytes.split_at(missing.min(bytes.len()));
+                    self.held[self.held_len..][..taken.len()].copy_from_slice(taken);
+                    self.held_len += taken.len();
+                    bytes = rest;
+                    if self.held_len < wanted {
+                        return Ok(());
+                    }
+                    self.held_len = 0;
+                    let shown = self.held;
+                    self.advance(&shown[..wanted])?;
+                }
+                Step::Pass(left) => {
+                    let length = bytes
+                        .len()
+                        .min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    let (passed, rest) = bytes.split_at(length);
+                    *left -= length as u64;
+                    bytes = rest;
+                    let done = *left == 0;
+                    if let Some(walker) = &mut self.walker {
+                        walker.walk().pass(passed);
+                    }
+                    if !done {
+                        return Ok(());
+                    }
+                    self.advance(&[])?;
+                }
+                Step::PassMark => {
+                    let Some(at) = memchr(0xFF, bytes) else {
+                        return Ok(());
+                    };
+                    bytes = &bytes[at + 1..];
+                    self.advance(&[])?;
+                }
+            }
+        }
+    }
+
+    fn advance(&mut self, shown: &[u8]) -> Result<(), Refusal> {
+        if let Some(walker) = &mut self.walker {
+            self.step = walker.walk().next(shown)?;
+            return Ok(());
+        }
+        let mut walker = Walker::of(shown).ok_or(Refusal::NotAnImage)?;
+        self.step = walker.walk().begin();
+        self.walker = Some(walker);
+        self.feed(shown)
+    }
+
+    /// What the image is, after its last byte.
+    ///
+    /// # Errors
+    /// [`Refusal`] when that was not its last byte.
+    pub fn finish(self) -> Result<Facts, Refusal> {
+        match (self.step, self.walker) {
+            (Step::End(facts), _) => Ok(facts),
+            (_, Some(_)) => Err(Refusal::EndsEarly),
+            // Shorter than any image; a short one of another kind is none either.
+            (_, None) => {
+                let begun = &self.held[..self.held_len];
+                let signatures = [&png::SIGNATURE[..], b"\xFF\xD8\xFF", b"GIF8", b"RIFF"];
+                let is_image = signatures.iter().any(|signature| {
+                    let length = begun.len().min(signature.len());
+                    begun[..length] == signature[..length]
+                });
+                Err(if is_image {
+                    Refusal::EndsEarly
+                } else {
+                    Refusal::NotAnImage
+                })
+            }
+        }
+    }
+}
+
+/// Checks both sides of an image, or of a part of one.
+pub(super) const fn check_sides(width: u32, height: u32) -> Result<(), Refusal> {
+    if width == 0 || height == 0 {
+        return Err(Refusal::Broken("it has no pixels"));
+    }
+    if width > MAX_SIDE || height > MAX_SIDE {
+        return Err(Refusal::TooManyPixels);
+    }
+    Ok(())
+}
+
+/// Puts the facts together.
+pub(super) const fn end(kind: ImageType, (width, height): (u32, u32)) -> Step {
+    Step::End(Facts {
+        kind,
+        width,
+        height,
+    })
+}

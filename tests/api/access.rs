@@ -1,0 +1,231 @@
+//! Who may do what: every operation of the document, asked by every kind of caller, about what belongs to one
+//! of them. The table is in `snapshots/api__access__table.snap`; a cell is the status of the answer.
+
+use chrono::{Duration, Utc};
+use pet_inventory::{
+    api::{self, state::Links},
+    auth::secret::{Kind, Secret},
+    db::{self, Connection, orders::Owner, users::NewAccount},
+    domain::{
+        caller::{Scope, Scopes},
+        id::{OrderId, PetId},
+        order::{NewOrder, OrderDetails, Quantity, Status},
+        user::{Profile, User},
+    },
+};
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::support::{Ask, TestApp, make_key, scopes};
+
+const SETTINGS: [(&str, &str); 3] = [
+    ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
+    ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1000"),
+    (
+        "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
+        "10000",
+    ),
+];
+
+/// Whoever asks. What is asked for is the owner's.
+const ACTORS: [&str; 17] = [
+    "none",
+    "malformed",
+    "unknown",
+    "expired",
+    "revoked",
+    "no-scope",
+    "read:pets",
+    "write:pets",
+    "read:orders",
+    "write:orders",
+    "admin",
+    "not-admin",
+    "all",
+    "owner",
+    "owner's-key",
+    "other",
+    "ended",
+];
+
+/// What one request is about: a pet, and an order for it and an account that are the owner's.
+struct Scene {
+    number: i64,
+    owner: User,
+    other: User,
+}
+
+impl Scene {
+    async fn set(connection: &mut Connection, number: i64) -> Self {
+        let accounts = ["owner", "other"].map(|name| NewAccount {
+            username: format!("{name}{number}").parse().expect("a name"),
+            profile: Profile::default(),
+            status: 0,
+            password_hash: None,
+        });
+        let users = db::users::insert(connection, &accounts)
+            .await
+            .expect("a database");
+        let [owner, other] = <[User; 2]>::try_from(users.expect("new names")).expect("two");
+        let pet = "insert into pets (id, status, name, photo_urls, tags)
+                   select id, 'available', 'a', '{}', '[]' from generate_series($1, $1 + 1) as id";
+        let inserted = sqlx::query(pet)
+            .bind(number)
+            .execute(&mut *connection)
+            .await;
+        inserted.expect("pets");
+        let order = NewOrder {
+            id: Some(OrderId::new(number).expect("an id")),
+            details: OrderDetails {
+                pet_id: PetId::new(number).expect("an id"),
+                quantity: Quantity::default(),
+                ship_date: None,
+                status: Status::Placed,
+                complete: false,
+            },
+        };
+        let owned_by: Owner = Some(owner.caller);
+        let placed = db::orders::insert(connection, owned_by, order).await;
+        placed.expect("a database").expect("an order");
+        Self {
+            number,
+            owner,
+            other,
+        }
+    }
+
+    /// What an actor shows; `None`: nothing.
+    async fn credential(&self, connection: &mut Connection, actor: &str) -> Option<String> {
+        let key = async |connection: &mut Connection, caller: &str, scopes, expires_at| {
+            make_key(connection, caller, scopes, expires_at)
+                .await
+                .secret
+        };
+        let caller = format!("caller {}", self.number);
+        let key_for = async |connection: &mut Connection, scopes: Scopes| {
+            Some(key(connection, &caller, scopes, None).await)
+        };
+        match actor {
+            "none" => None,
+            "malformed" => Some("malformed".to_owned()),
+            "unknown" => Some(
+                Secret::generate(Kind::ApiKey)
+                    .expect("random")
+                    .expose()
+                    .to_owned(),
+            ),
+            "expired" => {
+                let yesterday = Utc::now() - Duration::days(1);
+                Some(key(connection, &caller, Scopes::all(), Some(yesterday)).await)
+            }
+            "revoked" => {
+                let key = make_key(connection, &caller, Scopes::all(), None).await;
+                let kind = db::credentials::Kind::ApiKey;
+                let revoked = db::credentials::revoke(connection, kind, key.id).await;
+                assert!(revoked.expect("a database"));
+                Some(key.secret)
+            }
+            "no-scope" => key_for(connection, Scopes::default()).await,
+            "not-admin" => key_for(connection, Scopes::all_but_admin()).await,
+            "all" => key_for(connection, Scopes::all()).await,
+            "owner" => Some(session(connection, &self.owner, false).await),
+            "other" => Some(session(connection, &self.other, false).await),
+            "ended" => Some(session(connection, &self.owner, true).await),
+            "owner's-key" => {
+                let caller = format!("user:{}", self.owner.id);
+                Some(key(connection, &caller, scopes(&[Scope::ReadPets]), None).await)
+            }
+            scope => {
+                let scope: Scope = scope.parse().expect("a scope");
+                key_for(connection, scopes(&[scope])).await
+            }
+        }
+    }
+
+    /// The request for an operation, about this scene.
+    fn request(
+        &self,
+        app: &TestApp,
+        method: &Method,
+        path: &str,
+        operation: &str,
+    ) -> RequestBuilder {
+        let (number, name) = (self.number, self.owner.username.as_str());
+        let target = path
+            .replace("{petId}", &number.to_string())
+            .replace("{orderId}", &number.to_string())
+            .replace("{username}", name);
+        let fresh = format!("fresh{number}");
+        let (query, body) = match operation {
+            "findPetsByStatus" => ("?status=sold", None),
+            "findPetsByTags" => ("?tags=a", None),
+            "updatePetWithForm" => ("?name=a", None),
+            "addPet" => ("", Some(json!({"name": "a"}))),
+            "updatePet" => ("", Some(json!({"id": number, "name": "a"}))),
+            "patchPet" | "updateUser" => ("", Some(json!({}))),
+            "placeOrder" => ("", Some(json!({"petId": number + 1}))),
+            "createUser" => ("", Some(json!({ "username": fresh }))),
+            "createUsersWithListInput" => ("", Some(json!([{ "username": fresh }]))),
+            "loginUser" | "logIn" => ("?username=nobody&password=wrong", None),
+            _ => ("", None),
+        };
+        let request = app.anonymous(method.clone(), &format!("{target}{query}"));
+        match body {
+            Some(body) => request.json(&body),
+            None => request,
+        }
+    }
+}
+
+/// A session of a user; one that is over, if it is to be.
+async fn session(connection: &mut Connection, user: &User, is_over: bool) -> String {
+    let token = Secret::generate(Kind::Session).expect("random");
+    let insert = "insert into credentials (caller_id, kind, hash, hint, expires_at, revoked_at)
+                  values ($1, 'session', $2, 'pis_', now() + interval '1 hour', case when $3 then now() end)";
+    let inserted = sqlx::query(insert)
+        .bind(user.caller.0)
+        .bind(token.hash())
+        .bind(is_over);
+    inserted.execute(connection).await.expect("a session");
+    token.expose().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_is_the_one_that_was_agreed_on() {
+    let app = TestApp::with(&SETTINGS).await;
+    let mut connection = app.database.connect().await;
+    let document: Value =
+        serde_json::to_value(api::document(&Links::new(None))).expect("a document");
+    let mut rows = vec![format!(
+        "{:<26}{}",
+        "",
+        ACTORS.map(|actor| format!("{actor:<13}")).concat()
+    )];
+    let mut cells = 0;
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        if !item["servers"].is_null() {
+            // Beside the API: clients, not callers.
+            continue;
+        }
+        for (method, operation) in item.as_object().expect("operations") {
+            let method: Method = method.to_uppercase().parse().expect("a method");
+            let operation = operation["operationId"].as_str().expect("a name");
+            let mut row = format!("{operation:<26}");
+            for actor in ACTORS {
+                cells += 1;
+                let scene = Scene::set(&mut connection, 10 * cells).await;
+                let request = scene.request(&app, &method, path, operation);
+                let request = match scene.credential(&mut connection, actor).await {
+                    Some(credential) => request.bearer_auth(credential),
+                    None => request,
+                };
+                let status = request.answer().await.status.as_u16();
+                row = format!("{row}{status:<13}");
+            }
+            rows.push(row);
+        }
+    }
+    assert!(cells >= 200, "{cells}");
+    let table: Vec<&str> = rows.iter().map(|row| row.trim_end()).collect();
+    insta::assert_snapshot!("table", table.join("\n"));
+}

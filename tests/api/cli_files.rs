@@ -1,0 +1,224 @@
+//! `import` and `export`: all of a file or nothing of it, and what comes out goes in again.
+
+use serde_json::{Value, json};
+use std::{fmt::Write as _, fs, process::Stdio};
+
+use crate::support::{Ask, Home, Said, TestApp, TestDatabase, eventually};
+
+struct Store {
+    home: Home,
+    database: TestDatabase,
+}
+
+impl Store {
+    async fn new() -> Self {
+        Self {
+            home: Home::new(),
+            database: TestDatabase::migrated().await,
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> tokio::process::Command {
+        let mut command = self.home.command(arguments);
+        command.env("DATABASE_URL", self.database.url());
+        command
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Said {
+        Said::by(self.command(arguments)).await
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.home.path().join(name), text).expect("a file");
+    }
+
+    async fn count(&self) -> i64 {
+        self.database.number("select count(*) from pets").await
+    }
+}
+
+/// Pets with everything that could be lost on the way.
+fn odd_pets() -> Vec<Value> {
+    vec![
+        json!({"id": 7, "category": {"id": 1, "name": "Dogs, \"big\"\nones"}, "name": "Rex\t\\N\\.",
+               "photoUrls": ["https://example.com/a,b.jpg?c=d", "/x,y"],
+               "tags": [{"id": 1, "name": "a\u{1}\u{2}b"}, {"name": "\\."}, {}], "status": "sold"}),
+        json!({"id": 9, "category": {}, "name": "Äda 🦊 \r\n", "photoUrls": [], "tags": [], "status": "pending"}),
+        json!({"id": 9_007_199_254_740_991_i64, "name": "null", "photoUrls": ["NULL"], "tags": [{"id": 5}], "status": "available"}),
+    ]
+}
+
+fn ndjson(pets: &[Value]) -> String {
+    pets.iter().fold(String::new(), |mut text, pet| {
+        writeln!(text, "{pet}").expect("a line");
+        text
+    })
+}
+
+fn by_lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_exported_can_be_imported_and_is_the_same() {
+    let store = Store::new().await;
+    store.write("pets.ndjson", &ndjson(&odd_pets()));
+    let said = store.run(&["import", "pets.ndjson"]).await.is(0);
+    assert!(said.stdout.contains("added 3 pets"), "{said:?}");
+
+    // The API answers what the file says.
+    let app = TestApp::on(store.database.shared(), &[]).await;
+    for pet in odd_pets() {
+        let answer = app
+            .get(&format!("/pet/{}", pet["id"]))
+            .answer()
+            .await
+            .is(200);
+        assert_eq!(answer.json(), pet);
+    }
+    for (format, file) in [("ndjson", "out.ndjson"), ("csv", "out.csv")] {
+        store.run(&["export", file]).await.is(0);
+        let text = fs::read_to_string(store.home.path().join(file)).expect("a file");
+        let to_stdout = store.run(&["export", "--format", format]).await.is(0);
+        assert_eq!(to_stdout.stdout, text);
+        let other = Store::new().await;
+        other.write(file, &text);
+        other.run(&["import", file]).await.is(0);
+        let again = other.run(&["export", "--format", "ndjson"]).await.is(0);
+        assert_eq!(by_lines(&again.stdout), odd_pets(), "{format}");
+    }
+    let said = store.run(&["export", "out.csv"]).await.is(1);
+    assert!(said.stderr.contains("out.csv"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_lines_are_named_and_nothing_is_added() {
+    let store = Store::new().await;
+    store.write(
+        "pets.ndjson",
+        "{\"name\": \"good\"}\n\n{\"name\": \"\", \"status\": \"gone\"}\nno json\n[]\n{\"id\": -1, \"name\": \"a\"}\n\u{0}\n",
+    );
+    let said = store.run(&["import", "pets.ndjson"]).await.is(1);
+    for words in [
+        "line 3: name must",
+        "status must be",
+        "line 4: ",
+        "line 5: ",
+        "line 6: id ",
+        "line 7: ",
+    ] {
+        assert!(said.stderr.contains(words), "no {words} in {said:?}");
+    }
+    assert!(
+        !said.stderr.contains("line 1:") && !said.stderr.contains("line 2:"),
+        "{said:?}"
+    );
+
+    let csv =
+        "name,id,tags\nRex,1,\"[{\"\"name\"\": \"\"a\"\"}]\"\nAda,x,\nLo,2,no json\nTo,3\n,4,\n";
+    store.write("pets.csv", csv);
+    let said = store.run(&["import", "pets.csv"]).await.is(1);
+    for words in [
+        "line 3: id must be an integer",
+        "line 4: tags must be JSON",
+        "line 5: ",
+        "line 6: name is required",
+    ] {
+        assert!(said.stderr.contains(words), "no {words} in {said:?}");
+    }
+    store.write("other.csv", "name,colour\nRex,red\n");
+    let said = store.run(&["import", "other.csv"]).await.is(1);
+    assert!(said.stderr.contains("colour"), "{said:?}");
+    assert_eq!(store.count().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_in_use_are_named_and_ids_given_step_over_those_in_use() {
+    let store = Store::new().await;
+    store.write(
+        "first.ndjson",
+        "{\"id\": 5, \"name\": \"a\"}\n{\"id\": 3, \"name\": \"b\"}\n",
+    );
+    store.run(&["import", "first.ndjson"]).await.is(0);
+    store.write(
+        "second.ndjson",
+        "{\"name\": \"c\"}\n{\"id\": 3, \"name\": \"d\"}\n{\"id\": 8, \"name\": \"e\"}\n{\"id\": 8, \"name\": \"f\"}\n",
+    );
+    let said = store.run(&["import", "second.ndjson"]).await.is(1);
+    assert!(
+        said.stderr.contains("line 2: id 3 is in use: a pet has it")
+            && said
+                .stderr
+                .contains("line 4: id 8 is in use: an earlier line has it")
+            && !said.stderr.contains("line 3:"),
+        "{said:?}"
+    );
+    assert_eq!(store.count().await, 2);
+
+    // Six without an id among ids that are taken already, there or in the file.
+    let mut third = "{\"id\": 4, \"name\": \"chosen\"}\n".to_owned();
+    third.push_str(&"{\"name\": \"given\"}\n".repeat(6));
+    store.write("third.ndjson", &third);
+    store.run(&["import", "third.ndjson"]).await.is(0);
+    let exported = store.run(&["export", "--format", "ndjson"]).await.is(0);
+    let pets = by_lines(&exported.stdout);
+    assert_eq!(pets.len(), 9);
+    let chosen: Vec<_> = pets
+        .iter()
+        .filter(|pet| pet["name"] != "given")
+        .map(|pet| pet["id"].as_i64())
+        .collect();
+    assert_eq!(chosen, [Some(3), Some(4), Some(5)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_that_was_killed_goes_on_and_adds_each_pet_once() {
+    const PETS: usize = 60_000;
+    let store = Store::new().await;
+    let file: String = (0..PETS).fold(String::new(), |mut text, n| {
+        writeln!(text, "{{\"name\": \"pet {n}\"}}").expect("a line");
+        text
+    });
+    store.write("pets.ndjson", &file);
+    let mut child = store
+        .command(&["import", "pets.ndjson"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program");
+    eventually(async || {
+        let gathered = store
+            .database
+            .number("select coalesce(sum(records), 0)::bigint from pet_imports");
+        gathered.await > 0
+    })
+    .await;
+    child.kill().await.expect("a kill");
+    assert_eq!(
+        store.count().await,
+        0,
+        "nothing of an import can be seen before its end"
+    );
+    // PostgreSQL takes a moment to see that nobody is there any more.
+    eventually(async || {
+        let said = store.run(&["import", "pets.ndjson"]).await;
+        assert!(
+            said.stderr.contains("going on after") || said.stderr.contains("another import"),
+            "{said:?}"
+        );
+        said.stdout.contains("added 60000 pets")
+    })
+    .await;
+    assert_eq!(store.count().await, 60_000);
+    let names = store
+        .database
+        .number("select count(distinct name) from pets");
+    assert_eq!(names.await, 60_000);
+    let app = TestApp::on(store.database.shared(), &[]).await;
+    app.post("/pet", &json!({"name": "next"}))
+        .answer()
+        .await
+        .is(201);
+}

@@ -1,0 +1,99 @@
+//! The commands that a person needs before the service runs: is it set up right, and by what.
+
+use std::fs;
+
+use crate::support::{Home, Said, TestDatabase};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_what_is_wrong_and_the_next_step() {
+    let home = Home::new();
+    let check = async |url: &str| {
+        let mut command = home.command(["check"]);
+        command.env("DATABASE_URL", url);
+        Said::by(command).await
+    };
+    let database = TestDatabase::empty().await;
+    let said = check(&database.url()).await.is(1);
+    let lines: Vec<_> = said.stdout.lines().collect();
+    let [configuration, reached, schema] = lines[..] else {
+        panic!("{said:?}");
+    };
+    assert!(
+        configuration.starts_with("ok      configuration"),
+        "{said:?}"
+    );
+    assert!(
+        reached.starts_with("ok      database") && reached.contains("PostgreSQL 1"),
+        "{said:?}"
+    );
+    assert!(
+        schema.starts_with("FAILED  schema") && schema.contains("pet-inventory migrate"),
+        "{said:?}"
+    );
+
+    let database = TestDatabase::migrated().await;
+    let said = check(&database.url()).await.is(0);
+    assert!(!said.stdout.contains("FAILED"), "{said:?}");
+
+    let said = check("postgres://user:hunter2@127.0.0.1:1/db").await.is(1);
+    assert!(
+        said.stdout.contains("FAILED  database") && said.stdout.contains("DATABASE_URL"),
+        "{said:?}"
+    );
+    assert!(!format!("{said:?}").contains("hunter2"), "{said:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_without_a_database_url_looks_at_our_own_and_leaves_nothing_running() {
+    let home = Home::new();
+    let said = home.run(&["check"]).await.is(1);
+    assert!(
+        said.stdout.contains("PostgreSQL 1") && said.stdout.contains("of our own in data"),
+        "{said:?}"
+    );
+    home.run(&["migrate"]).await.is(0);
+    home.run(&["check"]).await.is(0);
+    home.nothing_runs().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_settings_in_force_say_where_they_come_from() {
+    let home = Home::new();
+    let file = "[server]\nmax_requests = 7\n[telemetry]\nlog = \"warn\"\n";
+    fs::write(home.path().join("ours.toml"), file).expect("a file");
+    let mut command = home.command(["--config", "ours.toml", "config", "show"]);
+    command
+        .env("DATABASE_URL", "postgres://user:hunter2@127.0.0.1:1/db")
+        .env("PET_INVENTORY__TELEMETRY__LOG", "error");
+    let said = Said::by(command).await.is(0);
+    for (setting, origin) in [
+        ("server.max_requests = 7", "ours.toml"),
+        ("server.header_timeout = \"10s\"", "default"),
+        ("telemetry.log = \"error\"", "PET_INVENTORY__TELEMETRY__LOG"),
+        (
+            "database.url = \"postgres://user:***@127.0.0.1:1/db\"",
+            "DATABASE_URL",
+        ),
+    ] {
+        let line = said.stdout.lines().find(|line| line.starts_with(setting));
+        let line = line.unwrap_or_else(|| panic!("no {setting} in {said:?}"));
+        assert!(line.ends_with(&format!("# {origin}")), "{line}");
+    }
+    assert!(!said.stdout.contains("hunter2"), "{said:?}");
+
+    // What is shown can be given back.
+    let shown = said.stdout.replace("user:***", "user");
+    fs::write(home.path().join("shown.toml"), shown).expect("a file");
+    home.run(&["--config", "shown.toml", "config", "show"])
+        .await
+        .is(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shells_can_complete_the_commands() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let said = home.run(&["completions", shell]).await.is(0);
+        assert!(said.stdout.contains("set-plan"), "{shell}: {}", said.stdout);
+    }
+}

@@ -1,0 +1,507 @@
+//! What is sent to do harm: refused in words, or kept as what it was accepted as; and nothing of it stays.
+
+use std::{
+    io::Write as _,
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt as _, stream};
+use reqwest::{Body, Method};
+
+use super::{
+    ImageApp, form,
+    pictures::{gif, jpeg, large_jpeg, png, transparent_png, webp},
+};
+use crate::support::{Ask, Raw, eventually};
+
+const SVG: &[u8] =
+    br#"<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>"#;
+const HTML: &[u8] = b"<!doctype html><script>alert(document.domain)</script>";
+
+/// The head of a PNG that claims to be so large; its checksum is right.
+fn claimed_png(width: u32, height: u32) -> Vec<u8> {
+    let mut bytes = png(10, 10);
+    bytes[16..20].copy_from_slice(&width.to_be_bytes());
+    bytes[20..24].copy_from_slice(&height.to_be_bytes());
+    let crc = crc32fast::hash(&bytes[12..29]);
+    bytes[29..33].copy_from_slice(&crc.to_be_bytes());
+    bytes
+}
+
+/// A body that does not say how long it is.
+fn in_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Body {
+    let pieces: Vec<_> = pieces
+        .map(|piece| Ok::<_, std::io::Error>(piece.to_vec()))
+        .collect();
+    Body::wrap_stream(stream::iter(pieces))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_image_is_not_taken() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let mut gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03".to_vec();
+    gzip.write_all(&[0; 1_000]).expect("memory");
+    let zip = [b"PK\x03\x04".as_slice(), &[0; 100]].concat();
+    let bitmap = [b"BM".as_slice(), &[1; 100]].concat();
+    let avif = [b"\0\0\0\x20ftypavif".as_slice(), &[0; 100]].concat();
+    for (what, bytes) in [
+        ("SVG", SVG),
+        ("HTML", HTML),
+        ("gzip", &gzip),
+        ("zip", &zip),
+        ("a bitmap", &bitmap),
+        ("AVIF", &avif),
+        ("HTML behind spaces", b"     GIF89a<script>"),
+        ("WAVE in RIFF", b"RIFF\x10\0\0\0WAVEfmt \0\0\0\0"),
+        ("a byte", b"x"),
+    ] {
+        for kind in ["image/png", "application/octet-stream"] {
+            let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
+            let request = request.header("content-type", kind).body(bytes.to_vec());
+            let answer = request.answer().await;
+            answer.problem(415);
+            assert_eq!(
+                answer.header("accept"),
+                "image/png, image/jpeg, image/gif, image/webp",
+                "{what}"
+            );
+        }
+        let body = form(&[("name=file; filename=\"a.png\"", bytes)], "b");
+        app.upload_form(pet, body, "b").answer().await.problem(415);
+    }
+    for kind in [
+        "text/html",
+        "application/json",
+        "application/x-www-form-urlencoded",
+        "multipart/mixed; boundary=b",
+        "image",
+    ] {
+        let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
+        let answer = request
+            .header("content-type", kind)
+            .body(png(2, 2))
+            .answer()
+            .await;
+        answer.problem(415);
+        assert!(
+            answer.header("accept").contains("application/octet-stream"),
+            "{answer}"
+        );
+    }
+    app.nothing_is_stored().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_half_an_image_is_invalid() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    for whole in [png(30, 20), jpeg(30, 20), gif(30, 20), webp(30, 20)] {
+        for length in [5, whole.len() / 2, whole.len() - 1] {
+            let answer = app.upload(pet, whole[..length].to_vec()).answer().await;
+            assert_eq!(answer.invalid_fields(), ["body"], "{length} bytes");
+        }
+    }
+    let mut damaged = png(30, 20);
+    damaged[50] ^= 0xFF;
+    for bytes in [damaged, Vec::new()] {
+        assert_eq!(
+            app.upload(pet, bytes.clone())
+                .answer()
+                .await
+                .invalid_fields(),
+            ["body"]
+        );
+        let body = form(&[("name=file; filename=a", &bytes)], "b");
+        assert_eq!(
+            app.upload_form(pet, body, "b")
+                .answer()
+                .await
+                .invalid_fields(),
+            ["file"]
+        );
+    }
+    app.nothing_is_stored().await;
+}
+
+/// A kilobyte that claims billions of pixels is refused at its head: the rest need not even come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bomb_is_refused_before_it_has_come() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    for bomb in [
+        claimed_png(50_000, 50_000),
+        claimed_png(8_193, 1),
+        claimed_png(u32::MAX, u32::MAX),
+    ] {
+        let answer = app.upload(pet, bomb.clone()).answer().await;
+        assert_eq!(answer.invalid_fields(), ["body"]);
+        assert!(answer.text().contains("8192 pixels"), "{answer}");
+    }
+    let mut raw = Raw::connect(app.address).await;
+    let head = format!(
+        "POST /api/v3/pet/{pet}/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Length: 1000\r\n\r\n",
+        app.key
+    );
+    raw.send(head).await;
+    raw.send(&claimed_png(50_000, 50_000)[..60]).await;
+    raw.answer().await.problem(400);
+    app.nothing_is_stored().await;
+
+    // Seventeen megapixels of nothing in a few kilobytes: kept, and made small within its bounds.
+    let flat = image::RgbImage::from_pixel(4_096, 4_096, image::Rgb([1, 2, 3]));
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    flat.write_to(&mut bytes, image::ImageFormat::Png)
+        .expect("an image");
+    let image = app.image(pet, bytes.get_ref()).await;
+    let small = app
+        .image_of(pet, &image)
+        .query(&[("width", "64")])
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(super::pictures::size(&small.body), (64, 64));
+}
+
+/// What is an image and something else besides is an image to every browser.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_polyglot_is_served_as_what_it_was_accepted_as() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let mut script = gif(10, 10);
+    script.splice(script.len() - 1.., *b"\x21\xfe\x08*/alert(\0\x3b");
+    let mut page = jpeg(10, 10);
+    let comment = [
+        b"\xff\xfe",
+        &u16::try_from(HTML.len() + 2).expect("short").to_be_bytes()[..],
+        HTML,
+    ]
+    .concat();
+    page.splice(2..2, comment);
+    for (kind, bytes) in [
+        ("image/png", [png(10, 10), HTML.to_vec()].concat()),
+        ("image/gif", script),
+        ("image/jpeg", page),
+        (
+            "image/webp",
+            [webp(10, 10), b"PK\x03\x04".to_vec()].concat(),
+        ),
+    ] {
+        let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
+        let answer = request
+            .header("content-type", "image/svg+xml")
+            .body(bytes.clone())
+            .answer()
+            .await
+            .is(200);
+        assert_eq!(answer.json()["type"], kind, "{answer}");
+        let id = answer.json()["imageId"].as_str().expect("an id").to_owned();
+        let got = app
+            .image_of(pet, &id)
+            .header("accept", "text/html")
+            .answer()
+            .await
+            .is(200);
+        assert_eq!(got.body, bytes);
+        assert_eq!(got.header("content-type"), kind);
+        assert_eq!(got.header("x-content-type-options"), "nosniff");
+        assert_eq!(
+            got.header("content-security-policy"),
+            "default-src 'none'; sandbox"
+        );
+        assert_eq!(got.header("content-disposition"), "inline");
+        // A rendering has nothing of it.
+        let small = app
+            .image_of(pet, &id)
+            .query(&[("width", "16")])
+            .answer()
+            .await
+            .is(200);
+        assert!(!small.text().contains("alert("), "{kind}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_may_be_called_anything() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let image = transparent_png(10, 10);
+    let long = "x".repeat(300);
+    for name in [
+        "../../../etc/passwd",
+        "a\0.png",
+        &long,
+        "",
+        "con",
+        "..\\..\\x",
+        "a\";name=\"b",
+        "ü\u{202e}gnp.exe",
+        "%00",
+    ] {
+        let parameters = format!("name=\"file\"; filename=\"{name}\"");
+        let body = form(&[(&parameters, &image)], "b");
+        let answer = app.upload_form(pet, body, "b").answer().await.is(200);
+        assert!(!answer.text().contains("passwd"), "{answer}");
+    }
+    for path in app.files() {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a name");
+        assert!(
+            name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_form_that_is_none_is_invalid() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let image = png(10, 10);
+    let file: (&str, &[u8]) = ("name=file; filename=a", &image);
+    let whole = form(&[file], "b");
+    let many: Vec<_> = (0..1_000)
+        .map(|_| ("name=x", &b"y"[..]))
+        .chain([file])
+        .collect();
+    let endless_head = format!("--b\r\nX-Long: {}", "x".repeat(100_000)).into_bytes();
+    for (what, body) in [
+        ("without an end", whole[..whole.len() - 8].to_vec()),
+        ("cut within a head", b"--b\r\nContent-Dispo".to_vec()),
+        ("of a thousand parts", form(&many, "b")),
+        ("with an endless head", endless_head),
+        ("with another boundary", form(&[file], "c")),
+        ("empty", Vec::new()),
+        ("no form", image.clone()),
+    ] {
+        let answer = app.upload_form(pet, body, "b").answer().await;
+        assert_eq!(answer.invalid_fields(), ["body"], "{what}");
+    }
+    for parts in [
+        &[][..],
+        &[("name=other", &image[..])],
+        &[("name=additionalMetadata", b"a")],
+    ] {
+        let answer = app.upload_form(pet, form(parts, "b"), "b").answer().await;
+        assert_eq!(answer.invalid_fields(), ["file"], "{parts:?}");
+    }
+    for boundary in ["", "\"\"", &"x".repeat(71)] {
+        let answer = app.upload_form(pet, whole.clone(), boundary).answer().await;
+        assert_eq!(answer.invalid_fields(), ["body"], "{boundary}");
+    }
+    app.nothing_is_stored().await;
+
+    // The first file is the one, also where its field is called otherwise; what else there is, is not looked at.
+    let second = png(11, 10);
+    let parts = [
+        ("name=note", &b"hello"[..]),
+        ("name=picture; filename=a", &image),
+        ("name=file; filename=b", &second),
+    ];
+    let answer = app
+        .upload_form(pet, form(&parts, "b"), "b")
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(answer.json()["width"], 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_is_too_large_is_refused_as_soon_as_that_is_known() {
+    let app = ImageApp::with(&[("PET_INVENTORY__IMAGES__MAX_SIZE", "64KiB")]).await;
+    let pet = app.pet("Rex").await;
+    let large = large_jpeg(200_000);
+    let limit = 64 << 10;
+    assert!(large.len() > limit, "{}", large.len());
+    // It says so.
+    app.upload(pet, large.clone()).answer().await.problem(413);
+    // It does not say.
+    let unknown = in_pieces(large.chunks(1_000));
+    app.upload(pet, unknown).answer().await.problem(413);
+    let body = form(&[("name=file; filename=a", &large)], "b");
+    app.upload_form(pet, body, "b").answer().await.problem(413);
+    // Parts that are not looked at count, too; so does what follows the form.
+    let padding = vec![b'x'; limit + (70 << 10)];
+    let image = png(10, 10);
+    let body = form(
+        &[("name=file; filename=a", &image), ("name=x", &padding)],
+        "b",
+    );
+    app.upload_form(pet, body, "b").answer().await.problem(413);
+    let followed = [form(&[("name=file; filename=a", &image)], "b"), padding].concat();
+    app.upload_form(pet, followed, "b")
+        .answer()
+        .await
+        .problem(413);
+    app.nothing_is_stored().await;
+
+    // Exactly as large as it may be: what follows an image's end counts.
+    let filled = |length: usize| {
+        let mut bytes = image.clone();
+        bytes.resize(length, 0);
+        bytes
+    };
+    app.upload(pet, filled(limit + 1))
+        .answer()
+        .await
+        .problem(413);
+    app.upload(pet, filled(limit)).answer().await.is(200);
+    let body = form(&[("name=file; filename=a", &filled(limit))], "b");
+    app.upload_form(pet, body, "b").answer().await.is(200);
+}
+
+/// A body without a length is as good as one with it; one that ends before its length is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn lengths_are_not_believed() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let image = jpeg(100, 80);
+    let pieces = in_pieces(image.chunks(100));
+    let answer = app.upload(pet, pieces).answer().await.is(200);
+    assert_eq!(answer.json()["size"], image.len());
+    app.files_become(1).await;
+
+    let head = |length: usize| {
+        format!(
+            "POST /api/v3/pet/{pet}/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\
+         Content-Type: image/jpeg\r\nContent-Length: {length}\r\n\r\n",
+            app.key
+        )
+    };
+    let other = jpeg(90, 80);
+    let mut raw = Raw::connect(app.address).await;
+    raw.send(head(other.len() + 10)).await;
+    raw.send(&other).await;
+    raw.finish().await;
+    raw.closed().await;
+    // Shorter than it is: what is within the length is half an image; the rest is no request.
+    let answer = Raw::ask(
+        app.address,
+        [head(100).into_bytes(), other[..100].to_vec()].concat(),
+    )
+    .await;
+    answer.problem(400);
+    app.files_become(1).await;
+    assert_eq!(app.list(pet).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_stays_of_a_client_that_goes_half_way() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let image = large_jpeg(400_000);
+    for half in [image.len() / 2, image.len() - 1] {
+        let mut raw = Raw::connect(app.address).await;
+        let head = format!(
+            "POST /api/v3/pet/{pet}/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Length: {}\r\n\r\n",
+            app.key,
+            image.len()
+        );
+        raw.send(head).await;
+        raw.send(&image[..half]).await;
+        // It is being written.
+        app.files_become(1).await;
+        drop(raw);
+        app.nothing_is_stored().await;
+    }
+    // Chunked, in a form, and at once with many.
+    let uploads = (0..8).map(|_| {
+        let half = image[..image.len() / 2].to_vec();
+        let body = stream::iter([Ok(half), Err(std::io::Error::other("gone"))]);
+        let body = body.chain(stream::pending());
+        app.upload(pet, Body::wrap_stream(body)).send()
+    });
+    for gone in futures_util::future::join_all(uploads).await {
+        assert!(gone.is_err(), "{gone:?}");
+    }
+    app.nothing_is_stored().await;
+    assert_eq!(app.photo_urls(pet).await, serde_json::json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_of_no_pet_is_not_even_read() {
+    let app = ImageApp::start().await;
+    app.upload(77, png(10, 10)).answer().await.problem(404);
+    let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(vec![0_u8; 1_000]));
+    app.upload(77, Body::wrap_stream(endless))
+        .answer()
+        .await
+        .problem(404);
+    for wrong in ["0", "x", "9007199254740992"] {
+        let request = app.request(Method::POST, &format!("/pet/{wrong}/uploadImage"));
+        let answer = request.body(png(10, 10)).answer().await;
+        assert_eq!(answer.invalid_fields(), ["petId"]);
+    }
+    app.nothing_is_stored().await;
+}
+
+/// A slow line is not cut while it gets on, however long it takes for a JSON body; one that stops is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_upload_is_waited_for_and_a_stopped_one_is_not() {
+    let app = ImageApp::with(&[
+        ("PET_INVENTORY__SERVER__BODY_TIMEOUT", "1s"),
+        ("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "1s"),
+        ("PET_INVENTORY__IMAGES__UPLOAD_TIMEOUT", "4s"),
+    ])
+    .await;
+    let pet = app.pet("Rex").await;
+    let image = jpeg(100, 100);
+    let slowly = |pause: Duration, pieces: usize| {
+        let pieces: Vec<_> = image
+            .chunks(image.len().div_ceil(pieces))
+            .map(<[u8]>::to_vec)
+            .collect();
+        let stream = stream::iter(pieces).then(move |piece| async move {
+            tokio::time::sleep(pause).await;
+            Ok::<_, std::io::Error>(piece)
+        });
+        app.upload(pet, Body::wrap_stream(stream))
+    };
+    // Two seconds in all.
+    slowly(Duration::from_millis(200), 10)
+        .answer()
+        .await
+        .is(200);
+    let begun = Instant::now();
+    slowly(Duration::from_secs(30), 2)
+        .answer()
+        .await
+        .problem(408);
+    slowly(Duration::from_millis(200), 200)
+        .answer()
+        .await
+        .problem(408);
+    assert!(begun.elapsed() < Duration::from_secs(25));
+    app.files_become(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_beyond_their_number_are_refused_and_everything_else_goes_on() {
+    let app = ImageApp::with(&[("PET_INVENTORY__IMAGES__MAX_UPLOADS", "2")]).await;
+    let pet = app.pet("Rex").await;
+    let image = png(10, 10);
+    let head = format!(
+        "POST /api/v3/pet/{pet}/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Length: {}\r\n\r\n",
+        app.key,
+        image.len()
+    );
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let mut raw = Raw::connect(app.address).await;
+        raw.send(&head).await;
+        raw.send(&image[..40]).await;
+        waiting.push(raw);
+    }
+    app.files_become(2).await;
+    let refused = app.upload(pet, image.clone()).answer().await;
+    refused.problem(503);
+    assert_eq!(refused.header("retry-after"), "1");
+    app.pet("Max").await;
+    for mut raw in waiting {
+        raw.send(&image[40..]).await;
+        raw.answer().await.is(200);
+    }
+    eventually(async || app.upload(pet, image.clone()).answer().await.status == 200).await;
+}

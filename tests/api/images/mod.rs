@@ -1,0 +1,568 @@
+//! Images of pets.
+
+mod hostile;
+pub mod pictures;
+mod places;
+mod reader;
+mod serve;
+
+use std::path::{Path, PathBuf};
+
+use futures_util::future::join_all;
+use pet_inventory::domain::caller::{Scope, Scopes};
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use self::pictures::{gif, jpeg, png, webp};
+use crate::support::{Answer, Ask, TestApp, eventually};
+
+/// The service with a folder for images of its own.
+struct ImageApp {
+    app: TestApp,
+    folder: tempfile::TempDir,
+}
+
+impl std::ops::Deref for ImageApp {
+    type Target = TestApp;
+
+    fn deref(&self) -> &TestApp {
+        &self.app
+    }
+}
+
+/// The setting that names a folder.
+fn url_of(folder: &Path) -> String {
+    format!("file://{}", folder.display())
+}
+
+impl ImageApp {
+    async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    async fn with(settings: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let url = url_of(folder.path());
+        let settings = [settings, &[("PET_INVENTORY__IMAGES__URL", &url)]].concat();
+        let app = TestApp::with(&settings).await;
+        Self { app, folder }
+    }
+
+    /// An upload of plain bytes.
+    fn upload(&self, pet: i64, bytes: impl Into<reqwest::Body>) -> RequestBuilder {
+        self.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
+            .header("content-type", "application/octet-stream")
+            .body(bytes)
+    }
+
+    /// The identifier of a new image.
+    async fn image(&self, pet: i64, bytes: &[u8]) -> String {
+        let answer = self.upload(pet, bytes.to_owned()).answer().await.is(200);
+        answer.json()["imageId"].as_str().expect("an id").to_owned()
+    }
+
+    /// The image, asked for as a browser does.
+    fn image_of(&self, pet: i64, image: &str) -> RequestBuilder {
+        self.anonymous(Method::GET, &format!("/pet/{pet}/images/{image}"))
+    }
+
+    async fn list(&self, pet: i64) -> Vec<Value> {
+        let answer = self.get(&format!("/pet/{pet}/images")).answer().await;
+        answer.is(200).json().as_array().expect("a list").clone()
+    }
+
+    async fn photo_urls(&self, pet: i64) -> Value {
+        let answer = self.get(&format!("/pet/{pet}")).answer().await.is(200);
+        answer.json()["photoUrls"].clone()
+    }
+
+    /// Every file that there is, those that are being written included.
+    fn files(&self) -> Vec<PathBuf> {
+        files_in(self.folder.path())
+    }
+
+    /// Waits until there are so many files.
+    async fn files_become(&self, number: usize) {
+        eventually(async || self.files().len() == number).await;
+    }
+
+    /// Checks that there is no row of any image, and waits until there is no file.
+    async fn nothing_is_stored(&self) {
+        for table in ["images", "image_contents", "image_renderings"] {
+            let question = format!("select count(*) from {table}");
+            assert_eq!(self.database.number(&question).await, 0, "{table}");
+        }
+        self.files_become(0).await;
+    }
+}
+
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let entries = entries.map(|entry| entry.expect("an entry").path());
+    entries
+        .flat_map(|path| {
+            if path.is_dir() {
+                files_in(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
+}
+
+/// A form with these parts: each one's parameters, and its bytes.
+fn form(parts: &[(&str, &[u8])], boundary: &str) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (parameters, bytes) in parts {
+        body.extend_from_slice(
+            format!("--{boundary}\r\nContent-Disposition: form-data; {parameters}\r\n\r\n")
+                .as_bytes(),
+        );
+        body.extend_from_slice(bytes);
+        body.extend_from_slice(b"\r\n");
+    }
+    body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+    body
+}
+
+impl ImageApp {
+    fn upload_form(&self, pet: i64, body: Vec<u8>, boundary: &str) -> RequestBuilder {
+        let content_type = format!("multipart/form-data; boundary={boundary}");
+        self.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
+            .header("content-type", content_type)
+            .body(body)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_is_taken_in_every_way_and_comes_back_as_it_was_sent() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let mut listed = Vec::new();
+    for (kind, bytes) in [
+        ("image/png", png(40, 30)),
+        ("image/jpeg", jpeg(41, 31)),
+        ("image/gif", gif(42, 32)),
+        ("image/webp", webp(43, 33)),
+    ] {
+        let path = format!("/pet/{pet}/uploadImage");
+        let plain = |kind: &str| {
+            let request = app.request(Method::POST, &path).body(bytes.clone());
+            request.header("content-type", kind)
+        };
+        let file = form(&[("name=\"file\"; filename=\"a.bin\"", &bytes)], "b");
+        for request in [
+            plain("application/octet-stream"),
+            plain(kind),
+            plain("image/x-whatever; a=b"),
+            // The content decides, never the sender's word.
+            plain("image/tiff"),
+            app.request(Method::POST, &path).body(bytes.clone()),
+            app.upload_form(pet, file, "b"),
+        ] {
+            let before = app.get(&format!("/pet/{pet}")).answer().await.etag();
+            let answer = request.answer().await.is(200);
+            let json = answer.json();
+            let (width, height) = pictures::size(&bytes);
+            assert_eq!(json["code"], 200, "{answer}");
+            assert_eq!(json["type"], kind, "{answer}");
+            assert_eq!(json["size"], bytes.len(), "{answer}");
+            assert_eq!(
+                (&json["width"], &json["height"]),
+                (&json!(width), &json!(height))
+            );
+            let id = json["imageId"].as_str().expect("an id");
+            let url = json["url"].as_str().expect("a URL");
+            assert_eq!(url, app.url(&format!("/pet/{pet}/images/{id}")));
+            let got = app.image_of(pet, id).answer().await.is(200);
+            assert_eq!(got.body, bytes, "{kind}");
+            assert_eq!(got.header("content-type"), kind);
+            let after = app.get(&format!("/pet/{pet}")).answer().await;
+            assert_ne!(after.etag(), before, "another version: {after}");
+            assert_eq!(
+                after.json()["photoUrls"]
+                    .as_array()
+                    .and_then(|urls| urls.last()),
+                Some(&json["url"])
+            );
+            listed.push(json);
+        }
+    }
+    let images = app.list(pet).await;
+    assert_eq!(images.len(), listed.len());
+    for (image, uploaded) in images.iter().zip(&listed) {
+        assert_eq!(image["id"], uploaded["imageId"]);
+        for field in ["type", "size", "width", "height", "url"] {
+            assert_eq!(image[field], uploaded[field], "{image}");
+        }
+        let created = image["createdAt"].as_str().expect("a time");
+        chrono::DateTime::parse_from_rfc3339(created).expect("RFC 3339");
+    }
+    // The same bytes, however often they came, are there once.
+    assert_eq!(app.files().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_beside_the_image_is_repeated() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let image = png(20, 20);
+    let path = format!("/pet/{pet}/uploadImage?additionalMetadata=from%20the%20left");
+    let in_query = || app.request(Method::POST, &path).body(image.clone());
+    let answer = in_query().answer().await.is(200);
+    let message = answer.json()["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    assert!(
+        message.contains("additionalMetadata: from the left"),
+        "{answer}"
+    );
+    for parts in [
+        [
+            ("name=additionalMetadata", "ü".as_bytes()),
+            ("name=file", &image),
+        ],
+        [
+            ("name=\"x\"; filename=\"\"", &image),
+            ("name=\"additionalMetadata\"", "ü".as_bytes()),
+        ],
+    ] {
+        let answer = app
+            .upload_form(pet, form(&parts, "b"), "b")
+            .answer()
+            .await
+            .is(200);
+        assert!(answer.text().contains("additionalMetadata: ü"), "{answer}");
+    }
+    let long = "x".repeat(1_001);
+    let path = format!("/pet/{pet}/uploadImage?additionalMetadata={long}");
+    let answer = app
+        .request(Method::POST, &path)
+        .body(image.clone())
+        .answer()
+        .await;
+    assert_eq!(answer.invalid_fields(), ["additionalMetadata"]);
+    let endless = "x".repeat(1 << 20);
+    for said in [long.as_bytes(), endless.as_bytes(), b"a\0b", b"\xff"] {
+        let body = form(
+            &[("name=file", &image), ("name=additionalMetadata", said)],
+            "b",
+        );
+        let answer = app.upload_form(pet, body, "b").answer().await;
+        assert_eq!(answer.invalid_fields(), ["additionalMetadata"]);
+    }
+    assert_eq!(app.list(pet).await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_stay_while_any_image_has_them() {
+    let app = ImageApp::start().await;
+    let (first, second) = (app.pet("first").await, app.pet("second").await);
+    let bytes = jpeg(50, 40);
+    let one = app.image(first, &bytes).await;
+    let two = app.image(second, &bytes).await;
+    let three = app.image(second, &bytes).await;
+    assert_ne!(one, two);
+    assert_eq!(app.files().len(), 1);
+    app.image_of(second, &two)
+        .query(&[("width", "20")])
+        .answer()
+        .await
+        .is(200);
+    app.files_become(2).await;
+
+    app.delete(&format!("/pet/{second}/images/{three}"))
+        .answer()
+        .await
+        .is(200);
+    app.delete(&format!("/pet/{first}")).answer().await.is(200);
+    app.image_of(first, &one).answer().await.problem(404);
+    let left = app.image_of(second, &two).answer().await.is(200);
+    assert_eq!(left.body, bytes);
+    app.delete(&format!("/pet/{second}/images/{two}"))
+        .answer()
+        .await
+        .is(200);
+    app.image_of(second, &two).answer().await.problem(404);
+    app.image_of(second, &two)
+        .query(&[("width", "20")])
+        .answer()
+        .await
+        .problem(404);
+    app.nothing_is_stored().await;
+    assert_eq!(
+        app.database
+            .number("select count(*) from image_leftovers")
+            .await,
+        0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_image_is_gone_and_so_is_its_url() {
+    let app = ImageApp::start().await;
+    let theirs = json!({"name": "Rex", "photoUrls": ["https://example.com/rex.jpg"]});
+    let pet = app.post("/pet", &theirs).answer().await.is(201).id();
+    let other = app.pet("other").await;
+    let (one, two) = (
+        app.image(pet, &png(20, 20)).await,
+        app.image(pet, &png(21, 20)).await,
+    );
+    let url = |id: &str| app.url(&format!("/pet/{pet}/images/{id}"));
+    assert_eq!(
+        app.photo_urls(pet).await,
+        json!([theirs["photoUrls"][0], url(&one), url(&two)])
+    );
+
+    app.delete(&format!("/pet/{other}/images/{one}"))
+        .answer()
+        .await
+        .problem(404);
+    let before = app.get(&format!("/pet/{pet}")).answer().await.etag();
+    let deleted = app
+        .delete(&format!("/pet/{pet}/images/{one}"))
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(
+        deleted.json(),
+        json!({"code": 200, "type": "deleted", "message": one})
+    );
+    assert_ne!(
+        app.get(&format!("/pet/{pet}")).answer().await.etag(),
+        before
+    );
+    assert_eq!(
+        app.photo_urls(pet).await,
+        json!([theirs["photoUrls"][0], url(&two)])
+    );
+    app.image_of(pet, &one).answer().await.problem(404);
+    app.delete(&format!("/pet/{pet}/images/{one}"))
+        .answer()
+        .await
+        .problem(404);
+    app.files_become(1).await;
+
+    // A pet that is changed keeps its images, whatever its photoUrls are now; deleted, it does not.
+    app.put("/pet", &json!({"id": pet, "name": "Max"}))
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(app.photo_urls(pet).await, json!([]));
+    assert_eq!(app.list(pet).await.len(), 1);
+    app.image_of(pet, &two).answer().await.is(200);
+    app.delete(&format!("/pet/{pet}")).answer().await.is(200);
+    app.image_of(pet, &two).answer().await.problem(404);
+    app.get(&format!("/pet/{pet}/images"))
+        .answer()
+        .await
+        .problem(404);
+    app.nothing_is_stored().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_sent_again_is_done_once() {
+    let app = ImageApp::start().await;
+    let (pet, other) = (app.pet("Rex").await, app.pet("Max").await);
+    let image = png(20, 20);
+    let upload = |pet: i64, image: &[u8], boundary: &str| {
+        let body = form(&[("name=file; filename=a", image)], boundary);
+        app.upload_form(pet, body, boundary)
+            .header("idempotency-key", "k")
+    };
+    let first = upload(pet, &image, "a").answer().await.is(200);
+    assert_eq!(first.optional_header("idempotent-replayed"), None);
+    let plain = app
+        .upload(pet, image.clone())
+        .header("idempotency-key", "k");
+    for again in [
+        upload(pet, &image, "a"),
+        upload(pet, &image, "another"),
+        plain,
+    ] {
+        let again = again.answer().await.is(200);
+        assert_eq!(again.header("idempotent-replayed"), "true", "{again}");
+        assert_eq!(again.body, first.body);
+    }
+    upload(pet, &png(21, 20), "a").answer().await.problem(422);
+    upload(other, &image, "a").answer().await.problem(422);
+    let named = json!({"name": "a"});
+    let elsewhere = app.post("/pet", &named).header("idempotency-key", "k");
+    elsewhere.answer().await.problem(422);
+    assert_eq!(app.list(pet).await.len(), 1);
+    app.files_become(1).await;
+    // Also when the pet is gone since.
+    app.delete(&format!("/pet/{pet}")).answer().await.is(200);
+    let again = upload(pet, &image, "a").answer().await.is(200);
+    assert_eq!(again.body, first.body);
+    upload(99, &image, "a").answer().await.problem(422);
+    app.nothing_is_stored().await;
+    let unknown = app.upload(99, image.clone()).header("idempotency-key", "m");
+    unknown.answer().await.problem(404);
+    app.nothing_is_stored().await;
+
+    // At once, too: one is stored, and whoever loses is told so.
+    let uploads = (0..6).map(|_| {
+        let upload = app
+            .upload(other, image.clone())
+            .header("idempotency-key", "at-once");
+        upload.answer()
+    });
+    let answers = join_all(uploads).await;
+    assert!(
+        answers
+            .iter()
+            .all(|answer| [200, 409].contains(&answer.status.as_u16())),
+        "{answers:?}"
+    );
+    assert_eq!(app.list(other).await.len(), 1);
+    // A refusal is not kept.
+    let broken = app
+        .upload(other, &b"\x89PNG\r\n\x1a\n"[..])
+        .header("idempotency-key", "l");
+    broken.answer().await.problem(400);
+    app.upload(other, image)
+        .header("idempotency-key", "l")
+        .answer()
+        .await
+        .is(200);
+    app.upload(other, png(3, 3))
+        .header("idempotency-key", "")
+        .answer()
+        .await
+        .problem(400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pet_has_room_for_a_hundred_urls() {
+    let app = ImageApp::start().await;
+    let urls: Vec<String> = (0..100).map(|n| format!("/{n}.png")).collect();
+    let full = json!({"id": 7, "name": "full", "photoUrls": urls});
+    app.post("/pet", &full).answer().await.is(201);
+    let refused = app.upload(7, png(20, 20)).answer().await;
+    refused.problem(409);
+    assert_eq!(app.photo_urls(7).await.as_array().map(Vec::len), Some(100));
+    app.nothing_is_stored().await;
+
+    // Nor does it have more images, when their URLs are taken out.
+    app.put("/pet", &json!({"id": 7, "name": "full"}))
+        .answer()
+        .await
+        .is(200);
+    let image = png(20, 20);
+    app.image(7, &image).await;
+    let insert = "with filled as (
+                    insert into images (id, pet_id, sha256)
+                    select decode(lpad(to_hex(n), 32, '0'), 'hex'), 7, sha256
+                    from image_contents, generate_series(1, 99) as n
+                    returning 1
+                ) select count(*) from filled";
+    assert_eq!(app.database.number(insert).await, 99);
+    app.upload(7, image).answer().await.problem(409);
+    assert_eq!(app.list(7).await.len(), 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_knows_the_url_sees_the_image_and_nothing_else() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let image = app.image(pet, &png(20, 20)).await;
+    let reader = app
+        .make_key("reader", [Scope::ReadPets].into_iter().collect::<Scopes>())
+        .await;
+    let with = |method: Method, path: String, key: &str| {
+        app.anonymous(method, &path).header("api_key", key)
+    };
+    let ask = async |request: RequestBuilder| request.answer().await;
+    let upload = format!("/pet/{pet}/uploadImage");
+    let (images, one) = (
+        format!("/pet/{pet}/images"),
+        format!("/pet/{pet}/images/{image}"),
+    );
+    ask(app.anonymous(Method::POST, &upload).body(png(2, 2)))
+        .await
+        .problem(401);
+    ask(with(Method::POST, upload, &reader.secret).body(png(2, 2)))
+        .await
+        .problem(403);
+    ask(app.anonymous(Method::GET, &images)).await.problem(401);
+    ask(with(Method::GET, images, &reader.secret)).await.is(200);
+    ask(app.anonymous(Method::DELETE, &one)).await.problem(401);
+    ask(with(Method::DELETE, one, &reader.secret))
+        .await
+        .problem(403);
+    let seen: Answer = ask(app.image_of(pet, &image)).await.is(200);
+    assert_eq!(seen.optional_header("ratelimit"), None, "{seen}");
+    ask(app.image_of(pet + 1, &image)).await.problem(404);
+    ask(app.image_of(pet, &"0".repeat(32))).await.problem(404);
+    for wrong in [
+        "x",
+        &image.to_uppercase(),
+        &image[1..],
+        "%00",
+        &format!("{image}0"),
+    ] {
+        if wrong != image {
+            assert_eq!(
+                ask(app.image_of(pet, wrong)).await.invalid_fields(),
+                ["imageId"],
+                "{wrong}"
+            );
+        }
+    }
+    let both = app.anonymous(Method::GET, "/pet/0/images/x").answer().await;
+    assert_eq!(both.invalid_fields(), ["petId", "imageId"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn urls_are_below_the_public_url_where_there_is_one() {
+    let public = "https://pets.example.com/shop";
+    let app = ImageApp::with(&[("PET_INVENTORY__SERVER__PUBLIC_URL", public)]).await;
+    let pet = app.pet("Rex").await;
+    let image = app.image(pet, &png(20, 20)).await;
+    let url = json!(format!("{public}/api/v3/pet/{pet}/images/{image}"));
+    assert_eq!(app.photo_urls(pet).await, json!([url]));
+    assert_eq!(app.list(pet).await[0]["url"], url);
+    app.delete(&format!("/pet/{pet}/images/{image}"))
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(app.photo_urls(pet).await, json!([]));
+}
+
+/// The last image of some bytes goes while the same bytes come: whatever the order, each image that there is
+/// has its bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_come_and_go_at_once_are_there_for_whoever_has_them() {
+    let app = ImageApp::start().await;
+    let bytes = png(30, 30);
+    let pets = join_all((0..4).map(|_| app.pet("Rex"))).await;
+    for round in 0..12 {
+        let turn = async |pet: i64| {
+            let image = app.image(pet, &bytes).await;
+            if (pet + round) % 2 == 0 {
+                let deleted = app.delete(&format!("/pet/{pet}/images/{image}"));
+                deleted.answer().await.is(200);
+            }
+        };
+        join_all(pets.iter().map(|pet| turn(*pet))).await;
+        for pet in &pets {
+            for image in app.list(*pet).await {
+                let id = image["id"].as_str().expect("an id");
+                let got = app.image_of(*pet, id).answer().await.is(200);
+                assert_eq!(got.body, bytes);
+            }
+        }
+    }
+    app.files_become(1).await;
+    let deletions = pets
+        .iter()
+        .map(|pet| app.delete(&format!("/pet/{pet}")).answer());
+    for answer in join_all(deletions).await {
+        answer.is(200);
+    }
+    app.nothing_is_stored().await;
+}

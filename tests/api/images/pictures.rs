@@ -1,0 +1,92 @@
+//! Images that are made here.
+
+use std::io::Cursor;
+
+use image::{
+    DynamicImage, ExtendedColorType, ImageDecoder as _, ImageEncoder as _, ImageFormat,
+    ImageReader, Rgb, RgbImage, Rgba, RgbaImage, codecs::jpeg::JpegEncoder,
+};
+
+/// A picture: red grows to the right, green downwards.
+pub fn picture(width: u32, height: u32) -> RgbImage {
+    let shade = |at: u32, of: u32| u8::try_from(at * 255 / of.max(1)).unwrap_or(255);
+    RgbImage::from_fn(width, height, |x, y| {
+        Rgb([shade(x, width), shade(y, height), 40])
+    })
+}
+
+fn encoded(image: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
+    let mut bytes = Cursor::new(Vec::new());
+    let image: DynamicImage = image.into();
+    image.write_to(&mut bytes, format).expect("an image");
+    bytes.into_inner()
+}
+
+pub fn png(width: u32, height: u32) -> Vec<u8> {
+    encoded(picture(width, height), ImageFormat::Png)
+}
+
+/// A PNG whose left half can be seen through.
+pub fn transparent_png(width: u32, height: u32) -> Vec<u8> {
+    let image = RgbaImage::from_fn(width, height, |x, _| {
+        Rgba([200, 100, 50, if x < width / 2 { 0 } else { 255 }])
+    });
+    encoded(image, ImageFormat::Png)
+}
+
+pub fn jpeg(width: u32, height: u32) -> Vec<u8> {
+    encoded(picture(width, height), ImageFormat::Jpeg)
+}
+
+/// A JPEG with an EXIF orientation, and a place that nobody else should learn.
+pub fn turned_jpeg(width: u32, height: u32, orientation: u8) -> Vec<u8> {
+    let mut exif = b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x02".to_vec();
+    exif.extend_from_slice(&[0x01, 0x12, 0, 3, 0, 0, 0, 1, 0, orientation, 0, 0]);
+    // ImageDescription, at offset 38.
+    exif.extend_from_slice(&[0x01, 0x0e, 0, 2, 0, 0, 0, 12, 0, 0, 0, 38, 0, 0, 0, 0]);
+    exif.extend_from_slice(b"secretplace\0");
+    let length = u16::try_from(exif.len() + 2).expect("short").to_be_bytes();
+    let plain = jpeg(width, height);
+    [&plain[..2], b"\xff\xe1", &length, &exif, &plain[2..]].concat()
+}
+
+pub fn gif(width: u32, height: u32) -> Vec<u8> {
+    encoded(picture(width, height), ImageFormat::Gif)
+}
+
+pub fn webp(width: u32, height: u32) -> Vec<u8> {
+    encoded(picture(width, height), ImageFormat::WebP)
+}
+
+/// Noise, which no format makes smaller, of exactly this many bytes: with some behind its end.
+pub fn large_jpeg(bytes: usize) -> Vec<u8> {
+    let side = u32::try_from((bytes / 3).isqrt()).expect("a side");
+    let mut state = 1_u32;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state.to_be_bytes()[0]
+    })
+    .take(usize::try_from(side * side * 3).expect("pixels"))
+    .collect();
+    let mut jpeg = Vec::new();
+    JpegEncoder::new_with_quality(&mut jpeg, 95)
+        .write_image(&noise, side, side, ExtendedColorType::Rgb8)
+        .expect("an image");
+    assert!((bytes / 3..=bytes).contains(&jpeg.len()), "{}", jpeg.len());
+    jpeg.resize(bytes, 7);
+    jpeg
+}
+
+/// How large an image is, as another reader than ours has it.
+pub fn size(bytes: &[u8]) -> (u32, u32) {
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+    let decoder = reader.expect("bytes").into_decoder().expect("an image");
+    decoder.dimensions()
+}
+
+/// The pixels.
+pub fn decoded(bytes: &[u8]) -> DynamicImage {
+    image::load_from_memory(bytes).expect("an image")
+}

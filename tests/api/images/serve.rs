@@ -1,0 +1,297 @@
+//! The bytes of an image, and smaller renderings of it.
+
+use futures_util::future::join_all;
+use image::DynamicImage;
+use reqwest::Method;
+
+use super::{
+    ImageApp,
+    pictures::{decoded, gif, jpeg, large_jpeg, png, size, transparent_png, turned_jpeg, webp},
+};
+use crate::support::{Answer, Ask};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_served_to_be_kept_for_ever() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let bytes = large_jpeg(600_000);
+    let image = app.image(pet, &bytes).await;
+    let got = app.image_of(pet, &image).answer().await.is(200);
+    assert!(got.body == bytes, "other bytes");
+    for (name, value) in [
+        ("content-type", "image/jpeg"),
+        ("cache-control", "public, max-age=31536000, immutable"),
+        ("accept-ranges", "bytes"),
+        ("x-content-type-options", "nosniff"),
+        ("content-security-policy", "default-src 'none'; sandbox"),
+        ("content-disposition", "inline"),
+        ("cross-origin-resource-policy", "cross-origin"),
+    ] {
+        assert_eq!(got.header(name), value);
+    }
+    assert_eq!(got.header("content-length"), bytes.len().to_string());
+    let etag = got.etag();
+
+    let head = app.anonymous(Method::HEAD, &format!("/pet/{pet}/images/{image}"));
+    let head = head.header("range", "bytes=0-1").answer().await.is(200);
+    assert!(head.body.is_empty());
+    for (name, value) in &got.headers {
+        if !["date", "x-request-id"].contains(&name.as_str()) {
+            assert_eq!(head.headers.get(name), Some(value), "{name}");
+        }
+    }
+
+    for tags in [etag.as_str(), "*", &format!("\"x\", W/{etag}")] {
+        let known = app
+            .image_of(pet, &image)
+            .header("if-none-match", tags)
+            .answer()
+            .await
+            .is(304);
+        assert!(known.body.is_empty());
+        assert_eq!(known.etag(), etag);
+        assert_eq!(known.header("cache-control"), got.header("cache-control"));
+    }
+    app.image_of(pet, &image)
+        .header("if-none-match", "\"x\"")
+        .answer()
+        .await
+        .is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_range_is_the_bytes_that_it_names() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let bytes = large_jpeg(600_000);
+    let image = app.image(pet, &bytes).await;
+    let (size, etag) = (bytes.len(), app.image_of(pet, &image).answer().await.etag());
+    let ask = async |range: &str| {
+        app.image_of(pet, &image)
+            .header("range", range)
+            .answer()
+            .await
+    };
+    for (range, expected) in [
+        ("bytes=0-0", 0..1),
+        ("bytes=100-299999", 100..300_000),
+        ("bytes=131071-131073", 131_071..131_074),
+        ("bytes=-7", size - 7..size),
+        (&format!("bytes={}-", size - 1), size - 1..size),
+        ("bytes=5-99999999999", 5..size),
+        ("bytes=0-", 0..size),
+    ] {
+        let part = ask(range).await.is(206);
+        let content_range = format!("bytes {}-{}/{size}", expected.start, expected.end - 1);
+        assert_eq!(part.header("content-range"), content_range, "{range}");
+        assert_eq!(part.header("content-length"), expected.len().to_string());
+        assert!(part.body == bytes[expected], "{range}");
+        assert_eq!(
+            (part.header("content-type"), part.etag()),
+            ("image/jpeg", etag.clone())
+        );
+        assert_eq!(part.header("x-content-type-options"), "nosniff");
+    }
+    for range in [&format!("bytes={size}-"), "bytes=-0", "bytes=99999999999-"] {
+        let refused = ask(range).await;
+        refused.problem(416);
+        assert_eq!(
+            refused.header("content-range"),
+            format!("bytes */{size}"),
+            "{range}"
+        );
+    }
+    // What cannot be read, and more than one range, gets all of it.
+    for range in ["bytes=0-1,5-6", "bytes=5-4", "bytes=x", "items=0-1", ""] {
+        assert_eq!(ask(range).await.is(200).body.len(), size, "{range}");
+    }
+    let with = async |if_range: &str| {
+        let request = app.image_of(pet, &image).header("range", "bytes=0-9");
+        request
+            .header("if-range", if_range)
+            .answer()
+            .await
+            .status
+            .as_u16()
+    };
+    assert_eq!(with(&etag).await, 206);
+    for other in [
+        "\"x\"",
+        &format!("W/{etag}"),
+        "Sat, 21 Nov 2026 07:00:00 GMT",
+    ] {
+        assert_eq!(with(other).await, 200, "{other}");
+    }
+}
+
+fn near(image: &DynamicImage, (x, y): (u32, u32), expected: [u8; 3]) {
+    let pixel = image.to_rgb8().get_pixel(x, y).0;
+    let is_near = pixel
+        .iter()
+        .zip(expected)
+        .all(|(is, wanted)| is.abs_diff(wanted) < 24);
+    assert!(is_near, "{pixel:?} at {x}, {y} instead of {expected:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rendering_is_as_wide_as_asked_and_looks_the_same() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    for (kind, bytes) in [
+        ("image/png", png(400, 300)),
+        ("image/jpeg", jpeg(400, 300)),
+        ("image/png", gif(400, 300)),
+        ("image/jpeg", webp(400, 300)),
+    ] {
+        let image = app.image(pet, &bytes).await;
+        for (width, expected) in [
+            ("16", (16, 12)),
+            ("100", (100, 75)),
+            ("399", (399, 299)),
+            ("400", (400, 300)),
+            ("2048", (400, 300)),
+        ] {
+            let answer = app
+                .image_of(pet, &image)
+                .query(&[("width", width)])
+                .answer()
+                .await
+                .is(200);
+            assert_eq!(size(&answer.body), expected, "{width}");
+            assert_eq!(answer.header("content-type"), kind);
+            let (w, h) = expected;
+            let small = decoded(&answer.body);
+            near(&small, (w / 2, h / 2), [127, 127, 40]);
+            near(&small, (w - 1, 0), [245, 8, 40]);
+            near(&small, (0, h - 1), [8, 245, 40]);
+        }
+        for wrong in ["15", "2049", "x", "", "-16", "+16", "16.5"] {
+            let answer = app
+                .image_of(pet, &image)
+                .query(&[("width", wrong)])
+                .answer()
+                .await;
+            assert_eq!(answer.invalid_fields(), ["width"], "{wrong}");
+        }
+    }
+    let image = app.image(pet, &transparent_png(400, 300)).await;
+    let small = app
+        .image_of(pet, &image)
+        .query(&[("width", "40")])
+        .answer()
+        .await
+        .is(200);
+    let small = decoded(&small.body).to_rgba8();
+    assert_eq!(
+        (small.get_pixel(5, 5).0[3], small.get_pixel(35, 5).0[3]),
+        (0, 255)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rendering_is_upright_and_says_nothing_of_where_it_was_taken() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    // Where the corner that is on the left at the top came to be.
+    for (orientation, turned, corner) in [
+        (1, false, (0, 0)),
+        (2, false, (1, 0)),
+        (3, false, (1, 1)),
+        (4, false, (0, 1)),
+        (5, true, (0, 0)),
+        (6, true, (1, 0)),
+        (7, true, (1, 1)),
+        (8, true, (0, 1)),
+    ] {
+        let bytes = turned_jpeg(200, 100, orientation);
+        let image = app.image(pet, &bytes).await;
+        let original = app.image_of(pet, &image).answer().await.is(200);
+        assert!(
+            original.text().contains("secretplace"),
+            "it is kept as it was sent"
+        );
+        let answer = app
+            .image_of(pet, &image)
+            .query(&[("width", "50")])
+            .answer()
+            .await
+            .is(200);
+        let expected = if turned { (50, 100) } else { (50, 25) };
+        assert_eq!(size(&answer.body), expected, "orientation {orientation}");
+        assert!(!answer.text().contains("secretplace") && !answer.text().contains("Exif"));
+        let (w, h) = (expected.0 - 1, expected.1 - 1);
+        near(
+            &decoded(&answer.body),
+            (corner.0 * w, corner.1 * h),
+            [6, 6, 40],
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rendering_is_made_once_and_only_so_many_are_kept() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let image = app.image(pet, &jpeg(300, 300)).await;
+    let at = |width: u32| app.image_of(pet, &image).query(&[("width", width)]);
+    let answers: Vec<Answer> = join_all((0..8).map(|_| at(100).answer())).await;
+    let etag = answers[0].etag();
+    for answer in answers {
+        assert_eq!(answer.is(200).etag(), etag);
+    }
+    app.files_become(2).await;
+    at(100)
+        .header("if-none-match", &etag)
+        .answer()
+        .await
+        .is(304);
+    let part = at(100).header("range", "bytes=0-2").answer().await.is(206);
+    assert_eq!(&part.body[..], b"\xff\xd8\xff");
+    assert_ne!(app.image_of(pet, &image).answer().await.etag(), etag);
+    for width in 101..140 {
+        at(width).answer().await.is(200);
+    }
+    let kept = "select count(*) from image_renderings";
+    assert_eq!(app.database.number(kept).await, 32);
+    // The bytes of the others go with the next sweep.
+    app.delete(&format!("/pet/{pet}/images/{image}"))
+        .answer()
+        .await
+        .is(200);
+    app.nothing_is_stored().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_decoded_has_no_rendering() {
+    let app = ImageApp::with(&[("PET_INVENTORY__IMAGES__RENDERING_MEMORY", "80MiB")]).await;
+    let pet = app.pet("Rex").await;
+    // Whole by its structure, its pixels are not.
+    let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
+    for (kind, data) in [
+        (b"IHDR", &[0, 0, 0, 9, 0, 0, 0, 9, 8, 2, 0, 0, 0][..]),
+        (b"IDAT", b"nonsense"),
+        (b"IEND", b""),
+    ] {
+        bytes.extend(u32::try_from(data.len()).expect("short").to_be_bytes());
+        let chunk = [kind, data].concat();
+        bytes.extend(&chunk);
+        bytes.extend(crc32fast::hash(&chunk).to_be_bytes());
+    }
+    let broken = app.image(pet, &bytes).await;
+    // More pixels than there is memory for.
+    let large = app.image(pet, &png(4_096, 4_096)).await;
+    for image in [broken, large] {
+        app.image_of(pet, &image).answer().await.is(200);
+        app.image_of(pet, &image)
+            .query(&[("width", "20")])
+            .answer()
+            .await
+            .problem(404);
+    }
+    let fine = app.image(pet, &png(40, 40)).await;
+    app.image_of(pet, &fine)
+        .query(&[("width", "20")])
+        .answer()
+        .await
+        .is(200);
+}

@@ -1,0 +1,689 @@
+//! Store orders: what they do to their pets, whose they are, and that no two get one pet.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+use pet_inventory::{
+    db::{
+        inventory,
+        orders::{LIST_ALL, LIST_OF_PET, LIST_OWN},
+    },
+    domain::caller::{Scope, Scopes},
+};
+use reqwest::{Method, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Executor as _};
+
+use crate::support::{Ask, TestApp, eventually, scopes};
+
+fn order(app: &TestApp, pet: i64) -> RequestBuilder {
+    app.post("/store/order", &json!({ "petId": pet }))
+}
+
+async fn status(app: &TestApp, pet: i64) -> String {
+    let pet = app.get(&format!("/pet/{pet}")).answer().await.is(200);
+    pet.json()["status"].as_str().expect("a status").to_owned()
+}
+
+/// Makes a caller of its own, whose key may do all but administer.
+async fn caller(app: &TestApp, name: &str) -> String {
+    app.make_key(name, Scopes::all_but_admin()).await.secret
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_placed_got_listed_and_deleted() {
+    let app = TestApp::start().await;
+    let pet = app.pet("Rex").await;
+    let body = json!({
+        "petId": pet, "quantity": 3, "shipDate": "2026-01-31T13:30:00.123456+01:30",
+        "status": "approved", "complete": false, "unknown": 1
+    });
+    let placed = app.post("/store/order", &body).answer().await.is(201);
+    let id = placed.id();
+    let expected = json!({
+        "id": id, "petId": pet, "quantity": 3, "shipDate": "2026-01-31T12:00:00.123456Z",
+        "status": "approved", "complete": false
+    });
+    assert_eq!(placed.json(), expected);
+    assert!(placed.text().starts_with("{\"id\":"), "{placed}");
+    let path = format!("/store/order/{id}");
+    assert_eq!(placed.header("location"), format!("/api/v3{path}"));
+    assert_eq!(app.get(&path).answer().await.is(200).body, placed.body);
+    let list = app.get("/store/orders").answer().await.is(200);
+    assert_eq!(list.json(), json!([expected]));
+    let deleted = app.delete(&path).answer().await.is(200);
+    let message = json!({"code": 200, "type": "deleted", "message": id.to_string()});
+    assert_eq!(deleted.json(), message);
+    for request in [app.get(&path), app.delete(&path)] {
+        request.answer().await.problem(404);
+    }
+    // What is left out has its default.
+    let placed = order(&app, pet).answer().await.is(201);
+    let expected = json!({
+        "id": placed.id(), "petId": pet, "quantity": 1, "status": "placed", "complete": false
+    });
+    assert_eq!(placed.json(), expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_and_its_pet_go_together() {
+    let app = TestApp::start().await;
+    let pet = app.pet("Rex").await;
+    let path = async || {
+        let placed = order(&app, pet).answer().await.is(201);
+        format!("/store/order/{}", placed.id())
+    };
+    let by_hand = async |status: &str| {
+        let query = format!("/pet/{pet}?status={status}");
+        app.request(Method::POST, &query).answer().await.is(200);
+    };
+    let refused = async |word: &str| {
+        let problem = order(&app, pet).answer().await.problem(409);
+        let detail = problem["detail"].as_str().expect("a text").to_owned();
+        assert!(detail.ends_with(word), "{detail}");
+    };
+    let before = app.get(&format!("/pet/{pet}")).answer().await.etag();
+    let first = path().await;
+    assert_eq!(status(&app, pet).await, "pending");
+    let after = app.get(&format!("/pet/{pet}")).answer().await.etag();
+    assert_ne!(before, after, "an order is a change of the pet");
+    refused("is ordered already").await;
+    app.delete(&first).answer().await.is(200);
+    assert_eq!(status(&app, pet).await, "available");
+
+    // What is written by hand stands, and sells nobody's pet twice.
+    let second = path().await;
+    by_hand("available").await;
+    refused("is ordered already").await;
+    by_hand("sold").await;
+    refused("is sold").await;
+    app.delete(&second).answer().await.is(200);
+    assert_eq!(status(&app, pet).await, "sold");
+    by_hand("pending").await;
+    refused("is pending").await;
+    by_hand("available").await;
+
+    // Delivered or complete: gone, and deleting the order does not bring it back.
+    for closed in [
+        json!({"petId": pet, "status": "delivered"}),
+        json!({"petId": pet, "complete": true}),
+    ] {
+        let placed = app.post("/store/order", &closed).answer().await.is(201);
+        assert_eq!(status(&app, pet).await, "sold");
+        refused("is sold").await;
+        let path = format!("/store/order/{}", placed.id());
+        app.delete(&path).answer().await.is(200);
+        assert_eq!(status(&app, pet).await, "sold");
+        by_hand("available").await;
+    }
+    let unknown = order(&app, pet + 1).answer().await;
+    assert_eq!(unknown.invalid_fields(), ["petId"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_outlives_its_pet_and_holds_no_other() {
+    let app = TestApp::start().await;
+    let rex = json!({"id": 7, "name": "Rex"});
+    app.post("/pet", &rex).answer().await.is(201);
+    let first = order(&app, 7).answer().await.is(201);
+    app.delete("/pet/7").answer().await.is(200);
+    let first = format!("/store/order/{}", first.id());
+    assert_eq!(app.get(&first).answer().await.is(200).json()["petId"], 7);
+    assert_eq!(order(&app, 7).answer().await.invalid_fields(), ["petId"]);
+    // Another pet under its number is for sale, and stays ordered when the old order goes.
+    app.post("/pet", &rex).answer().await.is(201);
+    let second = order(&app, 7).answer().await.is(201);
+    app.delete(&first).answer().await.is(200);
+    assert_eq!(status(&app, 7).await, "pending");
+    app.delete(&format!("/store/order/{}", second.id()))
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(status(&app, 7).await, "available");
+    // With no pet left there is nothing to give back.
+    let third = order(&app, 7).answer().await.is(201);
+    app.delete("/pet/7").answer().await.is(200);
+    app.delete(&format!("/store/order/{}", third.id()))
+        .answer()
+        .await
+        .is(200);
+    app.get("/pet/7").answer().await.is(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chosen_identifier_is_used_once_and_never_given_again() {
+    let app = TestApp::start().await;
+    let place = async |id: Option<i64>| {
+        let pet = app.pet("a").await;
+        let body = json!({"id": id, "petId": pet});
+        (app.post("/store/order", &body).answer().await, pet)
+    };
+    for id in 1..=3 {
+        assert_eq!(place(Some(id)).await.0.is(201).id(), id);
+    }
+    let (taken, pet) = place(Some(2)).await;
+    taken.problem(409);
+    assert_eq!(
+        status(&app, pet).await,
+        "available",
+        "a refused order changes nothing"
+    );
+    let given = [
+        place(None).await.0.is(201).id(),
+        place(Some(0)).await.0.is(201).id(),
+    ];
+    assert_eq!(given, [4, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_post_with_a_key_is_done_once() {
+    let app = TestApp::start().await;
+    let pet = app.pet("a").await;
+    let ask = || order(&app, pet).header("idempotency-key", "k").answer();
+    let first = ask().await.is(201);
+    let again = ask().await.is(201);
+    assert_eq!(again.header("idempotent-replayed"), "true");
+    assert_eq!(
+        (first.body, first.headers.get("location")),
+        (again.body.clone(), again.headers.get("location"))
+    );
+    assert_eq!(app.database.number("select count(*) from orders").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_wrong_field_is_named() {
+    let app = TestApp::start().await;
+    let pet = app.pet("a").await;
+    let body = json!({
+        "id": -1, "petId": "1", "quantity": 0, "shipDate": "tomorrow", "status": "lost", "complete": "no"
+    });
+    let answer = app.post("/store/order", &body).answer().await;
+    let fields = ["id", "petId", "quantity", "shipDate", "status", "complete"];
+    assert_eq!(answer.invalid_fields(), fields);
+    for (field, value) in [
+        ("id", json!(1.5)),
+        ("id", json!(1_i64 << 53)),
+        ("petId", Value::Null),
+        ("petId", json!(0)),
+        ("quantity", json!(1_i64 << 31)),
+        ("quantity", json!("1")),
+        ("shipDate", json!("2026-02-30T00:00:00Z")),
+        ("shipDate", json!("2026-01-31T00:00:00")),
+        ("shipDate", json!(0)),
+        ("status", json!("Placed")),
+        ("status", json!("a\0")),
+        ("complete", json!(1)),
+    ] {
+        let mut body = json!({ "petId": pet });
+        body[field] = value;
+        let answer = app.post("/store/order", &body).answer().await;
+        assert_eq!(answer.invalid_fields(), [field], "{body}");
+    }
+    for id in ["0", "-1", "x", "01", "9007199254740992", "1%00"] {
+        let path = format!("/store/order/{id}");
+        for request in [app.get(&path), app.delete(&path)] {
+            assert_eq!(request.answer().await.invalid_fields(), ["orderId"]);
+        }
+    }
+    for (query, field) in [
+        ("status=", "status"),
+        ("status=lost", "status"),
+        ("petId=0", "petId"),
+        ("petId=1&petId=2", "petId"),
+        ("limit=0", "limit"),
+        ("cursor=x", "cursor"),
+    ] {
+        let answer = app.get(&format!("/store/orders?{query}")).answer().await;
+        assert_eq!(answer.invalid_fields(), [field], "{query}");
+    }
+    assert_eq!(status(&app, pet).await, "available");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_its_callers_and_the_admins() {
+    let app = TestApp::start().await;
+    let (alice, bob) = (caller(&app, "alice").await, caller(&app, "bob").await);
+    let admin = app
+        .make_key(
+            "boss",
+            scopes(&[Scope::ReadOrders, Scope::WriteOrders, Scope::Admin]),
+        )
+        .await
+        .secret;
+    let ask = async |key: &str, method: Method, path: &str| {
+        app.anonymous(method, path)
+            .header("api_key", key)
+            .answer()
+            .await
+    };
+    let place = async |key: &str| {
+        let body = json!({"petId": app.pet("a").await});
+        let request = app.anonymous(Method::POST, "/store/order").json(&body);
+        request.header("api_key", key).answer().await.is(201).id()
+    };
+    let (hers, his) = (place(&alice).await, place(&bob).await);
+    for (key, sees) in [
+        (&alice, vec![hers]),
+        (&bob, vec![his]),
+        (&admin, vec![hers, his]),
+    ] {
+        let list = ask(key, Method::GET, "/store/orders").await.is(200);
+        assert_eq!(list.ids(), sees);
+        for id in [hers, his] {
+            let answer = ask(key, Method::GET, &format!("/store/order/{id}")).await;
+            if sees.contains(&id) {
+                answer.is(200);
+            } else {
+                answer.problem(404);
+            }
+        }
+    }
+    // Another's looks just like one that never was.
+    let strip = |problem: Value| {
+        problem["detail"]
+            .as_str()
+            .expect("a text")
+            .replace(|c: char| c.is_ascii_digit(), "")
+    };
+    let others = ask(&bob, Method::DELETE, &format!("/store/order/{hers}"))
+        .await
+        .problem(404);
+    let nobodys = ask(&bob, Method::DELETE, "/store/order/999")
+        .await
+        .problem(404);
+    assert_eq!(strip(others), strip(nobodys));
+    ask(&alice, Method::GET, &format!("/store/order/{hers}"))
+        .await
+        .is(200);
+    ask(&admin, Method::DELETE, &format!("/store/order/{hers}"))
+        .await
+        .is(200);
+    ask(&bob, Method::DELETE, &format!("/store/order/{his}"))
+        .await
+        .is(200);
+}
+
+/// Of 50 callers that order one available pet at once exactly one gets it: also while its operator makes it
+/// available again and again, and never was it anybody's for a moment that nobody else saw.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_fifty_callers_exactly_one_gets_the_last_pet() {
+    const CALLERS: usize = 50;
+    let app = TestApp::start().await;
+    let mut keys = Vec::new();
+    for number in 0..CALLERS {
+        keys.push(caller(&app, &format!("caller {number}")).await);
+    }
+    for round in 0..20 {
+        let pet = app.pet("the last one").await;
+        let replacement = json!({"id": pet, "name": "renamed", "status": "available"});
+        let orders = keys.iter().map(|key| {
+            let body = json!({ "petId": pet });
+            let request = app.anonymous(Method::POST, "/store/order").json(&body);
+            request.header("api_key", key).answer()
+        });
+        let puts = async {
+            // In every other round.
+            for _ in 0..10 * (round % 2) {
+                app.put("/pet", &replacement).answer().await.is(200);
+            }
+        };
+        let (answers, ()) = tokio::join!(join_all(orders), puts);
+        let mut statuses: Vec<u16> = answers
+            .iter()
+            .map(|answer| answer.status.as_u16())
+            .collect();
+        statuses.sort_unstable();
+        let mut expected = vec![409; CALLERS - 1];
+        expected.insert(0, 201);
+        assert_eq!(statuses, expected, "round {round}");
+    }
+    let held = "select count(*) from orders where held_pet is not null";
+    assert_eq!(app.database.number(held).await, 20);
+}
+
+/// Everything that locks pets and orders, at once, over few of them: nothing waits for ever, nothing is our
+/// fault, and in the end all agrees.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_meets_whatever_all_agrees_in_the_end() {
+    let app = TestApp::start().await;
+    for id in 1..=3 {
+        app.post("/pet", &json!({"id": id, "name": "a"}))
+            .answer()
+            .await
+            .is(201);
+    }
+    let worker = async |seed: u64| {
+        let mut random = seed;
+        let mut next = |bound: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % bound
+        };
+        for _ in 0..60 {
+            let (pet, id) = (1 + next(3), 1 + next(4));
+            let request = match next(8) {
+                0..=2 => app.post(
+                    "/store/order",
+                    &json!({"id": id, "petId": pet, "complete": next(3) == 0}),
+                ),
+                3..=4 => app.delete(&format!("/store/order/{id}")),
+                5 => app.put("/pet", &json!({"id": pet, "name": "b"})),
+                6 => app.delete(&format!("/pet/{pet}")),
+                _ => app.post("/pet", &json!({"id": pet, "name": "c"})),
+            };
+            let answer = request.answer().await;
+            assert!(!answer.status.is_server_error(), "{answer}");
+        }
+    };
+    join_all((1..=8).map(worker)).await;
+    let lonely = "select count(*) from orders left join pets on pets.id = held_pet
+                  where held_pet is not null and pets.id is null";
+    assert_eq!(app.database.number(lonely).await, 0);
+    // Nobody put one aside by hand.
+    let unheld = "select count(*) from pets where status = 'pending'
+                  and not exists (select from orders where held_pet = pets.id)";
+    assert_eq!(app.database.number(unheld).await, 0);
+    assert_inventory(&app).await;
+}
+
+/// The inventory, as it is answered, and as counting says it is.
+async fn assert_inventory(app: &TestApp) -> Value {
+    let answer = app.get("/store/inventory").answer().await.is(200).json();
+    for status in ["available", "pending", "sold"] {
+        let count = format!("select count(*) from pets where status = '{status}'");
+        assert_eq!(
+            answer[status],
+            app.database.number(&count).await,
+            "{status}: {answer}"
+        );
+    }
+    answer
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_inventory_is_exact_whichever_way_pets_change() {
+    let app = TestApp::start().await;
+    let none = json!({"available": 0, "pending": 0, "sold": 0});
+    assert_eq!(assert_inventory(&app).await, none);
+    let insert = |from: u32, to: u32| {
+        format!(
+            "insert into pets (id, status, name, photo_urls, tags)
+             select id, (array['available', 'pending', 'sold'])[1 + id % 3], 'a', '{{}}', '[]'
+             from generate_series({from}, {to}) as id on conflict do nothing"
+        )
+    };
+    let mut connection = app.database.connect().await;
+    let rows = "insert into pets (id, status, name, photo_urls, tags)
+                values (2000, 'sold', 'a', '{}', '[]'), (1, 'available', 'a', '{}', '[]')
+                on conflict (id) do update set status = excluded.status";
+    for statement in [
+        insert(1, 900),
+        insert(500, 1_000),
+        rows.to_owned(),
+        "update pets set status = 'sold' where id % 2 = 0".to_owned(),
+        "update pets set name = 'b'".to_owned(),
+        "delete from pets where id between 100 and 199".to_owned(),
+        "delete from pets where id = 5000".to_owned(),
+    ] {
+        connection
+            .execute(AssertSqlSafe(statement))
+            .await
+            .expect("a change");
+        assert_inventory(&app).await;
+    }
+    let mut copy = sqlx::postgres::PgConnection::copy_in_raw(
+        &mut connection,
+        "copy pets (id, status, name, photo_urls, tags) from stdin",
+    )
+    .await
+    .expect("a copy");
+    let lines: Vec<String> = (3_000..3_500)
+        .map(|id| format!("{id}\tpending\ta\t{{}}\t[]\n"))
+        .collect();
+    copy.send(lines.concat().as_bytes()).await.expect("rows");
+    copy.finish().await.expect("a copy");
+    assert_inventory(&app).await;
+    // What is undone was never counted.
+    connection
+        .execute("begin; delete from pets; rollback")
+        .await
+        .expect("undone");
+    let exact = assert_inventory(&app).await;
+    // Folding changes nothing, and leaves little.
+    connection.execute("do $$ begin for n in 10000..10200 loop
+            insert into pets (id, status, name, photo_urls, tags) values (n, 'sold', 'a', '{}', '[]');
+            delete from pets where id = n; end loop; end $$").await.expect("changes");
+    while inventory::fold(&mut connection).await.expect("folded") > 0 {}
+    assert_eq!(assert_inventory(&app).await, exact);
+    assert!(
+        app.database
+            .number("select count(*) from inventory_changes")
+            .await
+            < 50
+    );
+    connection
+        .execute("truncate pets cascade")
+        .await
+        .expect("emptied");
+    assert_eq!(assert_inventory(&app).await, none);
+}
+
+/// While pets come, change and go, every answer is of one moment: no change is half in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_inventory_is_of_one_moment() {
+    let app = TestApp::start().await;
+    for id in 1..=20 {
+        app.post("/pet", &json!({"id": id, "name": "a"}))
+            .answer()
+            .await
+            .is(201);
+    }
+    let orders = async {
+        for id in 1..=20 {
+            order(&app, id).answer().await.is(201);
+        }
+    };
+    let folds = async {
+        let mut connection = app.database.connect().await;
+        for _ in 0..50 {
+            inventory::fold(&mut connection).await.expect("folded");
+        }
+    };
+    let reads = async {
+        for _ in 0..60 {
+            let inventory = app.get("/store/inventory").answer().await.is(200).json();
+            let of = |status: &str| inventory[status].as_i64().expect("a number");
+            assert_eq!(of("available") + of("pending"), 20, "{inventory}");
+        }
+    };
+    tokio::join!(orders, folds, reads);
+    assert_eq!(assert_inventory(&app).await["pending"], 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_folds_the_inventory_by_itself() {
+    let app = TestApp::start().await;
+    app.database
+        .run("insert into inventory_changes select 'sold', 0 from generate_series(1, 20000)")
+        .await;
+    let few = async || {
+        app.database
+            .number("select count(*) from inventory_changes")
+            .await
+            < 50
+    };
+    // It does so every few seconds.
+    for _ in 0..5 {
+        if few().await {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    }
+    eventually(few).await;
+    assert_inventory(&app).await;
+}
+
+async fn many_orders(app: &TestApp, number: i64) {
+    app.database
+        .run(&format!(
+            "insert into orders (id, owner, pet_id, quantity, status, complete)
+             select id * 2, (select id from callers where name = 'tester') + id % 2, 1 + id % 100, 1,
+                    (array['placed', 'approved', 'delivered'])[1 + id % 3], false
+             from generate_series(1, {number}) as id"
+        ))
+        .await;
+    app.database.run("analyze orders").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_is_whole_or_comes_by_pages() {
+    let app = TestApp::start().await;
+    many_orders(&app, 700).await;
+    let all: Vec<i64> = (1..=700).map(|id| id * 2).collect();
+    let matching = |filter: &dyn Fn(i64) -> bool| -> Vec<i64> {
+        all.iter().copied().filter(|id| filter(id / 2)).collect()
+    };
+    for (query, ids) in [
+        ("", all.clone()),
+        ("status=placed", matching(&|id| id % 3 == 0)),
+        ("status=placed,delivered", matching(&|id| id % 3 != 1)),
+        ("petId=8", matching(&|id| id % 100 == 7)),
+        (
+            "petId=8&status=approved&status=approved",
+            matching(&|id| id % 100 == 7 && id % 3 == 1),
+        ),
+        ("petId=999", vec![]),
+    ] {
+        let whole = app
+            .get(&format!("/store/orders?{query}"))
+            .answer()
+            .await
+            .is(200);
+        assert_eq!(whole.ids(), ids, "{query}");
+        assert!(whole.optional_header("link").is_none(), "{whole}");
+        let mut paged = Vec::new();
+        let mut next = Some(format!("/api/v3/store/orders?limit=97&{query}"));
+        while let Some(path) = next {
+            let page = app
+                .bare(Method::GET, &path)
+                .header("api_key", &app.key)
+                .answer()
+                .await
+                .is(200);
+            paged.extend(page.ids());
+            next = page.optional_header("link").map(|link| {
+                let url = link
+                    .strip_prefix('<')
+                    .and_then(|link| link.strip_suffix(">; rel=\"next\""));
+                url.unwrap_or_else(|| panic!("{link}")).to_owned()
+            });
+        }
+        assert_eq!(paged, ids, "{query}");
+    }
+}
+
+/// No list reads more of the table than it answers: also not for a caller with few orders, or a rare status.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lists_read_their_indexes() {
+    let app = TestApp::start().await;
+    app.database
+        .run(
+            "insert into orders (id, owner, pet_id, quantity, status, complete)
+             select id, case when id % 1000 = 7 then 1 + id % 9 else 10 end, 1 + id % 1000, 1,
+                    case when id % 1000 = 0 then 'approved' else 'placed' end, false
+             from generate_series(1, 50000) as id",
+        )
+        .await;
+    app.database
+        .run("set default_statistics_target = 1000; analyze orders")
+        .await;
+    let mut connection = app.database.connect().await;
+    let arguments = "(text[], bigint, bigint, bigint, bigint)";
+    for (name, statement, index, values) in [
+        (
+            "own",
+            LIST_OWN,
+            "orders_by_owner",
+            "'{placed,approved,delivered}', 0, 128, 7, null",
+        ),
+        (
+            "every",
+            LIST_ALL,
+            "orders_by_status",
+            "'{approved,delivered}', 100, 128, null, null",
+        ),
+        (
+            "pets",
+            LIST_OF_PET,
+            "orders_by_pet",
+            "'{placed,approved,delivered}', 0, 128, null, 7",
+        ),
+    ] {
+        for statement in [
+            format!("prepare {name} {arguments} as {statement}"),
+            "set plan_cache_mode = force_custom_plan".to_owned(),
+        ] {
+            connection
+                .execute(AssertSqlSafe(statement))
+                .await
+                .expect("a statement");
+        }
+        let plan = format!("explain execute {name} ({values})");
+        let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(plan))
+            .fetch_all(&mut connection)
+            .await
+            .expect("a plan");
+        let plan = plan.join("\n");
+        assert!(plan.contains(index) && !plan.contains("Seq Scan"), "{plan}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_without_a_name_are_one() {
+    let settings = [(
+        "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES",
+        "read:orders,write:orders",
+    )];
+    let app = TestApp::with(&settings).await;
+    let body = json!({"petId": app.pet("a").await});
+    let placed = app
+        .anonymous(Method::POST, "/store/order")
+        .json(&body)
+        .answer()
+        .await
+        .is(201);
+    let path = format!("/store/order/{}", placed.id());
+    app.anonymous(Method::GET, &path).answer().await.is(200);
+    let alice = caller(&app, "alice").await;
+    app.anonymous(Method::GET, &path)
+        .header("api_key", alice)
+        .answer()
+        .await
+        .problem(404);
+    app.anonymous(Method::DELETE, &path).answer().await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_status_that_is_answered_is_one_of_petstores_or_ours() {
+    let app = TestApp::start().await;
+    let seen: BTreeSet<StatusCode> = join_all([
+        app.get("/store/inventory").answer(),
+        app.get("/store/inventory/").answer(),
+        app.get("/store/order/1").answer(),
+        app.request(Method::PUT, "/store/order").answer(),
+    ])
+    .await
+    .iter()
+    .map(|answer| answer.status)
+    .collect();
+    assert_eq!(
+        seen,
+        [
+            StatusCode::OK,
+            StatusCode::NOT_FOUND,
+            StatusCode::METHOD_NOT_ALLOWED
+        ]
+        .into()
+    );
+}

@@ -1,0 +1,143 @@
+//! What stands still is ended: answers that nobody reads, connections on which nothing happens; and what
+//! stands in each other's way goes on.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use pet_inventory::db::{self, Connection, Database};
+use sqlx::Executor as _;
+use tokio::{io::AsyncWriteExt as _, net::TcpSocket, sync::Barrier};
+
+use crate::support::{Ask, Raw, TestApp, TestDatabase, config, eventually};
+
+/// More pets than fit into the buffers between us and a client.
+const MANY: &str = "insert into pets (id, status, name, category, photo_urls, tags)
+    select n, 'sold', repeat('x', 255), null, array[repeat('/y', 50)], '[]'
+    from generate_series(1, 20000) n";
+
+/// A connection that has asked for all of them and reads nothing.
+async fn unread(app: &TestApp) -> tokio::net::TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4 << 10).expect("a buffer");
+    let mut stream = socket.connect(app.address).await.expect("a connection");
+    let request = format!(
+        "GET /api/v3/pet/findByStatus?status=sold HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\r\n",
+        app.key
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    // The answer has begun.
+    stream.readable().await.expect("an answer");
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_nobody_reads_leave_room_for_other_answers_and_end() {
+    let settings = [
+        ("PET_INVENTORY__SERVER__MAX_REQUESTS", "2"),
+        ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1s"),
+    ];
+    let app = TestApp::with(&settings).await;
+    app.database.run(MANY).await;
+    let first = unread(&app).await;
+    // Of two places one is for streams.
+    let all = "/pet/findByStatus?status=sold";
+    app.get(all).answer().await.problem(503);
+    app.get("/pet/1").answer().await.is(200);
+    // The one that stands still is cut off, and then there is room again.
+    eventually(async || app.get(all).send().await.expect("an answer").status() == 200).await;
+    drop(first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_http_2_connection_on_which_nothing_happens_is_ended() {
+    const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "300ms")]).await;
+    let mut raw = Raw::connect(app.address).await;
+    raw.send(BEGINNING).await;
+    raw.closed().await;
+}
+
+fn database(of: &TestDatabase) -> Database {
+    let config = config(&of.url(), &[]);
+    let url = config.database.url.as_ref().expect("a URL");
+    let options = db::parse_url(url).expect("a URL");
+    Database::new(options, &config.database)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_gave_way_to_another_is_done_anew() {
+    let test = TestDatabase::migrated().await;
+    let database = database(&test);
+    for (code, gives_way) in [("40001", true), ("40P01", true), ("55P03", false)] {
+        let tries = &AtomicU32::new(0);
+        let done = database
+            .transact(async |transaction: &mut Connection| {
+                if tries.fetch_add(1, Ordering::Relaxed) < 2 {
+                    let raise = format!("do $$ begin raise using errcode = '{code}'; end $$");
+                    let raise = sqlx::raw_sql(sqlx::AssertSqlSafe(raise));
+                    transaction.execute(raise).await?;
+                }
+                Ok::<_, db::Error>(())
+            })
+            .await;
+        assert_eq!(done.is_ok(), gives_way, "{code}: {done:?}");
+        let expected = if gives_way { 3 } else { 1 };
+        assert_eq!(tries.load(Ordering::Relaxed), expected, "{code}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_that_lock_the_same_in_another_order_both_get_through() {
+    let test = TestDatabase::migrated().await;
+    let database = database(&test);
+    test.run(
+        "insert into pets (id, status, name, category, photo_urls, tags)
+              values (1, 'sold', 'a', null, '{}', '[]'), (2, 'sold', 'b', null, '{}', '[]')",
+    )
+    .await;
+    let met = Barrier::new(2);
+    let lock_both = async |first: i64, second: i64| {
+        let tries = &AtomicU32::new(0);
+        let met = &met;
+        database
+            .transact(async |transaction: &mut Connection| {
+                let lock = "select from pets where id = $1 for update";
+                sqlx::query(lock)
+                    .bind(first)
+                    .execute(&mut *transaction)
+                    .await?;
+                if tries.fetch_add(1, Ordering::Relaxed) == 0 {
+                    met.wait().await;
+                }
+                sqlx::query(lock)
+                    .bind(second)
+                    .execute(&mut *transaction)
+                    .await?;
+                Ok::<_, db::Error>(tries.load(Ordering::Relaxed))
+            })
+            .await
+    };
+    let (one, other) = tokio::join!(lock_both(1, 2), lock_both(2, 1));
+    let tries = one.expect("done") + other.expect("done");
+    // One of them had to be done anew, and never both.
+    assert_eq!(tries, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_waits_for_postgres_no_longer_than_its_patience() {
+    let test = TestDatabase::migrated().await;
+    let database = database(&test);
+    let slow = || sqlx::query("select pg_sleep(1)").execute(database.pool());
+    let (first, second, third) = db::patience::shared(async {
+        (
+            db::patience::wait(Duration::from_secs(2), slow()).await,
+            db::patience::wait(Duration::from_secs(2), slow()).await,
+            db::patience::wait(Duration::from_secs(2), slow()).await,
+        )
+    })
+    .await;
+    assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
+    assert!(matches!(third, Err(db::Error::TimedOut)), "{third:?}");
+}

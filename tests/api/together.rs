@@ -1,0 +1,274 @@
+//! What many ask at once travels together to the database, and nobody can tell but by the speed.
+
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicBool, AtomicI64, Ordering},
+};
+
+use futures_util::future::join_all;
+use pet_inventory::{domain::caller::Scopes, shutdown::Shutdown};
+use serde_json::json;
+use sqlx::Executor as _;
+
+use crate::support::{self, Ask, TestApp, TestDatabase, eventually, make_key};
+
+/// Reads that begin after a write was answered see it, whichever way they read, while others read and write
+/// the same pet and its neighbours as fast as they can.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_read_is_older_than_a_write_that_was_answered_before_it() {
+    const TURNS: i64 = 60;
+    let app = TestApp::start().await;
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        let pet = json!({"name": "0", "tags": [{"name": "watched"}]});
+        ids.push(app.post("/pet", &pet).answer().await.is(201).id());
+    }
+    // Of each pet the turn that began last, and the one whose write was answered last.
+    let begun: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
+    let answered: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    let turn_of = |pet: &serde_json::Value| -> i64 {
+        let name = pet["name"].as_str().expect("a name");
+        name.parse().expect("a turn")
+    };
+
+    let writers = (0..ids.len()).map(async |pet| {
+        let (id, begun, answered) = (ids[pet], &begun[pet], &answered[pet]);
+        for turn in 1..=TURNS {
+            begun.store(turn, Ordering::SeqCst);
+            let name = turn.to_string();
+            match turn % 3 {
+                0 => {
+                    let pet = json!({"id": id, "name": name, "tags": [{"name": "watched"}]});
+                    app.put("/pet", &pet).answer().await.is(200);
+                }
+                1 => {
+                    let change = json!({"name": name, "tags": [{"name": "watched"}]});
+                    let path = format!("/pet/{id}");
+                    app.patch(&path, &change).answer().await.is(200);
+                }
+                _ => {
+                    // Gone and made anew, by the batched insert.
+                    app.delete(&format!("/pet/{id}")).answer().await.is(200);
+                    let pet = json!({"id": id, "name": name, "tags": [{"name": "watched"}]});
+                    app.post("/pet", &pet).answer().await.is(201);
+                }
+            }
+            answered.store(turn, Ordering::SeqCst);
+        }
+    });
+    let reads = AtomicI64::new(0);
+    let readers = (0..24_usize).map(async |reader| {
+        let (id, answered) = (ids[reader % ids.len()], &answered[reader % ids.len()]);
+        while !done.load(Ordering::SeqCst) {
+            let before = answered.load(Ordering::SeqCst);
+            let pet = if reader % 4 == 3 {
+                let found = app
+                    .get("/pet/findByTags?tags=watched")
+                    .answer()
+                    .await
+                    .is(200);
+                let found = found.json();
+                let mut pets = found.as_array().expect("pets").iter();
+                pets.find(|pet| pet["id"] == id).cloned()
+            } else {
+                let answer = app.get(&format!("/pet/{id}")).answer().await;
+                assert!([200, 404].contains(&answer.status.as_u16()), "{answer}");
+                (answer.status == 200).then(|| answer.json())
+            };
+            match pet {
+                Some(pet) if before > 0 => assert!(turn_of(&pet) >= before, "{pet}, not {before}"),
+                Some(_) => {}
+                // Between the deletion and the insert of a turn that was not answered before.
+                None => {
+                    let begun = begun[reader % ids.len()].load(Ordering::SeqCst);
+                    let mut since = before + 1..=begun;
+                    assert!(
+                        since.any(|turn| turn % 3 == 2),
+                        "gone since {before}, by {begun}"
+                    );
+                }
+            }
+            reads.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    tokio::join!(
+        async {
+            join_all(writers).await;
+            done.store(true, Ordering::SeqCst);
+        },
+        join_all(readers)
+    );
+    println!("{} reads", reads.load(Ordering::Relaxed));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_of_many_inserts_at_once_has_its_own_verdict() {
+    let app = TestApp::start().await;
+    let taken = app.pet("taken").await;
+    // Chosen identifiers, most of them twice and in both orders, one that is taken, and those that the
+    // sequence is about to give; between them pets without one.
+    let chosen: Vec<i64> = (0..40)
+        .map(|n| 1_000 + n)
+        .chain((0..30).rev().map(|n| 1_000 + n))
+        .chain((1..=20).map(|n| taken + n))
+        .chain([taken])
+        .collect();
+    let posts = chosen.iter().map(|id| Some(*id)).chain([None; 60]);
+    let posts = posts.enumerate().map(async |(n, id)| {
+        let urls: Vec<String> = (0..n % 4).map(|url| format!("/{n}/{url}")).collect();
+        let mut pet = json!({"name": format!("pet {n}"), "photoUrls": urls});
+        if n % 3 == 0 {
+            pet["category"] = json!({"name": "a\"b\\c"});
+            pet["tags"] = json!([{"id": -1}, {}, {"name": "t,{}"}]);
+        }
+        if let Some(id) = id {
+            pet["id"] = json!(id);
+        }
+        (id, pet.clone(), app.post("/pet", &pet).answer().await)
+    });
+    let answers = join_all(posts).await;
+
+    let mut stored = HashSet::from([taken]);
+    for (id, pet, answer) in &answers {
+        match (id, answer.status.as_u16()) {
+            (_, 201) => {
+                let body = answer.json();
+                assert!(stored.insert(answer.id()), "given twice: {answer}");
+                assert!(id.is_none_or(|id| id == answer.id()), "{answer}");
+                assert_eq!(body["name"], pet["name"]);
+                let again = app
+                    .get(&format!("/pet/{}", answer.id()))
+                    .answer()
+                    .await
+                    .is(200);
+                assert_eq!(again.json(), body, "what is stored is what was said");
+                assert_eq!(again.etag(), answer.etag());
+                assert_eq!(again.json()["photoUrls"], pet["photoUrls"]);
+            }
+            (Some(_), 409) => drop(answer.problem(409)),
+            _ => panic!("{id:?}: {answer}"),
+        }
+    }
+    // Of each chosen identifier somebody got it: who asked for it, or whom the sequence gave it.
+    assert!(chosen.iter().all(|id| stored.contains(id)));
+    let unchosen = answers.iter().filter(|(id, ..)| id.is_none());
+    assert_eq!(unchosen.clone().count(), 60);
+    assert!(unchosen.clone().all(|(.., answer)| answer.status == 201));
+    assert_eq!(app.count().await, stored.len());
+}
+
+/// Somebody else's transaction holds an identifier: who wants that one waits, the others do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_insert_that_must_wait_does_not_fail_its_neighbours() {
+    let app = TestApp::start().await;
+    let mut other = app.database.connect().await;
+    let insert = "begin; insert into pets (id, status, name, photo_urls, tags)
+                  values (777, 'sold', 'other', '{}', '[]')";
+    other.execute(insert).await.expect("inserted");
+    let posts = (0..30).map(async |n| {
+        let id = if n == 15 { 777 } else { 2_000 + n };
+        let pet = json!({"name": "a", "id": id});
+        (id, app.post("/pet", &pet).answer().await)
+    });
+    for (id, answer) in join_all(posts).await {
+        if id == 777 {
+            answer.problem(503);
+        } else {
+            answer.is(201);
+        }
+    }
+    other.execute("commit").await.expect("committed");
+    let pet = json!({"name": "a", "id": 777});
+    app.post("/pet", &pet).answer().await.problem(409);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_cut_cost_503_at_most_and_come_back() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    let done = AtomicBool::new(false);
+    let cut = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+               where datname = current_database() and application_name = 'pet-inventory'";
+    let ask = async || {
+        while !done.load(Ordering::SeqCst) {
+            let pet = json!({"name": "b"});
+            for answer in [
+                app.get(&format!("/pet/{id}")).answer().await,
+                app.post("/pet", &pet).answer().await,
+            ] {
+                match answer.status.as_u16() {
+                    200 | 201 => {}
+                    503 => drop(answer.problem(503)),
+                    _ => panic!("{answer}"),
+                }
+            }
+        }
+    };
+    tokio::join!(
+        async {
+            for _ in 0..5 {
+                // One after the other has met some.
+                eventually(async || app.database.number(cut).await > 0).await;
+            }
+            done.store(true, Ordering::SeqCst);
+        },
+        join_all((0..16).map(|_| ask()))
+    );
+    eventually(async || {
+        let pet = json!({"name": "c"});
+        app.get(&format!("/pet/{id}")).answer().await.status == 200
+            && app.post("/pet", &pet).answer().await.status == 201
+    })
+    .await;
+}
+
+/// Those who hang up before their answer take nothing of their neighbours' with them.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_hangs_up_costs_the_others_nothing() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    let path = format!("/pet/{id}");
+    for turn in 0..20 {
+        let asked = (0..24).map(async |n| {
+            if n % 2 == 0 {
+                app.get(&path).answer().await.is(200);
+            } else {
+                // Some before they are heard, some while they wait, some when they are done.
+                let patience = std::time::Duration::from_micros(50 * (turn * n) % 3_000);
+                let _ = tokio::time::timeout(patience, app.get(&path).send()).await;
+            }
+        });
+        join_all(asked).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_has_stopped_leaves_no_connection_behind() {
+    let database = TestDatabase::migrated().await;
+    let app = support::build(&database.url(), &[]).await;
+    let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
+    let (client, address) = (support::client(), app.local_addr());
+    let shutdown = Shutdown::default();
+    let running = tokio::spawn(app.run(shutdown.clone()));
+    let asked = (0..16).map(async |_| {
+        let add = client
+            .post(format!("http://{address}/api/v3/pet"))
+            .json(&json!({"name": "a"}));
+        let id = add
+            .header("api_key", &key.secret)
+            .answer()
+            .await
+            .is(201)
+            .id();
+        let get = client.get(format!("http://{address}/api/v3/pet/{id}"));
+        get.header("api_key", &key.secret).answer().await.is(200);
+    });
+    join_all(asked).await;
+    let connected = "select count(*) from pg_stat_activity
+                     where datname = current_database() and application_name = 'pet-inventory'";
+    assert!(database.number(connected).await > 0);
+    shutdown.stop();
+    running.await.expect("no panic").expect("a clean stop");
+    eventually(async || database.number(connected).await == 0).await;
+}

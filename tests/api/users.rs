@@ -1,0 +1,676 @@
+//! User accounts: whose they are, how one logs in, and what ends a session.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use futures_util::future::join_all;
+use pet_inventory::{
+    auth::secret::sha256,
+    domain::caller::{Scope, Scopes},
+};
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Ask, Home, TestApp, eventually, scopes};
+
+const PASSWORD: &str = "correct horse battery staple";
+
+/// As many tries as a test needs.
+const PATIENT: [(&str, &str); 2] = [
+    ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
+    ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1000"),
+];
+
+fn sign_up(app: &TestApp, body: &Value) -> RequestBuilder {
+    app.anonymous(Method::POST, "/user").json(body)
+}
+
+async fn account(app: &TestApp, name: &str) -> Answer {
+    let body = json!({"username": name, "password": PASSWORD});
+    sign_up(app, &body).answer().await.is(201)
+}
+
+fn log_in(app: &TestApp, name: &str, password: &str) -> RequestBuilder {
+    let pair = [("username", name), ("password", password)];
+    app.anonymous(Method::POST, "/user/login").form(&pair)
+}
+
+/// Logs in and gives the token.
+async fn session(app: &TestApp, name: &str) -> String {
+    token(&log_in(app, name, PASSWORD).answer().await.is(200))
+}
+
+fn token(answer: &Answer) -> String {
+    answer.json().as_str().expect("a string").to_owned()
+}
+
+fn by(app: &TestApp, token: &str, method: Method, path: &str) -> RequestBuilder {
+    app.anonymous(method, path).bearer_auth(token)
+}
+
+async fn status(app: &TestApp, token: &str) -> u16 {
+    let answer = by(app, token, Method::GET, "/limits").answer().await;
+    answer.status.as_u16()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_is_made_used_changed_and_deleted() {
+    let app = TestApp::start().await;
+    let body = json!({
+        "id": 99, "username": "Ada", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com",
+        "password": PASSWORD, "phone": "1", "userStatus": 7, "plan": "enterprise", "scopes": ["admin"]
+    });
+    let made = sign_up(&app, &body).answer().await.is(201);
+    assert_eq!(made.header("location"), "/api/v3/user/Ada");
+    let id = made.id();
+    let expected = json!({
+        "id": id, "username": "Ada", "firstName": "Ada", "lastName": "Lovelace",
+        "email": "ada@example.com", "phone": "1", "userStatus": 0
+    });
+    assert_eq!(
+        made.json(),
+        expected,
+        "an account gives itself neither id nor status"
+    );
+    assert_ne!(id, 99);
+    let caller = "select count(*) from callers where name = 'user:' || (select id from users)
+                  and plan = 'free' and scopes = '{read:pets,read:orders,write:orders}'";
+    assert_eq!(app.database.number(caller).await, 1, "nor plan nor scopes");
+
+    let opened = log_in(&app, "ADA", PASSWORD).answer().await.is(200);
+    assert_eq!(opened.header("cache-control"), "no-store");
+    assert_eq!(opened.header("x-rate-limit"), "1000");
+    let expires = chrono::DateTime::parse_from_rfc3339(opened.header("x-expires-after"));
+    let lasts = expires.expect("a time").to_utc() - chrono::Utc::now();
+    assert!((23..=24).contains(&lasts.num_hours()), "{opened}");
+    let ada = token(&opened);
+    assert!(ada.starts_with("pis_"), "{ada}");
+    // The other ways in.
+    let query = format!(
+        "/user/login?username=ada&password={}",
+        PASSWORD.replace(' ', "+")
+    );
+    let pair = json!({"username": "ada", "password": PASSWORD});
+    for request in [
+        app.anonymous(Method::GET, &query),
+        app.anonymous(Method::POST, &query),
+        app.anonymous(Method::POST, "/user/login").json(&pair),
+    ] {
+        assert_eq!(
+            status(&app, &token(&request.answer().await.is(200))).await,
+            200
+        );
+    }
+
+    // The session is a credential like any other, in either header.
+    let pet = app.pet("Rex").await;
+    by(&app, &ada, Method::GET, &format!("/pet/{pet}"))
+        .answer()
+        .await
+        .is(200);
+    let limits = app
+        .anonymous(Method::GET, "/limits")
+        .header("api_key", &ada);
+    assert_eq!(limits.answer().await.is(200).json()["plan"], "free");
+    let order = by(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));
+    let order = format!("/store/order/{}", order.answer().await.is(201).id());
+    by(&app, &ada, Method::GET, &order).answer().await.is(200);
+    by(&app, &ada, Method::DELETE, &format!("/pet/{pet}"))
+        .answer()
+        .await
+        .problem(403);
+
+    assert_eq!(
+        by(&app, &ada, Method::GET, "/user/aDa")
+            .answer()
+            .await
+            .is(200)
+            .json(),
+        expected
+    );
+    let change =
+        json!({"username": "Countess", "email": "c@example.com", "userStatus": 3, "id": 1});
+    let changed = by(&app, &ada, Method::PUT, "/user/ada")
+        .json(&change)
+        .answer()
+        .await
+        .is(200);
+    let expected =
+        json!({"id": id, "username": "Countess", "email": "c@example.com", "userStatus": 0});
+    assert_eq!(changed.json(), expected);
+    by(&app, &ada, Method::GET, "/user/ada")
+        .answer()
+        .await
+        .problem(404);
+    // Neither name nor password need be said again.
+    by(&app, &ada, Method::PUT, "/user/COUNTESS")
+        .json(&json!({}))
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(
+        log_in(&app, "countess", PASSWORD).answer().await.status,
+        200
+    );
+
+    let deleted = by(&app, &ada, Method::DELETE, "/user/countess")
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(
+        deleted.json(),
+        json!({"code": 200, "type": "deleted", "message": "Countess"})
+    );
+    assert_eq!(status(&app, &ada).await, 401, "at once");
+    let left = "select (select count(*) from users) + (select count(*) from callers where name like 'user:%')
+                + (select count(*) from credentials where kind = 'session')";
+    assert_eq!(app.database.number(left).await, 0);
+    // The order stays, for the admins; the next of that name does not get it.
+    app.get(&order).answer().await.is(200);
+    account(&app, "Countess").await;
+    let next = session(&app, "Countess").await;
+    by(&app, &next, Method::GET, &order)
+        .answer()
+        .await
+        .problem(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_is_there_for_itself_and_the_admins_alone() {
+    let app = TestApp::with(&PATIENT).await;
+    let id = account(&app, "ada").await.id();
+    account(&app, "bob").await;
+    let (ada, bob) = (session(&app, "ada").await, session(&app, "bob").await);
+    let stranger = app
+        .make_key("stranger", Scopes::all_but_admin())
+        .await
+        .secret;
+    let admin = app.make_key("boss", scopes(&[Scope::Admin])).await.secret;
+    let ask = async |token: &str, method: &Method, name: &str| {
+        let request = by(&app, token, method.clone(), &format!("/user/{name}"));
+        let request = if *method == Method::PUT {
+            request.json(&json!({}))
+        } else {
+            request
+        };
+        request.answer().await
+    };
+    for method in [Method::GET, Method::PUT, Method::DELETE] {
+        for token in [&bob, &stranger] {
+            let others = ask(token, &method, "ada").await.problem(404);
+            let nobodys = ask(token, &method, "nobody").await.problem(404);
+            assert_eq!(others["detail"], nobodys["detail"]);
+        }
+        app.anonymous(method.clone(), "/user/ada")
+            .json(&json!({}))
+            .answer()
+            .await
+            .problem(401);
+    }
+    // A key of the account that may do less must not get at all of it.
+    let narrow = app
+        .make_key(&format!("user:{id}"), scopes(&[Scope::ReadPets]))
+        .await
+        .secret;
+    for method in [Method::GET, Method::PUT, Method::DELETE] {
+        ask(&narrow, &method, "ada").await.problem(403);
+    }
+    ask(&ada, &Method::GET, "ada").await.is(200);
+    ask(&admin, &Method::GET, "ada").await.is(200);
+    // What the status means is the admin's to say.
+    let change = json!({"userStatus": 5});
+    let changed = by(&app, &admin, Method::PUT, "/user/ada")
+        .json(&change)
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(changed.json()["userStatus"], 5);
+    let changed = by(&app, &ada, Method::PUT, "/user/ada")
+        .json(&json!({"userStatus": 6}))
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(changed.json()["userStatus"], 5);
+    ask(&admin, &Method::DELETE, "bob").await.is(200);
+    assert_eq!(status(&app, &bob).await, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_are_unique_without_regard_to_case() {
+    let app = TestApp::with(&PATIENT).await;
+    for (one, other) in [
+        ("Bob", "bOB"),
+        ("ÉLAN", "élan"),
+        ("straße", "STRASSE"),
+        ("οδος", "ΟΔΟΣ"),
+    ] {
+        account(&app, one).await;
+        sign_up(&app, &json!({"username": other}))
+            .answer()
+            .await
+            .problem(409);
+        log_in(&app, other, PASSWORD).answer().await.is(200);
+    }
+    let bob = session(&app, "bob").await;
+    let rename = |name: &str| {
+        by(&app, &bob, Method::PUT, "/user/bob")
+            .json(&json!({ "username": name }))
+            .answer()
+    };
+    rename("Élan").await.problem(409);
+    assert_eq!(rename("BOB").await.is(200).json()["username"], "BOB");
+    let odd = "O'Neil / Äda? 100%";
+    let made = account(&app, odd).await;
+    let location = made.header("location").to_owned();
+    let got = app
+        .bare(Method::GET, &location)
+        .header("api_key", &app.key)
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(got.json()["username"], odd);
+
+    // Of many that ask for one name at once, and of lists that name the same ones in another order.
+    let asks = (0..10).map(|_| sign_up(&app, &json!({"username": "last"})).answer());
+    let answers = join_all(asks).await;
+    let made = answers.iter().filter(|answer| answer.status == 201).count();
+    let refused = answers.iter().filter(|answer| answer.status == 409).count();
+    assert_eq!((made, refused), (1, 9), "{answers:?}");
+    let lists = (0..10).map(|round| {
+        let mut names: Vec<Value> = (0..20)
+            .map(|n| json!({"username": format!("n{n}")}))
+            .collect();
+        names.rotate_left(round * 2);
+        app.post("/user/createWithList", &names.into()).answer()
+    });
+    let mut statuses: Vec<u16> = join_all(lists)
+        .await
+        .iter()
+        .map(|answer| answer.status.as_u16())
+        .collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [vec![200], vec![409; 9]].concat());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_wrong_field_is_named_and_no_password_is_repeated() {
+    let app = TestApp::with(&PATIENT).await;
+    let body = json!({
+        "username": " a", "firstName": 1, "lastName": "x".repeat(256), "email": "a\0", "phone": [],
+        "password": "short", "userStatus": 1_i64 << 31
+    });
+    let fields = [
+        "firstName",
+        "lastName",
+        "email",
+        "phone",
+        "username",
+        "password",
+        "userStatus",
+    ];
+    assert_eq!(sign_up(&app, &body).answer().await.invalid_fields(), fields);
+    for (field, value) in [
+        ("username", Value::Null),
+        ("username", json!("")),
+        ("username", json!("Login")),
+        ("username", json!("x".repeat(65))),
+        ("password", json!("")),
+        ("password", json!("1234567")),
+        ("password", json!("1".repeat(129))),
+        ("password", json!(12_345_678)),
+        ("userStatus", json!("1")),
+    ] {
+        let mut body = json!({"username": "ada"});
+        body[field] = value;
+        let answer = sign_up(&app, &body).answer().await;
+        assert_eq!(answer.invalid_fields(), [field], "{body}");
+        assert!(!answer.text().contains("1234567"), "{answer}");
+    }
+    for any in ["ä\0\n🦊 ñß¡", &"🦊".repeat(128), "12345678"] {
+        let name = format!("user{}", any.len());
+        sign_up(&app, &json!({"username": name, "password": any}))
+            .answer()
+            .await
+            .is(201);
+        let pair = json!({"username": name, "password": any});
+        app.anonymous(Method::POST, "/user/login")
+            .json(&pair)
+            .answer()
+            .await
+            .is(200);
+    }
+    let list = |list: Value| app.post("/user/createWithList", &list).answer();
+    let twice = json!([{"username": "a"}, {}, 5, {"username": "A", "password": "x"}]);
+    let fields = ["[1].username", "[2]", "[3].password", "[3].username"];
+    assert_eq!(list(twice).await.invalid_fields(), fields);
+    let twice = json!([{"username": "a"}, {"username": "A"}]);
+    assert_eq!(list(twice).await.invalid_fields(), ["[1].username"]);
+    let many: Vec<Value> = (0..=1_000)
+        .map(|n| json!({"username": n.to_string()}))
+        .collect();
+    assert_eq!(list(many.into()).await.invalid_fields(), ["body"]);
+    assert_eq!(list(json!({})).await.invalid_fields(), ["body"]);
+    assert_eq!(
+        app.get("/user/%20").answer().await.invalid_fields(),
+        ["username"]
+    );
+    let nothing = app.anonymous(Method::POST, "/user/login").answer().await;
+    assert_eq!(nothing.invalid_fields(), ["username", "password"]);
+    let twice = app.anonymous(Method::GET, "/user/login?username=a&username=b&password=x");
+    assert!(
+        twice
+            .answer()
+            .await
+            .invalid_fields()
+            .contains(&"username".to_owned())
+    );
+}
+
+/// Same words, and the same work, whatever is wrong.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_pair_does_not_tell_whether_there_is_such_a_user() {
+    const ROUNDS: usize = 15;
+    let app = TestApp::with(&PATIENT).await;
+    account(&app, "ada").await;
+    sign_up(&app, &json!({"username": "without"}))
+        .answer()
+        .await
+        .is(201);
+    let mut answers = BTreeSet::new();
+    let mut times = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        for (name, times) in ["ada", "nobody", "without"].iter().zip(&mut times) {
+            let begun = Instant::now();
+            let answer = log_in(&app, name, "a wrong password").answer().await;
+            times.push(begun.elapsed());
+            let mut problem = answer.problem(400);
+            problem["instance"] = Value::Null;
+            answers.insert(problem.to_string());
+        }
+    }
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    // A hash is longer than all the rest; without it the middle one of these would be a fraction.
+    let [ada, nobody, without] = times.map(|mut times| {
+        times.sort_unstable();
+        times[ROUNDS / 2]
+    });
+    for other in [nobody, without] {
+        assert!(other * 2 > ada && other < ada * 2, "{ada:?} {other:?}");
+    }
+    for wrong in ["", "short", &"x".repeat(129), &"x".repeat(5_000)] {
+        log_in(&app, "ada", wrong).answer().await.problem(400);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tries_are_few_for_an_account_and_for_an_address() {
+    let app = TestApp::start().await;
+    account(&app, "ada").await;
+    // One budget for the name in any case, the right password included.
+    for n in 0..20 {
+        let (name, password, status) =
+            [("ada", PASSWORD, 200), ("ADA", "wrong password", 400)][n % 2];
+        log_in(&app, name, password).answer().await.is(status);
+    }
+    let refused = log_in(&app, "Ada", PASSWORD).answer().await;
+    let problem = refused.problem(429);
+    assert_eq!(problem["violated-policies"], json!(["logins"]));
+    let wait: u64 = refused.header("retry-after").parse().expect("seconds");
+    assert!((1..=60).contains(&wait), "{refused}");
+    // Others are none the worse, until the address has had enough: sign-up, login and tokens together.
+    for n in 0..60 - 22 {
+        let name = format!("nobody{n}");
+        log_in(&app, &name, "short").answer().await.is(400);
+    }
+    for request in [
+        log_in(&app, "bob", PASSWORD),
+        app.anonymous(Method::GET, "/user/login?username=a&password=b"),
+        sign_up(&app, &json!({"username": "bob"})),
+        app.bare(Method::POST, "/oauth/token"),
+    ] {
+        let refused = request.answer().await;
+        assert_eq!(refused.problem(429)["violated-policies"], json!(["minute"]));
+        refused.header("retry-after");
+    }
+    // Nobody else's requests.
+    app.get("/limits").answer().await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_ends_by_logout_by_time_and_by_hand() {
+    let app = TestApp::with(&PATIENT).await;
+    account(&app, "ada").await;
+    let (first, second, third) = (
+        session(&app, "ada").await,
+        session(&app, "ada").await,
+        session(&app, "ada").await,
+    );
+    let log_out = |token: &str| by(&app, token, Method::GET, "/user/logout").answer();
+    let answer = log_out(&first).await.is(200);
+    assert_eq!(answer.json()["message"], "the session is over");
+    assert_eq!(status(&app, &first).await, 401, "at once");
+    log_out(&first).await.problem(401);
+    assert_eq!(status(&app, &second).await, 200, "and no other");
+    // A key has no session, and stays good.
+    let answer = app.get("/user/logout").answer().await.is(200);
+    assert_eq!(answer.json()["message"], "no session was sent");
+    app.get("/limits").answer().await.is(200);
+
+    let hash = |token: &str| -> String {
+        let bytes = sha256(token).map(|byte| format!("{byte:02x}"));
+        bytes.concat()
+    };
+    let past = format!(
+        "update credentials set expires_at = now() where hash = '\\x{}'",
+        hash(&second)
+    );
+    app.database.run(&past).await;
+    eventually(async || status(&app, &second).await == 401).await;
+    let revoke = format!(
+        "update credentials set revoked_at = now() where hash = '\\x{}'",
+        hash(&third)
+    );
+    app.database.run(&revoke).await;
+    eventually(async || status(&app, &third).await == 401).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_password_ends_all_sessions_also_those_opened_right_then() {
+    let app = TestApp::with(&PATIENT).await;
+    account(&app, "ada").await;
+    let mut password = PASSWORD.to_owned();
+    for round in 0..5 {
+        let one = token(&log_in(&app, "ada", &password).answer().await.is(200));
+        let next = format!("another password {round}");
+        let change = by(&app, &one, Method::PUT, "/user/ada").json(&json!({ "password": next }));
+        let logins = (0..6).map(|_| log_in(&app, "ada", &password).answer());
+        let (changed, logins) = tokio::join!(change.answer(), join_all(logins));
+        changed.is(200);
+        for answer in logins.iter().filter(|answer| answer.status == 200) {
+            assert_eq!(status(&app, &token(answer)).await, 401, "round {round}");
+        }
+        assert_eq!(status(&app, &one).await, 401);
+        log_in(&app, "ada", &password).answer().await.problem(400);
+        password = next;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_hash_is_renewed_at_the_next_login() {
+    let app = TestApp::with(&PATIENT).await;
+    account(&app, "ada").await;
+    // Of "correct horse battery staple", m=64, t=1: as an earlier release might have made it.
+    let old = weak_hash();
+    app.database
+        .run(&format!("update users set password_hash = '{old}'"))
+        .await;
+    log_in(&app, "ada", "a wrong password")
+        .answer()
+        .await
+        .problem(400);
+    let is_old = format!("select count(*) from users where password_hash = '{old}'");
+    assert_eq!(app.database.number(&is_old).await, 1);
+    let before = session(&app, "ada").await;
+    let renewed =
+        "select count(*) from users where password_hash like '$argon2id$v=19$m=19456,t=2,p=1$%'";
+    assert_eq!(app.database.number(renewed).await, 1);
+    session(&app, "ada").await;
+    assert_eq!(status(&app, &before).await, 200);
+}
+
+fn weak_hash() -> String {
+    use argon2::{
+        Algorithm, Argon2, Params, PasswordHasher, Version, password_hash::phc::PasswordHash,
+    };
+    let weak = Params::new(64, 1, 1, None).expect("parameters");
+    let hash: PasswordHash = Argon2::new(Algorithm::Argon2id, Version::V0x13, weak)
+        .hash_password_with_salt(PASSWORD.as_bytes(), b"a salt of 16 byt")
+        .expect("a hash");
+    hash.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_is_made_whole_or_not_at_all() {
+    let app = TestApp::with(&PATIENT).await;
+    let users = |range: std::ops::Range<u32>| -> Value {
+        range
+            .map(
+                |n| json!({"username": format!("User {n}"), "password": PASSWORD, "userStatus": n}),
+            )
+            .collect()
+    };
+    let post = |list: &Value| app.post("/user/createWithList", list);
+    let made = post(&users(0..20)).answer().await.is(200);
+    assert!(
+        !made.text().contains(PASSWORD) && !made.text().contains("password"),
+        "{made}"
+    );
+    let made = made.json();
+    let made = made.as_array().expect("a list");
+    for (n, user) in made.iter().enumerate() {
+        assert_eq!(user["username"], format!("User {n}"), "in their order");
+        assert_eq!(user["userStatus"], n, "an admin says what it means");
+    }
+    log_in(&app, "user 7", PASSWORD).answer().await.is(200);
+    let refused = post(&users(19..30)).answer().await.problem(409);
+    assert!(
+        refused["detail"]
+            .as_str()
+            .is_some_and(|text| text.contains("User 19")),
+        "{refused}"
+    );
+    assert_eq!(app.database.number("select count(*) from users").await, 20);
+    assert_eq!(post(&json!([])).answer().await.is(200).json(), json!([]));
+    let key = app.make_key("other", Scopes::all_but_admin()).await.secret;
+    let other = app
+        .anonymous(Method::POST, "/user/createWithList")
+        .header("api_key", key);
+    other.json(&users(30..31)).answer().await.problem(403);
+
+    // Once by its key; of a password not even a quick hash is kept.
+    let keyed = |list: &Value| post(list).header("idempotency-key", "k").answer();
+    let first = keyed(&users(40..42)).await.is(200);
+    let again = keyed(&users(40..42)).await.is(200);
+    assert_eq!(again.header("idempotent-replayed"), "true");
+    assert_eq!(first.body, again.body);
+    let mut other = users(40..42);
+    other[0]["password"] = json!("another password");
+    assert_eq!(
+        keyed(&other).await.is(200).body,
+        first.body,
+        "the password is no part of it"
+    );
+    other[0]["email"] = json!("a@example.com");
+    keyed(&other).await.problem(422);
+    // Without passwords a thousand are quick.
+    let many: Value = (0..1_000)
+        .map(|n| json!({"username": format!("many {n}")}))
+        .collect();
+    assert_eq!(
+        post(&many)
+            .answer()
+            .await
+            .is(200)
+            .json()
+            .as_array()
+            .map(Vec::len),
+        Some(1_000)
+    );
+    log_in(&app, "many 1", PASSWORD).answer().await.problem(400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operator_can_close_sign_up() {
+    let app = TestApp::with(&[("PET_INVENTORY__USERS__SIGN_UP", "false")]).await;
+    let closed = sign_up(&app, &json!({"username": "ada"}))
+        .answer()
+        .await
+        .problem(403);
+    assert!(
+        closed["detail"]
+            .as_str()
+            .is_some_and(|text| text.contains("sign-up is closed")),
+        "{closed}"
+    );
+    app.post("/user/createWithList", &json!([{"username": "ada"}]))
+        .answer()
+        .await
+        .is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_list_and_revoke_sessions_and_set_the_plan_of_an_account() {
+    let home = Home::new();
+    let service = home.serve().await;
+    let host = format!("http://{}/api/v3", service.address);
+    let client = crate::support::client();
+    let pair = json!({"username": "ada", "password": PASSWORD});
+    let made = client
+        .post(format!("{host}/user"))
+        .json(&pair)
+        .answer()
+        .await
+        .is(201);
+    let caller = format!("user:{}", made.id());
+    let opened = client
+        .post(format!("{host}/user/login"))
+        .json(&pair)
+        .answer()
+        .await
+        .is(200);
+    let ada = token(&opened);
+    let limits = || {
+        client
+            .get(format!("{host}/limits"))
+            .bearer_auth(&ada)
+            .answer()
+    };
+    assert_eq!(limits().await.is(200).header("x-ratelimit-limit"), "60");
+    home.run(&["callers", "set-plan", &caller, "pro"])
+        .await
+        .is(0);
+    eventually(async || limits().await.is(200).header("x-ratelimit-limit") == "600").await;
+    let listed = home.run(&["sessions", "list", "--json"]).await.is(0);
+    let listed: Value = serde_json::from_str(&listed.stdout).expect("JSON");
+    let [only] = listed.as_array().expect("a list").as_slice() else {
+        panic!("{listed}")
+    };
+    assert_eq!(
+        (only["caller"].as_str(), only["plan"].as_str()),
+        (Some(caller.as_str()), Some("pro"))
+    );
+    assert!(
+        ada.starts_with(only["hint"].as_str().expect("a hint"))
+            && !listed.to_string().contains(&ada)
+    );
+    let table = home.run(&["sessions", "list"]).await.is(0).stdout;
+    assert!(table.contains(&caller) && !table.contains(&ada), "{table}");
+    let id = only["id"].to_string();
+    home.run(&["keys", "revoke", &id]).await.is(1);
+    home.run(&["sessions", "revoke", &id]).await.is(0);
+    eventually(async || limits().await.status == 401).await;
+    home.run(&["sessions", "revoke", &id]).await.is(1);
+    // Names of accounts' callers are not to be had otherwise.
+    let taken = ["keys", "create", "--caller", "user:77", "--plan", "pro"];
+    home.run(&taken).await.is(1);
+    service.stop().await;
+}

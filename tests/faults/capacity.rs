@@ -1,0 +1,160 @@
+//! Row 15: many connections, large messages, and a long time.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use reqwest::Method;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    checker,
+    stage::{
+        Row, Stage,
+        load::{Answered, Load, by_status, found},
+        pick,
+    },
+};
+
+const MEGABYTE: u64 = 1_000_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_15_memory_is_bounded_and_flat() {
+    let mut row = Row::begin(15, "idle connections, large arrays, mixed load").await;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("more files");
+    let settings = [
+        ("SERVER__MAX_CONNECTIONS", "10200"),
+        ("SERVER__HEADER_TIMEOUT", "10m"),
+    ];
+    let stage = Stage::start(&settings).await;
+    let (wanted, lasting) = pick(
+        (1_000, Duration::from_secs(6)),
+        (10_000, Duration::from_mins(3)),
+    );
+    let mut idle = Vec::new();
+    for _ in 0..wanted {
+        idle.push(used_connection(&stage).await);
+    }
+    row.note(format!(
+        "{wanted} idle connections: {} MB",
+        stage.memory() / MEGABYTE
+    ));
+    let open = stage.metric("http_connections", "api").await;
+    row.so(
+        "all open",
+        open >= f64::from(u32::try_from(wanted).unwrap_or_default()),
+    );
+
+    let stop = CancellationToken::new();
+    let large = (0..4).map(|_| {
+        let (target, stop) = (stage.target.clone(), stop.clone());
+        tokio::spawn(async move {
+            let photo = format!("/{}", "x".repeat(2_047));
+            let pet = json!({
+                "id": 1,
+                "name": "y".repeat(255),
+                "photoUrls": vec![photo; 100],
+                "tags": vec![json!({"name": "z".repeat(255)}); 100],
+            });
+            let mut answers = Vec::new();
+            answers.push(Answered::to(target.request(Method::POST, "/pet").json(&pet)).await);
+            while !stop.is_cancelled() {
+                for request in [
+                    target.request(Method::PUT, "/pet").json(&pet),
+                    target.request(Method::GET, "/pet/1"),
+                    target.request(Method::GET, "/pet/findByStatus?status=available&limit=50"),
+                    target.request(Method::GET, "/pet/findByTags?tags=no,such&limit=50"),
+                    target.request(Method::GET, "/pet/0"),
+                    target
+                        .request(Method::POST, "/pet")
+                        .header("idempotency-key", "k")
+                        .json(&json!({"name": "a"})),
+                    target.anonymous(Method::GET, "/pet/1"),
+                ] {
+                    answers.push(Answered::to(request).await);
+                    // Not as fast as can be: for long.
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+            answers
+        })
+    });
+    let large: Vec<_> = large.collect();
+    let load = Load::start(&stage.target, 4).await;
+    let (begun, mut samples) = (Instant::now(), Vec::new());
+    while begun.elapsed() < lasting {
+        samples.push(stage.memory());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    stop.cancel();
+    let answers: Vec<_> = join_all(large)
+        .await
+        .into_iter()
+        .flat_map(|all| all.expect("a client"))
+        .collect();
+    let (log, _) = load.stop().await;
+    row.note(format!("{} writes and {}", log.len(), by_status(&answers)));
+    row.none(
+        "5xx or none",
+        answers
+            .iter()
+            .filter(|answer| answer.status.is_none_or(|status| status >= 500))
+            .map(|answer| format!("{answer:?}")),
+    );
+    let written = log
+        .iter()
+        .filter(|entry| entry.outcome == checker::Outcome::Acknowledged);
+    row.at_least("of the writes acknowledged", written.count(), log.len());
+    row.none(
+        "lost",
+        checker::breaches(&log, &found_of_writers(&stage).await),
+    );
+    let peak = samples.iter().max().copied().unwrap_or_default();
+    row.at_most("peak of memory in MB", peak / MEGABYTE, 250);
+    let third = samples.len() / 3;
+    let mean = |samples: &[u64]| samples.iter().sum::<u64>() / (samples.len() as u64).max(1);
+    let (second, last) = (
+        mean(&samples[third..2 * third]),
+        mean(&samples[2 * third..]),
+    );
+    row.at_most(
+        "growth from the second third to the last in MB",
+        last.saturating_sub(second) / MEGABYTE,
+        pick(40, 8),
+    );
+    drop(idle);
+    row.end();
+}
+
+/// What is there, without what the checker's clients did not write.
+async fn found_of_writers(stage: &Stage) -> Vec<checker::Found> {
+    let all = found(&stage.cluster).await;
+    all.into_iter()
+        .filter(|thing| thing.marker.starts_with("added-") || thing.marker.starts_with("replaced-"))
+        .collect()
+}
+
+/// A connection on which something was asked, and then no more.
+async fn used_connection(stage: &Stage) -> TcpStream {
+    let mut stream = TcpStream::connect(stage.target.address)
+        .await
+        .expect("a connection");
+    stream
+        .write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        .await
+        .expect("sent");
+    let mut answer = [0; 1024];
+    let read = stream.read(&mut answer).await.expect("an answer");
+    assert!(
+        answer[..read].starts_with(b"HTTP/1.1 200"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    stream
+}

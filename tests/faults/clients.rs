@@ -1,0 +1,320 @@
+//! Rows 6 and 7: clients that are slow on purpose, and clients that send what nobody should.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    stage::{
+        Row, Stage, bound,
+        load::{Answered, by_status},
+        percentile, pick,
+    },
+    support::Raw,
+};
+
+/// How slowly the slow ones go on.
+const BEAT: Duration = Duration::from_millis(500);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_06_slow_clients_are_closed_and_good_ones_do_not_notice() {
+    let mut row = Row::begin(6, "slow-header, slow-body and slow-read connections").await;
+    let quick = [
+        ("SERVER__HEADER_TIMEOUT", "2s"),
+        ("SERVER__BODY_TIMEOUT", "2s"),
+        ("SERVER__IDLE_TIMEOUT", "2s"),
+    ];
+    let stage = Stage::start(pick(&quick, &[])).await;
+    // An answer of 8 MB: more than all buffers on the way hold.
+    stage
+        .cluster
+        .run(
+            "insert into pets (id, status, name, category, photo_urls, tags)
+             select 1000 + n, 'sold', repeat('x', 255), null, array[repeat('/y', 50)], '[]'
+             from generate_series(1, 20000) n",
+        )
+        .await;
+    let counts = pick([100, 50, 50], [1_000, 500, 500]);
+    let [headers, bodies, readers] = counts;
+    let (address, key) = (stage.target.address, stage.target.key.clone());
+    let mut closed = [JoinSet::new(), JoinSet::new()];
+    for _ in 0..headers {
+        let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nX: ");
+        closed[0].spawn(dribble(address, head));
+    }
+    for _ in 0..bodies {
+        let head = format!(
+            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
+             Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"
+        );
+        closed[1].spawn(dribble(address, head));
+    }
+    let begun = Instant::now();
+    let mut unread = Vec::new();
+    for _ in 0..readers {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket
+            .set_recv_buffer_size(4 << 10)
+            .expect("a small buffer");
+        let mut reader = socket.connect(address).await.expect("a connection");
+        let ask = format!(
+            "GET /api/v3/pet/findByStatus?status=sold HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n"
+        );
+        reader.write_all(ask.as_bytes()).await.expect("sent");
+        unread.push(reader);
+    }
+    let stop = CancellationToken::new();
+    let good = {
+        let (target, stop) = (stage.target.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut answers = Vec::new();
+            while !stop.is_cancelled() {
+                answers.push(Answered::to(target.request(Method::GET, "/pet/1001")).await);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            answers
+        })
+    };
+    let [headers_closed, bodies_closed] = closed;
+    row.within(
+        &format!("{headers} slow headers closed"),
+        longest(headers_closed).await,
+        Duration::from_secs(11),
+    );
+    row.within(
+        &format!("{bodies} slow bodies"),
+        longest(bodies_closed).await,
+        Duration::from_secs(31),
+    );
+    // A client that does not read sees nothing of it. One connection is the good client's.
+    while stage.metric("http_connections", "api").await > 1.0
+        && begun.elapsed() < Duration::from_mins(1)
+    {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    row.within(
+        &format!("{readers} slow reads"),
+        begun.elapsed(),
+        Duration::from_secs(31),
+    );
+    stop.cancel();
+    let answers = good.await.expect("a client");
+    row.note(format!("a good client: {}", by_status(&answers)));
+    row.none(
+        "not 200",
+        answers
+            .iter()
+            .filter(|answer| answer.status != Some(200))
+            .map(|answer| format!("{answer:?}")),
+    );
+    let mut times: Vec<_> = answers.iter().map(|answer| answer.took).collect();
+    row.within(
+        "its p99",
+        percentile(&mut times, 99.0),
+        bound(Duration::from_millis(50)),
+    );
+    drop(unread);
+    row.end();
+}
+
+/// Sends a byte now and then, until the other side closes; gives how long that took.
+async fn dribble(address: std::net::SocketAddr, head: String) -> Duration {
+    let begun = Instant::now();
+    let Ok(stream) = TcpStream::connect(address).await else {
+        return begun.elapsed();
+    };
+    let (mut reader, mut writer) = stream.into_split();
+    let mut ignored = Vec::new();
+    let writing = async {
+        let _ = writer.write_all(head.as_bytes()).await;
+        while writer.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(BEAT).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        _ = reader.read_to_end(&mut ignored) => {}
+        () = writing => {}
+        () = tokio::time::sleep(Duration::from_mins(1)) => {}
+    }
+    begun.elapsed()
+}
+
+async fn longest(closed: JoinSet<Duration>) -> Duration {
+    closed
+        .join_all()
+        .await
+        .into_iter()
+        .max()
+        .unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_07_what_nobody_should_send_is_refused_and_costs_nothing() {
+    let mut row = Row::begin(7, "oversized, ambiguous and broken messages").await;
+    let stage = Stage::start(&[]).await;
+    let (address, key) = (stage.target.address, stage.target.key.clone());
+    let (mut wrong, mut asked) = (Vec::new(), 0);
+    let head = |more: &str| {
+        format!(
+            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
+             Content-Type: application/json\r\n{more}"
+        )
+    };
+    let with_body = |body: &str| {
+        head(&format!(
+            "Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        ))
+    };
+    let fields = "X: y\r\n".repeat(101);
+    let multipart =
+        "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.png\"\r\n\r\n\u{89}PNG";
+    let upload = format!(
+        "POST /api/v3/pet/1/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nConnection: close\r\n\
+         Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {}\r\n\r\n{multipart}",
+        multipart.len()
+    );
+    let messages: Vec<(&str, String, &[u16])> = vec![
+        (
+            "a head of 64 KiB",
+            head(&format!("X: {}\r\n\r\n", "y".repeat(64 << 10))),
+            &[431],
+        ),
+        (
+            "a target of 9,000 bytes",
+            format!(
+                "GET /api/v3/pet/1?{} HTTP/1.1\r\nHost: a\r\n\r\n",
+                "q".repeat(9_000)
+            ),
+            &[414],
+        ),
+        (
+            "a target of 1 MiB",
+            format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "q".repeat(1 << 20)),
+            &[414, 431],
+        ),
+        (
+            "101 header fields",
+            format!("GET /livez HTTP/1.1\r\nHost: a\r\n{fields}\r\n"),
+            &[431],
+        ),
+        (
+            "CL and TE",
+            head("Content-Length: 12\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            &[400],
+        ),
+        (
+            "no Host",
+            format!("GET /api/v3/pet/1 HTTP/1.1\r\napi_key: {key}\r\n\r\n"),
+            &[400],
+        ),
+        (
+            "obs-fold",
+            head("X: a\r\n b\r\nContent-Length: 2\r\n\r\n{}"),
+            &[400],
+        ),
+        (
+            "NUL in a header",
+            head("X: a\0b\r\nContent-Length: 2\r\n\r\n{}"),
+            &[400],
+        ),
+        (
+            "NUL in a name",
+            with_body(r#"{"name": "a\u0000b"}"#),
+            &[400],
+        ),
+        ("truncated JSON", with_body(r#"{"name": "a"#), &[400]),
+        (
+            "JSON nested 100,000 deep",
+            with_body(&format!("{{\"name\": {}", "[".repeat(100_000))),
+            &[400],
+        ),
+        ("truncated multipart", upload, &[400, 404, 415]),
+        (
+            "two lengths",
+            head("Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}"),
+            &[400],
+        ),
+        (
+            "a chunk size that is none",
+            head("Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+            &[400],
+        ),
+    ];
+    let ask_all = async || {
+        let mut wrong = Vec::new();
+        for (name, message, expected) in &messages {
+            let answer = Raw::ask(address, message).await;
+            if !expected.contains(&answer.status.as_u16()) {
+                wrong.push(format!("{name}: {answer}"));
+            }
+        }
+        wrong
+    };
+    // What the allocator keeps of the first time is no growth.
+    wrong.extend(ask_all().await);
+    endless_body(&stage, 8 << 20).await;
+    let before = stage.memory();
+    let mut peak = before;
+    for _ in 0..pick(3, 20) {
+        wrong.extend(ask_all().await);
+        asked += messages.len();
+        peak = peak.max(stage.memory());
+    }
+    let (sent, status) = endless_body(&stage, pick(64 << 20, 1 << 30)).await;
+    peak = peak.max(stage.memory());
+    if status != 413 {
+        wrong.push(format!("{status} to an endless body"));
+    }
+    row.note(format!(
+        "{asked} messages, and {} MiB of a chunked body sent",
+        sent >> 20
+    ));
+    row.none("another answer than its own 4xx", wrong);
+    row.at_most(
+        "growth of memory in MB",
+        peak.saturating_sub(before) / 1_000_000,
+        8,
+    );
+    row.at_most(
+        "pets stored",
+        stage.cluster.number("select count(*) from pets").await,
+        0,
+    );
+    row.end();
+}
+
+/// Sends a chunked body for as long as it is taken; gives how much that was, and the status of the answer.
+async fn endless_body(stage: &Stage, size: usize) -> (usize, u16) {
+    let stream = TcpStream::connect(stage.target.address)
+        .await
+        .expect("a connection");
+    let (mut reader, mut writer) = stream.into_split();
+    let head = format!(
+        "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\
+         Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+        stage.target.key
+    );
+    let answer = tokio::spawn(async move {
+        let mut answer = vec![0; 12];
+        let read = reader.read_exact(&mut answer).await;
+        let status = std::str::from_utf8(&answer[9..])
+            .ok()
+            .and_then(|text| text.parse().ok());
+        read.ok().and(status).unwrap_or_default()
+    });
+    let chunk = [b"10000\r\n".to_vec(), vec![b' '; 0x10000], b"\r\n".to_vec()].concat();
+    let mut sent = 0;
+    let _ = writer.write_all(head.as_bytes()).await;
+    while sent < size && writer.write_all(&chunk).await.is_ok() {
+        sent += 0x10000;
+    }
+    (sent, answer.await.expect("a reader"))
+}

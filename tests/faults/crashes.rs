@@ -1,0 +1,92 @@
+//! Rows 1 and 2: the program dies, PostgreSQL dies.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use reqwest::Method;
+
+use crate::{
+    checker::{self, Outcome},
+    stage::{
+        Row, Stage, bound,
+        load::{Load, by_status, found},
+        pick, until,
+    },
+};
+
+/// Writers at once.
+const WRITERS: usize = 16;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_01_a_killed_service_has_lost_nothing() {
+    let mut row = Row::begin(1, "kill -9 of the service under 16 writers").await;
+    let mut stage = Stage::start(&[]).await;
+    let load = Load::start(&stage.target, WRITERS).await;
+    let rounds = pick(4, 50);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..rounds {
+        load.success_after(Instant::now()).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        stage.service.signal(Signal::SIGKILL);
+        stage.service.ended().await;
+        let begun = Instant::now();
+        let (service, ()) = tokio::join!(stage.serve(), async {
+            until(200, || stage.target.request(Method::GET, "/pet/1")).await;
+            slowest = slowest.max(begun.elapsed());
+        });
+        stage.service = service;
+    }
+    let (log, _) = load.stop().await;
+    let acknowledged = log
+        .iter()
+        .filter(|entry| entry.outcome == Outcome::Acknowledged);
+    row.note(format!(
+        "{rounds} rounds, {} acknowledged writes",
+        acknowledged.count()
+    ));
+    let breaches = checker::breaches(&log, &found(&stage.cluster).await);
+    row.none("missing, half there or out of order", breaches);
+    row.within(
+        "restart to first 200",
+        slowest,
+        bound(Duration::from_secs(1)),
+    );
+    row.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_02_a_killed_postgres_has_lost_nothing_and_is_told_as_503() {
+    let mut row = Row::begin(2, "kill -9 of PostgreSQL under 16 writers").await;
+    let mut stage = Stage::start(&[]).await;
+    let load = Load::start(&stage.target, WRITERS).await;
+    let rounds = pick(2, 10);
+    let mut latest = Duration::ZERO;
+    for _ in 0..rounds {
+        load.success_after(Instant::now()).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        stage.cluster.kill();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        stage.cluster.resume().await;
+        latest = latest.max(load.success_after(Instant::now()).await);
+    }
+    let (log, answers) = load.stop().await;
+    row.note(format!("{rounds} rounds, {}", by_status(&answers)));
+    let breaches = checker::breaches(&log, &found(&stage.cluster).await);
+    row.none("lost", breaches);
+    let odd = answers
+        .iter()
+        .filter(|answer| !answer.is_success() && !answer.says_try_again());
+    row.none(
+        "answers but 2xx and 503 with Retry-After",
+        odd.map(|answer| format!("{answer:?}")),
+    );
+    let slowest = answers.iter().map(|answer| answer.took).max();
+    let promised = bound(Duration::from_millis(2_500));
+    row.within("slowest answer", slowest.unwrap_or_default(), promised);
+    row.within(
+        "first success after it accepts",
+        latest,
+        bound(Duration::from_millis(500)),
+    );
+    row.end();
+}

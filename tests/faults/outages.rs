@@ -1,0 +1,302 @@
+//! Rows 3, 4 and 5: PostgreSQL is away, or there and does not answer, or has no connection to spare.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use nix::sys::signal::Signal;
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+use sqlx::{Connection as _, Executor as _};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    checker,
+    stage::{
+        Cluster, Proxy, Row, Stage, bound,
+        load::{Answered, Load, by_status, found, steadily},
+        percentile, pick, until, url_at,
+    },
+};
+
+/// Answers that need no database, whatever state it is in: each request and its status.
+fn without_database(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
+    let target = &stage.target;
+    let post = || target.request(Method::POST, "/pet");
+    vec![
+        (target.bare(Method::GET, "/livez"), 200),
+        (target.bare(Method::GET, "/api/v3/openapi.json"), 200),
+        (target.anonymous(Method::GET, "/pet/1"), 401),
+        (
+            target
+                .anonymous(Method::GET, "/pet/1")
+                .header("api_key", "x"),
+            401,
+        ),
+        (target.request(Method::GET, "/nothing"), 404),
+        (target.request(Method::PATCH, "/pet"), 405),
+        (post().header("content-type", "text/plain").body("{}"), 415),
+        (
+            post().header("content-type", "application/json").body("{"),
+            400,
+        ),
+    ]
+}
+
+/// Asks for all of them, again and again; gives what came otherwise, and how long each took.
+async fn ask_without_database(
+    stage: &Stage,
+    stop: CancellationToken,
+) -> (Vec<String>, Vec<Duration>) {
+    let (mut odd, mut times) = (Vec::new(), Vec::new());
+    while !stop.is_cancelled() {
+        for (request, expected) in without_database(stage) {
+            let answered = Answered::to(request).await;
+            times.push(answered.took);
+            if answered.status != Some(expected) {
+                odd.push(format!("{expected} expected: {answered:?}"));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    (odd, times)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_03_while_postgres_is_down_everybody_is_told_at_once() {
+    let mut row = Row::begin(3, "PostgreSQL down").await;
+    let down = pick(Duration::from_secs(3), Duration::from_secs(20));
+    let rate = pick(100, 500);
+    let mut stage = Stage::start(&[]).await;
+    until(200, || stage.target.bare(Method::GET, "/readyz")).await;
+    stage
+        .target
+        .request(Method::GET, "/pet/findByStatus?status=sold")
+        .send()
+        .await
+        .expect("an answer");
+    let stop = CancellationToken::new();
+    let asked = {
+        let (target, stop) = (stage.target.clone(), stop.clone());
+        tokio::spawn(steadily(rate, stop, move |number| match number % 2 {
+            0 => target.request(Method::GET, "/pet/1"),
+            _ => target
+                .request(Method::POST, "/pet")
+                .json(&json!({"name": "a"})),
+        }))
+    };
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let said = stage.log_lines().len();
+    let went = Instant::now();
+    stage.cluster.stop();
+    let unready = until(503, || stage.target.bare(Method::GET, "/readyz")).await;
+    let aside = CancellationToken::new();
+    let (others, ()) = tokio::join!(ask_without_database(&stage, aside.clone()), async {
+        tokio::time::sleep(down).await;
+        aside.cancel();
+    });
+    let said = stage.log_lines().len() - said;
+    let away = went.elapsed();
+    stage.cluster.resume().await;
+    let ready = until(200, || stage.target.bare(Method::GET, "/readyz")).await;
+    stop.cancel();
+    let answers = asked.await.expect("the clients");
+
+    let after_a_second = answers.iter().filter(|answer| {
+        answer.asked > went + Duration::from_secs(1) && answer.asked < went + away
+    });
+    let refused: Vec<_> = after_a_second.cloned().collect();
+    row.note(format!(
+        "{rate} a second for {down:?}: {}",
+        by_status(&refused)
+    ));
+    let odd = refused.iter().filter(|answer| !answer.says_try_again());
+    row.none(
+        "other than 503 with Retry-After",
+        odd.map(|answer| format!("{answer:?}")),
+    );
+    let failed = answers
+        .iter()
+        .filter(|answer| !answer.is_success() && ![Some(404), Some(503)].contains(&answer.status));
+    row.none(
+        "other than done, 404 and 503 before and after",
+        failed.map(|answer| format!("{answer:?}")),
+    );
+    let mut times: Vec<_> = refused.iter().map(|answer| answer.took).collect();
+    row.within(
+        "p99 after the first second",
+        percentile(&mut times, 99.0),
+        bound(Duration::from_millis(20)),
+    );
+    row.within("readyz 503", unready, bound(Duration::from_secs(1)));
+    row.within("readyz 200 again", ready, bound(Duration::from_secs(1)));
+    let (odd, _) = others;
+    row.none("answers without a database that were otherwise", odd);
+    #[expect(clippy::cast_precision_loss, reason = "some lines")]
+    let lines = said as f64 / away.as_secs_f64();
+    row.at_most("log lines a second", (lines * 10.0).round() / 10.0, 2.0);
+    row.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_04_a_frozen_postgres_freezes_nobody() {
+    let mut row = Row::begin(4, "PostgreSQL frozen, then a black hole before it").await;
+    let freeze = pick(Duration::from_millis(2_500), Duration::from_secs(5));
+    let cluster = Cluster::start().await;
+    let proxy = Proxy::before(cluster.address).await;
+    let url = url_at(proxy.address, "postgres");
+    let stage = Stage::on(cluster, &url, &[]).await;
+    let load = Load::start(&stage.target, 32).await;
+    for hole in [false, true] {
+        load.success_after(Instant::now()).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let began = Instant::now();
+        if hole {
+            proxy.swallow();
+        } else {
+            stage.cluster.signal(Signal::SIGSTOP);
+        }
+        tokio::time::sleep(freeze).await;
+        if hole {
+            proxy.pass();
+        } else {
+            stage.cluster.signal(Signal::SIGCONT);
+        }
+        let over = Instant::now();
+        load.success_after(over).await;
+        tokio::time::sleep(pick(Duration::from_secs(1), Duration::from_secs(2))).await;
+        let answers = load.answers();
+        let of_it = answers
+            .iter()
+            .filter(|answer| answer.asked + answer.took > began);
+        let slowest = of_it.clone().map(|answer| answer.took).max();
+        let last_failed = of_it
+            .filter(|answer| !answer.is_success())
+            .map(|answer| answer.asked + answer.took)
+            .max()
+            .map_or(Duration::ZERO, |last| last.saturating_duration_since(over));
+        let name = if hole { "black hole" } else { "frozen" };
+        let slowest = slowest.unwrap_or_default();
+        row.within(
+            &format!("{name}: slowest answer"),
+            slowest,
+            bound(Duration::from_millis(2_500)),
+        );
+        row.within("normal after", last_failed, bound(Duration::from_secs(1)));
+    }
+    let (log, answers) = load.stop().await;
+    row.note(by_status(&answers));
+    row.none(
+        "lost",
+        checker::breaches(&log, &found(&stage.cluster).await),
+    );
+    let used = settles(async || stage.metric("database_connections", "used").await == 0.0).await;
+    row.so("connections in use back to 0", used);
+    let mut open = 0;
+    settles(async || {
+        open = stage.cluster.number(OURS).await;
+        open <= MOST
+    })
+    .await;
+    row.at_most("sessions in pg_stat_activity", open, MOST);
+    let busy = format!("{OURS} and state <> 'idle'");
+    row.at_most("of them not idle", stage.cluster.number(&busy).await, 0);
+    row.end();
+}
+
+/// The pool, the counters, the one that listens, and a probe.
+const MOST: i64 = 16 + 4 + 1 + 1;
+const OURS: &str = "select count(*) from pg_stat_activity where application_name = 'pet-inventory'";
+
+/// Waits a while for something to be so; gives whether it is.
+async fn settles(mut so: impl AsyncFnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(8) {
+        if so().await {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    false
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_05_with_every_connection_waiting_for_a_lock_the_rest_is_refused_in_time() {
+    let mut row = Row::begin(5, "pool of 4 exhausted by a held lock, 200 clients").await;
+    let held = pick(Duration::from_secs(2), Duration::from_secs(10));
+    let stage = Stage::start(&[("DATABASE__MAX_CONNECTIONS", "4")]).await;
+    let mut connection = stage.cluster.connect().await;
+    let mut lock = connection.begin().await.expect("a transaction");
+    lock.execute("lock table pets in exclusive mode")
+        .await
+        .expect("the lock");
+    let stop = CancellationToken::new();
+    let clients = (0..200).map(|_| {
+        let (target, stop) = (stage.target.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut answers = Vec::new();
+            while !stop.is_cancelled() {
+                let pet = json!({"name": "a"});
+                let request = target.request(Method::POST, "/pet").json(&pet);
+                answers.push(Answered::to(request).await);
+                // What it was told to wait.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            answers
+        })
+    });
+    let clients: Vec<_> = clients.collect();
+    let aside = CancellationToken::new();
+    let ((odd, mut times), waiting) =
+        tokio::join!(ask_without_database(&stage, aside.clone()), async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let waiting = stage
+                .cluster
+                .number(&format!("{OURS} and wait_event_type = 'Lock'"))
+                .await;
+            tokio::time::sleep(held).await;
+            aside.cancel();
+            stop.cancel();
+            waiting
+        });
+    let answers: Vec<_> = join_all(clients)
+        .await
+        .into_iter()
+        .flat_map(|all| all.expect("a client"))
+        .collect();
+    lock.rollback().await.expect("unlocked");
+    row.note(format!(
+        "{waiting} waiting in PostgreSQL, {}",
+        by_status(&answers)
+    ));
+    let other = answers.iter().filter(|answer| !answer.says_try_again());
+    row.none("other than 503", other.map(|answer| format!("{answer:?}")));
+    let slowest = answers
+        .iter()
+        .map(|answer| answer.took)
+        .max()
+        .unwrap_or_default();
+    row.within("slowest 503", slowest, bound(Duration::from_millis(1_100)));
+    // Four wait in PostgreSQL and 128 for them: of 200 that come at once 68 are refused as soon as they came.
+    let at_once = answers
+        .iter()
+        .filter(|answer| answer.took < Duration::from_millis(500));
+    row.at_least("refused at once, the queue being full", at_once.count(), 60);
+    row.none("answers without a database that were otherwise", odd);
+    row.within(
+        "their p99",
+        percentile(&mut times, 99.0),
+        bound(Duration::from_millis(20)),
+    );
+    let back = until(201, || {
+        stage
+            .target
+            .request(Method::POST, "/pet")
+            .json(&json!({"name": "a"}))
+    });
+    row.within(
+        "well after the lock",
+        back.await,
+        bound(Duration::from_secs(1)),
+    );
+    row.end();
+}

@@ -1,0 +1,152 @@
+//! Row 16: the disk under PostgreSQL is full.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::{
+    checker,
+    stage::{
+        Cluster, Row, Stage, bound, give_away,
+        load::{Answered, Load, by_status, found},
+        until,
+    },
+};
+
+/// A small file system in memory; unmounted when dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount(megabytes: u32) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("pet-inventory-faults-")
+            .tempdir()
+            .expect("a folder");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
+            .arg(folder.path())
+            .status();
+        assert!(
+            mounted.is_ok_and(|status| status.success()),
+            "row 16 mounts a tmpfs, which takes root: sudo -E cargo test --features outside-tools --test faults row_16"
+        );
+        Self(folder)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().to_owned()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_16_a_full_disk_is_told_and_passes() {
+    let mut row = Row::begin(16, "disk full under PostgreSQL").await;
+    let disk = SmallDisk::mount(256);
+    let folder = disk.path().join("cluster");
+    fs::create_dir(&folder).expect("a folder");
+    give_away(&folder);
+    let cluster = Cluster::start_in(folder, &["max_wal_size=48MB", "min_wal_size=32MB"]).await;
+    let url = cluster.url();
+    let mut stage = Stage::on(cluster, &url, &[]).await;
+    let load = Load::start(&stage.target, 4).await;
+    load.success_after(Instant::now()).await;
+    // All but little of what is left is taken by something else.
+    let ballast = disk.path().join("ballast");
+    let free = nix::sys::statvfs::statvfs(&disk.path()).expect("its size");
+    let free = free.blocks_available() * free.fragment_size();
+    let taken = usize::try_from(free.saturating_sub(4 << 20)).expect("a size");
+    fs::write(&ballast, vec![1; taken]).expect("ballast");
+    let mut refused = Vec::new();
+    let begun = Instant::now();
+    let mut number = 0_u64;
+    while refused.len() < 20 && begun.elapsed() < Duration::from_secs(30) {
+        let photos: Vec<_> = (0..100)
+            .map(|_| {
+                number += 1;
+                format!("/{}", incompressible(number))
+            })
+            .collect();
+        let pet = json!({"name": "large", "photoUrls": photos});
+        let answered = Answered::to(stage.target.request(Method::POST, "/pet").json(&pet)).await;
+        if !answered.is_success() {
+            refused.push(answered);
+        }
+    }
+    row.at_least(
+        &format!("refused writes ({})", by_status(&refused)),
+        refused.len(),
+        20,
+    );
+    let live = Answered::to(stage.target.bare(Method::GET, "/livez")).await;
+    row.so("alive", live.status == Some(200));
+    fs::remove_file(&ballast).expect("room");
+    let room = Instant::now();
+    // PostgreSQL may have given up meanwhile; then its operator starts it.
+    if stage.cluster.has_ended() {
+        row.note("PostgreSQL itself gave up and was started again");
+        stage.cluster.resume().await;
+    }
+    stage.cluster.accepts().await;
+    let accepts = room.elapsed();
+    until(201, || {
+        stage
+            .target
+            .request(Method::POST, "/pet")
+            .json(&json!({"name": "small"}))
+    })
+    .await;
+    row.within(
+        "well after there is room and it accepts",
+        room.elapsed().saturating_sub(accepts),
+        bound(Duration::from_secs(1)),
+    );
+    let (log, answers) = load.stop().await;
+    row.note(by_status(&answers));
+    let fine = |answer: &&Answered| {
+        answer.is_success() || (matches!(answer.status, Some(503 | 507)) && answer.retry_after)
+    };
+    let odd = answers
+        .iter()
+        .chain(&refused)
+        .filter(|answer| !fine(answer));
+    row.none(
+        "answers but 2xx, 503 and 507",
+        odd.map(|answer| format!("{answer:?}")),
+    );
+    row.none(
+        "lost",
+        checker::breaches(
+            &log,
+            &found(&stage.cluster)
+                .await
+                .into_iter()
+                .filter(|thing| !["large", "small"].contains(&thing.marker.as_str()))
+                .collect::<Vec<_>>(),
+        ),
+    );
+    row.end();
+}
+
+/// Text of 2,000 characters that PostgreSQL cannot make shorter.
+fn incompressible(seed: u64) -> String {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        format!("{state:016x}")
+    });
+    words.take(125).collect()
+}

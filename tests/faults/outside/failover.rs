@@ -1,0 +1,84 @@
+//! Row 14: the primary dies, a standby takes its place, and the address leads there.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+
+use crate::{
+    checker,
+    stage::{
+        Cluster, Proxy, Row, Stage, bound,
+        load::{Answered, Load, by_status, found},
+        pick, program, url_at,
+    },
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_14_a_promoted_standby_has_everything_and_is_used_at_once() {
+    let mut row = Row::begin(14, "failover to a synchronous standby").await;
+    let primary = Cluster::start_with(&["synchronous_standby_names=*"]).await;
+    let folder = tempfile::Builder::new()
+        .prefix("pet-inventory-faults-")
+        .tempdir()
+        .expect("a folder")
+        .keep();
+    let mut standby = Cluster::of(folder, &[]);
+    let copied = program("pg_basebackup")
+        .args([
+            "-h",
+            "127.0.0.1",
+            "-U",
+            "postgres",
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "--no-sync",
+        ])
+        .args(["-p", &primary.address.port().to_string()])
+        .arg("-D")
+        .arg(standby.data())
+        .status()
+        .expect("pg_basebackup: run .ci/setup --all");
+    assert!(copied.success(), "pg_basebackup failed");
+    standby.resume().await;
+
+    let proxy = Proxy::before(primary.address).await;
+    let url = url_at(proxy.address, "postgres");
+    let mut stage = Stage::on(primary, &url, &[]).await;
+    let load = Load::start(&stage.target, 16).await;
+    load.success_after(Instant::now()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stage.cluster.kill();
+    // For a while the address leads to a standby that is none else yet: writes meet a read-only PostgreSQL.
+    proxy.lead_to(standby.address);
+    let began = Instant::now();
+    let mut reads = Vec::new();
+    while began.elapsed() < pick(Duration::from_secs(1), Duration::from_secs(3)) {
+        reads.push(Answered::to(stage.target.request(Method::GET, "/pet/1")).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    standby.run("select pg_promote()").await;
+    let promoted = Instant::now();
+    let again = load.success_after(promoted).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (log, answers) = load.stop().await;
+    row.note(by_status(&answers));
+    row.within("writes again", again, bound(Duration::from_secs(3)));
+    let odd = answers
+        .iter()
+        .filter(|answer| !answer.is_success() && !answer.says_try_again());
+    row.none(
+        "answers but 2xx and 503",
+        odd.map(|answer| format!("{answer:?}")),
+    );
+    let read = reads.iter().filter(|answer| answer.is_success()).count();
+    row.at_least("reads from the standby", read, 1);
+    row.none("lost", checker::breaches(&log, &found(&standby).await));
+    let late = answers
+        .iter()
+        .filter(|answer| answer.asked > promoted + Duration::from_secs(3) && !answer.is_success());
+    row.at_most("failed later", late.count(), 0);
+    row.end();
+}

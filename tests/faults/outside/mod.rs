@@ -1,0 +1,5 @@
+//! Rows 13, 14 and 16, which need programs beyond PostgreSQL's servers, or root.
+
+mod disk;
+mod failover;
+mod pooler;

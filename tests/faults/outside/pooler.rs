@@ -1,0 +1,152 @@
+//! Row 13: PgBouncer between the service and PostgreSQL, as it is installed.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    process::Child,
+    time::{Duration, Instant},
+};
+
+use nix::sys::signal::Signal;
+use reqwest::Method;
+use serde_json::json;
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
+use tokio::task::JoinSet;
+
+use crate::stage::{
+    Cluster, Row, Stage, free_address, give_away,
+    load::{Answered, by_status},
+    pick, program, url_at,
+};
+
+/// A pooler that deals out servers by the transaction. Gone when dropped.
+struct PgBouncer {
+    running: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl PgBouncer {
+    async fn before(cluster: &Cluster, pool: u32) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        give_away(folder.path());
+        let address = free_address();
+        let settings = format!(
+            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\
+             [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\n\
+             auth_type = any\npool_mode = transaction\ndefault_pool_size = {pool}\n\
+             max_client_conn = 200\nlogfile = {}\n",
+            cluster.address.port(),
+            address.port(),
+            folder.path().join("log").display(),
+        );
+        let file = folder.path().join("pgbouncer.ini");
+        fs::write(&file, settings).expect("its settings");
+        let mut command = program("pgbouncer");
+        let running = command
+            .arg("--quiet")
+            .arg(&file)
+            .spawn()
+            .expect("pgbouncer: run .ci/setup --all");
+        let begun = Instant::now();
+        while tokio::net::TcpStream::connect(address).await.is_err() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(5),
+                "pgbouncer does not listen"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Self {
+            running,
+            address,
+            _folder: folder,
+        }
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        let _ = self.running.kill();
+        let _ = self.running.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_13_behind_pgbouncer_nothing_fails_and_no_switch_is_needed() {
+    let mut row = Row::begin(13, "PgBouncer in transaction mode, pool 4, 32 clients").await;
+    let cluster = Cluster::start().await;
+    let pgbouncer = PgBouncer::before(&cluster, 4).await;
+    // The schema comes by that way, too.
+    let url = url_at(pgbouncer.address, "postgres");
+    let mut stage = Stage::on(cluster, &url, &[]).await;
+    let wanted: usize = pick(2_000, 10_000);
+    let mut answers = Vec::new();
+    // A second process meets servers on which the first prepared its statements.
+    for _ in 0..2 {
+        let mut clients = JoinSet::new();
+        for client in 0..32 {
+            let target = stage.target.clone();
+            let turns = wanted / 2 / 32 / 5 + 1;
+            clients.spawn(async move {
+                let mut answers = Vec::new();
+                for turn in 0..turns {
+                    let name = format!("{client}-{turn}");
+                    let made = Answered::to(
+                        target
+                            .request(Method::POST, "/pet")
+                            .json(&json!({"name": name})),
+                    )
+                    .await;
+                    let id = made.body()["id"].as_i64().unwrap_or(1);
+                    answers.push(made);
+                    let pet = json!({"id": id, "name": "b", "tags": [{"name": "t"}]});
+                    for request in [
+                        target.request(Method::GET, &format!("/pet/{id}")),
+                        target.request(Method::PUT, "/pet").json(&pet),
+                        target
+                            .request(Method::PATCH, &format!("/pet/{id}"))
+                            .json(&json!({"status": "sold"})),
+                        target
+                            .request(Method::POST, "/pet")
+                            .header("idempotency-key", &name)
+                            .json(&json!({"name": name})),
+                        target.request(Method::GET, "/pet/findByTags?tags=t&limit=5"),
+                    ] {
+                        answers.push(Answered::to(request).await);
+                    }
+                }
+                answers
+            });
+        }
+        answers.extend(clients.join_all().await.into_iter().flatten());
+        stage.service.signal(Signal::SIGKILL);
+        stage.service.ended().await;
+        stage.service = stage.serve().await;
+    }
+    row.note(by_status(&answers));
+    row.at_least("requests", answers.len(), wanted);
+    row.none(
+        "failed",
+        answers
+            .iter()
+            .filter(|answer| !answer.is_success())
+            .map(|answer| format!("{answer:?}")),
+    );
+    // Nothing that is ours stays behind on a server, which is somebody else's next.
+    let options: PgConnectOptions = url.parse().expect("a URL");
+    let options = options.extra_float_digits(None);
+    let mut another = PgConnection::connect_with(&options)
+        .await
+        .expect("a connection");
+    let timeout = another
+        .fetch_one("show statement_timeout")
+        .await
+        .expect("a setting");
+    let timeout: String = timeout.get(0);
+    row.so("no setting left on a server", timeout == "0");
+    row.so(
+        "the pooler was noticed",
+        stage.service.log().contains("a pooler is between"),
+    );
+    row.end();
+}

@@ -1,0 +1,129 @@
+//! Rows 10 and 11: many want the same at once.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use nix::sys::signal::Signal;
+use reqwest::Method;
+use serde_json::json;
+
+use crate::stage::{Row, Stage, load::Answered, pick};
+
+/// How many at once.
+const MANY: usize = 50;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_10_of_many_with_one_etag_one_is_first() {
+    let mut row = Row::begin(10, "50 writers with one ETag").await;
+    let stage = Stage::start(&[]).await;
+    let target = &stage.target;
+    let pet = json!({"id": 1, "name": "before"});
+    let made = Answered::to(target.request(Method::POST, "/pet").json(&pet)).await;
+    assert!(made.is_success(), "{made:?}");
+    let rounds = pick(4, 20);
+    let mut odd = Vec::new();
+    for round in 0..rounds {
+        let pet = target
+            .request(Method::GET, "/pet/1")
+            .send()
+            .await
+            .expect("the pet");
+        let etag = pet.headers()["etag"].clone();
+        let writes = (0..MANY).map(|number| {
+            let pet = json!({"id": 1, "name": format!("{round}-{number}")});
+            // PUT is one statement, PATCH a transaction.
+            let request = if round % 2 == 0 {
+                target.request(Method::PUT, "/pet").json(&pet)
+            } else {
+                target.request(Method::PATCH, "/pet/1").json(&pet)
+            };
+            Answered::to(request.header("if-match", &etag))
+        });
+        let answers = join_all(writes).await;
+        let with = |status| {
+            answers
+                .iter()
+                .filter(|answer| answer.status == Some(status))
+                .count()
+        };
+        let winner = answers.iter().position(|answer| answer.status == Some(200));
+        let stored = Answered::to(target.request(Method::GET, "/pet/1")).await;
+        let name = winner.map(|number| format!("{round}-{number}"));
+        if (with(200), with(412)) != (1, MANY - 1)
+            || stored.body()["name"].as_str() != name.as_deref()
+        {
+            odd.push(format!(
+                "{} × 200, {} × 412, {name:?} won, {stored:?}",
+                with(200),
+                with(412)
+            ));
+        }
+    }
+    row.note(format!("{rounds} rounds"));
+    row.none(
+        "rounds but with one 200, 49 × 412 and the winner's pet",
+        odd,
+    );
+    row.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_11_of_many_with_one_idempotency_key_one_is_done() {
+    let mut row = Row::begin(
+        11,
+        "50 POSTs with one Idempotency-Key, kill -9 in the middle",
+    )
+    .await;
+    let mut stage = Stage::start(&[]).await;
+    let rounds = pick(4, 20);
+    let (mut odd, mut replayed) = (Vec::new(), 0);
+    for round in 0..rounds {
+        let name = format!("round-{round}");
+        let target = stage.target.clone();
+        let clients = (0..MANY).map(|_| {
+            let (target, name) = (target.clone(), name.clone());
+            tokio::spawn(async move {
+                let begun = Instant::now();
+                loop {
+                    let request = target
+                        .request(Method::POST, "/pet")
+                        .header("idempotency-key", &name)
+                        .json(&json!({"name": name}));
+                    let answered = Answered::to(request).await;
+                    if answered.is_success() || begun.elapsed() > Duration::from_secs(30) {
+                        return answered;
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        if round % 2 == 1 {
+            tokio::time::sleep(Duration::from_millis(3 + 2 * round)).await;
+            stage.service.signal(Signal::SIGKILL);
+            stage.service.ended().await;
+            stage.service = stage.serve().await;
+        }
+        let answers: Vec<_> = join_all(clients)
+            .await
+            .into_iter()
+            .map(|it| it.expect("a client"))
+            .collect();
+        let different: BTreeSet<_> = answers
+            .iter()
+            .map(|answer| (answer.status, answer.body().to_string()))
+            .collect();
+        let question = format!("select count(*) from pets where name = '{name}'");
+        let rows = stage.cluster.number(&question).await;
+        replayed += answers.iter().filter(|answer| answer.replayed).count();
+        if different.len() != 1 || rows != 1 {
+            odd.push(format!("{rows} rows; {different:?}"));
+        }
+    }
+    row.note(format!("{rounds} rounds, {replayed} replayed"));
+    row.none("rounds but with one row and one answer", odd);
+    row.end();
+}

@@ -1,0 +1,207 @@
+//! Rows 8, 9 and 12: processes stop, take over from each other, and start together.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use nix::sys::signal::Signal;
+use reqwest::Method;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    stage::{
+        Cluster, Row, Stage, bound,
+        load::{Answered, by_status, steadily},
+        pick, serve, url_at,
+    },
+    support::{Home, Raw, client},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_08_a_stop_answers_what_is_in_flight() {
+    const IN_FLIGHT: usize = 50;
+    let mut row = Row::begin(8, "SIGTERM with 50 requests in flight").await;
+    // What the half-sent header may hold it.
+    let grace = [("SERVER__SHUTDOWN_GRACE", "3s")];
+    let mut stage = Stage::start(pick(&grace, &[])).await;
+    let (address, key) = (stage.target.address, stage.target.key.clone());
+    let mut in_flight = Vec::new();
+    for _ in 0..IN_FLIGHT {
+        let mut raw = Raw::connect(address).await;
+        raw.send(format!(
+            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
+             Content-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 12\r\n\r\n"
+        ))
+        .await;
+        // It has begun to read the body.
+        raw.answer().await.is(100);
+        in_flight.push(raw);
+    }
+    let mut idle = Vec::new();
+    for _ in 0..10 {
+        let mut raw = Raw::connect(address).await;
+        raw.send("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        raw.answer().await.is(200);
+        idle.push(raw);
+    }
+    let mut half = Raw::connect(address).await;
+    half.send("GET /livez HTTP/1.1\r\nHo").await;
+    let begun = Instant::now();
+    stage.service.signal(Signal::SIGTERM);
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    // Whoever finds the door shut has been told so already.
+    let ready = Answered::to(stage.operations("/readyz")).await;
+    row.so(
+        "readiness fails before the port closes",
+        ready.status == Some(503),
+    );
+    let mut answered = 0;
+    let mut told_to_close = 0;
+    for mut raw in in_flight {
+        raw.send(r#"{"name":"a"}"#).await;
+        let answer = raw.answer().await;
+        answered += usize::from(answer.status == 201);
+        told_to_close += usize::from(answer.optional_header("connection") == Some("close"));
+    }
+    row.at_least("of 50 answered", answered, IN_FLIGHT);
+    row.at_least("with Connection: close", told_to_close, IN_FLIGHT);
+    let code = stage.service.ended().await;
+    row.so("exit code 0", code == Some(0));
+    row.within("exit", begun.elapsed(), Duration::from_secs(10));
+    let stored = stage.cluster.number("select count(*) from pets").await;
+    row.at_least("stored", stored, 50);
+    row.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_09_one_process_takes_over_from_another_and_no_request_fails() {
+    let mut row = Row::begin(9, "rolling restart on one port").await;
+    let (swaps, rate, wanted) = pick((2, 200, 400), (4, 500, 10_000));
+    let mut stage = Stage::start(&[("SERVER__REUSE_PORT", "true")]).await;
+    let stop = CancellationToken::new();
+    let fresh = client_without_reuse();
+    let asked = {
+        let (target, stop) = (stage.target.clone(), stop.clone());
+        tokio::spawn(steadily(rate, stop, move |number| {
+            // One in five comes by a connection of its own.
+            let request = match number % 5 {
+                0 => fresh
+                    .get(format!("http://{}/api/v3/pet/1", target.address))
+                    .header("api_key", &target.key),
+                1 | 2 => target
+                    .request(Method::POST, "/pet")
+                    .json(&json!({"name": "a"})),
+                _ => target.request(Method::GET, "/pet/1"),
+            };
+            request.timeout(Duration::from_secs(10))
+        }))
+    };
+    let begun = Instant::now();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for _ in 0..swaps {
+        let next = stage.serve().await;
+        tokio::time::sleep(pick(Duration::from_millis(300), Duration::from_secs(2))).await;
+        std::mem::replace(&mut stage.service, next).stop().await;
+        tokio::time::sleep(pick(Duration::from_millis(100), Duration::from_secs(1))).await;
+    }
+    let left = Duration::from_secs_f64(f64::from(wanted) / f64::from(rate))
+        .saturating_sub(begun.elapsed());
+    tokio::time::sleep(left).await;
+    stop.cancel();
+    let answers = asked.await.expect("the clients");
+    row.note(format!(
+        "{swaps} swaps at {rate} a second: {}",
+        by_status(&answers)
+    ));
+    row.at_least(
+        "requests",
+        u32::try_from(answers.len()).unwrap_or(u32::MAX),
+        pick(wanted * 9 / 10, wanted),
+    );
+    let failed = answers
+        .iter()
+        .filter(|answer| !answer.is_success() && answer.status != Some(404));
+    row.none("failed", failed.map(|answer| format!("{answer:?}")));
+    row.end();
+}
+
+/// A client that opens a connection for each request.
+fn client_without_reuse() -> reqwest::Client {
+    crate::support::client_builder()
+        .no_proxy()
+        .pool_max_idle_per_host(0)
+        .build()
+        .expect("a client")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_12_of_replicas_that_start_together_each_is_ready_and_each_migration_ran_once() {
+    let mut row = Row::begin(
+        12,
+        "8 replicas start on an empty database, one killed midway",
+    )
+    .await;
+    let cluster = Cluster::start_with(&["max_connections=300"]).await;
+    let rounds = pick(2, 20);
+    let mut slowest = Duration::ZERO;
+    let (mut twice, mut missing) = (0, 0);
+    for round in 0..rounds {
+        let database = format!("round_{round}");
+        cluster.run(&format!("create database {database}")).await;
+        let url = url_at(cluster.address, &database);
+        let settings = [("DATABASE_URL".to_owned(), url.clone())];
+        let homes: Vec<_> = (0..8).map(|_| Home::new()).collect();
+        let begun = Instant::now();
+        let mut victim = homes[0].command(["serve"]);
+        victim.env("DATABASE_URL", &url);
+        let mut victim = victim.spawn().expect("the program");
+        let kill = async {
+            // Later in each round, to meet it in another place.
+            tokio::time::sleep(Duration::from_millis(15 * (round + 1))).await;
+            victim.start_kill().expect("it runs");
+            victim.wait().await.expect("its end");
+        };
+        let replicas = join_all(homes[1..].iter().map(async |home| {
+            let service = serve(home, &settings).await;
+            let ready = client().get(format!("http://{}/readyz", service.operations));
+            let ready = Answered::to(ready).await;
+            assert!(ready.is_success(), "{ready:?}");
+            (service, begun.elapsed())
+        }));
+        let ((), replicas) = tokio::join!(kill, replicas);
+        slowest = replicas
+            .iter()
+            .map(|(_, took)| *took)
+            .fold(slowest, Duration::max);
+        let mut connection = cluster.try_connect(&database).await.expect("a connection");
+        let (all, different, failed): (i64, i64, i64) = sqlx::query_as(
+            "select count(*), count(distinct version), count(*) filter (where not success)
+             from _sqlx_migrations",
+        )
+        .fetch_one(&mut connection)
+        .await
+        .expect("the migrations");
+        twice += all - different + failed;
+        missing += i64::from(different != migrations());
+        drop(connection);
+        join_all(replicas.into_iter().map(|(service, _)| service.stop())).await;
+    }
+    row.note(format!("{rounds} rounds"));
+    row.within(
+        "slowest until ready",
+        slowest,
+        bound(Duration::from_secs(10)),
+    );
+    row.at_most("migrations twice or failed", twice, 0);
+    row.at_most("rounds with one missing", missing, 0);
+    row.end();
+}
+
+/// How many there are.
+fn migrations() -> i64 {
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations"));
+    i64::try_from(files.expect("the migrations").count()).expect("a few")
+}

@@ -1,0 +1,340 @@
+//! A PostgreSQL of a row's own, which nobody but the row keeps running: it is killed, frozen, filled up.
+//!
+//! Reached over TCP, so that something can be put in between. Its settings are those of a real one, but that
+//! it need not survive the machine (`fsync = off`): it is the processes that die here.
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener},
+    os::unix::{fs::chown, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, Uid, User},
+};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+
+use crate::support::process::SOON;
+
+/// A cluster, running or not.
+pub struct Cluster {
+    folder: PathBuf,
+    /// Where it listens.
+    pub address: SocketAddr,
+    running: Option<Child>,
+    settings: Vec<String>,
+    _cleaner: Child,
+}
+
+impl Cluster {
+    /// A new one that runs.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// A new one that runs, with settings of its own.
+    pub async fn start_with(settings: &[&str]) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("pet-inventory-faults-")
+            .tempdir();
+        Self::start_in(folder.expect("a folder").keep(), settings).await
+    }
+
+    /// A new one that runs in a folder, with settings of its own.
+    pub async fn start_in(folder: PathBuf, settings: &[&str]) -> Self {
+        let mut cluster = Self::of(folder, settings);
+        let data = cluster.data();
+        let mut initdb = program("initdb");
+        initdb.args([
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+            "-U",
+            "postgres",
+        ]);
+        initdb.arg("-D").arg(&data).stdout(Stdio::null());
+        assert!(initdb.status().expect("initdb").success(), "initdb failed");
+        cluster.resume().await;
+        cluster
+    }
+
+    /// A cluster that something else has put into `folder/data`, not running.
+    pub fn of(folder: PathBuf, settings: &[&str]) -> Self {
+        give_away(&folder);
+        Self {
+            _cleaner: stop_when_we_end(&folder),
+            folder,
+            address: free_address(),
+            running: None,
+            settings: settings
+                .iter()
+                .map(|setting| (*setting).to_owned())
+                .collect(),
+        }
+    }
+
+    /// Its data.
+    pub fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    /// Starts it, and does not wait.
+    pub fn launch(&mut self) {
+        let mut postgres = program("postgres");
+        let port = format!("port={}", self.address.port());
+        let settings = [
+            port.as_str(),
+            "listen_addresses=127.0.0.1",
+            "unix_socket_directories=",
+            "max_connections=100",
+        ];
+        for setting in settings
+            .iter()
+            .copied()
+            .chain(["fsync=off"])
+            .chain(self.settings.iter().map(String::as_str))
+        {
+            postgres.args(["-c", setting]);
+        }
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.join("log"));
+        postgres
+            .arg("-D")
+            .arg(self.data())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.expect("a log"))
+            .process_group(0);
+        self.running = Some(postgres.spawn().expect("postgres"));
+    }
+
+    /// Starts it and waits until it accepts.
+    pub async fn resume(&mut self) {
+        self.launch();
+        self.accepts().await;
+    }
+
+    /// Waits until it accepts.
+    pub async fn accepts(&self) {
+        let accepted = async {
+            while self.try_connect("postgres").await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let accepted = tokio::time::timeout(SOON, accepted).await;
+        assert!(accepted.is_ok(), "{}", self.log());
+    }
+
+    /// Whether it has stopped by itself.
+    pub fn has_ended(&mut self) -> bool {
+        let ended = self.running.as_mut().map(Child::try_wait);
+        ended.is_none_or(|status| status.is_ok_and(|status| status.is_some()))
+    }
+
+    /// Kills every process of it, as the kernel does that is out of memory, and waits until none is left.
+    pub fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        self.reap();
+    }
+
+    /// Stops it as an operator does who is in a hurry.
+    pub fn stop(&mut self) {
+        if let Some(postgres) = &self.running {
+            let _ = kill(pid(postgres), Signal::SIGINT);
+        }
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        let Some(mut postgres) = self.running.take() else {
+            return;
+        };
+        let all = with_children(pid(&postgres));
+        postgres.wait().expect("its end");
+        while all
+            .iter()
+            .any(|pid| kill(*pid, None).is_ok() && !is_zombie(*pid))
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Sends a signal to every process of it.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(postgres) = &self.running {
+            for pid in with_children(pid(postgres)) {
+                let _ = kill(pid, signal);
+            }
+        }
+    }
+
+    /// A URL of the database that is there from the beginning.
+    pub fn url(&self) -> String {
+        url_at(self.address, "postgres")
+    }
+
+    /// A connection to a database.
+    pub async fn try_connect(&self, database: &str) -> Result<PgConnection, sqlx::Error> {
+        let url = url_at(self.address, database);
+        let connection = tokio::time::timeout(SOON, PgConnection::connect(&url)).await;
+        connection.map_err(|_| sqlx::Error::PoolTimedOut)?
+    }
+
+    /// A connection.
+    pub async fn connect(&self) -> PgConnection {
+        self.try_connect("postgres")
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {}", self.log()))
+    }
+
+    /// Runs statements.
+    pub async fn run(&self, statements: &str) {
+        let mut connection = self.connect().await;
+        let ran = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()))
+            .execute(&mut connection)
+            .await;
+        ran.unwrap_or_else(|error| panic!("{statements}: {error}"));
+    }
+
+    /// Asks for one number.
+    pub async fn number(&self, question: &str) -> i64 {
+        let mut connection = self.connect().await;
+        sqlx::query_scalar(AssertSqlSafe(question.to_owned()))
+            .fetch_one(&mut connection)
+            .await
+            .unwrap_or_else(|error| panic!("{question}: {error}"))
+    }
+
+    /// What it said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+        if let Some(mut postgres) = self.running.take() {
+            let _ = postgres.wait();
+        }
+    }
+}
+
+/// A URL of a database that is reached at an address.
+pub fn url_at(address: SocketAddr, database: &str) -> String {
+    format!("postgres://postgres@{address}/{database}?sslmode=disable")
+}
+
+/// One of PostgreSQL's programs, or another's, as a user that it agrees to run as.
+pub fn program(name: &str) -> Command {
+    let search = crate::support::postgres::search_path();
+    let folders = search.bin_dir.into_iter().chain(
+        search
+            .path
+            .iter()
+            .flat_map(std::env::split_paths)
+            .collect::<Vec<_>>(),
+    );
+    let debian = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut debian: Vec<_> = debian.map(|version| version.path().join("bin")).collect();
+    debian.sort();
+    debian.insert(0, "/usr/sbin".into());
+    // What stands in PATH under such a name may be a wrapper that refuses root before it changes users.
+    let found = debian
+        .into_iter()
+        .rev()
+        .chain(folders)
+        .map(|folder| folder.join(name));
+    let found = found.into_iter().find(|path| path.exists());
+    let mut command =
+        Command::new(found.unwrap_or_else(|| panic!("no {name} here: run .ci/setup --all")));
+    command.current_dir("/");
+    if let Some(user) = owner() {
+        command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+    }
+    command
+}
+
+/// Root runs PostgreSQL as somebody else.
+fn owner() -> Option<User> {
+    let named = |name| User::from_name(name).ok().flatten();
+    Uid::effective()
+        .is_root()
+        .then(|| named("postgres").or(named("nobody")))
+        .flatten()
+}
+
+/// Gives a folder to the user that PostgreSQL runs as.
+pub fn give_away(folder: &Path) {
+    if let Some(user) = owner() {
+        chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+            .expect("a folder of its own");
+    }
+}
+
+/// A free port of this machine; nobody else takes it in the next moments, as far as anybody can tell.
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address")
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed())
+}
+
+/// A process and its children.
+fn with_children(of: Pid) -> Vec<Pid> {
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let children =
+        numbers.filter(|pid| stat(*pid).is_some_and(|(_, parent)| parent == of.as_raw()));
+    [of].into_iter()
+        .chain(children.map(Pid::from_raw))
+        .collect()
+}
+
+/// A process's state and parent.
+fn stat(pid: i32) -> Option<(char, i32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut rest = stat.rsplit_once(") ")?.1.split(' ');
+    Some((rest.next()?.chars().next()?, rest.next()?.parse().ok()?))
+}
+
+fn is_zombie(pid: Pid) -> bool {
+    stat(pid.as_raw()).is_none_or(|(state, _)| state == 'Z')
+}
+
+/// A shell that outlives us, however we end, to stop PostgreSQL and remove its folder.
+fn stop_when_we_end(folder: &Path) -> Child {
+    const STOP: &str = r#"
+        trap '' INT TERM
+        read -r _
+        if read -r pid 2>/dev/null <"$1/data/postmaster.pid"; then
+            kill -CONT "-$pid"; kill -QUIT "$pid"
+        fi 2>/dev/null
+        tries=0
+        while [ -e "$1/data/postmaster.pid" ] && kill -0 "$pid" && [ $((tries += 1)) -lt 50 ]; do
+            sleep 0.1
+        done 2>/dev/null
+        rm -rf "$1"
+    "#;
+    Command::new("/bin/sh")
+        .args(["-c", STOP, "cleaner"])
+        .arg(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .expect("a shell")
+}

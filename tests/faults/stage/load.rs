@@ -1,0 +1,287 @@
+//! Writers that log every answer, for the checker; and requests at a steady pace, for latencies.
+//!
+//! An operation is one function in [`OPERATIONS`] and, where it writes to a noun of its own, one question in
+//! [`found`].
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::future::BoxFuture;
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{Cluster, Target};
+use crate::checker::{Entry, Found, Outcome, Write};
+
+/// What writers do, in turns.
+const OPERATIONS: &[Operation] = &[add, replace];
+
+/// Does the write of that number.
+type Operation = for<'w> fn(&'w Writer, usize) -> BoxFuture<'w, (Entry, Answered)>;
+
+/// An answer, or none.
+#[derive(Debug, Clone)]
+pub struct Answered {
+    /// When it was asked.
+    pub asked: Instant,
+    /// How long it took.
+    pub took: Duration,
+    /// Its status; `None`: the connection failed.
+    pub status: Option<u16>,
+    /// Whether it says when to come again.
+    pub retry_after: bool,
+    /// Why there is none.
+    pub error: String,
+    /// Whether it was kept from an earlier request.
+    pub replayed: bool,
+    etag: Option<i64>,
+    body: Value,
+}
+
+impl Answered {
+    /// Sends a request.
+    pub async fn to(request: RequestBuilder) -> Self {
+        let asked = Instant::now();
+        let answer = async {
+            let response = request.send().await?;
+            let status = response.status().as_u16();
+            let headers = response.headers().clone();
+            Ok::<_, reqwest::Error>((status, headers, response.bytes().await?))
+        };
+        let mut answered = Self {
+            asked,
+            took: Duration::ZERO,
+            status: None,
+            retry_after: false,
+            error: String::new(),
+            replayed: false,
+            etag: None,
+            body: Value::Null,
+        };
+        match answer.await {
+            Ok((status, headers, body)) => {
+                answered.status = Some(status);
+                answered.replayed = headers.contains_key("idempotent-replayed");
+                answered.retry_after = headers.contains_key("retry-after");
+                answered.etag = headers
+                    .get("etag")
+                    .and_then(|etag| etag.to_str().ok()?.trim_matches('"').parse().ok());
+                answered.body = serde_json::from_slice(&body).unwrap_or_default();
+            }
+            Err(error) => answered.error = format!("{error:?}"),
+        }
+        answered.took = asked.elapsed();
+        answered
+    }
+
+    /// Whether it is a 2xx.
+    pub fn is_success(&self) -> bool {
+        self.status
+            .is_some_and(|status| (200..300).contains(&status))
+    }
+
+    /// Whether it is a 503 that says when to come again.
+    pub fn says_try_again(&self) -> bool {
+        self.status == Some(503) && self.retry_after
+    }
+
+    /// Its body.
+    pub const fn body(&self) -> &Value {
+        &self.body
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self.status {
+            Some(200..300) => Outcome::Acknowledged,
+            Some(400..500) => Outcome::Refused,
+            _ => Outcome::Unknown,
+        }
+    }
+}
+
+/// One of the writers, who alone writes to its pet.
+pub struct Writer {
+    target: Arc<Target>,
+    number: usize,
+    pet: i64,
+}
+
+/// POST: a pet of which every part tells which write it is of.
+fn add(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
+    Box::pin(async move {
+        let marker = format!("added-{}-{number}", writer.number);
+        let request = writer
+            .target
+            .request(Method::POST, "/pet")
+            .json(&pet(None, &marker));
+        let answered = Answered::to(request).await;
+        let entry = Entry {
+            noun: "pet",
+            write: Write::Create,
+            marker,
+            outcome: answered.outcome(),
+            version: None,
+        };
+        (entry, answered)
+    })
+}
+
+/// PUT: another such pet in place of the writer's own.
+fn replace(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
+    Box::pin(async move {
+        let marker = format!("replaced-{}-{number}", writer.number);
+        let body = pet(Some(writer.pet), &marker);
+        let request = writer.target.request(Method::PUT, "/pet").json(&body);
+        let answered = Answered::to(request).await;
+        let entry = Entry {
+            noun: "pet",
+            write: Write::Replace(writer.pet),
+            marker,
+            outcome: answered.outcome(),
+            version: answered.etag,
+        };
+        (entry, answered)
+    })
+}
+
+fn pet(id: Option<i64>, marker: &str) -> Value {
+    let photo = format!("/{marker}");
+    json!({"id": id, "name": marker, "photoUrls": [photo], "tags": [{"name": marker}]})
+}
+
+/// What there is in the database, as the checker wants to know it.
+pub async fn found(cluster: &Cluster) -> Vec<Found> {
+    let mut connection = cluster.connect().await;
+    let pets: Vec<(i64, String, i64, bool)> = sqlx::query_as(
+        "select id, name, version,
+                photo_urls = array['/' || name] and to_jsonb(tags) -> 0 ->> 'name' = name
+         from pets",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .expect("the pets");
+    let pets = pets.into_iter().map(|(id, marker, version, whole)| Found {
+        noun: "pet",
+        id,
+        marker,
+        version: Some(version),
+        whole,
+    });
+    pets.collect()
+}
+
+/// Writers at work.
+pub struct Load {
+    writers: JoinSet<Vec<Entry>>,
+    answers: Arc<Mutex<Vec<Answered>>>,
+    stop: CancellationToken,
+}
+
+impl Load {
+    /// Begins to write with so many.
+    pub async fn start(target: &Arc<Target>, writers: usize) -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let mut load = Self {
+            writers: JoinSet::new(),
+            answers: Arc::default(),
+            stop: CancellationToken::new(),
+        };
+        for _ in 0..writers {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let body = pet(None, &format!("before-{number}"));
+            let made = Answered::to(target.request(Method::POST, "/pet").json(&body)).await;
+            let writer = Writer {
+                target: Arc::clone(target),
+                number,
+                pet: made.body["id"]
+                    .as_i64()
+                    .unwrap_or_else(|| panic!("{made:?}")),
+            };
+            let (stop, answers) = (load.stop.clone(), Arc::clone(&load.answers));
+            load.writers.spawn(async move {
+                let mut log = Vec::new();
+                while !stop.is_cancelled() {
+                    let operation = OPERATIONS[log.len() % OPERATIONS.len()];
+                    let (entry, answered) = operation(&writer, log.len()).await;
+                    if answered.outcome() == Outcome::Unknown {
+                        // As a client does that wants to be served, if a hasty one.
+                        tokio::time::sleep(Duration::from_millis(10)).await;
+                    }
+                    log.push(entry);
+                    answers.lock().expect("never poisoned").push(answered);
+                }
+                log
+            });
+        }
+        load
+    }
+
+    /// The answers so far.
+    pub fn answers(&self) -> Vec<Answered> {
+        self.answers.lock().expect("never poisoned").clone()
+    }
+
+    /// Waits until something is done again, and gives when that was asked and how long it took from a moment.
+    pub async fn success_after(&self, moment: Instant) -> Duration {
+        loop {
+            let answers = self.answers();
+            let done = answers.iter().filter(|answer| answer.is_success());
+            let done = done.map(|answer| answer.asked + answer.took);
+            if let Some(first) = done.filter(|done| *done > moment).min() {
+                return first - moment;
+            }
+            assert!(
+                moment.elapsed() < Duration::from_secs(30),
+                "nothing is done any more"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Ends it; gives every writer's log, and all answers.
+    pub async fn stop(mut self) -> (Vec<Entry>, Vec<Answered>) {
+        self.stop.cancel();
+        let mut log = Vec::new();
+        while let Some(entries) = self.writers.join_next().await {
+            log.extend(entries.expect("a writer"));
+        }
+        (log, self.answers())
+    }
+}
+
+/// Asks so many times a second, whether or not the answers have come, until it is told to stop.
+pub async fn steadily(
+    per_second: u32,
+    stop: CancellationToken,
+    mut request: impl FnMut(usize) -> RequestBuilder,
+) -> Vec<Answered> {
+    let mut asked = JoinSet::new();
+    let mut beat = tokio::time::interval(Duration::from_secs(1) / per_second);
+    while !stop.is_cancelled() {
+        beat.tick().await;
+        asked.spawn(Answered::to(request(asked.len())));
+    }
+    asked.join_all().await
+}
+
+/// How many answers of each kind there are.
+pub fn by_status(answers: &[Answered]) -> String {
+    let mut counts = std::collections::BTreeMap::<String, usize>::new();
+    for answer in answers {
+        let status = answer
+            .status
+            .map_or("none".into(), |status| status.to_string());
+        *counts.entry(status).or_default() += 1;
+    }
+    let counts = counts
+        .iter()
+        .map(|(status, count)| format!("{count} × {status}"));
+    counts.collect::<Vec<_>>().join(", ")
+}

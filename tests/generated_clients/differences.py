@@ -1,0 +1,141 @@
+"""Every difference between the public Petstore v3 document and the service's own, found by machine.
+
+    differences.py PUBLIC.yaml OURS.json README.md
+
+Fails when one is not in the README's table under "Coming from Petstore", or when that table names one that
+is none.
+"""
+
+import json
+import re
+import sys
+
+import yaml
+
+METHODS = ("get", "post", "put", "patch", "delete")
+
+
+def operations(document):
+    """Each operation with its path and method, by its operationId."""
+    found = {}
+    for path, item in document["paths"].items():
+        for method in METHODS:
+            if method in item:
+                found[item[method]["operationId"]] = (f"{method} {path}", item[method])
+    return found
+
+
+def resolved(document, value):
+    while "$ref" in value:
+        at = document
+        for part in value["$ref"].removeprefix("#/").split("/"):
+            at = at[part]
+        value = at
+    return value
+
+
+def responses(document, operation):
+    return {
+        status: resolved(document, response)
+        for status, response in operation["responses"].items()
+        if status != "default"
+    }
+
+
+def success(document, operation):
+    return next((s, r) for s, r in sorted(responses(document, operation).items()) if s.startswith("2"))
+
+
+def shape(document, schema):
+    """What kind of JSON a body is: an array, an object, a string, or nothing."""
+    if schema is None:
+        return "nothing"
+    kind = resolved(document, schema).get("type", "object")
+    return kind[0] if isinstance(kind, list) else kind
+
+
+def json_schema(body):
+    return body.get("content", {}).get("application/json", {}).get("schema")
+
+
+def parameters(document, operation):
+    """Required or not, of each parameter that is not a header of ours."""
+    found = [resolved(document, it) for it in operation.get("parameters", [])]
+    return {it["name"]: (it.get("required", False), shape(document, it["schema"])) for it in found if it["in"] != "header"}
+
+
+def required(document, operation):
+    """Which fields a JSON body must have."""
+    body = resolved(document, operation.get("requestBody", {}))
+    schema = json_schema(body)
+    if schema is None:
+        return set()
+    schema = resolved(document, schema)
+    if schema.get("type") == "array":
+        schema = resolved(document, schema["items"])
+    fields = set(schema.get("required", []))
+    for part in schema.get("allOf", []):
+        fields |= set(resolved(document, part).get("required", []))
+    return fields
+
+
+def differences(public, ours):
+    here = operations(ours)
+    for name, (place, theirs) in operations(public).items():
+        if name not in here:
+            yield "Not here", name
+            continue
+        our_place, mine = here[name]
+        assert place == our_place, (name, place, our_place)
+        (their_status, their_body), (my_status, my_body) = success(public, theirs), success(ours, mine)
+        if their_status != my_status:
+            yield "Success status", name
+        if shape(public, json_schema(their_body)) != shape(ours, json_schema(my_body)):
+            yield "Answer's body", name
+        sends = set(resolved(public, theirs.get("requestBody", {})).get("content", {}))
+        if sends - set(resolved(ours, mine.get("requestBody", {})).get("content", {})):
+            yield "Request's media types", name
+        if set(their_body.get("content", {})) - set(my_body.get("content", {})):
+            yield "Answer's media types", name
+        if not theirs.get("security") and any(mine["security"]):
+            yield "A credential is needed", name
+        if theirs.get("security") and not any("api_key" in way for way in theirs["security"]):
+            yield "An API key is enough", name
+        if set(responses(public, theirs)) - set(responses(ours, mine)) - {their_status, "422"}:
+            yield "Error statuses", name
+        # Ours is about the Idempotency-Key alone.
+        if "422" in theirs["responses"]:
+            yield "Invalid input is 400", name
+        if parameters(public, theirs).items() - parameters(ours, mine).items():
+            yield "Parameters", name
+        if required(public, theirs) != required(ours, mine):
+            yield "Required fields", name
+
+
+def told(readme):
+    """The rows of the README's table: what, and of which operations."""
+    section = readme.split("## Coming from Petstore", 1)[1].split("\n## ", 1)[0]
+    for row in re.findall(r"^\| \*\*(.+?)\*\* \|([^|]*)\|", section, re.MULTILINE):
+        yield row[0], set(re.findall(r"`(\w+)`", row[1]))
+
+
+def main(public, ours, readme):
+    with open(public) as public, open(ours) as ours, open(readme) as readme:
+        public, ours, readme = yaml.safe_load(public), json.load(ours), readme.read()
+    found = {}
+    for what, name in differences(public, ours):
+        found.setdefault(what, set()).add(name)
+    said = {}
+    for what, names in told(readme):
+        said.setdefault(what, set()).update(names)
+    wrong = []
+    for what in sorted(found.keys() | said.keys()):
+        missing = found.get(what, set()) - said.get(what, set())
+        extra = said.get(what, set()) - found.get(what, set())
+        if missing or extra:
+            wrong.append(f"{what}: missing {sorted(missing)}, too many {sorted(extra)}")
+    assert not wrong, "README.md, Coming from Petstore:\n" + "\n".join(wrong)
+    print(f"{sum(map(len, found.values()))} differences, all told")
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,118 @@
+//! Clients that openapi-generator makes, from the public Petstore v3 document and from our own, against the
+//! real service; `.ci/setup --all` installs the generator. `life.py` is what they do.
+//!
+//! The public document is not ours to copy: `PETSTORE_OPENAPI` is its path.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    dead_code,
+    unused_imports,
+    reason = "a test that cannot go on says why and fails; its settings are the machine's; it shares a harness"
+)]
+
+#[path = "../api/support/mod.rs"]
+mod support;
+
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use support::Home;
+use tokio::process::Command;
+
+/// Java starts, writes some fifty files, and ends.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A program of the folder that `.ci/setup --all` makes.
+fn tool(name: &str) -> Command {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/outside-tools/bin");
+    let program = tools.join(name);
+    assert!(program.exists(), "{name} is missing: run .ci/setup --all");
+    Command::new(program)
+}
+
+/// A script beside this file, to be run by that folder's Python.
+fn script(name: &str) -> Command {
+    let mut python = tool("python");
+    python.arg(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/generated_clients")
+            .join(name),
+    );
+    python
+}
+
+async fn run(command: &mut Command) {
+    let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output()).await;
+    let output = output.expect("it ends").expect("the program");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&said)
+    );
+}
+
+fn public_document() -> PathBuf {
+    let path = std::env::var_os("PETSTORE_OPENAPI");
+    let path = path.expect("PETSTORE_OPENAPI must be the path of the public Petstore v3 document");
+    fs::canonicalize(path).expect("the file that PETSTORE_OPENAPI names")
+}
+
+async fn our_document(home: &Home) -> PathBuf {
+    let path = home.path().join("openapi.json");
+    let document = home.run(&["openapi"]).await.is(0).stdout;
+    fs::write(&path, document).expect("a file");
+    path
+}
+
+/// Makes a client from a document and lets it live.
+async fn live(home: &Home, document: &Path, package: &str) {
+    let client = home.path().join("client");
+    let arguments: [&OsStr; 10] = [
+        "generate".as_ref(),
+        "--skip-validate-spec".as_ref(),
+        "-g".as_ref(),
+        "python".as_ref(),
+        "-i".as_ref(),
+        document.as_ref(),
+        "--package-name".as_ref(),
+        package.as_ref(),
+        "-o".as_ref(),
+        client.as_ref(),
+    ];
+    run(tool("openapi-generator-cli").args(arguments)).await;
+    let service = home.serve().await;
+    let host = format!("http://{}", service.address);
+    let mut life = script("life.py");
+    life.args([package, &host, "special-key"])
+        .env("PYTHONPATH", &client);
+    run(&mut life).await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_made_from_our_document_lives() {
+    let home = Home::new();
+    let document = our_document(&home).await;
+    live(&home, &document, "petstore_ours").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_made_from_the_public_document_lives() {
+    let home = Home::new();
+    live(&home, &public_document(), "petstore_public").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_readme_tells_every_difference_to_the_public_document() {
+    let home = Home::new();
+    let ours = our_document(&home).await;
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    run(script("differences.py").args([public_document(), ours, readme])).await;
+}

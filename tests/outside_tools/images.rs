@@ -1,0 +1,240 @@
+//! Images on a disk that is full, and in a bucket of S3.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use nix::unistd::{geteuid, getuid};
+use reqwest::Method;
+use tokio::{
+    net::TcpStream,
+    process::{Child, Command},
+};
+
+use crate::{
+    pictures::{jpeg, large_jpeg, png, size},
+    support::{
+        Answer, Ask, TestApp, eventually,
+        process::{Home, Service},
+    },
+};
+
+/// The program, for which a folder is a disk of its own, of a megabyte. Mounting is root's, or that of
+/// whoever is root of a namespace of its own; the program itself runs as who we are.
+fn on_small_disk(home: &Home, folder: &Path) -> Command {
+    const SCRIPT: &str = "mount -t tmpfs -o size=1m,mode=777 tmpfs \"$1\" && shift && exec \"$@\"";
+    let program = home.command(["serve"]);
+    let program = program.as_std();
+    let mut command = Command::new("unshare");
+    let back = [format!("--map-user={}", getuid()), "--user".into()];
+    if geteuid().is_root() {
+        command
+            .args(["--mount", "sh", "-c", SCRIPT, "sh"])
+            .arg(folder);
+    } else {
+        command.args(["--map-root-user", "--mount", "sh", "-c", SCRIPT, "sh"]);
+        command.arg(folder).arg("unshare").args(back);
+    }
+    let environment = program.get_envs();
+    command
+        .arg(program.get_program())
+        .args(program.get_args())
+        .current_dir(home.path())
+        .env_clear()
+        .envs(environment.filter_map(|(name, value)| Some((name, value?))))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").flatten();
+    entries
+        .map(|entry| entry.path())
+        .flat_map(|path| {
+            if path.is_dir() {
+                files_in(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_takes_no_image_and_nothing_else_notices() {
+    let home = Home::new();
+    let folder = home.path().join("small disk");
+    std::fs::create_dir(&folder).expect("a folder");
+    let mut command = on_small_disk(&home, &folder);
+    let url = format!("file://{}", folder.display()).replace(' ', "%20");
+    command.env("PET_INVENTORY__IMAGES__URL", url);
+    let service = Service::start(&home, command).await;
+    let ask = |method: Method, path: &str| service.request(method, path, "special-key");
+    let added = ask(Method::POST, "/pet").json(&serde_json::json!({"id": 5, "name": "Rex"}));
+    added.answer().await.is(201);
+    let upload = async |bytes: &[u8]| {
+        let upload = ask(Method::POST, "/pet/5/uploadImage");
+        upload.body(bytes.to_owned()).answer().await
+    };
+    // As the program sees it: our own folder is not that disk.
+    let seen = PathBuf::from(format!("/proc/{}/root{}", service.pid(), folder.display()));
+
+    let (half, other_half) = (large_jpeg(700_000), png(800, 600));
+    let first = upload(&half).await.is(200);
+    let large = large_jpeg(900_000);
+    for _ in 0..3 {
+        let refused = upload(&large).await;
+        refused.problem(507);
+        assert!(!refused.text().contains("small disk"), "{refused}");
+        ask(Method::GET, "/pet/5").answer().await.is(200);
+        let changed = ask(Method::POST, "/pet/5?name=Max").answer().await;
+        assert_eq!(
+            changed.is(200).json()["photoUrls"].as_array().map(Vec::len),
+            Some(1)
+        );
+        eventually(async || files_in(&seen).len() == 1).await;
+    }
+    let list = async || {
+        ask(Method::GET, "/pet/5/images")
+            .answer()
+            .await
+            .is(200)
+            .json()
+    };
+    assert_eq!(list().await.as_array().map(Vec::len), Some(1));
+
+    // Once there is room it works again.
+    let image = first.json()["imageId"].as_str().expect("an id").to_owned();
+    ask(Method::DELETE, &format!("/pet/5/images/{image}"))
+        .answer()
+        .await
+        .is(200);
+    eventually(async || files_in(&seen).is_empty()).await;
+    upload(&large).await.is(200);
+    upload(&other_half[..100]).await.problem(400);
+    eventually(async || files_in(&seen).len() == 1).await;
+    service.stop().await;
+}
+
+const ACCESS_KEY: &str = "AKIAEXAMPLE";
+const SECRET_KEY: &str = "wJalrXUtnFEMIexample";
+
+/// A server of S3 that keeps objects as files below a folder, and checks signatures.
+struct S3 {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl S3 {
+    async fn start(folder: &Path, address: SocketAddr) -> Self {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/outside-tools/bin/s3s-fs");
+        let child = Command::new(program)
+            .args(["--host", &address.ip().to_string()])
+            .args(["--port", &address.port().to_string()])
+            .args(["--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY])
+            .arg(folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("s3s-fs is missing: run .ci/setup --all");
+        eventually(async || TcpStream::connect(address).await.is_ok()).await;
+        Self { child, address }
+    }
+
+    async fn stop(mut self) -> SocketAddr {
+        self.child.kill().await.expect("it runs");
+        self.address
+    }
+}
+
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address")
+}
+
+async fn app_with(address: SocketAddr, secret: &str) -> TestApp {
+    TestApp::with(&[
+        ("PET_INVENTORY__IMAGES__URL", "s3://pets/images/of"),
+        ("AWS_ENDPOINT_URL", &format!("http://{address}")),
+        ("AWS_REGION", "eu-central-1"),
+        ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+        ("AWS_SECRET_ACCESS_KEY", secret),
+    ])
+    .await
+}
+
+async fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> Answer {
+    let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
+    upload.body(bytes.to_owned()).answer().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn images_live_in_a_bucket_of_s3() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bucket = folder.path().join("pets");
+    std::fs::create_dir(&bucket).expect("a bucket");
+    let s3 = S3::start(folder.path(), free_address()).await;
+    let objects = || {
+        let files = files_in(&bucket).into_iter();
+        let is_object = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.len() == 32)
+        };
+        files.filter(is_object).count()
+    };
+    // The server checks who signs.
+    let stranger = app_with(s3.address, "another").await;
+    let pet = stranger.pet("Rex").await;
+    upload(&stranger, pet, &png(20, 20)).await.problem(503);
+    assert_eq!(objects(), 0);
+
+    let app = app_with(s3.address, SECRET_KEY).await;
+    let (pet, other) = (app.pet("Rex").await, app.pet("Max").await);
+    // In one piece, and in parts: S3's are of 5 MiB at least.
+    let (small, large) = (jpeg(400, 300), large_jpeg(9_000_000));
+    for bytes in [&small, &large] {
+        let answer = upload(&app, pet, bytes).await.is(200);
+        let url = answer.json()["url"].as_str().expect("a URL").to_owned();
+        let path = url.split_once("/api/v3").expect("the API").1;
+        let get = || app.anonymous(Method::GET, path);
+        assert!(get().answer().await.is(200).body == bytes, "other bytes");
+        let part = get()
+            .header("range", "bytes=1000-1999")
+            .answer()
+            .await
+            .is(206);
+        assert!(part.body == bytes[1_000..2_000], "other bytes");
+    }
+    assert_eq!(objects(), 2);
+    let again = upload(&app, other, &small).await.is(200).json();
+    assert_eq!(objects(), 2, "the same bytes are there once");
+    let path = format!(
+        "/pet/{other}/images/{}",
+        again["imageId"].as_str().expect("an id")
+    );
+    let width = app.anonymous(Method::GET, &format!("{path}?width=50"));
+    assert_eq!(size(&width.answer().await.is(200).body), (50, 38));
+    assert_eq!(objects(), 3);
+
+    // Without it only images are out of reach.
+    let address = s3.stop().await;
+    app.anonymous(Method::GET, &path)
+        .answer()
+        .await
+        .problem(503);
+    upload(&app, other, &png(9, 9)).await.problem(503);
+    app.get(&format!("/pet/{pet}/images"))
+        .answer()
+        .await
+        .is(200);
+    app.delete(&format!("/pet/{other}")).answer().await.is(200);
+    let _s3 = S3::start(folder.path(), address).await;
+    upload(&app, pet, &png(9, 9)).await.is(200);
+    app.delete(&format!("/pet/{pet}")).answer().await.is(200);
+    eventually(async || objects() == 0).await;
+}
