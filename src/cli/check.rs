@@ -2,8 +2,11 @@
 
 use std::process::ExitCode;
 
+use bytes::Bytes;
+
 use super::{Error, session::Session};
 use crate::{
+    blobs::{self, Blobs},
     config::Config,
     db::{self, Database, ServerVersion},
 };
@@ -39,6 +42,10 @@ pub async fn run(config: &Config) -> Result<ExitCode, Error> {
             result: Err(error.to_string()),
         }),
     }
+    findings.push(Finding {
+        part: "images",
+        result: images(config).await.map_err(|error| error.to_string()),
+    });
     let mut code = ExitCode::SUCCESS;
     for Finding { part, result } in findings {
         match result {
@@ -84,4 +91,17 @@ async fn schema(session: &Session) -> Result<String, String> {
             "lacks the newest migrations ({count}): apply them with: pet-inventory migrate (serving does so too)"
         )),
     }
+}
+
+/// Writes a few bytes where images go, and deletes them.
+async fn images(config: &Config) -> Result<String, blobs::Error> {
+    let blobs = Blobs::new(config)?;
+    let mut upload = blobs.upload().await?;
+    upload.write(Bytes::from_static(b"check")).await?;
+    let key = upload.finish().await?;
+    blobs.delete(&[key]).await?;
+    Ok(match &config.images.url {
+        Some(url) => format!("can be kept at {url}"),
+        None => "can be kept in the folder of local_postgres.directory".to_owned(),
+    })
 }

@@ -27,6 +27,8 @@ use super::{
 
 /// How long a probe may take: PostgreSQL that needs longer for nothing is as good as away.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(400);
+/// How many probes may take longer before that counts.
+const SLOW_FOR_ONCE: u32 = 1;
 /// The pause between two probes.
 const PROBE_PAUSE: Duration = Duration::from_millis(100);
 /// How long a connection is trusted after its last use.
@@ -161,6 +163,7 @@ impl Breaker {
 /// Probes until PostgreSQL answers, and says so to whoever still wants to know.
 async fn probe(breaker: Weak<Shared>) {
     let mut failed_since: Option<Instant> = None;
+    let mut slow = 0;
     while let Some(shared) = breaker.upgrade() {
         let breaker = Breaker(shared);
         match look(&breaker.0.options).await {
@@ -177,6 +180,8 @@ async fn probe(breaker: Weak<Shared>) {
                 breaker.0.probing.store(false, Ordering::Release);
                 return;
             }
+            // A busy machine is slow for once; what is frozen or cut off is slow again.
+            Err(error) if is_slow(&error) && slow < SLOW_FOR_ONCE => slow += 1,
             Err(error) => {
                 if failed_since.is_none() {
                     failed_since = Some(Instant::now());
@@ -203,6 +208,10 @@ async fn look(options: &ConnectOptions) -> Result<(), sqlx::Error> {
         Ok(Ok(()) | Err(_)) => Ok(()),
         Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
     }
+}
+
+fn is_slow(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut)
 }
 
 fn away() -> sqlx::Error {

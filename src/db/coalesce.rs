@@ -14,7 +14,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use sqlx::{Connection as _, Executor as _};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Duration, Instant, timeout, timeout_at},
@@ -33,6 +33,9 @@ use super::{
 const BATCH: usize = 128;
 /// Requests that wait; one more is turned away.
 const QUEUE: usize = 4096;
+/// How long a statement may wait for a lock, which keeps all its requests waiting; after that each waits by
+/// itself, as long as any statement may.
+const LOCK_TIMEOUT: &str = "lock_timeout = '100ms'";
 /// A connection that nobody needs for so long is closed.
 const KEPT: Duration = Duration::from_secs(30);
 
@@ -164,9 +167,10 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held) 
     // Whoever is gone is not asked for.
     waiting.retain(|waiting| !waiting.answer.is_closed());
     // The queue is in the order of coming.
-    let Some(deadline) = waiting.first().map(|first| first.since + QUERY_TIMEOUT) else {
+    let Some(since) = waiting.first().map(|first| first.since) else {
         return;
     };
+    let deadline = since + QUERY_TIMEOUT;
     let (mut asks, answers): (Vec<_>, Vec<_>) = waiting
         .drain(..)
         .map(|waiting| (waiting.ask, waiting.answer))
@@ -185,15 +189,19 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held) 
         Err(_) => Error::TimedOut,
     };
     connection.learn(&error).await;
+    let is_of_one = match error {
+        // In here nobody waits for long.
+        Error::Locked(_) => true,
+        Error::Contended(_) | Error::Corrupt(_) | Error::Query(_) => answers.len() > 1,
+        _ => false,
+    };
     match error {
         // It is one of them: each finds out for itself, on the pool, where none waits for another.
-        Error::Locked(_) | Error::Contended(_) | Error::Corrupt(_) | Error::Query(_)
-            if answers.len() > 1 =>
-        {
+        _ if is_of_one => {
             for (ask, answer) in asks.into_iter().zip(answers) {
                 let pool = connection.shared.pool.clone();
                 connection.shared.tasks.spawn(async move {
-                    let found = timeout_at(deadline, alone::<B>(&pool, ask)).await;
+                    let found = timeout_at(deadline, alone::<B>(&pool, ask, since)).await;
                     let _ = answer.send(found.unwrap_or(Err(Error::TimedOut)));
                 });
             }
@@ -207,8 +215,8 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held) 
 }
 
 /// Answers one by itself.
-async fn alone<B: Batch>(pool: &Pool, ask: B::Ask) -> Result<B::Answer, Error> {
-    let mut transaction = pool.begin().await?;
+async fn alone<B: Batch>(pool: &Pool, ask: B::Ask, since: Instant) -> Result<B::Answer, Error> {
+    let mut transaction = pool.begin_after(since.elapsed()).await?;
     match B::one(&mut transaction, ask).await {
         Ok(answer) => {
             transaction.commit().await?;
@@ -248,7 +256,9 @@ impl Held {
         let behind_pooler = self.shared.pool.pooler.is_there();
         let open = self.ready().await?;
         if behind_pooler {
-            bounded(open.connection.execute(pooler::BEGIN)).await?;
+            let begin = format!("{}; set local {LOCK_TIMEOUT}", pooler::BEGIN);
+            let begin = sqlx::raw_sql(AssertSqlSafe(begin));
+            bounded(open.connection.execute(begin)).await?;
             open.in_transaction = true;
         }
         let result = statements(&mut open.connection).await?;
@@ -283,7 +293,9 @@ impl Held {
                 let options = pool.connect_options();
                 let mut connection = bounded(Connection::connect_with(&options)).await?;
                 if !pool.pooler.is_there() {
-                    bounded(connection.execute(SESSION_SETTINGS)).await?;
+                    let settings = format!("{SESSION_SETTINGS}; set {LOCK_TIMEOUT}");
+                    let settings = sqlx::raw_sql(AssertSqlSafe(settings));
+                    bounded(connection.execute(settings)).await?;
                 }
                 Open {
                     connection,

@@ -73,9 +73,8 @@ impl Batch for Inserts {
         connection: &mut Connection,
         asks: &mut Vec<NewPet>,
     ) -> Result<Answers<Self>, Error> {
-        if asks.len() == 1
-            && let Some(only) = asks.pop()
-        {
+        if let [only] = &asks[..] {
+            let only = only.clone();
             return Ok(vec![Ok(Self::one(connection, only).await?)]);
         }
         let columns = asks.iter().collect::<PetArrays<'_>>();

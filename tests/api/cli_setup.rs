@@ -15,7 +15,7 @@ async fn check_says_what_is_wrong_and_the_next_step() {
     let database = TestDatabase::empty().await;
     let said = check(&database.url()).await.is(1);
     let lines: Vec<_> = said.stdout.lines().collect();
-    let [configuration, reached, schema] = lines[..] else {
+    let [configuration, reached, schema, images] = lines[..] else {
         panic!("{said:?}");
     };
     assert!(
@@ -30,6 +30,8 @@ async fn check_says_what_is_wrong_and_the_next_step() {
         schema.starts_with("FAILED  schema") && schema.contains("pet-inventory migrate"),
         "{said:?}"
     );
+
+    assert!(images.starts_with("ok      images"), "{said:?}");
 
     let database = TestDatabase::migrated().await;
     let said = check(&database.url()).await.is(0);
@@ -96,4 +98,18 @@ async fn shells_can_complete_the_commands() {
         let said = home.run(&["completions", shell]).await.is(0);
         assert!(said.stdout.contains("set-plan"), "{shell}: {}", said.stdout);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_when_images_cannot_be_kept() {
+    let home = Home::new();
+    fs::write(home.path().join("file"), "").expect("a file");
+    let database = TestDatabase::migrated().await;
+    let mut command = home.command(["check"]);
+    let inside_a_file = format!("file://{}/file/images", home.path().display());
+    command
+        .env("DATABASE_URL", database.url())
+        .env("PET_INVENTORY__IMAGES__URL", inside_a_file);
+    let said = Said::by(command).await.is(1);
+    assert!(said.stdout.contains("FAILED  images"), "{said:?}");
 }

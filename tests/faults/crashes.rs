@@ -9,7 +9,7 @@ use crate::{
     checker::{self, Outcome},
     stage::{
         Row, Stage, bound,
-        load::{Load, by_status, found},
+        load::{Load, broken_images, by_status, found},
         pick, until,
     },
 };
@@ -46,6 +46,7 @@ async fn row_01_a_killed_service_has_lost_nothing() {
     ));
     let breaches = checker::breaches(&log, &found(&stage.cluster).await);
     row.none("missing, half there or out of order", breaches);
+    row.none("images without their bytes", broken_images(&stage).await);
     row.within(
         "restart to first 200",
         slowest,
@@ -73,6 +74,7 @@ async fn row_02_a_killed_postgres_has_lost_nothing_and_is_told_as_503() {
     row.note(format!("{rounds} rounds, {}", by_status(&answers)));
     let breaches = checker::breaches(&log, &found(&stage.cluster).await);
     row.none("lost", breaches);
+    row.none("images without their bytes", broken_images(&stage).await);
     let odd = answers
         .iter()
         .filter(|answer| !answer.is_success() && !answer.says_try_again());

@@ -115,9 +115,16 @@ impl Pool {
 
     /// Begins a transaction.
     pub(super) async fn begin(&self) -> Result<Transaction, Error> {
+        self.begin_after(Duration::ZERO).await
+    }
+
+    /// Begins a transaction for a request that has waited so long already, which counts as if it had been for
+    /// a connection.
+    pub(super) async fn begin_after(&self, waited: Duration) -> Result<Transaction, Error> {
         bounded(async {
             let mut lease = self.lease().await?;
-            let begin = self.beginning(lease.waited).unwrap_or("begin".into());
+            let begin = self.beginning(waited + lease.waited);
+            let begin = begin.unwrap_or("begin".into());
             lease.begin(begin).await?;
             Ok(Transaction::on(lease))
         })

@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Cluster, Target};
+use super::{Cluster, Stage, Target};
 use crate::checker::{Entry, Found, Outcome, Write};
 
 /// What writers do, in turns.
-const OPERATIONS: &[Operation] = &[add, replace];
+const OPERATIONS: &[Operation] = &[add, replace, order, add, replace, upload];
 
 /// Does the write of that number.
 type Operation = for<'w> fn(&'w Writer, usize) -> BoxFuture<'w, (Entry, Answered)>;
@@ -113,6 +113,13 @@ pub struct Writer {
     pet: i64,
 }
 
+impl Writer {
+    async fn new_pet(&self, marker: &str) -> Answered {
+        let request = self.target.request(Method::POST, "/pet");
+        Answered::to(request.json(&pet(None, marker))).await
+    }
+}
+
 /// POST: a pet of which every part tells which write it is of.
 fn add(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     Box::pin(async move {
@@ -151,6 +158,65 @@ fn replace(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     })
 }
 
+/// POST of an order for a new pet, which is pending from then on.
+fn order(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
+    Box::pin(async move {
+        let id = i64::try_from(1_000_000 * (writer.number + 1) + number).expect("a small number");
+        let made = writer.new_pet(&format!("ordered-{id}")).await;
+        let entry = |outcome| Entry {
+            noun: "order",
+            write: Write::Create,
+            marker: id.to_string(),
+            outcome,
+            version: None,
+        };
+        let Some(pet) = made.body["id"].as_i64() else {
+            return (entry(made.outcome()), made);
+        };
+        let body = json!({"id": id, "petId": pet});
+        let request = writer.target.request(Method::POST, "/store/order");
+        let answered = Answered::to(request.json(&body)).await;
+        (entry(answered.outcome()), answered)
+    })
+}
+
+/// POST of an image, which no other is like, for a new pet.
+fn upload(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
+    Box::pin(async move {
+        let marker = format!("pictured-{}-{number}", writer.number);
+        let made = writer.new_pet(&marker).await;
+        let pet = made.body["id"].as_i64();
+        let image = gif(&marker);
+        let entry = |outcome| Entry {
+            noun: "image",
+            write: Write::Create,
+            marker,
+            outcome,
+            version: None,
+        };
+        let Some(pet) = pet else {
+            return (entry(made.outcome()), made);
+        };
+        let path = format!("/pet/{pet}/uploadImage");
+        let request = writer.target.request(Method::POST, &path);
+        let request = request.header("content-type", "image/gif").body(image);
+        let answered = Answered::to(request).await;
+        (entry(answered.outcome()), answered)
+    })
+}
+
+/// A GIF of one pixel, with a comment.
+fn gif(comment: &str) -> Vec<u8> {
+    let length = u8::try_from(comment.len()).expect("a short comment");
+    [
+        b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff\x21\xfe",
+        &[length][..],
+        comment.as_bytes(),
+        b"\x00\x2c\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02\x44\x01\x00\x3b",
+    ]
+    .concat()
+}
+
 fn pet(id: Option<i64>, marker: &str) -> Value {
     let photo = format!("/{marker}");
     json!({"id": id, "name": marker, "photoUrls": [photo], "tags": [{"name": marker}]})
@@ -161,7 +227,7 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
     let mut connection = cluster.connect().await;
     let pets: Vec<(i64, String, i64, bool)> = sqlx::query_as(
         "select id, name, version,
-                photo_urls = array['/' || name] and to_jsonb(tags) -> 0 ->> 'name' = name
+                photo_urls[1] = '/' || name and to_jsonb(tags) -> 0 ->> 'name' = name
          from pets",
     )
     .fetch_all(&mut connection)
@@ -174,7 +240,60 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
         version: Some(version),
         whole,
     });
-    pets.collect()
+    let orders: Vec<(i64, bool)> = sqlx::query_as(
+        "select orders.id, held_pet is not null and pets.status = 'pending'
+         from orders left join pets on pets.id = orders.pet_id",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .expect("the orders");
+    let orders = orders.into_iter().map(|(id, whole)| Found {
+        noun: "order",
+        id,
+        marker: id.to_string(),
+        version: None,
+        whole,
+    });
+    let images: Vec<(i64, String, bool)> = sqlx::query_as(
+        "select pets.id, pets.name,
+                cardinality(photo_urls) = 2 and photo_urls[2] like '%/images/' || encode(images.id, 'hex')
+         from images join pets on pets.id = images.pet_id",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .expect("the images");
+    let images = images.into_iter().map(|(id, marker, whole)| Found {
+        noun: "image",
+        id,
+        marker,
+        version: None,
+        whole,
+    });
+    pets.chain(orders).chain(images).collect()
+}
+
+/// What is wrong with the bytes of the images that there are: each must be as it was sent.
+pub async fn broken_images(stage: &Stage) -> Vec<String> {
+    let images: Vec<(i64, String, String)> = sqlx::query_as(
+        "select pets.id, pets.name, encode(images.id, 'hex')
+         from images join pets on pets.id = images.pet_id",
+    )
+    .fetch_all(&mut stage.cluster.connect().await)
+    .await
+    .expect("the images");
+    let mut broken = Vec::new();
+    for (pet, marker, image) in images {
+        let path = format!("/pet/{pet}/images/{image}");
+        let answer = stage.target.request(Method::GET, &path).send().await;
+        let bytes = match answer {
+            Ok(answer) if answer.status() == 200 => answer.bytes().await.ok(),
+            _ => None,
+        };
+        if bytes.is_none_or(|bytes| bytes != gif(&marker)) {
+            broken.push(path);
+        }
+    }
+    broken
 }
 
 /// Writers at work.
