@@ -11,7 +11,11 @@ use clap::Args;
 use futures_util::TryStreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Error, pet_file::Format, session::with_database};
+use super::{
+    Error,
+    pet_file::Format,
+    session::{unhurried, with_database},
+};
 use crate::{config::Config, db};
 
 /// Write every pet to a file or to stdout, as of one moment.
@@ -35,7 +39,7 @@ impl ExportPets {
             None => Box::new(io::stdout().lock()),
         };
         let bytes = with_database(config, async |database| {
-            let mut connection = database.unhurried().await?;
+            let mut connection = unhurried(database).await?;
             let progress = progress();
             let mut pieces =
                 std::pin::pin!(db::exports::copy(&mut connection, format.into()).await?);

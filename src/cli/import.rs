@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::{
     Error,
     pet_file::{self, Bad, Format},
-    session::with_database,
+    session::{unhurried, with_database},
 };
 use crate::{
     config::Config,
@@ -48,7 +48,7 @@ impl ImportPets {
         let digest =
             sha256(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
         let said = with_database(config, async |database| {
-            let import = Import::open(database.unhurried().await?, &digest).await?;
+            let import = Import::open(unhurried(database).await?, &digest).await?;
             let import = import.ok_or("another import is running: wait until it has ended")?;
             self.import(import, format).await
         })

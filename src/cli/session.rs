@@ -70,3 +70,13 @@ pub async fn with_database<T>(
     session.close().await?;
     result
 }
+
+/// A connection of its own for work that takes long.
+pub async fn unhurried(database: &Database) -> Result<db::Connection, Error> {
+    if database.is_behind_pooler() {
+        return Err(
+            "a pooler lies between: name a database URL that leads past it to PostgreSQL".into(),
+        );
+    }
+    Ok(database.unhurried().await?)
+}

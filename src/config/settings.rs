@@ -53,7 +53,7 @@ fn collect(
     }
     settings.push(Setting {
         key: key.to_owned(),
-        value: if key == "database.url" {
+        value: if ["database.url", "images.url"].contains(&key) {
             quoted(&without_password(&value.to_string()))
         } else {
             toml(value)
@@ -78,7 +78,7 @@ fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -
     }
 }
 
-/// What of a database URL may be shown: nothing, where it cannot be read.
+/// What of a URL that may hold a password may be shown: nothing, where it cannot be read.
 fn without_password(text: &str) -> String {
     const HIDDEN: &str = "***";
     let Ok(mut url) = Url::parse(text) else {

@@ -22,10 +22,10 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Connection, Error, QUERY_TIMEOUT, bounded,
+    Connection, Error, QUERY_TIMEOUT, RETRY_PAUSE, TRIES, bounded,
     breaker::Trust,
     patience,
-    pool::{Pool, SESSION_SETTINGS, is_fit_after},
+    pool::{CHECK, Pool, SESSION_SETTINGS, is_fit_after},
     pooler,
 };
 
@@ -39,13 +39,18 @@ const LOCK_TIMEOUT: &str = "lock_timeout = '100ms'";
 /// A connection that nobody needs for so long is closed.
 const KEPT: Duration = Duration::from_secs(30);
 
-/// An answer for each of those who asked.
-pub(super) type Answers<B> = Vec<Result<<B as Batch>::Answer, Error>>;
+/// What a statement says to one of those who asked.
+pub(super) enum Verdict<B: Batch> {
+    /// This.
+    Answered(Result<B::Answer, Error>),
+    /// Nothing: it has to be tried by itself, once what the statement did has been committed.
+    Alone(B::Ask),
+}
 
 /// What travels together.
-pub(super) trait Batch: 'static {
+pub(super) trait Batch: Sized + 'static {
     /// What one request asks.
-    type Ask: Send + Sync + 'static;
+    type Ask: Clone + Send + Sync + 'static;
     /// What it is told.
     type Answer: Send + 'static;
 
@@ -53,7 +58,7 @@ pub(super) trait Batch: 'static {
     fn many(
         connection: &mut Connection,
         asks: &mut Vec<Self::Ask>,
-    ) -> impl Future<Output = Result<Answers<Self>, Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<Verdict<Self>>, Error>> + Send;
 
     /// Answers one by itself.
     fn one(
@@ -87,10 +92,12 @@ pub(super) struct Lane<B: Batch> {
     queue: Mutex<Option<mpsc::Sender<Waiting<B>>>>,
 }
 
-#[derive(Debug)]
+/// Where the answer to one request goes.
+type Answer<B> = oneshot::Sender<Result<<B as Batch>::Answer, Error>>;
+
 struct Waiting<B: Batch> {
     ask: B::Ask,
-    answer: oneshot::Sender<Result<B::Answer, Error>>,
+    answer: Answer<B>,
     since: Instant,
 }
 
@@ -108,6 +115,8 @@ impl<B: Batch> Lane<B> {
     /// # Errors
     /// [`Error::Overloaded`] when too many wait; else what the statement fails with.
     pub async fn ask(&self, ask: B::Ask) -> Result<B::Answer, Error> {
+        // While it is known to be out of reach nobody waits to find out.
+        self.shared.pool.breaker.admit()?;
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting {
             ask,
@@ -128,14 +137,18 @@ impl<B: Batch> Lane<B> {
 
     fn queue(&self) -> mpsc::Sender<Waiting<B>> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue
-            .get_or_insert_with(|| {
+        match &*queue {
+            Some(sender) if !sender.is_closed() || self.shared.closing.is_cancelled() => {
+                sender.clone()
+            }
+            // The first request; or a panic has ended the task.
+            _ => {
                 let (sender, receiver) = mpsc::channel(QUEUE);
                 let task = serve(receiver, Held::new(self.shared.clone()));
                 self.shared.tasks.spawn(task);
-                sender
-            })
-            .clone()
+                queue.insert(sender).clone()
+            }
+        }
     }
 }
 
@@ -170,18 +183,20 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held) 
     let Some(since) = waiting.first().map(|first| first.since) else {
         return;
     };
-    let deadline = since + QUERY_TIMEOUT;
     let (mut asks, answers): (Vec<_>, Vec<_>) = waiting
         .drain(..)
         .map(|waiting| (waiting.ask, waiting.answer))
         .unzip();
 
     let statement = connection.run(async |connection| B::many(connection, &mut asks).await);
-    let error = match timeout_at(deadline, statement).await {
-        Ok(Ok(found)) => {
-            for (answer, found) in answers.into_iter().zip(found) {
-                // Whoever has left meanwhile does not hear it.
-                let _ = answer.send(found);
+    let error = match timeout_at(since + QUERY_TIMEOUT, statement).await {
+        Ok(Ok(verdicts)) => {
+            for (answer, verdict) in answers.into_iter().zip(verdicts) {
+                match verdict {
+                    // Whoever has left meanwhile does not hear it.
+                    Verdict::Answered(found) => drop(answer.send(found)),
+                    Verdict::Alone(ask) => spawn_alone::<B>(&connection.shared, ask, answer, since),
+                }
             }
             return;
         }
@@ -190,32 +205,47 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held) 
     };
     connection.learn(&error).await;
     let is_of_one = match error {
-        // In here nobody waits for long.
-        Error::Locked(_) => true,
-        Error::Contended(_) | Error::Corrupt(_) | Error::Query(_) => answers.len() > 1,
+        // In here nobody waits for long, and nothing is tried again.
+        Error::Locked(_) | Error::Contended(_) => true,
+        Error::Corrupt(_) | Error::Query(_) => answers.len() > 1,
         _ => false,
     };
-    match error {
-        // It is one of them: each finds out for itself, on the pool, where none waits for another.
-        _ if is_of_one => {
-            for (ask, answer) in asks.into_iter().zip(answers) {
-                let pool = connection.shared.pool.clone();
-                connection.shared.tasks.spawn(async move {
-                    let found = timeout_at(deadline, alone::<B>(&pool, ask, since)).await;
-                    let _ = answer.send(found.unwrap_or(Err(Error::TimedOut)));
-                });
-            }
+    // Taken already, they are done as far as one can tell: then it was the commit that failed.
+    if is_of_one && asks.len() == answers.len() {
+        // Each finds out for itself, on the pool, where none waits for another.
+        for (ask, answer) in asks.into_iter().zip(answers) {
+            spawn_alone::<B>(&connection.shared, ask, answer, since);
         }
-        error => {
-            for answer in answers {
-                let _ = answer.send(Err(error.again()));
-            }
+    } else {
+        for answer in answers {
+            let _ = answer.send(Err(error.again()));
         }
     }
 }
 
-/// Answers one by itself.
+fn spawn_alone<B: Batch>(shared: &Shared, ask: B::Ask, answer: Answer<B>, since: Instant) {
+    let pool = shared.pool.clone();
+    shared.tasks.spawn(async move {
+        let found = timeout_at(since + QUERY_TIMEOUT, alone::<B>(&pool, ask, since)).await;
+        let _ = answer.send(found.unwrap_or(Err(Error::TimedOut)));
+    });
+}
+
+/// Answers one by itself, anew where another transaction was given the preference.
 async fn alone<B: Batch>(pool: &Pool, ask: B::Ask, since: Instant) -> Result<B::Answer, Error> {
+    let mut tries = 1;
+    loop {
+        match once::<B>(pool, ask.clone(), since).await {
+            Err(Error::Contended(_)) if tries < TRIES => {
+                tokio::time::sleep(RETRY_PAUSE * 2_u32.pow(tries)).await;
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+async fn once<B: Batch>(pool: &Pool, ask: B::Ask, since: Instant) -> Result<B::Answer, Error> {
     let mut transaction = pool.begin_after(since.elapsed()).await?;
     match B::one(&mut transaction, ask).await {
         Ok(answer) => {
@@ -256,10 +286,11 @@ impl Held {
         let behind_pooler = self.shared.pool.pooler.is_there();
         let open = self.ready().await?;
         if behind_pooler {
+            // Whatever of it fails, there may be one to undo.
+            open.in_transaction = true;
             let begin = format!("{}; set local {LOCK_TIMEOUT}", pooler::BEGIN);
             let begin = sqlx::raw_sql(AssertSqlSafe(begin));
             bounded(open.connection.execute(begin)).await?;
-            open.in_transaction = true;
         }
         let result = statements(&mut open.connection).await?;
         if open.in_transaction {
@@ -279,7 +310,10 @@ impl Held {
                 .trust(open.since.elapsed(), open.used.elapsed())
             {
                 Trust::Whole => true,
-                Trust::Doubt => bounded(open.connection.ping()).await.is_ok(),
+                Trust::Doubt => {
+                    let ping = timeout(CHECK, open.connection.ping()).await;
+                    matches!(ping, Ok(Ok(())))
+                }
                 Trust::None => false,
             };
             if !is_fit {

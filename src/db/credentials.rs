@@ -7,7 +7,7 @@ use sqlx::{FromRow, PgExecutor};
 
 use super::{
     Connection, Database, Error, SecretHash, bounded,
-    coalesce::{Answers, Batch},
+    coalesce::{Batch, Verdict},
     codec,
 };
 use crate::domain::{
@@ -121,9 +121,9 @@ impl Batch for LookUps {
     async fn many(
         connection: &mut Connection,
         asks: &mut Vec<SecretHash>,
-    ) -> Result<Answers<Self>, Error> {
+    ) -> Result<Vec<Verdict<Self>>, Error> {
         let found = find_callers(connection, asks).await?;
-        let find = |hash| Ok(found.get(&hash).cloned());
+        let find = |hash| Verdict::Answered(Ok(found.get(&hash).cloned()));
         Ok(asks.drain(..).map(find).collect())
     }
 

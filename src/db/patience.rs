@@ -36,6 +36,9 @@ where
     Error: From<E>,
 {
     let left = LEFT.try_with(Cell::get).unwrap_or(longest);
+    if left.is_zero() {
+        return Err(Error::TimedOut);
+    }
     let begun = Instant::now();
     let result = tokio::time::timeout(longest.min(left), statement).await;
     // Outside a request there is nothing to spend.

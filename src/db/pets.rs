@@ -6,7 +6,7 @@ use sqlx::PgExecutor;
 
 use super::{
     Connection, Database, Error, bounded,
-    coalesce::{Answers, Batch},
+    coalesce::{Batch, Verdict},
     codec::{PetArrays, PetColumns, PetRow},
 };
 use crate::domain::{
@@ -72,10 +72,11 @@ impl Batch for Inserts {
     async fn many(
         connection: &mut Connection,
         asks: &mut Vec<NewPet>,
-    ) -> Result<Answers<Self>, Error> {
+    ) -> Result<Vec<Verdict<Self>>, Error> {
         if let [only] = &asks[..] {
             let only = only.clone();
-            return Ok(vec![Ok(Self::one(connection, only).await?)]);
+            let stored = Self::one(connection, only).await?;
+            return Ok(vec![Verdict::Answered(Ok(stored))]);
         }
         let columns = asks.iter().collect::<PetArrays<'_>>();
         // Each row's place and identifier come back beside what was stored, so that nobody has to guess which
@@ -119,16 +120,15 @@ impl Batch for Inserts {
                 *slot = stored.map(|version| (id, version));
             }
         }
-        let mut answers = Vec::with_capacity(asks.len());
-        for (pet, stored) in asks.drain(..).zip(versions) {
-            answers.push(match stored {
-                Some((id, version)) => stored_pet(id, version, pet.details).map(Some),
-                None if pet.id.is_some() => Ok(None),
-                // The sequence came upon an identifier that a client chose.
-                None => insert(connection, pet).await,
-            });
-        }
-        Ok(answers)
+        let verdict = |(pet, stored): (NewPet, Option<(i64, i64)>)| match stored {
+            Some((id, version)) => {
+                Verdict::Answered(stored_pet(id, version, pet.details).map(Some))
+            }
+            None if pet.id.is_some() => Verdict::Answered(Ok(None)),
+            // The sequence came upon an identifier that a client chose.
+            None => Verdict::Alone(pet),
+        };
+        Ok(asks.drain(..).zip(versions).map(verdict).collect())
     }
 
     async fn one(connection: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
@@ -181,11 +181,11 @@ impl Batch for Reads {
     async fn many(
         connection: &mut Connection,
         asks: &mut Vec<PetId>,
-    ) -> Result<Answers<Self>, Error> {
+    ) -> Result<Vec<Verdict<Self>>, Error> {
         if let [only] = asks[..] {
             let found = Self::one(connection, only).await?;
             asks.clear();
-            return Ok(vec![Ok(found)]);
+            return Ok(vec![Verdict::Answered(Ok(found))]);
         }
         let ids: Vec<i64> = asks.iter().map(|id| id.get()).collect();
         let rows = sqlx::query_as::<_, PetRow>(
@@ -196,7 +196,7 @@ impl Batch for Reads {
         let found: HashMap<PetId, Arc<Pet>> = pets(bounded(rows).await?)
             .map(|pet| (pet.id, Arc::new(pet)))
             .collect();
-        let find = |id| Ok(found.get(&id).cloned());
+        let find = |id| Verdict::Answered(Ok(found.get(&id).cloned()));
         Ok(asks.drain(..).map(find).collect())
     }
 

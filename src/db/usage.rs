@@ -156,15 +156,16 @@ pub async fn take_back(
     bucket: &str,
     decision: &Decision,
 ) -> Result<(), Error> {
-    patient(
-        sqlx::query("select take_back_request($1, $2, $3)")
-            .bind(bucket)
-            .bind(decision.admitted_at)
-            .bind(decision.day)
-            .execute(executor),
-    )
-    .await?;
-    Ok(())
+    let taking_back = sqlx::query("select take_back_request($1, $2, $3)")
+        .bind(bucket)
+        .bind(decision.admitted_at)
+        .bind(decision.day)
+        .execute(executor);
+    // Not out of the request's own patience: that it had none left may be why it failed.
+    match tokio::time::timeout(PATIENCE, taking_back).await {
+        Ok(done) => done.map(|_| ()).map_err(Error::from),
+        Err(_) => Err(Error::TimedOut),
+    }
 }
 
 /// How long a request waits for the counters that all replicas share.

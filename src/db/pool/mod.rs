@@ -32,7 +32,7 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Who waited less for a connection did not have to wait.
 const NO_WAIT: Duration = Duration::from_millis(50);
 /// How long a connection may take to show that it is fit to be used (again).
-const CHECK: Duration = Duration::from_millis(500);
+pub(super) const CHECK: Duration = Duration::from_millis(500);
 
 /// PostgreSQL's own bounds, for the case that we are gone: what this process gave up, or left behind
 /// when it or its machine died, ends there too. And where we may, a deadlock is found before a wait for a

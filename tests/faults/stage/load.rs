@@ -227,7 +227,7 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
     let mut connection = cluster.connect().await;
     let pets: Vec<(i64, String, i64, bool)> = sqlx::query_as(
         "select id, name, version,
-                photo_urls[1] = '/' || name and to_jsonb(tags) -> 0 ->> 'name' = name
+                coalesce(photo_urls[1] = '/' || name and to_jsonb(tags) -> 0 ->> 'name' = name, false)
          from pets",
     )
     .fetch_all(&mut connection)
