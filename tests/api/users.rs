@@ -678,3 +678,35 @@ async fn operators_list_and_revoke_sessions_and_set_the_plan_of_an_account() {
     home.run(&taken).await.is(1);
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_up_sent_again_is_answered_as_the_first_time() {
+    let app = TestApp::with(&PATIENT).await;
+    let ada = json!({"username": "ada", "password": PASSWORD});
+    let with_key = |user: &Value, key: &str| sign_up(&app, user).header("idempotency-key", key);
+    let first = with_key(&ada, "k").answer().await.is(201);
+    let again = with_key(&ada, "k").answer().await.is(201);
+    assert_eq!(again.header("idempotent-replayed"), "true");
+    assert_eq!(
+        (again.json(), again.header("location")),
+        (first.json(), first.header("location"))
+    );
+    // The key is for that request, and it has to be one.
+    with_key(&json!({"username": "bob"}), "k")
+        .answer()
+        .await
+        .problem(422);
+    with_key(&ada, &"k".repeat(256)).answer().await.problem(400);
+    with_key(&ada, "other").answer().await.problem(409);
+    // A login is done each time.
+    let tokens = [log_in(&app, "ada", PASSWORD), log_in(&app, "ada", PASSWORD)];
+    let mut seen = BTreeSet::new();
+    for request in tokens {
+        let answer = request
+            .header("idempotency-key", "l")
+            .answer()
+            .await
+            .is(200);
+        assert!(seen.insert(answer.text()), "one session twice");
+    }
+}

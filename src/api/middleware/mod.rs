@@ -18,6 +18,7 @@ use std::{
 
 use axum::{
     extract::{MatchedPath, Request},
+    http::Method,
     response::{IntoResponse, Response},
     routing::Route,
 };
@@ -38,7 +39,10 @@ use super::{
     error::Error,
     state::{AppState, RequestTimeout},
 };
-use crate::db::patience;
+use crate::{
+    db::patience,
+    domain::caller::{Caller, Scopes},
+};
 
 /// What a request is on its way to.
 pub type Inner = Route<Infallible>;
@@ -164,15 +168,28 @@ pub async fn around_strangers(
     let answer = patience::shared(async {
         let _place = load_shed(&state.places)?;
         let client = client(&state.trusted_proxies, &mut request);
-        rate_limit_open(&state.limiter, client, request, async |request| {
+        rate_limit_open(&state.limiter, client, request, async |mut request| {
+            if is_sign_up(&request) {
+                // Whose `Idempotency-Key` it is: the address's. A login's answer is a secret, and not kept.
+                let nobody = Caller::anonymous(Scopes::default());
+                request.extensions_mut().insert(Arc::new(nobody));
+            }
             let in_time = time_limit(time_for(&request, state.request_timeout), async {
-                Ok(run(inner, request).await)
+                let (limits, database) = (state.body_limits, &state.database);
+                let run = async |request| run(inner, request).await;
+                idempotency(limits, database, request, run).await
             });
             in_time.await.unwrap_or_else(Error::into_response)
         })
         .await
     });
     answer.await.unwrap_or_else(Error::into_response)
+}
+
+fn is_sign_up(request: &Request) -> bool {
+    const ROUTE: &str = "/api/v3/user";
+    let route = request.extensions().get::<MatchedPath>();
+    request.method() == Method::POST && route.is_some_and(|route| route.as_str() == ROUTE)
 }
 
 async fn run(inner: Inner, request: Request) -> Response {

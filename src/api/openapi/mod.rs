@@ -77,10 +77,15 @@ pub fn complete(
         }
     }
     for item in open.paths.paths.values_mut() {
-        for (_, operation) in operations(item) {
+        for (method, operation) in operations(item) {
             let mut common: Vec<&[CommonError]> = vec![&ALWAYS, &OF_AN_ADDRESS];
             if operation.request_body.is_some() {
                 common.push(&WITH_BODY);
+            }
+            // What makes nothing but a session is not kept: its answer is a secret.
+            if method == "post" && operation.responses.responses.contains_key("201") {
+                add_idempotency_key(operation);
+                common.push(&WITH_IDEMPOTENCY_KEY);
             }
             complete_operation(operation, &common);
         }

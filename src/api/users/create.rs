@@ -24,7 +24,8 @@ use crate::{
 /// Sign up
 ///
 /// Needs no credential. The account is on plan Free and may read pets and its orders, and order; log in to
-/// it to use it. The operator can close sign-up.
+/// it to use it. The operator can close sign-up. The password is no part of what makes a request with an
+/// `Idempotency-Key` the same.
 #[utoipa::path(
     post, path = "/user", operation_id = "createUser", tag = "user", security(()),
     request_body(content = NewUserBody, description = "The account to make; `username` is required."),
@@ -32,7 +33,7 @@ use crate::{
         (status = 201, description = "Made: the account as it is stored.", body = UserBody<'static>,
             headers(("Location" = String, description = "URL of the account."))),
         (status = 403, description = "The operator has closed sign-up."),
-        (status = 409, description = "The name is taken."),
+        (status = 409, description = "The name is taken, or a request with this `Idempotency-Key` is being worked on."),
     ),
 )]
 pub(super) async fn sign_up(
@@ -40,6 +41,7 @@ pub(super) async fn sign_up(
     State(passwords): State<Passwords>,
     State(links): State<Links>,
     State(SignUp(is_open)): State<SignUp>,
+    idempotency: Idempotency,
     Json(body): Json<NewUserBody>,
 ) -> Result<Response, Error> {
     if !is_open {
@@ -53,14 +55,16 @@ pub(super) async fn sign_up(
     if let Some(password) = password {
         account.password_hash = Some(passwords.hash(password).await?);
     }
-    let work = async |transaction: &mut Connection| insert(transaction, &[account]).await;
-    let users = database.transact(work).await?;
-    let user = users
-        .first()
-        .ok_or_else(|| Error::Internal("no account was made".into()))?;
-    let name = utf8_percent_encode(user.username.as_str(), RESERVED);
-    let location = links.url(&format!("{BASE}/user/{name}"));
-    answer::created(location, &UserBody::from(user))
+    let work = async |transaction: &mut Connection| {
+        let users = insert(transaction, &[account]).await?;
+        let user = users
+            .first()
+            .ok_or_else(|| Error::Internal("no account was made".into()))?;
+        let name = utf8_percent_encode(user.username.as_str(), RESERVED);
+        let location = links.url(&format!("{BASE}/user/{name}"));
+        answer::created(location, &UserBody::from(user))
+    };
+    idempotency.run(&database, work).await
 }
 
 /// All but the unreserved characters of RFC 3986 §2.3.
