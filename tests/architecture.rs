@@ -49,7 +49,7 @@ const DB_SHARED: &[&str] = &[
 #[rustfmt::skip]
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "csv", "indicatif"], &["cli"]),
-    (&["axum", "utoipa", "utoipa_axum", "utoipa_swagger_ui", "tower_http"], &["api", "app"]),
+    (&["axum", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
     (&["hyper", "hyper_util"], &["api", "app"]),
     (&["socket2"], &["app"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),

@@ -1,4 +1,4 @@
-//! Conditional requests on pets (RFC 9110 §13): versions as entity tags, `If-Match`, `If-None-Match`.
+//! Conditional requests on pets and images (RFC 9110 §13): versions as entity tags, `If-Match`, `If-None-Match`.
 
 use std::convert::Infallible;
 

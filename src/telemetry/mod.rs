@@ -142,6 +142,10 @@ fn describe() {
         "Fetches of an issuer's keys, by its place in auth.issuers (from 0) and result: ok or failed."
     );
     metrics::describe_gauge!("http_connections", "Connections open, by listener.");
+    metrics::describe_counter!(
+        "http_stalled_total",
+        "Connections closed because nobody took an answer."
+    );
     metrics::describe_gauge!(
         "database_connections",
         "Connections to PostgreSQL, by state: idle or used."
