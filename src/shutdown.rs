@@ -61,6 +61,15 @@ impl Shutdown {
         }
     }
 
+    /// The same for one of many who ask often: they do not meet at one lock.
+    #[must_use]
+    pub fn for_one(&self) -> Self {
+        Self {
+            soft: self.soft.child_token(),
+            hard: self.hard.child_token(),
+        }
+    }
+
     /// Begins to stop softly.
     pub fn stop(&self) {
         self.soft.cancel();

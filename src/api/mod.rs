@@ -96,7 +96,6 @@ pub fn router(
     let (open, _) = open().split_for_parts();
     let (beside, _) = beside().split_for_parts();
 
-    let state = Arc::new(state);
     let for_strangers = Router::new().nest(openapi::BASE, open).merge(beside);
     let everything = Router::new()
         .nest(
@@ -111,7 +110,7 @@ pub fn router(
         .merge(openapi::router(document)?)
         .fallback(async || Error::NoSuchRoute)
         .layer(around(&state, around_anything));
-    Ok(everything.with_state(AppState::clone(&state)))
+    Ok(everything.with_state(state))
 }
 
 /// What the operator's listener serves: signs of life, and `metrics`, rendered at each request.
@@ -125,7 +124,7 @@ pub fn operations_router(
         .merge(health::router())
         .route("/metrics", get(metrics))
         .fallback(async || Error::NoSuchRoute)
-        .layer(around(&Arc::new(state.clone()), around_anything))
+        .layer(around(&state, around_anything))
         .with_state(state)
 }
 

@@ -1,6 +1,7 @@
 //! What handlers need, declared below them; `app` builds it.
 
 use std::{
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,9 +25,14 @@ use crate::{
     renderings::Renderer,
 };
 
-/// All of it. A handler asks for the parts it uses (`State<Database>`).
-#[derive(Clone, FromRef)]
-pub struct AppState {
+/// All of it. A handler asks for the parts it uses (`State<Database>`). Behind one pointer: axum clones it
+/// several times a request.
+#[derive(Clone)]
+pub struct AppState(Arc<Parts>);
+
+/// The parts.
+#[derive(Clone)]
+pub struct Parts {
     /// PostgreSQL.
     pub database: Database,
     /// Who a credential stands for.
@@ -74,17 +80,66 @@ pub struct AppState {
 }
 
 impl AppState {
+    /// All of these.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
+    }
+
     /// The same for one worker: what its requests ask the database for at once travels together, and
     /// apart from what those of other workers do.
     #[must_use]
     pub fn of_a_worker(&self) -> Self {
         let database = self.database.with_own_lanes();
-        Self {
+        Self::new(Parts {
             authenticator: self.authenticator.on(database.clone()),
             database,
-            ..self.clone()
-        }
+            ..Parts::clone(self)
+        })
     }
+}
+
+impl Deref for AppState {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+macro_rules! handed_out {
+    ($($part:ident: $Part:ty),+ $(,)?) => {
+        $(impl FromRef<AppState> for $Part {
+            fn from_ref(state: &AppState) -> Self {
+                state.$part.clone()
+            }
+        })+
+    };
+}
+
+handed_out! {
+    database: Database,
+    authenticator: Authenticator,
+    access: Arc<AccessRules>,
+    limiter: Limiter,
+    plans: Plans,
+    wrong_credentials: WrongCredentials,
+    trusted_proxies: TrustedProxies,
+    places: Places,
+    anonymous: AnonymousScopes,
+    body_limits: BodyLimits,
+    blobs: Blobs,
+    uploads: Uploads,
+    renderer: Renderer,
+    leftovers: Leftovers,
+    links: Links,
+    token_lifetime: TokenLifetime,
+    passwords: Passwords,
+    logins: Logins,
+    sign_up: SignUp,
+    session_lifetime: SessionLifetime,
+    request_timeout: RequestTimeout,
+    readiness: Readiness,
 }
 
 /// Proxies whose `X-Forwarded-For` is believed.

@@ -26,7 +26,7 @@ use crate::{
     api::{
         self,
         state::{
-            AnonymousScopes, AppState, BodyLimits, Leftovers, Links, Places, Readiness,
+            AnonymousScopes, AppState, BodyLimits, Leftovers, Links, Parts, Places, Readiness,
             RequestTimeout, SessionLifetime, SignUp, TokenLifetime, TrustedProxies, Uploads,
         },
     },
@@ -175,7 +175,7 @@ impl App {
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
         let links = Links::new(config.server.public_url.as_ref());
         let document = api::document(&links);
-        let state = AppState {
+        let state = AppState::new(Parts {
             authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
             access: api::access_rules(&document).map_err(Error::Api)?,
             limiter,
@@ -204,7 +204,7 @@ impl App {
             request_timeout: RequestTimeout(config.server.request_timeout),
             readiness: Readiness::default(),
             database,
-        };
+        });
         let workers = config.server.workers.unwrap_or_else(Workers::one_a_core);
         let routers: Result<Vec<_>, _> = (0..workers.get())
             .map(|_| api::router(operations.clone(), state.of_a_worker(), &document))
@@ -254,22 +254,22 @@ impl App {
     /// # Errors
     /// [`Error::LocalPostgres`] when our own PostgreSQL did not stop well.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
-        let database = self.state.database;
-        let readiness = self.state.readiness;
-        let limiter = self.state.limiter;
+        let state = self.state;
+        let database = state.database.clone();
+        let limiter = state.limiter.clone();
         let tasks = [
-            tokio::spawn(self.state.authenticator.follow_changes()),
+            tokio::spawn(state.authenticator.clone().follow_changes()),
             tokio::spawn(upkeep::of_database(database.clone())),
             tokio::spawn(upkeep::of_inventory(database.clone())),
             tokio::spawn(images::sweep(
                 database.clone(),
-                self.state.blobs,
-                self.state.leftovers,
+                state.blobs.clone(),
+                state.leftovers.clone(),
             )),
             tokio::spawn(upkeep::of_limits(
                 limiter.clone(),
-                self.state.wrong_credentials,
-                self.state.logins,
+                state.wrong_credentials.clone(),
+                state.logins.clone(),
             )),
             tokio::spawn(upkeep::of_metrics(self.metrics)),
         ];
@@ -278,7 +278,7 @@ impl App {
         tokio::spawn(async move {
             stopping.soft().await;
             // First, so that whoever finds the door shut is told why.
-            readiness.stop();
+            state.readiness.stop();
             stop.stop();
         });
 

@@ -7,7 +7,7 @@
 //! listener's queue is served, and a client that uses its connection is told to close it rather than find it
 //! closed.
 
-use std::{io, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -18,6 +18,7 @@ use axum::{
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
+    service::service_fn,
 };
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -82,7 +83,7 @@ pub async fn serve(
         let Ok(stream) = stream.into_std() else {
             return;
         };
-        let (router, shutdown) = (router.clone(), shutdown.clone());
+        let (router, shutdown) = (router.clone(), shutdown.for_one());
         let served = async move {
             let gauge = metrics::gauge!("http_connections", "listener" => name);
             gauge.increment(1);
@@ -170,29 +171,30 @@ async fn connection(
         () = &mut last_requests => return Ok(()),
         sniffed = tokio::time::timeout(bounds.header_timeout, begins_http2(&stream)) => sniffed??,
     };
-    let router = router.map_request(move |request| from_peer(request, peer));
     let stream = Stall::new(stream, bounds.idle_timeout);
     if begins_http2 {
+        let router = router.map_request(move |request| from_peer(request, peer));
         http2(stream, router, bounds, shutdown).await?;
         return Ok(());
     }
-    let stopping = shutdown.clone();
-    let service = router.map_response(move |mut response: Response| {
-        if stopping.is_soft() {
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().insert(header::CONNECTION, close);
+    // Not tower's: that one is copied for each request.
+    let service = service_fn(|request| {
+        let answer = router.clone().call(from_peer(request, peer));
+        async move {
+            let mut response: Response = answer.await?;
+            if shutdown.is_soft() {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
         }
-        response
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.header_timeout)
         .max_headers(MAX_HEADERS)
         .max_header_size(bounds.max_header_size)
-        .serve_connection(
-            TokioIo::new(Guarded::new(stream)),
-            TowerToHyperService::new(service),
-        );
+        .serve_connection(TokioIo::new(Guarded::new(stream)), service);
     until(connection, last_requests).await?;
     Ok(())
 }

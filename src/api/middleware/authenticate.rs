@@ -21,8 +21,7 @@ use crate::{
     limits::address::AddressKey,
 };
 
-/// The caller of a request whose operation needs one, also among the request's extensions. `None`: it is
-/// public, or no operation at all; the router answers that with 404 or 405.
+/// The caller of a request whose operation needs one, also among the request's extensions.
 ///
 /// # Errors
 /// Whatever is wrong with its credentials.
@@ -30,19 +29,17 @@ pub async fn authenticate(
     state: &AppState,
     client: Option<AddressKey>,
     request: &mut Request,
-) -> Result<Option<Arc<Caller>>, Error> {
-    if needed(&state.access, request).is_none() {
-        return Ok(None);
-    }
+) -> Result<Arc<Caller>, Error> {
     let caller = match caller(state, request.headers(), client).await? {
         Some(caller) => caller,
         None => Arc::new(anonymous(state.anonymous)?),
     };
     request.extensions_mut().insert(Arc::clone(&caller));
-    Ok(Some(caller))
+    Ok(caller)
 }
 
-/// The scopes that the operation of a request needs; `None` when it needs no caller.
+/// The scopes that the operation of a request needs. `None` when it needs no caller: it is public, or no
+/// operation at all; the router answers that with 404 or 405.
 pub fn needed(rules: &Arc<AccessRules>, request: &Request) -> Option<Scopes> {
     let route = request.extensions().get::<MatchedPath>()?;
     match rules.find(request.method(), route.as_str())? {

@@ -2,26 +2,16 @@
 //!
 //! Behind the limits: what is refused here was asked by a known caller, and counts as its request.
 
-use std::sync::Arc;
-
-use axum::extract::Request;
-
-use super::authenticate::needed;
 use crate::{
-    api::{access::AccessRules, error::Error},
-    domain::caller::Caller,
+    api::error::Error,
+    domain::caller::{Caller, Scopes},
 };
 
-/// Lets a request through to its operation when its caller has the scopes for it.
+/// Lets a caller through to an operation that needs these scopes when it has them.
 ///
 /// # Errors
 /// [`Error::Forbidden`].
-pub fn authorize(
-    rules: &Arc<AccessRules>,
-    caller: &Caller,
-    request: &Request,
-) -> Result<(), Error> {
-    let needed = needed(rules, request).unwrap_or_default();
+pub fn authorize(needed: Scopes, caller: &Caller) -> Result<(), Error> {
     match needed.iter().find(|scope| !caller.scopes.contains(*scope)) {
         Some(missing) => Err(Error::Forbidden { needed, missing }),
         None => Ok(()),

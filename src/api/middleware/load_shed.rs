@@ -1,6 +1,7 @@
 //! What protects the process from more requests than it can answer, whoever's they are.
 
 use std::{
+    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -11,24 +12,28 @@ use axum::{
     response::Response,
 };
 use http_body::{Frame, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, SemaphorePermit};
+use tokio::sync::OwnedSemaphorePermit;
 
-use crate::api::{error::Error, state::Places};
+use crate::{
+    api::{error::Error, state::Places},
+    db::patience,
+};
 
-/// A place among the requests that are being answered; when there is none, 503 at once: a queue would only
-/// make all of them late.
+/// Answers 503 at once when as many requests as there are places are being answered: a queue would only
+/// make all of them late. What is answered waits no longer for the database than a request may in all.
 ///
 /// # Errors
-/// [`Error::Overloaded`].
-pub fn load_shed(places: &Places) -> Result<SemaphorePermit<'_>, Error> {
-    places.requests.try_acquire().map_err(|_| Error::Overloaded)
-}
-
-/// Keeps a place for an answer of no known length, until it is sent.
-///
-/// # Errors
-/// [`Error::Overloaded`] when there is none.
-pub fn until_sent(places: &Places, response: Response) -> Result<Response, Error> {
+/// [`Error::Overloaded`]; what `work` fails with.
+pub async fn load_shed(
+    places: &Places,
+    work: Pin<&mut impl Future<Output = Result<Response, Error>>>,
+) -> Result<Response, Error> {
+    let place = places
+        .requests
+        .try_acquire()
+        .map_err(|_| Error::Overloaded)?;
+    let response = patience::shared(work).await?;
+    drop(place);
     if response.body().size_hint().exact().is_some() {
         return Ok(response);
     }

@@ -1,6 +1,7 @@
 //! What is around every handler, a step a file; here is their order, and its reasons, read from top to bottom.
 //!
-//! Invariant: no failure leaves but as an answer with a body, seen by [`observe()`].
+//! Invariant: no failure leaves but as an answer with a body, seen by [`observe()`]. What is done around a
+//! future gets it pinned in its place: a future that is handed on is copied whole, and at each hand twice as large.
 
 pub mod authenticate;
 pub mod authorize;
@@ -12,7 +13,12 @@ pub mod rate_limit;
 pub mod well_formed;
 
 use std::{
-    any::Any, convert::Infallible, future::Future, panic::AssertUnwindSafe, sync::Arc,
+    any::Any,
+    convert::Infallible,
+    future::Future,
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    sync::Arc,
     time::Duration,
 };
 
@@ -23,14 +29,14 @@ use axum::{
     routing::Route,
 };
 use futures_util::FutureExt;
-use tower::{Layer, Service, ServiceExt, layer::layer_fn, service_fn};
+use tower::{Layer, Service, layer::layer_fn, service_fn};
 
 use self::{
-    authenticate::authenticate,
+    authenticate::{authenticate, needed},
     authorize::authorize,
     client::client,
     idempotency::idempotency,
-    load_shed::{load_shed, until_sent},
+    load_shed::load_shed,
     observe::{AnsweredTo, observe},
     rate_limit::{rate_limit, rate_limit_open},
     well_formed::well_formed,
@@ -39,13 +45,11 @@ use super::{
     error::Error,
     state::{AppState, RequestTimeout},
 };
-use crate::{
-    db::patience,
-    domain::caller::{Caller, Scopes},
-};
+use crate::domain::caller::{Caller, Scopes};
 
 /// What a request is on its way to.
-pub type Inner = Route<Infallible>;
+#[derive(Clone)]
+pub struct Inner(Arc<Route>);
 
 /// What axum wants of a layered service.
 pub trait Answers:
@@ -67,50 +71,55 @@ impl<T> Answers for T where
 }
 
 /// A layer of one function: it does what is to be done before and after what is inside. Few layers with much in
-/// each, since a layer's own cost, a box and a copy of all that is inside, is that of all it does here.
+/// each, since a layer's own cost, a box and a copy, is that of all it does here. The copy is of pointers alone:
+/// axum's own would go down to the handler, and is made again at each layer.
 pub fn around<S, F>(
-    state: &Arc<S>,
-    function: fn(Arc<S>, Request, Inner) -> F,
-) -> impl Layer<Inner, Service: Answers> + Clone + Send + Sync + 'static
+    state: &S,
+    function: fn(S, Request, Inner) -> F,
+) -> impl Layer<Route, Service: Answers> + Clone + Send + Sync + 'static
 where
-    S: Send + Sync + 'static,
+    S: Clone + Send + Sync + 'static,
     F: Future<Output = Response> + Send + 'static,
 {
-    let state = Arc::clone(state);
-    layer_fn(move |inner: Inner| {
-        let state = Arc::clone(&state);
+    let state = state.clone();
+    layer_fn(move |route| {
+        let (state, inner) = (state.clone(), Inner(Arc::new(route)));
         service_fn(move |request: Request| {
-            function(Arc::clone(&state), request, inner.clone()).map(Ok::<_, Infallible>)
+            // Boxed at once: axum moves it several times on the way to a box of its own.
+            Box::pin(function(state.clone(), request, inner.clone())).map(Ok::<_, Infallible>)
         })
     })
 }
 
 /// Around whatever is asked of either listener.
-pub async fn around_anything<S>(_: Arc<S>, request: Request, inner: Inner) -> Response {
+pub async fn around_anything<S>(_: S, request: Request, inner: Inner) -> Response {
     // Outermost: nothing happens unseen, and every problem gets the request's id.
     observe(request, async |request| {
-        // What observes must see the 500 of whatever panics.
-        caught(async {
+        let answer = pin!(async {
             // Before anything acts on a request that two servers could read in two ways.
             well_formed(&request)?;
             Ok(run(inner, request).await)
-        })
-        .await
+        });
+        // What observes must see the 500 of whatever panics.
+        caught(answer).await
     })
     .await
 }
 
 /// Around each operation of the API.
-pub async fn around_operation(state: Arc<AppState>, request: Request, inner: Inner) -> Response {
+pub async fn around_operation(state: AppState, request: Request, inner: Inner) -> Response {
     let work = async |request| worked(&state, request, inner).await;
-    let answer = patience::shared(operation(&state, request, work)).await;
+    let answer = pin!(operation(&state, request, work));
+    // Before anything waits. Health, docs and the document are outside: they are answered always.
+    let answer = load_shed(&state.places, answer).await;
     answer.unwrap_or_else(Error::into_response)
 }
 
 /// Around an upload: the same, but that it takes as long as its line does, and nobody holds all of it.
-pub async fn around_upload(state: Arc<AppState>, request: Request, inner: Inner) -> Response {
-    let work = async |request| caught(async { Ok(run(inner, request).await) }).await;
-    let answer = patience::shared(operation(&state, request, work)).await;
+pub async fn around_upload(state: AppState, request: Request, inner: Inner) -> Response {
+    let work = async |request| caught(pin!(async { Ok(run(inner, request).await) })).await;
+    let answer = pin!(operation(&state, request, work));
+    let answer = load_shed(&state.places, answer).await;
     answer.unwrap_or_else(Error::into_response)
 }
 
@@ -119,54 +128,42 @@ async fn operation(
     mut request: Request,
     work: impl AsyncFnOnce(Request) -> Response,
 ) -> Result<Response, Error> {
-    // Before anything waits. Health, docs and the document are outside: they are answered always.
-    let place = load_shed(&state.places)?;
     // Whose budget a wrong credential spends.
     let client = client(&state.trusted_proxies, &mut request);
-    let Some(caller) = authenticate(state, client, &mut request).await? else {
-        // Boxed: a future is moved whole, and there is room for it once below already.
-        let response = Box::pin(work(request)).await;
-        drop(place);
-        return until_sent(&state.places, response);
+    let Some(needed) = needed(&state.access, &request) else {
+        return Ok(work(request).await);
     };
+    let caller = authenticate(state, client, &mut request).await?;
     // Behind the caller whose plan it is: nothing unverified spends a permit.
     let limited = rate_limit(&state.limiter, &caller, client, request, async |request| {
         // Before the body is read: whoever may not write need not be listened to.
-        match authorize(&state.access, &caller, &request) {
+        match authorize(needed, &caller) {
             Ok(()) => work(request).await,
             Err(error) => error.into_response(),
         }
     });
     let mut response = limited.await;
     response.extensions_mut().insert(AnsweredTo(caller));
-    drop(place);
-    until_sent(&state.places, response)
+    Ok(response)
 }
 
 /// The handler's own work. Around all that waits and all that could panic, and inside the limits: what fails
 /// through our own fault gives its permit back.
 async fn worked(state: &AppState, request: Request, inner: Inner) -> Response {
-    let in_time = time_limit(time_for(&request, state.request_timeout), async {
-        // A kept answer is its caller's alone.
-        idempotency(
-            state.body_limits,
-            &state.database,
-            request,
-            async |request| run(inner, request).await,
-        )
-        .await
-    });
-    caught(in_time).await
+    let limit = time_for(&request, state.request_timeout);
+    // A kept answer is its caller's alone.
+    let answer = pin!(idempotency(
+        state.body_limits,
+        &state.database,
+        request,
+        async |request| run(inner, request).await,
+    ));
+    caught(pin!(time_limit(limit, answer))).await
 }
 
 /// Around what needs no credential.
-pub async fn around_strangers(
-    state: Arc<AppState>,
-    mut request: Request,
-    inner: Inner,
-) -> Response {
-    let answer = patience::shared(async {
-        let _place = load_shed(&state.places)?;
+pub async fn around_strangers(state: AppState, mut request: Request, inner: Inner) -> Response {
+    let answer = pin!(async {
         let client = client(&state.trusted_proxies, &mut request);
         rate_limit_open(&state.limiter, client, request, async |mut request| {
             if is_sign_up(&request) {
@@ -174,16 +171,19 @@ pub async fn around_strangers(
                 let nobody = Caller::anonymous(Scopes::default());
                 request.extensions_mut().insert(Arc::new(nobody));
             }
-            let in_time = time_limit(time_for(&request, state.request_timeout), async {
+            let limit = time_for(&request, state.request_timeout);
+            let answer = pin!(async {
                 let (limits, database) = (state.body_limits, &state.database);
                 let run = async |request| run(inner, request).await;
                 idempotency(limits, database, request, run).await
             });
-            in_time.await.unwrap_or_else(Error::into_response)
+            let in_time = time_limit(limit, answer).await;
+            in_time.unwrap_or_else(Error::into_response)
         })
         .await
     });
-    answer.await.unwrap_or_else(Error::into_response)
+    let answer = load_shed(&state.places, answer).await;
+    answer.unwrap_or_else(Error::into_response)
 }
 
 fn is_sign_up(request: &Request) -> bool {
@@ -193,7 +193,7 @@ fn is_sign_up(request: &Request) -> bool {
 }
 
 async fn run(inner: Inner, request: Request) -> Response {
-    match inner.oneshot(request).await {
+    match Route::clone(&inner.0).call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
     }
@@ -211,7 +211,7 @@ fn time_for(request: &Request, RequestTimeout(limit): RequestTimeout) -> Duratio
 /// Answers 503 in place of what takes too long, and drops it.
 async fn time_limit(
     limit: Duration,
-    work: impl Future<Output = Result<Response, Error>>,
+    work: Pin<&mut impl Future<Output = Result<Response, Error>>>,
 ) -> Result<Response, Error> {
     tokio::time::timeout(limit, work)
         .await
@@ -219,7 +219,7 @@ async fn time_limit(
 }
 
 /// Answers 500 in place of what panics.
-async fn caught(work: impl Future<Output = Result<Response, Error>>) -> Response {
+async fn caught(work: Pin<&mut impl Future<Output = Result<Response, Error>>>) -> Response {
     // What it leaves behind is only ever dropped.
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(answer) => answer.unwrap_or_else(Error::into_response),
@@ -244,6 +244,7 @@ mod tests {
         http::{StatusCode, Uri},
     };
     use http_body_util::BodyExt;
+    use tower::ServiceExt;
 
     use super::*;
 
@@ -255,7 +256,7 @@ mod tests {
         }
         let router = Router::new()
             .fallback(handler)
-            .layer(around(&Arc::new(()), around_anything));
+            .layer(around(&(), around_anything));
         let ask = async |path: &str| {
             let request = Request::builder()
                 .uri(path)

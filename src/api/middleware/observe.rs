@@ -7,6 +7,7 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -99,8 +100,9 @@ pub async fn observe(request: Request, next: impl AsyncFnOnce(Request) -> Respon
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
 
-    let span = tracing::info_span!("request", id = id.as_str());
-    let response = next(request).instrument(span).await;
+    // For whoever looks closely: what is said at the usual level of one request is said below, with its id.
+    let span = tracing::debug_span!("request", id = id.as_str());
+    let response = pin!(next(request)).instrument(span).await;
     let response = finish(response, &id);
 
     let status = response.status();
@@ -150,11 +152,9 @@ fn count(method: &'static str, route: &str, status: StatusCode, latency: Duratio
         )
     };
     KEPT.with_borrow_mut(|kept| {
-        if !kept.contains_key(route) {
-            kept.insert(route.to_owned(), Kept::new());
-        }
-        let Some(kept) = kept.get_mut(route) else {
-            return;
+        let kept = match kept.get_mut(route) {
+            Some(kept) => kept,
+            None => kept.entry(route.to_owned()).or_default(),
         };
         let at = kept.iter().position(|(key, _)| *key == (method, status));
         let at = at.unwrap_or_else(|| {
