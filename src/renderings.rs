@@ -1,19 +1,23 @@
 //! Smaller versions of images: the only room that decodes pixels.
 //!
 //! Invariants: never on an async thread; the pixels that are being worked on take no more memory than is
-//! configured, whoever asks for how many; what comes out has the orientation applied and holds none of the
+//! configured, and no more than half of the cores, whoever asks for how many; what comes out has the orientation applied and holds none of the
 //! metadata that came in but its colour profile, without which the colours would be others.
 
 use std::{
+    collections::VecDeque,
     hash::{DefaultHasher, Hash, Hasher},
     io::Cursor,
-    sync::Arc,
+    sync::{Arc, Mutex as SyncMutex, MutexGuard as SyncMutexGuard, PoisonError},
+    thread::available_parallelism,
 };
 
 use bytes::Bytes;
 use image::{
-    DynamicImage, ImageDecoder, ImageEncoder, ImageError, ImageFormat, ImageReader, Limits,
+    ColorType, DynamicImage, ImageBuffer, ImageDecoder, ImageEncoder, ImageError, ImageFormat,
+    ImageReader, ImageResult, Limits,
     codecs::{jpeg::JpegEncoder, png::PngEncoder},
+    error::{ImageFormatHint, LimitError, LimitErrorKind, UnsupportedError, UnsupportedErrorKind},
     imageops::FilterType,
     metadata::Orientation,
 };
@@ -25,6 +29,8 @@ use crate::domain::image::{Facts, ImageType, MAX_SIDE, RenderingWidth};
 const PLACES: usize = 256;
 /// Renderings that one does not wait for the other unless they are the same, by and large.
 const TURNS: usize = 64;
+/// Images of which it is remembered that they cannot be decoded.
+const REMEMBERED: usize = 1_024;
 /// Of the 100 that JPEG has.
 const JPEG_QUALITY: u8 = 85;
 /// The largest colour profile that is kept.
@@ -40,6 +46,9 @@ pub enum Error {
     /// The pixels cannot be decoded, or take more memory than there is for them.
     #[error("the image cannot be decoded: {0}")]
     Undecodable(String),
+    /// A bug in a decoder, or in here.
+    #[error("an image made its decoder panic: {0}")]
+    Panicked(#[from] tokio::task::JoinError),
 }
 
 /// Makes renderings. Clones share its bounds.
@@ -48,8 +57,12 @@ pub struct Renderer {
     /// A permit for each MiB.
     memory: Arc<Semaphore>,
     budget: u64,
+    /// Half of the cores, so that nobody else's requests wait for them.
+    cores: Arc<Semaphore>,
     places: Arc<Semaphore>,
     turns: Arc<[Mutex<()>; TURNS]>,
+    /// What is not tried again each time that it is asked for.
+    undecodable: Arc<SyncMutex<VecDeque<String>>>,
 }
 
 /// A smaller version of an image.
@@ -66,11 +79,14 @@ impl Renderer {
     #[must_use]
     pub fn new(memory: u64) -> Self {
         let budget = (memory / MIB).clamp(1, 1 << 20);
+        let cores = available_parallelism().map_or(1, usize::from) / 2;
         Self {
             memory: Arc::new(Semaphore::new(usize::try_from(budget).unwrap_or(1))),
             budget,
+            cores: Arc::new(Semaphore::new(cores.max(1))),
             places: Arc::new(Semaphore::new(PLACES)),
             turns: Arc::new([const { Mutex::const_new(()) }; TURNS]),
+            undecodable: Arc::default(),
         }
     }
 
@@ -93,54 +109,84 @@ impl Renderer {
     }
 
     /// Makes an image at most so wide, and never larger than it is. `original` gives its bytes, once there is
-    /// memory for them.
+    /// memory for them; `key` is what they are known by.
     ///
     /// # Errors
     /// [`Error`], or what `original` fails with.
     pub async fn render<E: From<Error>>(
         &self,
+        key: &str,
         facts: Facts,
         width: RenderingWidth,
         original: impl Future<Output = Result<Bytes, E>>,
     ) -> Result<Rendered, E> {
-        let needed = memory_for(facts);
+        if self.undecodable().iter().any(|known| known == key) {
+            return Err(Error::Undecodable("it was tried before".into()).into());
+        }
+        let needed = memory_for(facts, width);
         if needed > self.budget {
             let reason = format!("it would take {needed} MiB of memory");
             return Err(Error::Undecodable(reason).into());
         }
         let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+        let core = Arc::clone(&self.cores).acquire_owned().await;
         let memory = Arc::clone(&self.memory).acquire_many_owned(needed).await;
         let bytes = original.await?;
         let work = move || {
             let rendered = render(&bytes, facts.kind, width);
             // Only now: whoever asked may be gone, the work is not.
-            drop(memory);
+            drop((core, memory));
             rendered
         };
         match tokio::task::spawn_blocking(work).await {
-            Ok(rendered) => rendered.map_err(|error| Error::Undecodable(error.to_string()).into()),
-            Err(panic) => Err(Error::Undecodable(panic.to_string()).into()),
+            Ok(Ok(rendered)) => Ok(rendered),
+            Ok(Err(error)) => {
+                tracing::warn!(key, %error, "an image cannot be decoded");
+                self.remember(key);
+                Err(Error::Undecodable(error.to_string()).into())
+            }
+            Err(panic) => {
+                tracing::error!(key, error = %panic, "an image made its decoder panic");
+                Err(Error::Panicked(panic).into())
+            }
         }
+    }
+
+    fn remember(&self, key: &str) {
+        let mut undecodable = self.undecodable();
+        undecodable.truncate(REMEMBERED - 1);
+        undecodable.push_front(key.to_owned());
+    }
+
+    fn undecodable(&self) -> SyncMutexGuard<'_, VecDeque<String>> {
+        self.undecodable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// MiB that an image takes while it is decoded, at worst: its pixels, and the coefficients of a progressive
-/// JPEG. So little that dozens would fit takes a share of the cores, too.
+/// MiB that an image takes, beside its file, while it is decoded and made smaller, at worst.
 fn memory_for(
     Facts {
         kind,
         width,
         height,
     }: Facts,
+    wanted: RenderingWidth,
 ) -> u64 {
-    const LEAST: u64 = 64;
-    let a_pixel = match kind {
-        ImageType::Jpeg => 10,
-        ImageType::Png | ImageType::Gif | ImageType::WebP => 8,
+    let pixels = u64::from(width) * u64::from(height);
+    let decoding = match kind {
+        // 16 bits a channel.
+        ImageType::Png => 9,
+        // The coefficients of a progressive one, in up to four channels, beside three of pixels.
+        ImageType::Jpeg => 11,
+        // A canvas, a frame that is drawn on it, and what is copied from there.
+        ImageType::Gif | ImageType::WebP => 12,
     };
-    (u64::from(width) * u64::from(height) * a_pixel)
-        .div_ceil(MIB)
-        .max(LEAST)
+    // Lanczos first scales the columns, in floats. Whether the image lies on its side is not known yet.
+    let columns = u64::from(wanted.get()) * u64::from(width.max(height));
+    let shrinking = 4 * pixels + 20 * columns.min(pixels);
+    (pixels * decoding).max(shrinking).div_ceil(MIB)
 }
 
 fn render(bytes: &[u8], kind: ImageType, width: RenderingWidth) -> Result<Rendered, ImageError> {
@@ -161,9 +207,57 @@ fn render(bytes: &[u8], kind: ImageType, width: RenderingWidth) -> Result<Render
     let mut decoder = reader.into_decoder()?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let profile = decoder.icc_profile().ok().flatten();
-    let mut image = shrink(DynamicImage::from_decoder(decoder)?, orientation, width);
+    let mut image = shrink(decode(decoder)?, orientation, width);
     image.apply_orientation(orientation);
     encode(&image, kind, profile)
+}
+
+/// The pixels of an image, in 8 bits a channel: nothing else is written, and twice the memory is saved.
+fn decode(decoder: impl ImageDecoder) -> ImageResult<DynamicImage> {
+    use ColorType as C;
+    let (width, height) = decoder.dimensions();
+    let colour = decoder.color_type();
+    let too_large =
+        || ImageError::Limits(LimitError::from_kind(LimitErrorKind::InsufficientMemory));
+    let size = usize::try_from(decoder.total_bytes()).map_err(|_| too_large())?;
+    let mut pixels = vec![0; size];
+    decoder.read_image(&mut pixels)?;
+    if matches!(colour, C::L16 | C::La16 | C::Rgb16 | C::Rgba16) {
+        halve(&mut pixels);
+    }
+    let image = match colour {
+        C::L8 | C::L16 => {
+            ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageLuma8)
+        }
+        C::La8 | C::La16 => {
+            ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageLumaA8)
+        }
+        C::Rgb8 | C::Rgb16 => {
+            ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageRgb8)
+        }
+        C::Rgba8 | C::Rgba16 => {
+            ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageRgba8)
+        }
+        other => {
+            let colour = UnsupportedErrorKind::Color(other.into());
+            let format = ImageFormatHint::Unknown;
+            let error = UnsupportedError::from_format_and_kind(format, colour);
+            return Err(ImageError::Unsupported(error));
+        }
+    };
+    image.ok_or_else(too_large)
+}
+
+/// Makes 8 bits of 16, where they are.
+fn halve(pixels: &mut Vec<u8>) {
+    let length = pixels.len() / 2;
+    for at in 0..length {
+        let value = u16::from_ne_bytes([pixels[2 * at], pixels[2 * at + 1]]);
+        // Rounded: 65,535 is 255 times 257.
+        pixels[at] = u8::try_from((u32::from(value) + 128) / 257).unwrap_or(u8::MAX);
+    }
+    pixels.truncate(length);
+    pixels.shrink_to_fit();
 }
 
 /// Makes an image so wide, as it is seen once it is turned; its height follows.
@@ -241,4 +335,31 @@ fn encode(
         kind,
         bytes: bytes.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_image_of_any_type_fits_the_default_budget() {
+        let wanted: RenderingWidth = "2048".parse().expect("a width");
+        for kind in ImageType::ALL {
+            let (width, height) = (MAX_SIDE, MAX_SIDE);
+            let facts = Facts {
+                kind,
+                width,
+                height,
+            };
+            assert!(memory_for(facts, wanted) <= 768, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn sixteen_bits_are_rounded_to_eight() {
+        let values = [0_u16, 128, 129, 257, 32_768, 65_407, 65_535];
+        let mut pixels: Vec<u8> = values.into_iter().flat_map(u16::to_ne_bytes).collect();
+        halve(&mut pixels);
+        assert_eq!(pixels, [0, 0, 1, 1, 128, 255, 255]);
+    }
 }

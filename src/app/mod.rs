@@ -6,7 +6,7 @@
 mod activity;
 mod demo;
 mod framing;
-mod images;
+pub mod images;
 mod listener;
 mod server;
 mod stall;

@@ -5,22 +5,19 @@
 //! leaves nothing, and what a crash leaves of one is found again by its age.
 
 mod bucket;
+mod key;
 mod upload;
 
 use std::{
-    error::Error as StdError,
-    io,
-    ops::Range,
-    os::unix::fs::FileExt,
-    path::{Path as FilePath, PathBuf},
-    sync::Arc,
+    error::Error as StdError, io, ops::Range, os::unix::fs::FileExt, path::PathBuf, sync::Arc,
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream::BoxStream};
 use object_store::{
-    GetOptions, GetResultPayload, ObjectStore, ObjectStoreExt, local::LocalFileSystem, path::Path,
+    GetOptions, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, local::LocalFileSystem,
+    path::Path,
 };
 use tokio::sync::{OnceCell, Semaphore};
 use url::Url;
@@ -30,6 +27,8 @@ use crate::config::Config;
 
 /// The folder of images beside the data, where no other place is configured.
 const FOLDER: &str = "images";
+/// Says in the place which database it belongs to.
+const MARKER: &str = ".database";
 /// Bytes that are read in one piece.
 const PIECE: u64 = 128 << 10;
 
@@ -101,6 +100,8 @@ fn has_no_room(error: &(dyn StdError + 'static)) -> bool {
 pub struct Blobs {
     place: Place,
     store: Arc<OnceCell<Arc<dyn ObjectStore>>>,
+    /// Whether the place has its marker.
+    marked: Arc<OnceCell<()>>,
 }
 
 #[derive(Debug, Clone)]
@@ -127,6 +128,7 @@ impl Blobs {
         let folder = |path| Self {
             place: Place::Folder(path),
             store: Arc::default(),
+            marked: Arc::default(),
         };
         match &config.images.url {
             None => Ok(folder(config.local_postgres.directory.join(FOLDER))),
@@ -152,6 +154,7 @@ impl Blobs {
                 transfers: Arc::new(Semaphore::new(TRANSFERS)),
             }),
             store: Arc::new(OnceCell::new_with(Some(store))),
+            marked: Arc::default(),
         })
     }
 
@@ -176,11 +179,7 @@ impl Blobs {
     /// # Errors
     /// [`Error`] when there is no place for it.
     pub async fn upload(&self) -> Result<Upload, Error> {
-        let mut random = [0; 16];
-        getrandom::fill(&mut random).map_err(|error| Error::Unavailable(error.into()))?;
-        let key = format!("{:032x}", u128::from_be_bytes(random));
-        // A folder with a million files in it is slow to list, and to back up.
-        let key = format!("{}/{key}", &key[..2]);
+        let key = key::new().map_err(|error| Error::Unavailable(error.into()))?;
         let store = Arc::clone(self.store().await?);
         match &self.place {
             Place::Folder(_) => Upload::to_folder(store, key).await,
@@ -233,8 +232,55 @@ impl Blobs {
         Ok(())
     }
 
+    /// Makes the place belong to a database, unless it belongs to one already. Asks only once.
+    ///
+    /// # Errors
+    /// [`Error`], or what `database`, which gives its name, fails with.
+    pub async fn mark<E: From<Error>>(
+        &self,
+        database: impl Future<Output = Result<String, E>>,
+    ) -> Result<(), E> {
+        let mark = async || {
+            if self.owner().await?.is_some() {
+                return Ok(());
+            }
+            let name = database.await?;
+            let store = self.store().await?;
+            let marker = Path::from(MARKER);
+            match store
+                .put_opts(&marker, name.into(), PutMode::Create.into())
+                .await
+            {
+                // Another replica was faster.
+                Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
+                Err(error) => Err(Error::from(error).into()),
+            }
+        };
+        self.marked.get_or_try_init(mark).await.copied()
+    }
+
+    /// The name of the database that the place belongs to, if there is a place and it has been marked.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub async fn owner(&self) -> Result<Option<String>, Error> {
+        if let Place::Folder(folder) = &self.place {
+            let folder = folder.clone();
+            // Before the first image there is no folder, and none is made for this.
+            if !tokio::task::spawn_blocking(move || folder.try_exists()).await?? {
+                return Ok(None);
+            }
+        }
+        match self.read_all(MARKER).await {
+            Ok(name) => Ok(Some(String::from_utf8_lossy(&name).trim().to_owned())),
+            Err(Error::Missing(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Deletes what crashes left of uploads that began longer ago than `age`, and gives the keys that are as
-    /// old, some at a time. (The clock of S3 is ours to some minutes, or it would refuse our signatures.)
+    /// old, some at a time. What has not the name of a key is not ours, and is passed over. (The clock of S3
+    /// is ours to some minutes, or it would refuse our signatures.)
     ///
     /// # Errors
     /// [`Error`], first or within the stream.
@@ -249,15 +295,17 @@ impl Blobs {
         let before = std::time::SystemTime::now() - age;
         if let Place::Folder(folder) = &self.place {
             let folder = folder.clone();
-            // Before the first image there is no folder, and none is made for this.
-            if !tokio::task::spawn_blocking(move || remove_staged(&folder, before)).await?? {
-                return Ok(futures_util::stream::empty().boxed());
-            }
+            tokio::task::spawn_blocking(move || key::remove_staged(&folder, before)).await??;
         }
         let before = chrono::DateTime::<chrono::Utc>::from(before);
-        let old = self.store().await?.list(None).try_filter_map(move |found| {
-            let old = found.last_modified < before;
-            std::future::ready(Ok(old.then(|| found.location.to_string())))
+        let store = Arc::clone(self.store().await?);
+        // Folder by folder: what lies beside them may be anything, and may not be ours to read.
+        let all = futures_util::stream::iter(key::folders())
+            .flat_map(move |folder| store.list(Some(&Path::from(folder))));
+        let old = all.try_filter_map(move |found| {
+            let name = found.location.to_string();
+            let is_meant = found.last_modified < before && key::is_one(&name);
+            std::future::ready(Ok(is_meant.then_some(name)))
         });
         let keys = old.map_err(Error::from).try_chunks(KEYS);
         Ok(keys.map_err(|stopped| stopped.1).boxed())
@@ -291,27 +339,4 @@ fn pieces(
         let piece = tokio::task::spawn_blocking(read).await??;
         Ok(Some((Bytes::from(piece), (file, end..range.end))))
     })
-}
-
-/// Removes files that were being written when the process died: `object_store` writes to a name with `#` in
-/// it first, which it does not list. `false`: there is no folder.
-fn remove_staged(folder: &FilePath, before: std::time::SystemTime) -> io::Result<bool> {
-    let folders = match std::fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        folders => folders?,
-    };
-    for folder in folders {
-        let folder = folder?;
-        if !folder.file_type()?.is_dir() {
-            continue;
-        }
-        for file in std::fs::read_dir(folder.path())? {
-            let file = file?;
-            let is_staged = file.file_name().as_encoded_bytes().contains(&b'#');
-            if is_staged && file.metadata()?.modified()? < before {
-                std::fs::remove_file(file.path())?;
-            }
-        }
-    }
-    Ok(true)
 }

@@ -4,6 +4,7 @@ use std::{fs::File, io::Write, os::unix::fs::FileExt, sync::Arc};
 
 use bytes::Bytes;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
+use tokio::runtime::Handle;
 
 use super::{Bucket, Error, path};
 
@@ -27,7 +28,11 @@ enum To {
 
 impl Upload {
     pub(super) async fn to_folder(store: Arc<dyn ObjectStore>, key: String) -> Result<Self, Error> {
-        let to = To::Folder(store.put_multipart(&path(&key)?).await?);
+        // It makes the folder and the file, and syncs the folder, on the thread that asks.
+        let (runtime, opening) = (Handle::current(), Arc::clone(&store));
+        let path = path(&key)?;
+        let open = move || runtime.block_on(opening.put_multipart(&path));
+        let to = To::Folder(tokio::task::spawn_blocking(open).await??);
         Ok(Self {
             store,
             key,

@@ -221,14 +221,12 @@ pub async fn find_rendering(
     .transpose()
 }
 
-/// Stores that a rendering is made, and drops the oldest ones of its content beyond `max`, so that asking for
-/// every width fills no disk. `false`: the content is gone, or the rendering was there already.
+/// Stores that a rendering is made. `false`: the content is gone, or the rendering was there already.
 pub async fn insert_rendering(
     transaction: &mut Connection,
     sha256: &ContentHash,
     width: RenderingWidth,
     rendering: &Rendering,
-    max: i64,
 ) -> Result<bool, Error> {
     let done = bounded(
         sqlx::query(
@@ -242,36 +240,28 @@ pub async fn insert_rendering(
         .bind(&rendering.key)
         .bind(rendering.kind.as_str())
         .bind(i64::try_from(rendering.size).unwrap_or(i64::MAX))
-        .execute(&mut *transaction),
-    )
-    .await?;
-    if done.rows_affected() == 0 {
-        return Ok(false);
-    }
-    bounded(
-        sqlx::query(
-            "with dropped as (
-                 delete from image_renderings
-                 where sha256 = $1 and width in (
-                     select width from image_renderings where sha256 = $1
-                     order by created_at desc, width offset $2
-                 )
-                 returning key
-             )
-             insert into image_leftovers select key from dropped",
-        )
-        .bind(&sha256[..])
-        .bind(max)
         .execute(transaction),
     )
     .await?;
-    Ok(true)
+    Ok(done.rows_affected() == 1)
 }
 
-/// Up to 100 keys whose bytes nothing needs any more.
-pub async fn leftovers(executor: impl PgExecutor<'_>) -> Result<Vec<String>, Error> {
+/// Forgets a rendering whose bytes are lost.
+pub async fn forget_rendering(executor: impl PgExecutor<'_>, key: &str) -> Result<(), Error> {
     bounded(
-        sqlx::query_scalar("select key from image_leftovers order by key limit 100")
+        sqlx::query("delete from image_renderings where key = $1")
+            .bind(key)
+            .execute(executor),
+    )
+    .await?;
+    Ok(())
+}
+
+/// The next 100 keys, behind one, whose bytes nothing needs any more.
+pub async fn leftovers(executor: impl PgExecutor<'_>, after: &str) -> Result<Vec<String>, Error> {
+    bounded(
+        sqlx::query_scalar("select key from image_leftovers where key > $1 order by key limit 100")
+            .bind(after)
             .fetch_all(executor),
     )
     .await
@@ -301,6 +291,20 @@ pub async fn unknown_keys(
         )
         .bind(keys)
         .fetch_all(executor),
+    )
+    .await
+}
+
+/// What this database is called in the place of its images. It has the server in it: a copy that another
+/// server restored from a dump is another database.
+pub async fn database_name(executor: impl PgExecutor<'_>) -> Result<String, Error> {
+    bounded(
+        sqlx::query_scalar(
+            "select format('%s/%s/%s', id, system_identifier, pg_database.oid)
+             from image_place, pg_control_system(), pg_database
+             where datname = current_database()",
+        )
+        .fetch_one(executor),
     )
     .await
 }

@@ -54,6 +54,8 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder").flatten();
     entries
         .map(|entry| entry.path())
+        // Says whose the folder is.
+        .filter(|path| !path.ends_with(".database"))
         .flat_map(|path| {
             if path.is_dir() {
                 files_in(&path)

@@ -57,6 +57,7 @@ impl From<renderings::Error> for Error {
             renderings::Error::Undecodable(_) => {
                 Self::NotFound("a rendering of this image, whose pixels cannot be read,".into())
             }
+            renderings::Error::Panicked(_) => Self::Internal(error.into()),
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::{
         extract::{PathPair, Query},
         fields::Violations,
     },
-    blobs::Blobs,
+    blobs::{self, Blobs},
     db::{
         self, Connection, Database,
         images::{Content, Rendering},
@@ -34,17 +34,15 @@ use crate::{
     renderings::Renderer,
 };
 
-/// Renderings of one image that are kept.
-const MAX_RENDERINGS: i64 = 32;
-
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
 /// Get an image
 ///
 /// Without a credential: its identifier is 128 random bits, and a page shows it with `<img>`. With `width` a
-/// rendering that is at most so wide, upright and without metadata: a JPEG of a JPEG or of a WebP without
-/// transparency, else a PNG. Bytes never change, so they may be kept for ever.
+/// rendering that is at most so wide, and never wider than the image, upright and without metadata: a JPEG of a JPEG
+/// or of a WebP without transparency, else a PNG. Renderings are 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
+/// 1024, 1536 or 2048 pixels wide; for a width between two of these it is the smaller one. Bytes never change, so they may be kept for ever.
 #[utoipa::path(
     get, path = "/pet/{petId}/images/{imageId}", operation_id = "getImage", tag = "pet",
     security(()),
@@ -93,16 +91,33 @@ pub(super) async fn get(
     let mut violations = Violations::default();
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
-    let image = db::images::find(database.pool(), pet, id)
-        .await?
-        .ok_or_else(|| no_such_image(id))?;
-    let stored = match width {
-        None => Stored::from(image.content),
-        Some(width) => rendering(database, &blobs, renderer, image.content, width)
-            .await?
-            .into(),
+    let content = async || {
+        let image = db::images::find(database.pool(), pet, id).await?;
+        let image = image.ok_or_else(|| no_such_image(id))?;
+        Ok::<_, Error>(image.content)
     };
-    respond(&blobs, stored, &method, &headers).await
+    let attempt = async |content| {
+        let Some(width) = width else {
+            return respond(&blobs, Stored::from(content), &method, &headers).await;
+        };
+        let made = rendering(&database, &blobs, &renderer, content, width).await?;
+        let key = made.key.clone();
+        let sent = respond(&blobs, made.into(), &method, &headers).await;
+        if is_missing(&sent) {
+            db::images::forget_rendering(database.pool(), &key).await?;
+        }
+        sent
+    };
+    let sent = attempt(content().await?).await;
+    if is_missing(&sent) {
+        // Deleted since its row was read, most likely, and then that is gone; a rendering is made anew.
+        return attempt(content().await?).await;
+    }
+    sent
+}
+
+fn is_missing<T>(outcome: &Result<T, Error>) -> bool {
+    matches!(outcome, Err(Error::Blobs(blobs::Error::Missing(_))))
 }
 
 /// Bytes to be sent.
@@ -146,9 +161,9 @@ impl From<Rendering> for Stored {
 
 /// The rendering of a content, made now if nobody has asked for it before.
 async fn rendering(
-    database: Database,
+    database: &Database,
     blobs: &Blobs,
-    renderer: Renderer,
+    renderer: &Renderer,
     content: Content,
     width: RenderingWidth,
 ) -> Result<Rendering, Error> {
@@ -157,7 +172,7 @@ async fn rendering(
         return Ok(rendering);
     }
     let place = renderer.place()?;
-    let blobs = blobs.clone();
+    let (database, blobs, renderer) = (database.clone(), blobs.clone(), renderer.clone());
     // On its own: a client that does not wait for it must not make the next one begin anew.
     let making = tokio::spawn(async move {
         let _place = place;
@@ -182,7 +197,8 @@ async fn make(
     width: RenderingWidth,
 ) -> Result<Rendering, Error> {
     let original = async { Ok::<_, Error>(blobs.read_all(&content.key).await?) };
-    let made = renderer.render(content.facts, width, original).await?;
+    let (key, facts) = (&content.key, content.facts);
+    let made = renderer.render(key, facts, width, original).await?;
     let size = made.bytes.len() as u64;
     let mut upload = blobs.upload().await?;
     upload.write(made.bytes).await?;
@@ -192,8 +208,7 @@ async fn make(
         size,
     };
     let work = async |transaction: &mut Connection| {
-        let of = &content.sha256;
-        db::images::insert_rendering(transaction, of, width, &rendering, MAX_RENDERINGS).await
+        db::images::insert_rendering(transaction, &content.sha256, width, &rendering).await
     };
     if database.transact(work).await? {
         return Ok(rendering);

@@ -2,7 +2,10 @@
 //! transaction. What a failure leaves in between is bytes without a row, which are deleted at once, or, if
 //! we ended there, by the sweep.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use axum::{
     body::Body,
@@ -35,6 +38,9 @@ use crate::{
         pet::PhotoUrl,
     },
 };
+
+/// How much longer than its body an upload may take, for what is written to be taken.
+const STALLED: Duration = Duration::from_secs(5);
 
 /// What was stored.
 #[derive(Debug, Serialize, ToSchema)]
@@ -124,8 +130,10 @@ pub(super) async fn upload(
         .try_acquire()
         .map_err(|_| Error::Overloaded)?;
     let (mut parts, body) = request.into_parts();
-    let receiving = take(&mut parts, body, pet, &database, &blobs, &uploads).await;
-    let (received, key) = match receiving {
+    let receiving = take(&mut parts, body, pet, &database, &blobs, &uploads);
+    // A body that is late is known sooner: by now it is the place that does not take it.
+    let receiving = tokio::time::timeout(uploads.timeout + STALLED, receiving).await;
+    let (received, key) = match receiving.unwrap_or(Err(Error::TimedOut)) {
         Ok(taken) => taken,
         Err(refusal) => return Ok(hang_up(refusal)),
     };
@@ -231,12 +239,24 @@ async fn keep(
         answer::json(StatusCode::OK, &body)
     };
     let done = idempotency.run(database, work).await;
+    if done.is_ok() {
+        mark(database, blobs).await;
+    }
     // Whether a commit that failed was one nobody knows: then the sweep will.
     let is_unknown = matches!(done, Err(Error::Database(_)));
     if !is_unknown && (!is_needed.into_inner() || done.is_err()) {
         discard(blobs, content.key).await;
     }
     done
+}
+
+/// Makes the place belong to the database. Until that is done, nothing there is swept, and that is all.
+async fn mark(database: &Database, blobs: &Blobs) {
+    let name = async { Ok::<_, Error>(db::images::database_name(database.pool()).await?) };
+    if let Err(error) = blobs.mark(name).await {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "could not say in the place of images whose it is");
+    }
 }
 
 /// Adds an image to a pet, and gives the key that its bytes have.

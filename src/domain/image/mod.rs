@@ -116,11 +116,17 @@ pub struct Facts {
     pub height: u32,
 }
 
-/// How wide a rendering shall be at most: 16–2,048 pixels.
+/// How wide a rendering is at most: one of [`RenderingWidth::ALL`], so that there are only so many renderings of
+/// an image, whoever asks for how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RenderingWidth(u32);
 
 impl RenderingWidth {
+    /// Every width.
+    pub const ALL: [u32; 14] = [
+        16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024, 1_536, 2_048,
+    ];
+
     /// The number of pixels.
     #[must_use]
     pub const fn get(self) -> u32 {
@@ -128,13 +134,15 @@ impl RenderingWidth {
     }
 }
 
+/// Reads how wide a rendering shall be at most: 16–2,048 pixels. The next smaller width does that.
 impl FromStr for RenderingWidth {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        text.parse()
-            .ok()
-            .filter(|width| (16..=2_048).contains(width) && !text.starts_with('+'))
+        let asked: Option<u32> = text.parse().ok();
+        asked
+            .filter(|asked| *asked <= 2_048 && !text.starts_with('+'))
+            .and_then(|asked| Self::ALL.into_iter().rev().find(|width| *width <= asked))
             .map(Self)
             .ok_or(Invalid::because("must be an integer from 16 to 2048"))
     }

@@ -96,12 +96,17 @@ impl ImageApp {
     }
 }
 
+/// The file that says whose the folder is.
+const MARKER: &str = ".database";
+
+/// Every file of an image.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();
     };
     let entries = entries.map(|entry| entry.expect("an entry").path());
     entries
+        .filter(|path| !path.ends_with(MARKER))
         .flat_map(|path| {
             if path.is_dir() {
                 files_in(&path)

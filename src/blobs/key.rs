@@ -1,0 +1,106 @@
+//! The names that this service gives in the place. What has another name is somebody else's, and is left alone.
+
+use std::{io, path::Path, time::SystemTime};
+
+/// A key that was never given before, and never will be again.
+pub(super) fn new() -> Result<String, getrandom::Error> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random)?;
+    let name = format!("{:032x}", u128::from_be_bytes(random));
+    // A folder with a million files in it is slow to list, and to back up.
+    Ok(format!("{}/{name}", &name[..2]))
+}
+
+/// The folders that keys lie in.
+pub(super) fn folders() -> impl Iterator<Item = String> + Send {
+    (0..=u8::MAX).map(|first| format!("{first:02x}"))
+}
+
+/// Whether a name is a key: `ab/ab` and 30 more digits.
+pub(super) fn is_one(name: &str) -> bool {
+    name.split_once('/').is_some_and(|(folder, name)| {
+        folder.len() == 2
+            && name.starts_with(folder)
+            && name.len() == 32
+            && name.bytes().all(is_digit)
+    })
+}
+
+/// Whether a name is one that `object_store` writes to before it renames it to a key: `ab/ab…#1`.
+fn is_staged(name: &str) -> bool {
+    name.split_once('#').is_some_and(|(key, number)| {
+        is_one(key) && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+fn is_digit(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'a'..=b'f')
+}
+
+/// Removes files that were being written when the process died, which `object_store` does not list.
+pub(super) fn remove_staged(place: &Path, before: SystemTime) -> io::Result<()> {
+    for folder in folders() {
+        let files = match std::fs::read_dir(place.join(&folder)) {
+            Err(error) if is_none_of_ours(&error) => continue,
+            files => files?,
+        };
+        for file in files {
+            let file = file?;
+            let is_staged = file
+                .file_name()
+                .to_str()
+                .is_some_and(|name| is_staged(&format!("{folder}/{name}")));
+            if is_staged {
+                match remove_if_old(&file, before) {
+                    // Finished meanwhile, or removed by another replica.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    done => done?,
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_none_of_ours(error: &io::Error) -> bool {
+    use io::ErrorKind as E;
+    matches!(error.kind(), E::NotFound | E::NotADirectory)
+}
+
+fn remove_if_old(file: &std::fs::DirEntry, before: SystemTime) -> io::Result<()> {
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.modified()? < before {
+        std::fs::remove_file(file.path())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_names_are_ours() {
+        let key = new().expect("random bits");
+        assert!(is_one(&key) && is_staged(&format!("{key}#12")));
+        for other in [
+            "",
+            "ab",
+            "ab/ab02",
+            "ab/cd000000000000000000000000000000",
+            "AB/AB000000000000000000000000000000",
+            "ab/ab00000000000000000000000000000g",
+            "ab/ab000000000000000000000000000000.jpg",
+            "a/ab/ab000000000000000000000000000000",
+            "ab/ab00000000000000000000000000000/",
+        ] {
+            assert!(
+                !is_one(other) && !is_staged(&format!("{other}#1")),
+                "{other}"
+            );
+        }
+        assert!(
+            !is_staged(&key) && !is_staged(&format!("{key}#")) && !is_staged(&format!("{key}#x"))
+        );
+    }
+}
