@@ -3,8 +3,8 @@
 //! The layer of that name reads the key, takes the request's fingerprint and answers what was answered
 //! before; [`Idempotency::run`], called by the handler, does what is new. Invariant: the answer to a change
 //! is kept in the transaction that makes it, so whatever crashes when, both are there or neither is. The
-//! layer keeps refusals, which changed nothing. 5xx and 429 are not kept: trying again is what the client
-//! should do.
+//! layer keeps refusals, which changed nothing, by the same claim: no key has two answers. 5xx and 429 are not
+//! kept: trying again is what the client should do.
 
 use std::sync::Arc;
 
@@ -135,12 +135,25 @@ impl Idempotency {
         kept.map(|kept| key.replay(kept)).transpose()
     }
 
-    /// Keeps the answer to a request that changed nothing.
-    pub(super) async fn keep(&self, database: &Database, answer: &Answer) -> Result<(), Error> {
-        match &self.0 {
-            Some(key) => key.keep(database.pool(), answer).await,
-            None => Ok(()),
-        }
+    /// Keeps the answer to a request that changed nothing, unless the same request was answered meanwhile:
+    /// then gives that answer, since nobody can tell which of the two the client sent first.
+    pub(super) async fn keep(
+        &self,
+        database: &Database,
+        answer: &Answer,
+    ) -> Result<Option<Response>, Error> {
+        let Some(key) = &self.0 else {
+            return Ok(None);
+        };
+        database
+            .transact(async |transaction: &mut Connection| {
+                let earlier = key.claim(transaction).await?;
+                if earlier.is_none() {
+                    key.keep(transaction, answer).await?;
+                }
+                Ok(earlier)
+            })
+            .await
     }
 
     /// Does `work` in a transaction and commits it, with its answer, unless the request was answered
@@ -167,18 +180,22 @@ impl Key {
     where
         W: AsyncFnOnce(&mut Connection) -> Result<Response, Error>,
     {
+        if let Some(earlier) = self.claim(transaction).await? {
+            return Ok(earlier);
+        }
+        let (answer, response) = Answer::of(work(transaction).await?).await?;
+        self.keep(transaction, &answer).await?;
+        Ok(response)
+    }
+
+    /// Claims the key until the transaction ends. Only the holder of the claim sees for sure whether there
+    /// was an answer before: gives that one.
+    async fn claim(&self, transaction: &mut Connection) -> Result<Option<Response>, Error> {
         if !db::idempotency::claim(transaction, &self.caller, &self.text).await? {
             return Err(Error::IdempotencyKeyInUse);
         }
-        // Only the holder of the claim sees for sure whether there was an answer before.
-        if let Some(kept) =
-            db::idempotency::find(&mut *transaction, &self.caller, &self.text).await?
-        {
-            return self.replay(kept);
-        }
-        let (answer, response) = Answer::of(work(transaction).await?).await?;
-        self.keep(&mut *transaction, &answer).await?;
-        Ok(response)
+        let kept = db::idempotency::find(transaction, &self.caller, &self.text).await?;
+        kept.map(|kept| self.replay(kept)).transpose()
     }
 
     /// The answer that was kept, if the request is the one it was for.
@@ -192,12 +209,12 @@ impl Key {
     }
 
     /// Keeps an answer, unless there is one.
-    async fn keep(&self, executor: impl db::Executor<'_>, answer: &Answer) -> Result<(), Error> {
+    async fn keep(&self, transaction: &mut Connection, answer: &Answer) -> Result<(), Error> {
         let kept = Kept {
             fingerprint: self.fingerprint.clone(),
             answer: serde_json::to_value(answer).map_err(|error| Error::Internal(error.into()))?,
         };
-        Ok(db::idempotency::keep(executor, &self.caller, &self.text, &kept).await?)
+        Ok(db::idempotency::keep(transaction, &self.caller, &self.text, &kept).await?)
     }
 }
 

@@ -12,6 +12,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
+use sqlx::Executor as _;
 
 use crate::support::{Answer, Ask, Home, TestApp, TestDatabase, eventually, scopes};
 
@@ -292,6 +293,35 @@ async fn names_are_unique_without_regard_to_case() {
         .collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [vec![200], vec![409; 9]].concat());
+}
+
+/// The second of two requests with one key finds the names taken by the first, before it gets to see its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_sent_twice_at_once_has_one_answer() {
+    const WAITING: &str = "select count(*) from pg_locks where not granted
+        and database = (select oid from pg_database where datname = current_database())";
+    let app = TestApp::start().await;
+    let list = json!([{"username": "ada"}, {"username": "bob"}]);
+    let post = || {
+        let post = app.post("/user/createWithList", &list);
+        post.header("idempotency-key", "k").answer()
+    };
+    let first = post().await.is(200);
+    // The moment before the first is committed: its answer is not there yet, and who looks for names waits.
+    app.database
+        .run("create table aside as table idempotency_keys; delete from idempotency_keys")
+        .await;
+    let mut connection = app.database.connect().await;
+    connection
+        .execute("begin; lock table users; insert into idempotency_keys select * from aside")
+        .await
+        .expect("locked");
+    let second = tokio::spawn(post());
+    eventually(async || app.database.number(WAITING).await > 0).await;
+    connection.execute("commit").await.expect("committed");
+    let second = second.await.expect("an answer").is(200);
+    assert_eq!(second.header("idempotent-replayed"), "true", "{second}");
+    assert_eq!(second.body, first.body);
 }
 
 #[tokio::test(flavor = "multi_thread")]

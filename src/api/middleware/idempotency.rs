@@ -80,8 +80,8 @@ async fn keyed(
         return Ok(response);
     }
     let (answer, response) = Answer::of(response).await?;
-    idempotency.keep(database, &answer).await?;
-    Ok(response)
+    let earlier = idempotency.keep(database, &answer).await?;
+    Ok(earlier.unwrap_or(response))
 }
 
 /// The body of a request, but for the passwords in it: what is stored of it is a quick hash, and by that a
