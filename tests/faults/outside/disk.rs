@@ -2,11 +2,13 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     path::PathBuf,
-    process::Command,
+    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
+use nix::unistd::geteuid;
 use reqwest::Method;
 use serde_json::json;
 
@@ -19,34 +21,70 @@ use crate::{
     },
 };
 
-/// A small file system in memory; unmounted when dropped.
-struct SmallDisk(tempfile::TempDir);
+/// A small file system in memory; gone when dropped.
+///
+/// Mounting is root's, or that of whoever is root of a namespace of its own. There it lives as long as a process
+/// of that namespace, by whose root folder others of the same user reach it. To a user whom root lends it that
+/// way is barred, so root mounts it for all to see.
+struct SmallDisk {
+    folder: tempfile::TempDir,
+    /// Whose namespace it is in.
+    holder: Child,
+}
 
 impl SmallDisk {
     fn mount(megabytes: u32) -> Self {
+        const SCRIPT: &str = "mount -t tmpfs -o \"$1\" tmpfs \"$2\" && echo mounted && exec cat";
         let folder = tempfile::Builder::new()
             .prefix("pet-inventory-faults-")
             .tempdir()
             .expect("a folder");
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
+        let mut command = if geteuid().is_root() {
+            Command::new("sh")
+        } else {
+            let mut unshare = Command::new("unshare");
+            unshare.args(["--map-root-user", "--mount", "sh"]);
+            unshare
+        };
+        command
+            .args(["-c", SCRIPT, "sh", &format!("size={megabytes}m")])
             .arg(folder.path())
-            .status();
-        assert!(
-            mounted.is_ok_and(|status| status.success()),
-            "row 16 mounts a tmpfs, which takes root: sudo -E cargo test --features outside-tools --test faults row_16"
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut holder = command.spawn().expect("unshare: run .ci/setup --all");
+        let mut said = String::new();
+        let output = holder.stdout.take().expect("its output");
+        BufReader::new(output).read_line(&mut said).expect("a line");
+        assert_eq!(
+            said, "mounted\n",
+            "row 16 mounts a tmpfs, which takes root or a user namespace"
         );
-        Self(folder)
+        Self { folder, holder }
     }
 
     fn path(&self) -> PathBuf {
-        self.0.path().to_owned()
+        let folder = self.folder.path();
+        if geteuid().is_root() {
+            return folder.to_owned();
+        }
+        PathBuf::from(format!(
+            "/proc/{}/root{}",
+            self.holder.id(),
+            folder.display()
+        ))
     }
 }
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        if geteuid().is_root() {
+            let _ = Command::new("umount")
+                .arg("-l")
+                .arg(self.folder.path())
+                .status();
+        }
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
     }
 }
 
