@@ -122,7 +122,13 @@ impl Pool {
     /// a connection.
     pub(super) async fn begin_after(&self, waited: Duration) -> Result<Transaction, Error> {
         bounded(async {
-            let mut lease = self.lease().await?;
+            let mut lease = if waited.is_zero() {
+                self.lease().await?
+            } else {
+                let left = WAIT.saturating_sub(waited);
+                let lease = tokio::time::timeout(left, self.lease()).await;
+                lease.unwrap_or(Err(sqlx::Error::PoolTimedOut))?
+            };
             let begin = self.beginning(waited + lease.waited);
             let begin = begin.unwrap_or("begin".into());
             lease.begin(begin).await?;
