@@ -8,7 +8,7 @@
 //! F4  api
 //! F3  auth | limits
 //! F2  db | blobs | renderings
-//! F1  config
+//! F1  config | tls
 //! F0  domain
 //! ```
 //!
@@ -16,6 +16,7 @@
 //!
 //! - [`domain`]: the nouns and their rules; pure values. *A value of a type in there is valid.*
 //! - [`config`]: what the operator decides; loaded once, checked, no secret can be printed.
+//! - [`tls`]: TLS towards others: whom we trust.
 //! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question. What many
 //!   requests ask at once travels together.
 //! - [`blobs`]: where the bytes of images are, the only room that knows `object_store`.
@@ -30,8 +31,8 @@
 //!
 //! A **technology is a room**: sqlx lives in `db` (and `local_postgres`), axum in `api` (and `app`),
 //! governor in `limits`, JWT and argon2 in `auth`, the HTTP client in `auth` (which asks issuers for their
-//! keys) and `blobs` (which asks S3), clap in `cli`, the environment in `config`. A **rule** lives in `domain`, a **sequence** in the
-//! handler, a **statement** in `db`.
+//! keys) and `blobs` (which asks S3), rustls in `tls`, clap in `cli`, the environment in `config`. A **rule**
+//! lives in `domain`, a **sequence** in the handler, a **statement** in `db`.
 //!
 //! # The life of a request
 //!
@@ -73,3 +74,4 @@ pub mod local_postgres;
 pub mod renderings;
 pub mod shutdown;
 pub mod telemetry;
+pub mod tls;

@@ -25,7 +25,7 @@ const FLOORS: &[&[&str]] = &[
     &["api"],
     &["auth", "limits"],
     &["db", "blobs", "renderings"],
-    &["config"],
+    &["config", "tls"],
     &["domain"],
 ];
 
@@ -53,7 +53,8 @@ const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["hyper", "hyper_util"], &["api", "app"]),
     (&["socket2"], &["app"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
-    (&["reqwest", "rustls"], &["auth", "blobs"]),
+    (&["reqwest"], &["auth", "blobs"]),
+    (&["rustls"], &["tls"]),
     (&["governor"], &["limits"]),
     (&["sqlx"], &["db", "local_postgres"]),
     (&["object_store"], &["blobs"]),

@@ -9,9 +9,10 @@ use object_store::{
     prefix::PrefixStore,
 };
 use reqwest::redirect;
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
+
+use crate::tls;
 
 /// How long one request to the bucket may take, of at most a part of 5 MiB, and after how long none is made
 /// again: somebody waits.
@@ -58,7 +59,7 @@ impl HttpConnector for Connector {
             object_store::Error::Generic { store, source }
         };
         let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls().map_err(|error| failed(error.into()))?)
+            .tls_backend_preconfigured(tls::client().map_err(|error| failed(error.into()))?)
             .redirect(redirect::Policy::none())
             .no_proxy()
             .timeout(TIME)
@@ -67,17 +68,4 @@ impl HttpConnector for Connector {
             .map_err(|error| failed(error.into()))?;
         Ok(HttpClient::new(client))
     }
-}
-
-/// Trusts the roots that are compiled in and those of the machine, as the client for issuers does.
-fn tls() -> Result<ClientConfig, rustls::Error> {
-    let mut roots = RootCertStore {
-        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
-    };
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
 }

@@ -3,15 +3,14 @@
 //! Invariant: a fetch ends within [`TIME`] and takes at most [`SIZE`] bytes an answer, whatever the other
 //! side does. No redirects, no proxy of the environment's: keys come from where the operator said.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use reqwest::{Client, StatusCode, redirect};
-use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use serde::Deserialize;
 use url::Url;
 
 use super::keys::KeySet;
-use crate::config::Issuer;
+use crate::{config::Issuer, tls};
 
 /// How long a fetch may take in all. Requests wait for it.
 const TIME: Duration = Duration::from_secs(5);
@@ -54,7 +53,7 @@ fn with_causes(error: &reqwest::Error) -> String {
 /// # Errors
 /// When the operating system does not let us have one.
 pub fn client() -> Result<Client, String> {
-    let tls = tls().map_err(|error| error.to_string())?;
+    let tls = tls::client().map_err(|error| error.to_string())?;
     Client::builder()
         .tls_backend_preconfigured(tls)
         .redirect(redirect::Policy::none())
@@ -64,20 +63,6 @@ pub fn client() -> Result<Client, String> {
         .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(|error| with_causes(&error))
-}
-
-/// Trusts the roots that are compiled in, which a bare container has too, and those of the machine,
-/// among them an organisation's own. Names its provider: reqwest's own way to find one panics.
-fn tls() -> Result<ClientConfig, rustls::Error> {
-    let mut roots = RootCertStore {
-        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
-    };
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(config)
 }
 
 /// The keys of an issuer.
