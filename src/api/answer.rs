@@ -22,11 +22,18 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Response, Error
 /// The same for something new, which lies at a URL of its own.
 ///
 /// # Errors
-/// [`Error::Internal`] when it has no JSON, or the URL cannot stand in a header.
+/// As [`json`] and [`located`].
 pub fn created(location: String, body: &impl Serialize) -> Result<Response, Error> {
+    located(location, json(StatusCode::CREATED, body)?)
+}
+
+/// An answer that says where what it shows lies.
+///
+/// # Errors
+/// [`Error::Internal`] when the URL cannot stand in a header.
+pub fn located(location: String, mut response: Response) -> Result<Response, Error> {
     let location =
         HeaderValue::try_from(location).map_err(|error| Error::Internal(error.into()))?;
-    let mut response = json(StatusCode::CREATED, body)?;
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)
 }

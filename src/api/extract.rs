@@ -164,6 +164,26 @@ impl Parameters {
             .map_err(|reason| violations.add(name, reason))
             .ok()
     }
+
+    /// Both these and those.
+    #[must_use]
+    pub fn and(mut self, more: Self) -> Self {
+        self.0.extend(more.0);
+        self
+    }
+
+    /// A query of those of these names, encoded as they were sent, and one more, whose value needs no
+    /// encoding.
+    #[must_use]
+    pub fn query_with(&self, names: &[&str], (name, value): (&str, &str)) -> String {
+        let kept = self
+            .0
+            .iter()
+            .filter(|kept| names.contains(&kept.name.as_str()));
+        let kept = kept.map(|kept| kept.encoded.as_str());
+        let last = format!("{name}={value}");
+        kept.chain([last.as_str()]).collect::<Vec<_>>().join("&")
+    }
 }
 
 /// The query's parameters.
@@ -309,26 +329,4 @@ fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
         };
         Error::Invalid(vec![Violation::new("body", reason)])
     })
-}
-
-impl Parameters {
-    /// Both these and those.
-    #[must_use]
-    pub fn and(mut self, more: Self) -> Self {
-        self.0.extend(more.0);
-        self
-    }
-
-    /// A query of those of these names, encoded as they were sent, and one more, whose value needs no
-    /// encoding.
-    #[must_use]
-    pub fn query_with(&self, names: &[&str], (name, value): (&str, &str)) -> String {
-        let kept = self
-            .0
-            .iter()
-            .filter(|kept| names.contains(&kept.name.as_str()));
-        let kept = kept.map(|kept| kept.encoded.as_str());
-        let last = format!("{name}={value}");
-        kept.chain([last.as_str()]).collect::<Vec<_>>().join("&")
-    }
 }

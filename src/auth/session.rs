@@ -53,7 +53,8 @@ pub struct Opened {
     pub plan: Plan,
 }
 
-/// Logs a user in. Whether there is one of that name cannot be told from how long it takes.
+/// Logs a user in. Whether there is one of that name cannot be told from how long it takes, as far as its stored
+/// hash has today's parameters: one of others takes its own time until the user has logged in once more.
 pub async fn open(
     database: &Database,
     passwords: &Passwords,

@@ -13,8 +13,8 @@
 //! What is sure to be refused is refused from memory: by the log, by a spent lease, or by the shared
 //! counters' last refusal for as long as it lasts. There is no token bucket (governor's GCRA) in front of
 //! these: it would spend on requests that the log behind it refuses, then refuse those that the log has
-//! room for, and a request made at `Retry-After` would not be admitted. It guards addresses ([`address`]),
-//! to whom nothing is promised.
+//! room for, and a request made at `Retry-After` would not be admitted. It guards addresses ([`address`])
+//! and logins ([`logins`]), to whom nothing is promised.
 
 pub mod address;
 mod bucket;

@@ -141,11 +141,11 @@ fn describe() {
         "jwks_fetches_total",
         "Fetches of an issuer's keys, by its place in auth.issuers (from 0) and result: ok or failed."
     );
-    metrics::describe_gauge!("http_connections", "Connections open, by listener.");
     metrics::describe_counter!(
         "http_stalled_total",
-        "Connections closed because nobody took an answer."
+        "Connections cut off because their client took nothing of what was sent."
     );
+    metrics::describe_gauge!("http_connections", "Connections open, by listener.");
     metrics::describe_gauge!(
         "database_connections",
         "Connections to PostgreSQL, by state: idle or used."

@@ -1,18 +1,12 @@
 //! What protects the process from more requests than it can answer, whoever's they are.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::{Body, HttpBody},
     response::Response,
 };
-use http_body::{Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
+use http_body_util::BodyExt;
 
 use crate::{
     api::{error::Error, state::Places},
@@ -40,36 +34,11 @@ pub async fn load_shed(
     let place = Arc::clone(&places.streams)
         .try_acquire_owned()
         .map_err(|_| Error::Overloaded)?;
+    // The place goes with the body, to its end or to its drop.
     Ok(response.map(|body| {
-        Body::new(Streamed {
-            body,
-            _place: place,
-        })
+        Body::new(body.map_frame(move |frame| {
+            let _ = &place;
+            frame
+        }))
     }))
-}
-
-/// A body that has a place until it is sent.
-struct Streamed {
-    body: Body,
-    _place: OwnedSemaphorePermit,
-}
-
-impl HttpBody for Streamed {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

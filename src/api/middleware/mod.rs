@@ -43,6 +43,7 @@ use self::{
 };
 use super::{
     error::Error,
+    openapi::BASE,
     state::{AppState, RequestTimeout},
 };
 use crate::domain::caller::{Caller, Scopes};
@@ -187,9 +188,13 @@ pub async fn around_strangers(state: AppState, mut request: Request, inner: Inne
 }
 
 fn is_sign_up(request: &Request) -> bool {
-    const ROUTE: &str = "/api/v3/user";
-    let route = request.extensions().get::<MatchedPath>();
-    request.method() == Method::POST && route.is_some_and(|route| route.as_str() == ROUTE)
+    request.method() == Method::POST && operation_path(request) == Some("/user")
+}
+
+/// The path of the operation that a request is for, below the API's base.
+fn operation_path(request: &Request) -> Option<&str> {
+    let route = request.extensions().get::<MatchedPath>()?;
+    route.as_str().strip_prefix(BASE)
 }
 
 async fn run(inner: Inner, request: Request) -> Response {
@@ -202,9 +207,8 @@ async fn run(inner: Inner, request: Request) -> Response {
 /// How long a request may take.
 fn time_for(request: &Request, RequestTimeout(limit): RequestTimeout) -> Duration {
     /// A thousand passwords take half a minute to hash on one core, and nobody else waits for it.
-    const LONG: (&str, u32) = ("/api/v3/user/createWithList", 4);
-    let route = request.extensions().get::<MatchedPath>();
-    let is_long = route.is_some_and(|route| route.as_str() == LONG.0);
+    const LONG: (&str, u32) = ("/user/createWithList", 4);
+    let is_long = operation_path(request) == Some(LONG.0);
     limit * if is_long { LONG.1 } else { 1 }
 }
 

@@ -13,12 +13,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::body::{NewPetBody, PetBody, ReplacementBody};
 use super::{
-    answer::ApiResponse,
+    answer::{self, ApiResponse},
     conditional::{IfMatch, IfNoneMatch, etag},
     error::Error,
     extract::{Form, Json, MergePatch, Path, Query},
     fields::Violations,
     idempotency::Idempotency,
+    openapi::BASE,
     state::{AppState, Leftovers, Links},
 };
 use crate::{
@@ -75,12 +76,8 @@ async fn add(
             let id = chosen.map_or(0, PetId::get);
             Error::Conflict(format!("pet {id} exists already"))
         })?;
-        let mut response = pet_response(StatusCode::CREATED, &pet)?;
-        let location = links.url(&format!("/api/v3/pet/{}", pet.id));
-        let location =
-            HeaderValue::try_from(location).map_err(|error| Error::Internal(error.into()))?;
-        response.headers_mut().insert(header::LOCATION, location);
-        Ok(response)
+        let location = links.url(&format!("{BASE}/pet/{}", pet.id));
+        answer::located(location, pet_response(StatusCode::CREATED, &pet)?)
     };
     if !idempotency.has_key() {
         return added(db::pets::add(&database, new).await?);
