@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
@@ -66,6 +66,7 @@ impl Activity {
     pub fn follow(&self, body: Body) -> Body {
         Body::new(Followed {
             body,
+            rest: Bytes::new(),
             activity: self.clone(),
         })
     }
@@ -89,8 +90,13 @@ impl Drop for InWork {
 
 struct Followed {
     body: Body,
+    /// What is left of the data that came last.
+    rest: Bytes,
     activity: Activity,
 }
+
+/// Data goes on in pieces of this size at most: of what it is given whole nobody sees how far it has got.
+const PIECE: usize = 16 << 10;
 
 impl HttpBody for Followed {
     type Data = Bytes;
@@ -101,14 +107,31 @@ impl HttpBody for Followed {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         self.activity.touch();
-        Pin::new(&mut self.body).poll_frame(context)
+        if self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let length = self.rest.len().min(PIECE);
+        let piece = self.rest.split_to(length);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let (body, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut both = SizeHint::new();
+        both.set_lower(body.lower() + rest);
+        if let Some(upper) = body.upper() {
+            both.set_upper(upper + rest);
+        }
+        both
     }
 }

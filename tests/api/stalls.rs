@@ -3,14 +3,14 @@
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pet_inventory::db::{self, Connection, Database};
 use sqlx::Executor as _;
 use tokio::{io::AsyncWriteExt as _, net::TcpSocket, sync::Barrier};
 
-use crate::support::{Ask, Raw, TestApp, TestDatabase, config, eventually};
+use crate::support::{Ask, Raw, TestApp, TestDatabase, client_builder, config, eventually};
 
 /// More pets than fit into the buffers between us and a client.
 const MANY: &str = "insert into pets (id, status, name, category, photo_urls, tags)
@@ -57,6 +57,33 @@ async fn an_http_2_connection_on_which_nothing_happens_is_ended() {
     let mut raw = Raw::connect(app.address).await;
     raw.send(BEGINNING).await;
     raw.closed().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_http_2_client_that_reads_slowly_gets_all() {
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1500ms")]).await;
+    app.database
+        .run(
+            "insert into pets (id, status, name, category, photo_urls, tags)
+             values (1, 'sold', 'a', null, array_fill('/' || repeat('y', 2000), array[100]), '[]')",
+        )
+        .await;
+    let client = client_builder()
+        .http2_prior_knowledge()
+        .http2_initial_stream_window_size(16 << 10);
+    let client = client.no_proxy().build().expect("a client");
+    let get = client.get(app.url("/pet/1")).header("api_key", &app.key);
+    let begun = Instant::now();
+    let mut answer = get.send().await.expect("an answer");
+    let mut read = 0;
+    while let Some(chunk) = answer.chunk().await.expect("all of it") {
+        read += chunk.len();
+        // A reader that is slow, but reads.
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    assert!(read > 200_000, "{read}");
+    // Otherwise nothing was tried.
+    assert!(begun.elapsed() > Duration::from_secs(2), "in one piece");
 }
 
 fn database(of: &TestDatabase) -> Database {
