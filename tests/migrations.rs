@@ -15,7 +15,12 @@ use std::collections::BTreeSet;
 
 use pet_inventory::{
     db::{self, migrations::apply, pets::TagMatch},
-    domain::{caller::Scopes, id::PetId, pet::Status, plan::Plan},
+    domain::{
+        caller::{CallerName, Scopes},
+        id::PetId,
+        pet::Status,
+        plan::Plan,
+    },
 };
 use postgres::TestDatabase;
 use sqlx::{AssertSqlSafe, PgConnection, migrate::Migrator};
@@ -24,7 +29,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// What stands in the database after the migration of that number: rows as that version of the program
 /// wrote them. A new migration gets its own line.
-const ROWS: [(i64, &str); 11] = [
+const ROWS: [(i64, &str); 13] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -97,6 +102,16 @@ const ROWS: [(i64, &str); 11] = [
          values (1, 5, false, 'sold', 'Rex', '{}', '[]')",
     ),
     (12, "update image_place set id = gen_random_uuid()"),
+    (
+        13,
+        // As an operator could before there were accounts.
+        "insert into callers (name, plan, scopes) values
+         ('user:2', 'pro', '{read:pets}'), ('user:' || repeat('x', 49) || ' y', 'pro', '{}')",
+    ),
+    (
+        14,
+        "insert into callers (name, plan, scopes) values ('user:2', 'free', '{read:pets}')",
+    ),
 ];
 
 async fn run(connection: &mut PgConnection, statements: &str) {
@@ -206,6 +221,12 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
         (images[0].content.key.as_str(), images.len()),
         ("ab/abcd", 1)
     );
+    // Callers that had the name of an account's have another, and that of an account has its own.
+    let callers = db::callers::list(&mut connection).await.expect("callers");
+    let names: Vec<_> = callers.iter().map(|caller| caller.name.as_str()).collect();
+    let renamed = |name: &&&str| name.parse::<CallerName>().is_ok() && name.contains(":user:");
+    assert_eq!(names.iter().filter(renamed).count(), 2, "{names:?}");
+    assert!(names.contains(&"user:1"), "{names:?}");
     let used = "select used from daily_usage where bucket = 'caller:1' and day = '2020-02-29'";
     assert_eq!(number(&mut connection, used).await, 7);
 }

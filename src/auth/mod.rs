@@ -97,14 +97,11 @@ impl Authenticator {
         self.memory.follow(self.database).await;
     }
 
-    /// Forgets what is remembered of a secret, so that what was changed by this process is so at once.
-    pub fn forget(&self, hash: &SecretHash) {
-        self.memory.forget(&Change::Credential(*hash));
-    }
-
-    /// Forgets what is remembered of all secrets.
-    pub fn forget_all(&self) {
-        self.memory.forget(&Change::Any);
+    /// Forgets what is remembered of these secrets, so that what was changed by this process is so at once.
+    pub fn forget(&self, hashes: &[SecretHash]) {
+        for hash in hashes {
+            self.memory.forget(&Change::Credential(*hash));
+        }
     }
 
     /// Whether an outside issuer is asked about it, which may take its time, rather than our database.

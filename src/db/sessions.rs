@@ -52,18 +52,21 @@ pub async fn revoke(executor: impl PgExecutor<'_>, hash: &SecretHash) -> Result<
     Ok(done.rows_affected() == 1)
 }
 
-/// Ends all sessions of a caller.
-pub async fn revoke_all(transaction: &mut Connection, caller: CallerId) -> Result<(), Error> {
+/// Ends all sessions of a caller; gives what to forget of them.
+pub async fn revoke_all(
+    transaction: &mut Connection,
+    caller: CallerId,
+) -> Result<Vec<SecretHash>, Error> {
     bounded(
-        sqlx::query(
+        sqlx::query_scalar(
             "update credentials set revoked_at = now()
-             where caller_id = $1 and kind = 'session' and revoked_at is null and expires_at > now()",
+             where caller_id = $1 and kind = 'session' and revoked_at is null and expires_at > now()
+             returning hash",
         )
         .bind(caller.0)
-        .execute(transaction),
+        .fetch_all(transaction),
     )
-    .await?;
-    Ok(())
+    .await
 }
 
 /// Forgets up to 1,000 sessions that have ended by themselves; gives how many there were. Waits for nobody

@@ -4,7 +4,7 @@
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{FromRow, PgExecutor};
 
-use super::{Connection, Error, bounded, codec};
+use super::{Connection, Error, SecretHash, bounded, codec};
 use crate::domain::{
     caller::{CallerId, Scopes},
     plan::Plan,
@@ -271,8 +271,12 @@ pub async fn renew_hash(
     Ok(())
 }
 
-/// Deletes an account with its caller and all that shows it. `false`: there is none.
-pub async fn delete(transaction: &mut Connection, id: UserId) -> Result<bool, Error> {
+/// Deletes an account with its caller and all that shows it; gives what to forget of that. `None`: there is no
+/// such account.
+pub async fn delete(
+    transaction: &mut Connection,
+    id: UserId,
+) -> Result<Option<Vec<SecretHash>>, Error> {
     let caller: Option<i64> = bounded(
         sqlx::query_scalar("delete from users where id = $1 returning caller_id")
             .bind(id.0)
@@ -280,13 +284,19 @@ pub async fn delete(transaction: &mut Connection, id: UserId) -> Result<bool, Er
     )
     .await?;
     let Some(caller) = caller else {
-        return Ok(false);
+        return Ok(None);
     };
+    let shown_by = bounded(
+        sqlx::query_scalar("delete from credentials where caller_id = $1 returning hash")
+            .bind(caller)
+            .fetch_all(&mut *transaction),
+    )
+    .await?;
     bounded(
         sqlx::query("delete from callers where id = $1")
             .bind(caller)
             .execute(transaction),
     )
     .await?;
-    Ok(true)
+    Ok(Some(shown_by))
 }

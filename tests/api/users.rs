@@ -528,6 +528,50 @@ async fn a_new_password_ends_all_sessions_also_those_opened_right_then() {
     }
 }
 
+/// Anybody may make accounts and delete them: nobody else is looked up anew for that.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_remembered_of_others_stays_when_an_account_goes() {
+    // By a clock that stands still nothing is forgotten for its age.
+    let app = TestApp::at(TestDatabase::migrated().await, &PATIENT, Clock::manual()).await;
+    let tell = |secret: &str| {
+        format!("update credentials set revoked_at = now() where hash = sha256('{secret}')")
+    };
+    account(&app, "ada").await;
+    account(&app, "bob").await;
+    let (probe, ada) = (session(&app, "bob").await, session(&app, "ada").await);
+    assert_eq!(status(&app, &probe).await, 200);
+    // From then on changes are heard of.
+    app.database.run(&tell(&probe)).await;
+    eventually(async || status(&app, &probe).await == 401).await;
+
+    let (bob, last) = (session(&app, "bob").await, session(&app, "bob").await);
+    for token in [&ada, &bob, &last] {
+        assert_eq!(status(&app, token).await, 200);
+    }
+    // Revoked, and nobody is told of it.
+    let silently = format!("set session_replication_role = replica; {}", tell(&ada));
+    app.database.run(&silently).await;
+    let password = json!({"password": "another password"});
+    let change = by(&app, &bob, Method::PUT, "/user/bob").json(&password);
+    change.answer().await.is(200);
+    assert_eq!(status(&app, &last).await, 401);
+    let bob = log_in(&app, "bob", "another password")
+        .answer()
+        .await
+        .is(200);
+    by(&app, &token(&bob), Method::DELETE, "/user/bob")
+        .answer()
+        .await
+        .is(200);
+    assert_eq!(status(&app, &token(&bob)).await, 401);
+    // What is told comes in its order: after this all of the above was heard.
+    let other = app.make_key("other", Scopes::all()).await.secret;
+    assert_eq!(status(&app, &other).await, 200);
+    app.database.run(&tell(&other)).await;
+    eventually(async || status(&app, &other).await == 401).await;
+    assert_eq!(status(&app, &ada).await, 200, "remembered");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_hash_is_renewed_at_the_next_login() {
     let app = TestApp::with(&PATIENT).await;

@@ -115,15 +115,15 @@ async fn replace(
             Changed::Taken => return Err(create::taken(slice::from_ref(&change.username))),
             Changed::Gone => return Err(no_such_user()),
         };
-        if ends_sessions {
-            db::sessions::revoke_all(transaction, changed.caller).await?;
-        }
-        Ok(changed)
+        let ended = if ends_sessions {
+            db::sessions::revoke_all(transaction, changed.caller).await?
+        } else {
+            Vec::new()
+        };
+        Ok((changed, ended))
     };
-    let changed = database.transact(work).await?;
-    if ends_sessions {
-        authenticator.forget_all();
-    }
+    let (changed, ended) = database.transact(work).await?;
+    authenticator.forget(&ended);
     answer::json(StatusCode::OK, &UserBody::from(&changed))
 }
 
@@ -148,14 +148,10 @@ async fn delete(
 ) -> Result<Response, Error> {
     let Account { user, .. } = find(&database, &username, &caller).await?;
     let work = async |transaction: &mut Connection| {
-        if db::users::delete(transaction, user.id).await? {
-            Ok(())
-        } else {
-            Err(no_such_user())
-        }
+        let ended = db::users::delete(transaction, user.id).await?;
+        ended.ok_or_else(no_such_user)
     };
-    database.transact(work).await?;
-    authenticator.forget_all();
+    authenticator.forget(&database.transact(work).await?);
     ApiResponse::deleted(&user.username.as_str())
 }
 

@@ -221,7 +221,7 @@ pub(super) async fn log_out(
     let mut over = false;
     for token in shown {
         if let Some(hash) = session::close(&database, token).await? {
-            authenticator.forget(&hash);
+            authenticator.forget(&[hash]);
             over = true;
         }
     }
