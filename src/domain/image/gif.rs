@@ -3,7 +3,7 @@
 
 use super::{
     ImageType,
-    reader::{Refusal, Step, Walk, check_sides, end},
+    walk::{Refusal, Step, Walk, check_sides, end},
 };
 
 /// Where in a GIF the bytes are.

@@ -3,7 +3,7 @@
 
 use super::{
     ImageType,
-    reader::{Refusal, Step, Walk, check_sides, end},
+    walk::{Refusal, Step, Walk, check_sides, end},
 };
 
 /// Scans of an image. A progressive one has about ten; whoever decodes it goes over all its pixels in each.

@@ -7,11 +7,12 @@ mod gif;
 mod jpeg;
 mod png;
 mod reader;
+mod walk;
 mod webp;
 
 use std::{fmt, str::FromStr};
 
-pub use self::reader::{Reader, Refusal};
+pub use self::{reader::Reader, walk::Refusal};
 use super::Invalid;
 
 /// Pixels that an image has at most in either direction.

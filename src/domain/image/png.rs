@@ -5,7 +5,7 @@ use crc32fast::Hasher;
 
 use super::{
     ImageType,
-    reader::{Refusal, Step, Walk, check_sides, end},
+    walk::{Refusal, Step, Walk, check_sides, end},
 };
 
 /// The first eight bytes.

@@ -2,7 +2,7 @@
 
 use super::{
     ImageType,
-    reader::{Refusal, Step, Walk, check_sides, end},
+    walk::{Refusal, Step, Walk, check_sides, end},
 };
 
 /// Where in a WebP the bytes are.
