@@ -1,5 +1,8 @@
 //! The program `pet-inventory`; everything it does is in the library.
 
+// With optimisation the compiler looks through all futures that lie in each other, more than 128 deep.
+#![recursion_limit = "256"]
+
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
