@@ -32,7 +32,7 @@ pub mod users;
 use std::{fmt, future::Future, str::FromStr, sync::Arc, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, postgres::PgConnectOptions};
 
 use self::{
     breaker::Breaker,
@@ -224,12 +224,15 @@ impl Database {
         }
     }
 
-    /// A connection of its own, without bounds of time: for a command that a person waits for.
+    /// A connection of its own, without bounds of time: for a command that a person waits for, and is not
+    /// told that its statements are slow.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when it cannot be had.
     pub async fn unhurried(&self) -> Result<PgConnection, Error> {
-        Ok(PgConnection::connect_with(&self.pool.connect_options()).await?)
+        let options =
+            ConnectOptions::clone(&self.pool.connect_options()).disable_statement_logging();
+        Ok(PgConnection::connect_with(&options).await?)
     }
 
     /// Asks PostgreSQL for a sign of life.
