@@ -8,7 +8,7 @@
 //! F4  api
 //! F3  auth | limits
 //! F2  db | blobs | renderings
-//! F1  config | tls
+//! F1  config | tls | trace
 //! F0  domain
 //! ```
 //!
@@ -17,6 +17,7 @@
 //! - [`domain`]: the nouns and their rules; pure values. *A value of a type in there is valid.*
 //! - [`config`]: what the operator decides; loaded once, checked, no secret can be printed.
 //! - [`tls`]: TLS towards others: whom we trust.
+//! - [`trace`]: what a span says of a trace, and W3C Trace Context, in and out.
 //! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question. What many
 //!   requests ask at once travels together.
 //! - [`blobs`]: where the bytes of images are, the only room that knows `object_store`.
@@ -26,12 +27,14 @@
 //! - [`api`]: HTTP, the only room that knows axum, bodies and status codes; a file a noun, one layer stack.
 //! - [`app`]: the composition root; builds every part and runs them behind the hyper server.
 //! - [`local_postgres`]: the PostgreSQL of a run without a database URL.
-//! - [`shutdown`]: stopping, soft and then hard. [`telemetry`]: log lines and metrics.
+//! - [`shutdown`]: stopping, soft and then hard. [`telemetry`]: log lines, metrics
+//!   and traces.
 //! - [`cli`]: arguments, and what a person reads.
 //!
 //! A **technology is a room**: sqlx lives in `db` (and `local_postgres`), axum in `api` (and `app`),
 //! governor in `limits`, JWT and argon2 in `auth`, the HTTP client in `auth` (which asks issuers for their
-//! keys) and `blobs` (which asks S3), rustls in `tls`, clap in `cli`, the environment in `config`. A **rule**
+//! keys), `blobs` (which asks S3) and `telemetry` (which sends traces), OpenTelemetry in `trace` and
+//! `telemetry`, rustls in `tls`, clap in `cli`, the environment in `config`. A **rule**
 //! lives in `domain`, a **sequence** in the handler, a **statement** in `db`.
 //!
 //! # The life of a request
@@ -75,3 +78,4 @@ pub mod renderings;
 pub mod shutdown;
 pub mod telemetry;
 pub mod tls;
+pub mod trace;

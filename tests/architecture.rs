@@ -25,7 +25,7 @@ const FLOORS: &[&[&str]] = &[
     &["api"],
     &["auth", "limits"],
     &["db", "blobs", "renderings"],
-    &["config", "tls"],
+    &["config", "tls", "trace"],
     &["domain"],
 ];
 
@@ -53,7 +53,9 @@ const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["hyper", "hyper_util"], &["api", "app"]),
     (&["socket2"], &["app"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
-    (&["reqwest"], &["auth", "blobs"]),
+    (&["reqwest"], &["auth", "blobs", "telemetry"]),
+    (&["opentelemetry", "opentelemetry_http", "tracing_opentelemetry"], &["trace", "telemetry"]),
+    (&["opentelemetry_sdk", "opentelemetry_otlp"], &["telemetry"]),
     (&["rustls"], &["tls"]),
     (&["governor"], &["limits"]),
     (&["sqlx"], &["db", "local_postgres"]),

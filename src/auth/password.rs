@@ -14,8 +14,9 @@ use argon2::{
 use futures_util::{StreamExt, TryStreamExt, stream};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::Semaphore;
+use tracing::Instrument;
 
-use crate::domain::user::Password;
+use crate::{domain::user::Password, trace};
 
 /// OWASP's first choice for argon2id: 19 MiB, two passes, one lane.
 const PARAMS: Params = Params::DEFAULT;
@@ -118,14 +119,18 @@ impl Passwords {
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        // Nobody closes it.
-        let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
-        tokio::task::spawn_blocking(move || {
-            let done = work();
-            drop(turn);
-            done
-        })
-        .await?
+        let span = tracing::debug_span!(target: trace::TARGET, "hash a password");
+        let done = async {
+            // Nobody closes it.
+            let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
+            tokio::task::spawn_blocking(move || {
+                let done = work();
+                drop(turn);
+                done
+            })
+            .await?
+        };
+        done.instrument(span).await
     }
 }
 

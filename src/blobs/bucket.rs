@@ -2,17 +2,18 @@
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use object_store::{
     ClientOptions, ObjectStore, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
-    client::{HttpClient, HttpConnector},
+    client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService},
     prefix::PrefixStore,
 };
 use reqwest::redirect;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-use crate::tls;
+use crate::{tls, trace};
 
 /// How long one request to the bucket may take, of at most a part of 5 MiB, and after how long none is made
 /// again: somebody waits.
@@ -66,6 +67,25 @@ impl HttpConnector for Connector {
             .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| failed(error.into()))?;
-        Ok(HttpClient::new(client))
+        Ok(HttpClient::new(Traced(client)))
+    }
+}
+
+/// Tells the bucket which trace a request is for.
+#[derive(Debug)]
+struct Traced(reqwest::Client);
+
+impl HttpService for Traced {
+    fn call<'a, 'b>(
+        &'a self,
+        mut request: HttpRequest,
+    ) -> BoxFuture<'b, Result<HttpResponse, HttpError>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        // Not among what is signed, so it may differ from try to try.
+        trace::pass_on(request.headers_mut());
+        self.0.call(request)
     }
 }

@@ -20,10 +20,11 @@ use object_store::{
     path::Path,
 };
 use tokio::sync::{OnceCell, Semaphore};
+use tracing::{Instrument, field::Empty};
 use url::Url;
 
 pub use self::upload::Upload;
-use crate::config::Config;
+use crate::{config::Config, trace};
 
 /// The folder of images beside the data, where no other place is configured.
 const FOLDER: &str = "images";
@@ -197,13 +198,16 @@ impl Blobs {
         range: Range<u64>,
     ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
         let options = GetOptions::default().with_range(Some(range));
-        let found = self.store().await?.get_opts(&path(key)?, options).await?;
-        let mut stream: BoxStream<'static, Result<Bytes, Error>> = match found.payload {
-            GetResultPayload::File(file, _) => pieces(Arc::new(file), found.range).boxed(),
-            GetResultPayload::Stream(stream) => stream.map_err(Error::from).boxed(),
+        let begin = async {
+            let found = self.store().await?.get_opts(&path(key)?, options).await?;
+            let mut stream: BoxStream<'static, Result<Bytes, Error>> = match found.payload {
+                GetResultPayload::File(file, _) => pieces(Arc::new(file), found.range).boxed(),
+                GetResultPayload::Stream(stream) => stream.map_err(Error::from).boxed(),
+            };
+            let first = stream.try_next().await?;
+            Ok(futures_util::stream::iter(first.map(Ok)).chain(stream))
         };
-        let first = stream.try_next().await?;
-        Ok(futures_util::stream::iter(first.map(Ok)).chain(stream))
+        observed("read", begin).await
     }
 
     /// All bytes.
@@ -211,8 +215,11 @@ impl Blobs {
     /// # Errors
     /// As [`Blobs::read`].
     pub async fn read_all(&self, key: &str) -> Result<Bytes, Error> {
-        let found = self.store().await?.get(&path(key)?).await?;
-        Ok(found.bytes().await?)
+        observed("read", async {
+            let found = self.store().await?.get(&path(key)?).await?;
+            Ok(found.bytes().await?)
+        })
+        .await
     }
 
     /// Deletes the bytes under some keys, unless they are gone already.
@@ -220,16 +227,19 @@ impl Blobs {
     /// # Errors
     /// [`Error`] when some may still be there.
     pub async fn delete(&self, keys: &[String]) -> Result<(), Error> {
-        let store = self.store().await?;
-        let paths: Vec<_> = keys.iter().map(|key| path(key)).collect();
-        let mut deleted = store.delete_stream(futures_util::stream::iter(paths).boxed());
-        while let Some(outcome) = deleted.next().await {
-            match outcome.map_err(Error::from) {
-                Ok(_) | Err(Error::Missing(_)) => {}
-                Err(error) => return Err(error),
+        let delete = async {
+            let store = self.store().await?;
+            let paths: Vec<_> = keys.iter().map(|key| path(key)).collect();
+            let mut deleted = store.delete_stream(futures_util::stream::iter(paths).boxed());
+            while let Some(outcome) = deleted.next().await {
+                match outcome.map_err(Error::from) {
+                    Ok(_) | Err(Error::Missing(_)) => {}
+                    Err(error) => return Err(error),
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        observed("delete", delete).await
     }
 
     /// Makes the place belong to a database, unless it belongs to one already. Asks only once.
@@ -314,6 +324,26 @@ impl Blobs {
 
 /// Keys that [`Blobs::older_than`] gives at a time.
 const KEYS: usize = 500;
+
+/// Counts what fails of what is done in the place, and makes it a span where it is traced. That bytes are
+/// missing is no failure of the place.
+async fn observed<T>(
+    operation: &'static str,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let span = tracing::debug_span!(
+        target: trace::TARGET,
+        "image bytes",
+        otel.name = format_args!("{operation} image bytes"),
+        otel.status_code = Empty,
+    );
+    let result = work.instrument(span.clone()).await;
+    if let Err(Error::Full(_) | Error::Unavailable(_)) = &result {
+        span.record("otel.status_code", "ERROR");
+        metrics::counter!("images_store_failures_total", "operation" => operation).increment(1);
+    }
+    result
+}
 
 fn path(key: &str) -> Result<Path, object_store::Error> {
     Ok(Path::parse(key)?)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
 use tokio::runtime::Handle;
 
-use super::{Bucket, Error, path};
+use super::{Bucket, Error, observed, path};
 
 /// The least that S3 takes as a part that is not the last.
 const PART: u64 = 5 << 20;
@@ -90,15 +90,19 @@ impl Upload {
             size,
             to,
         } = self;
-        match to {
-            To::Folder(mut parts) => {
-                parts.complete().await?;
+        let written = observed("write", async {
+            match to {
+                To::Folder(mut parts) => {
+                    parts.complete().await?;
+                }
+                To::Spool(file, bucket) => {
+                    let _turn = bucket.transfers.acquire().await;
+                    transfer(&*store, &key, &file, size).await?;
+                }
             }
-            To::Spool(file, bucket) => {
-                let _turn = bucket.transfers.acquire().await;
-                transfer(&*store, &key, &file, size).await?;
-            }
-        }
+            Ok(())
+        });
+        written.await?;
         Ok(key)
     }
 }

@@ -114,7 +114,7 @@ pub async fn run() -> ExitCode {
 impl Cli {
     async fn run(self) -> Result<ExitCode, Error> {
         let config = Config::load(self.config.as_deref())?;
-        let _flush = telemetry::log(&config.telemetry)?;
+        let _telemetry = telemetry::start(&config.telemetry)?;
         match self.command.unwrap_or(Command::Serve) {
             Command::Serve => serve::run(config).await?,
             Command::Migrate(command) => return command.run(&config).await,

@@ -2,7 +2,7 @@
 //!
 //! Three layers, each over the one before: `config/default.toml` (compiled in), the file named by
 //! `--config`, the environment (`PET_INVENTORY__SECTION__KEY`, and the names other programs know:
-//! `DATABASE_URL`, `BOOTSTRAP_API_KEY`). Unknown keys and bad values are errors that name the key.
+//! `DATABASE_URL`, `BOOTSTRAP_API_KEY`, `OTEL_*`). Unknown keys and bad values are errors that name the key.
 //! Invariant: a [`Config`] in hand is valid, and printing it shows no secret. Nothing else in the
 //! crate reads the environment.
 
@@ -25,7 +25,7 @@ use serde::Deserialize;
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
     Auth, Database, DemoKeys, FromEnvironment, Images, Limits, LimitsScope, LocalPostgres,
-    LogFormat, Operations, PlanLimits, Plans, Server, Telemetry, Users,
+    LogFormat, Operations, OtlpHeaders, PlanLimits, Plans, Server, Telemetry, Users,
 };
 pub use self::settings::Setting;
 use crate::domain::caller::Scope;
@@ -33,7 +33,13 @@ use crate::domain::caller::Scope;
 /// The compiled-in defaults: every key, each with its comment.
 const DEFAULTS: &str = include_str!("../../config/default.toml");
 const PREFIX: &str = "PET_INVENTORY";
-const DATABASE_URL: &str = "DATABASE_URL";
+/// Settings that go by names of other programs', too.
+const ALIASES: [(&str, &str); 4] = [
+    ("database.url", "DATABASE_URL"),
+    ("telemetry.otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ("telemetry.otlp_headers", "OTEL_EXPORTER_OTLP_HEADERS"),
+    ("telemetry.service_name", "OTEL_SERVICE_NAME"),
+];
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -224,6 +230,21 @@ impl Config {
                 "must be file:///an/absolute/path or s3://bucket/prefix",
             );
         }
+        let telemetry = &self.telemetry;
+        if let Some(url) = &telemetry.otlp_endpoint
+            && (!matches!(url.scheme(), "http" | "https")
+                || url.query().is_some()
+                || !url.username().is_empty()
+                || url.password().is_some())
+        {
+            return refuse(
+                "telemetry.otlp_endpoint",
+                "must be an http or https URL without query, user and password; otlp_headers is for those",
+            );
+        }
+        if !(0.0..=1.0).contains(&telemetry.otlp_sampling) {
+            return refuse("telemetry.otlp_sampling", "must be from 0 to 1");
+        }
         if self.auth.anonymous_scopes.contains(Scope::Admin) {
             return refuse(
                 "auth.anonymous_scopes",
@@ -259,9 +280,11 @@ fn layers(
         .iter()
         .filter_map(|(name, value)| Some((name.to_str()?.into(), value.to_str()?.into())))
         .collect();
-    if let Some(url) = ours.get(DATABASE_URL).filter(|url| !url.is_empty()) {
-        let url = url.clone();
-        ours.entry(variable("database.url")).or_insert(url);
+    for (key, alias) in ALIASES {
+        if let Some(value) = ours.get(alias).filter(|value| !value.is_empty()) {
+            let value = value.clone();
+            ours.entry(variable(key)).or_insert(value);
+        }
     }
     let mut layers =
         config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));

@@ -12,8 +12,10 @@ use std::{
 };
 
 use bytesize::ByteSize;
+use http::{HeaderName, HeaderValue};
 use ipnet::IpNet;
-use secrecy::SecretString;
+use percent_encoding::percent_decode_str;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de};
 use url::Url;
 
@@ -202,6 +204,45 @@ pub struct Users {
 pub struct Telemetry {
     pub log: String,
     pub format: LogFormat,
+    pub otlp_endpoint: Option<Url>,
+    pub otlp_headers: Option<OtlpHeaders>,
+    pub otlp_sampling: f64,
+    pub service_name: String,
+}
+
+/// Headers of OTLP requests, as `OTEL_EXPORTER_OTLP_HEADERS` has them: `name=value,name=value`, with
+/// percent-encoded values. One of them is a credential, most likely.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(try_from = "SecretString")]
+pub struct OtlpHeaders(SecretString);
+
+impl OtlpHeaders {
+    /// Their names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (String, String)> {
+        self.0.expose_secret().split(',').filter_map(header)
+    }
+}
+
+impl TryFrom<SecretString> for OtlpHeaders {
+    type Error = &'static str;
+
+    fn try_from(text: SecretString) -> Result<Self, &'static str> {
+        let mut parts = text.expose_secret().split(',');
+        if parts.all(|part| part.trim().is_empty() || header(part).is_some()) {
+            Ok(Self(text))
+        } else {
+            // Whatever stands there is not repeated.
+            Err("must be name=value, separated by commas")
+        }
+    }
+}
+
+fn header(part: &str) -> Option<(String, String)> {
+    let (name, value) = part.split_once('=')?;
+    let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+    let name = HeaderName::from_str(name.trim()).ok()?;
+    HeaderValue::from_str(&value).ok()?;
+    Some((name.as_str().to_owned(), value.into_owned()))
 }
 
 /// How log lines look.

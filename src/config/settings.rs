@@ -10,7 +10,7 @@ use std::{
 use config::{Config, Value, ValueKind};
 use url::Url;
 
-use super::{DATABASE_URL, variable};
+use super::{ALIASES, variable};
 
 /// One setting. Displayed as a line of TOML, with its origin in a comment.
 #[derive(Debug)]
@@ -53,10 +53,12 @@ fn collect(
     }
     settings.push(Setting {
         key: key.to_owned(),
-        value: if ["database.url", "images.url"].contains(&key) {
-            quoted(&without_password(&value.to_string()))
-        } else {
-            toml(value)
+        value: match key {
+            "database.url" | "images.url" | "telemetry.otlp_endpoint" => {
+                quoted(&without_password(&value.to_string()))
+            }
+            "telemetry.otlp_headers" => quoted(HIDDEN),
+            _ => toml(value),
         },
         origin: origin(key, value, environment),
     });
@@ -68,19 +70,23 @@ fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -
         None => "default".to_owned(),
         Some("the environment") => {
             let variable = variable(key);
-            if key == "database.url" && !environment.contains_key(OsStr::new(&variable)) {
-                DATABASE_URL.to_owned()
-            } else {
-                variable
+            let alias = ALIASES.iter().find(|(aliased, _)| *aliased == key);
+            match alias {
+                Some((_, alias)) if !environment.contains_key(OsStr::new(&variable)) => {
+                    (*alias).to_owned()
+                }
+                _ => variable,
             }
         }
         Some(file) => file.to_owned(),
     }
 }
 
+/// What stands in a secret's place.
+const HIDDEN: &str = "***";
+
 /// What of a URL that may hold a password may be shown: nothing, where it cannot be read.
 fn without_password(text: &str) -> String {
-    const HIDDEN: &str = "***";
     let Ok(mut url) = Url::parse(text) else {
         return HIDDEN.to_owned();
     };

@@ -20,6 +20,7 @@ use tokio::{
     time::{Duration, Instant, timeout, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{Instrument, Span, field::Empty};
 
 use super::{
     Connection, Error, QUERY_TIMEOUT, RETRY_PAUSE, TRIES, bounded,
@@ -28,6 +29,7 @@ use super::{
     pool::{CHECK, Pool, SESSION_SETTINGS, is_fit_after},
     pooler,
 };
+use crate::trace;
 
 /// Requests in one statement: with 32 a lane is slower, with more no faster.
 const BATCH: usize = 128;
@@ -53,6 +55,9 @@ pub(super) trait Batch: Sized + 'static {
     type Ask: Clone + Send + Sync + 'static;
     /// What it is told.
     type Answer: Send + 'static;
+
+    /// What it does to which table, as a trace names it.
+    const SUMMARY: &'static str;
 
     /// Answers all, in their order, with one statement. Takes them; when the statement fails, it leaves them.
     fn many(
@@ -99,6 +104,8 @@ struct Waiting<B: Batch> {
     ask: B::Ask,
     answer: Answer<B>,
     since: Instant,
+    /// From the question to its answer.
+    span: Span,
 }
 
 impl<B: Batch> Lane<B> {
@@ -118,10 +125,12 @@ impl<B: Batch> Lane<B> {
         // While it is known to be out of reach nobody waits to find out.
         self.shared.pool.breaker.admit()?;
         let (answer, answered) = oneshot::channel();
+        let span = span(B::SUMMARY);
         let waiting = Waiting {
             ask,
             answer,
             since: Instant::now(),
+            span: span.clone(),
         };
         let queued = self.queue().try_send(waiting);
         match queued {
@@ -130,7 +139,13 @@ impl<B: Batch> Lane<B> {
             Err(mpsc::error::TrySendError::Closed(_)) => Err(closed()),
             Ok(()) => {
                 let answered = async { answered.await.unwrap_or_else(|_| Err(closed())) };
-                patience::wait(QUERY_TIMEOUT, answered).await
+                let result = patience::wait(QUERY_TIMEOUT, answered)
+                    .instrument(span.clone())
+                    .await;
+                if result.is_err() {
+                    span.record("otel.status_code", "ERROR");
+                }
+                result
             }
         }
     }
@@ -150,6 +165,22 @@ impl<B: Batch> Lane<B> {
             }
         }
     }
+}
+
+/// What a request asks for in company, as its trace has it: the wait for a statement, and that statement.
+fn span(summary: &'static str) -> Span {
+    tracing::debug_span!(
+        target: trace::TARGET,
+        "statement",
+        otel.name = summary,
+        otel.kind = "client",
+        otel.status_code = Empty,
+        db.system.name = "postgresql",
+        db.query.summary = summary,
+        db.operation.name = summary.split(' ').next(),
+        db.collection.name = summary.split(' ').next_back(),
+        db.operation.batch.size = Empty,
+    )
 }
 
 fn closed() -> Error {
@@ -183,6 +214,10 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held) 
     let Some(since) = waiting.first().map(|first| first.since) else {
         return;
     };
+    let together = waiting.len();
+    for Waiting { span, .. } in &*waiting {
+        span.record("db.operation.batch.size", together);
+    }
     let (mut asks, answers): (Vec<_>, Vec<_>) = waiting
         .drain(..)
         .map(|waiting| (waiting.ask, waiting.answer))

@@ -118,6 +118,8 @@ impl Batch for LookUps {
     type Ask = SecretHash;
     type Answer = Option<Found>;
 
+    const SUMMARY: &'static str = "SELECT credentials";
+
     async fn many(
         connection: &mut Connection,
         asks: &mut Vec<SecretHash>,

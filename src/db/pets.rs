@@ -69,6 +69,8 @@ impl Batch for Inserts {
     type Ask = NewPet;
     type Answer = Option<Pet>;
 
+    const SUMMARY: &'static str = "INSERT pets";
+
     async fn many(
         connection: &mut Connection,
         asks: &mut Vec<NewPet>,
@@ -177,6 +179,8 @@ pub(super) struct Reads;
 impl Batch for Reads {
     type Ask = PetId;
     type Answer = Option<Arc<Pet>>;
+
+    const SUMMARY: &'static str = "SELECT pets";
 
     async fn many(
         connection: &mut Connection,

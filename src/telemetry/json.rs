@@ -1,11 +1,15 @@
-//! Log lines as JSON, an object each: timestamp, level, target, the event's own fields beside them, and the
-//! span it happened in.
+//! Log lines as JSON, an object each: timestamp, level, target, the event's own fields beside them, the id of
+//! the trace and the span it happened in.
 //!
 //! `tracing-subscriber` has one that says the same by way of serde, piece by piece, each checked to be UTF-8;
 //! with an access line a request, that stood high in every profile.
 
 use std::fmt;
 
+use opentelemetry::{
+    Context,
+    trace::{TraceContextExt, TraceId},
+};
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
@@ -20,7 +24,10 @@ use tracing_subscriber::{
 };
 
 /// Writes events; spans have their fields as an object by `JsonFields`.
-pub struct JsonLines;
+pub struct JsonLines {
+    /// Whether a line may be said within a trace, and then has its id.
+    pub in_traces: bool,
+}
 
 impl<S, N> FormatEvent<S, N> for JsonLines
 where
@@ -44,6 +51,12 @@ where
         };
         event.record(&mut fields);
         fields.result?;
+        if self.in_traces {
+            let id = Context::map_current(|it| it.span().span_context().trace_id());
+            if id != TraceId::INVALID {
+                write!(writer, ",\"trace_id\":\"{id:032x}\"")?;
+            }
+        }
         if let Some(span) = context.lookup_current() {
             writer.write_str(",\"span\":{\"name\":")?;
             string(&mut writer, span.name())?;

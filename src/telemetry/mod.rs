@@ -1,8 +1,10 @@
-//! What the process says of itself: log lines on stderr (stdout belongs to what a command prints), and
-//! metrics.
+//! What the process says of itself: log lines on stderr (stdout belongs to what a command prints), metrics, and
+//! traces, where somebody collects them.
 
 mod json;
 mod lines;
+mod statements;
+mod traces;
 
 use std::{
     io::{self, IsTerminal},
@@ -11,16 +13,22 @@ use std::{
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::{
-    EnvFilter,
+    EnvFilter, Layer as _,
     filter::ParseError,
     fmt::{self, format::JsonFields},
     layer::SubscriberExt,
     util::SubscriberInitExt,
 };
 
-pub use self::lines::Flush;
-use self::{json::JsonLines, lines::Lines};
-use crate::config::{self, LogFormat};
+use self::{
+    json::JsonLines,
+    lines::{Flush, Lines},
+    traces::Traces,
+};
+use crate::{
+    config::{self, LogFormat},
+    trace,
+};
 
 /// Bounds in seconds of the latency histogram's buckets.
 const LATENCIES: [f64; 11] = [
@@ -38,36 +46,61 @@ pub enum Error {
     /// No thread to write the log.
     #[error("cannot start writing the log: {0}")]
     Log(#[from] io::Error),
+    /// There is no sending traces.
+    #[error("cannot send traces to telemetry.otlp_endpoint: {0}")]
+    Traces(String),
     /// Something else in this process has taken over logging or metrics.
     #[error("logging or metrics are set up already: {0}")]
     Twice(String),
 }
 
-/// Sends log lines to stderr; the last of them when what it gives is dropped.
+/// What was begun, and ends well when this is dropped: the last spans are sent, then the last lines written.
+#[must_use]
+pub struct Telemetry {
+    _traces: Option<Traces>,
+    _lines: Flush,
+}
+
+/// Sends log lines to stderr, and traces where they are collected; the last of them when what it gives is
+/// dropped.
 ///
 /// # Errors
-/// [`Error::Filter`], [`Error::Log`], and [`Error::Twice`] when called twice.
-pub fn log(config: &config::Telemetry) -> Result<Flush, Error> {
+/// [`Error::Filter`], [`Error::Log`], [`Error::Traces`], and [`Error::Twice`] when called twice.
+pub fn start(config: &config::Telemetry) -> Result<Telemetry, Error> {
     let filter = EnvFilter::builder().parse(&config.log)?;
+    // What is said for traces is for them alone.
+    let filter = filter.add_directive(format!("{}=off", trace::TARGET).parse()?);
     let human = match config.format {
         LogFormat::Human => true,
         LogFormat::Json => false,
         LogFormat::Auto => io::stderr().is_terminal(),
     };
-    let registry = tracing_subscriber::registry().with(filter);
+    let traces = Traces::start(config)?;
+    let registry = tracing_subscriber::registry();
     let writer = Lines::start()?;
     let lines = fmt::layer().with_writer(writer.clone());
     if human {
         let lines = lines.compact().with_target(false);
+        let lines = lines.with_ansi(io::stderr().is_terminal());
         registry
-            .with(lines.with_ansi(io::stderr().is_terminal()))
+            .with(lines.with_filter(filter))
+            .with(traces.as_ref().map(Traces::layer))
             .try_init()
     } else {
-        let lines = lines.fmt_fields(JsonFields::new()).event_format(JsonLines);
-        registry.with(lines).try_init()
+        let json = JsonLines {
+            in_traces: traces.is_some(),
+        };
+        let lines = lines.fmt_fields(JsonFields::new()).event_format(json);
+        registry
+            .with(lines.with_filter(filter))
+            .with(traces.as_ref().map(Traces::layer))
+            .try_init()
     }
     .map_err(|error| Error::Twice(error.to_string()))?;
-    Ok(Flush(writer))
+    Ok(Telemetry {
+        _traces: traces,
+        _lines: Flush(writer),
+    })
 }
 
 /// The process's metrics, which the `metrics` crate's macros write to.

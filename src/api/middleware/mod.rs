@@ -10,6 +10,7 @@ pub mod idempotency;
 pub mod load_shed;
 pub mod observe;
 pub mod rate_limit;
+pub mod traced;
 pub mod well_formed;
 
 use std::{

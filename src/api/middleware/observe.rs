@@ -24,6 +24,7 @@ use tracing::Instrument;
 use crate::{
     api::{
         error::{Cause, InOwnForm, X_REQUEST_ID},
+        middleware::traced,
         problem::Problem,
     },
     domain::caller::Caller,
@@ -96,17 +97,23 @@ pub async fn observe(request: Request, next: impl AsyncFnOnce(Request) -> Respon
     let begun = Instant::now();
     let id = RequestId::of(request.headers());
     let method = request.method().clone();
+    let label = method_label(&method);
     // The route, never the path: its number of values is bounded, and no identifier is logged.
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    let matched = request.extensions().get::<MatchedPath>().cloned();
+    let matched = matched.as_ref().map(MatchedPath::as_str);
+    let route = matched.unwrap_or("none");
 
-    // For whoever looks closely: what is said at the usual level of one request is said below, with its id.
-    let span = tracing::debug_span!("request", id = id.as_str());
-    let response = pin!(next(request)).instrument(span).await;
+    let mut span = traced::begin(&request, label, matched, id.as_str());
+    if span.is_disabled() {
+        // For whoever looks closely: what is said at the usual level of one request is said below, with its id.
+        span = tracing::debug_span!("request", id = id.as_str());
+    }
+    let response = pin!(next(request)).instrument(span.clone()).await;
     let response = finish(response, &id);
 
     let status = response.status();
     let latency = begun.elapsed();
+    let said = span.enter();
     if let Some(Cause(cause)) = response.extensions().get() {
         tracing::error!(request_id = id.as_str(), %method, route, error = describe(cause), "request failed");
     }
@@ -120,7 +127,9 @@ pub async fn observe(request: Request, next: impl AsyncFnOnce(Request) -> Respon
         caller = caller.map(|AnsweredTo(caller)| caller.name.as_str()),
         request_id = id.as_str(),
     );
-    count(method_label(&method), route, status, latency);
+    drop(said);
+    traced::end(&span, status, caller.map(|AnsweredTo(it)| it.name.as_str()));
+    count(label, route, status, latency);
     response
 }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use url::Url;
 
 use super::keys::KeySet;
-use crate::{config::Issuer, tls};
+use crate::{config::Issuer, tls, trace};
 
 /// How long a fetch may take in all. Requests wait for it.
 const TIME: Duration = Duration::from_secs(5);
@@ -108,7 +108,9 @@ async fn discover(client: &Client, issuer: &Issuer) -> Result<Url, Error> {
 
 async fn get(client: &Client, url: Url) -> Result<Vec<u8>, Error> {
     let request = client.get(url).header("accept", "application/json");
-    let mut response = request.send().await?;
+    let mut request = request.build()?;
+    trace::pass_on(request.headers_mut());
+    let mut response = client.execute(request).await?;
     if response.status() != StatusCode::OK {
         return Err(Error::Status(response.status()));
     }

@@ -11,6 +11,7 @@ use std::{
 
 use reqwest::Client;
 use tokio::sync::{Semaphore, watch};
+use tracing::Instrument;
 
 use super::{
     fetch,
@@ -21,6 +22,7 @@ use crate::{
     auth::Error,
     config,
     domain::clock::{Clock, Moment},
+    trace,
 };
 
 /// Between the beginnings of two fetches. A flood of made-up key identifiers costs the issuer no more.
@@ -120,10 +122,16 @@ impl Source {
         drop(state);
         let source = Arc::clone(self);
         // A task of its own: the request that began it may be given up, others wait for it.
-        tokio::spawn(async move {
+        let span = tracing::debug_span!(
+            target: trace::TARGET,
+            "fetch an issuer's keys",
+            issuer = self.issuer.issuer,
+        );
+        let fetching = async move {
             source.replace().await;
             drop(landing);
-        });
+        };
+        tokio::spawn(fetching.instrument(span));
         Some(flight)
     }
 

@@ -1,0 +1,74 @@
+//! A request as a span, as OpenTelemetry's conventions for HTTP servers describe one.
+//!
+//! Invariant: of what a client sent it holds the names of the method, the host and the caller, and nothing
+//! else: no path, since it names accounts, no query, no address, no other header.
+
+use std::borrow::Cow;
+
+use axum::{
+    extract::Request,
+    http::{StatusCode, Version, header, uri::Authority},
+};
+use tracing::{Span, field::Empty};
+
+use crate::trace::{self, TARGET};
+
+/// Begins the span of a request, in the trace of whoever sent it.
+pub fn begin(request: &Request, method: &'static str, route: Option<&str>, id: &str) -> Span {
+    let span = tracing::debug_span!(
+        target: TARGET,
+        "request",
+        otel.name = &*name(method, route),
+        otel.kind = "server",
+        otel.status_code = Empty,
+        http.request.method = if method == "other" { "_OTHER" } else { method },
+        http.route = route,
+        url.scheme = "http",
+        network.protocol.version = version(request.version()),
+        server.address = Empty,
+        server.port = Empty,
+        http.response.status_code = Empty,
+        error.type = Empty,
+        enduser.id = Empty,
+        request.id = id,
+    );
+    if !span.is_disabled() {
+        let host = request.headers().get(header::HOST);
+        let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+        if let Some(host) = host.as_ref().or(request.uri().authority()) {
+            span.record("server.address", host.host());
+            span.record("server.port", host.port_u16());
+        }
+        trace::go_on(&span, request.headers());
+    }
+    span
+}
+
+/// Notes how a request was answered.
+pub fn end(span: &Span, status: StatusCode, caller: Option<&str>) {
+    if span.is_disabled() {
+        return;
+    }
+    span.record("http.response.status_code", status.as_u16());
+    span.record("enduser.id", caller);
+    if status.is_server_error() {
+        span.record("error.type", status.as_str());
+        span.record("otel.status_code", "ERROR");
+    }
+}
+
+fn name(method: &'static str, route: Option<&str>) -> Cow<'static, str> {
+    let method = if method == "other" { "HTTP" } else { method };
+    match route {
+        Some(route) => format!("{method} {route}").into(),
+        None => method.into(),
+    }
+}
+
+fn version(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "1.0",
+        Version::HTTP_2 => "2",
+        _ => "1.1",
+    }
+}

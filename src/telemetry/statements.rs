@@ -1,0 +1,172 @@
+//! Statements as spans, as OpenTelemetry's conventions for databases describe one.
+//!
+//! Made of what sqlx says when a statement has ended, whoever sent it, so that none is left out. Only within
+//! a trace: what nobody asked for is nobody's span. Invariant: a span has the text of its statement, which is
+//! ours and has placeholders, and never a value.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use opentelemetry::{
+    Context, KeyValue,
+    trace::{Span as _, SpanKind, TraceContextExt, Tracer},
+};
+use opentelemetry_sdk::trace::SdkTracer;
+use tracing::{
+    Event, Subscriber,
+    field::{Field, Visit},
+};
+use tracing_subscriber::layer::{self, Layer};
+
+/// Makes the spans.
+pub struct Statements(SdkTracer);
+
+impl Statements {
+    /// What sqlx says of statements.
+    pub const TARGET: &str = "sqlx::query";
+
+    /// Spans by this tracer.
+    pub const fn new(tracer: SdkTracer) -> Self {
+        Self(tracer)
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Statements {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a span has the times of the machine it is on"
+    )]
+    fn on_event(&self, event: &Event<'_>, _: layer::Context<'_, S>) {
+        let parent = Context::current();
+        if !parent.span().span_context().is_sampled() {
+            return;
+        }
+        let end = SystemTime::now();
+        let mut said = Said::default();
+        event.record(&mut said);
+        let text = if said.statement.trim().is_empty() {
+            said.summary
+        } else {
+            said.statement
+        };
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (operation, collection) = of(&text);
+        let name = match collection {
+            Some(collection) => format!("{operation} {collection}"),
+            None => operation.clone(),
+        };
+        let mut attributes = vec![
+            KeyValue::new("db.system.name", "postgresql"),
+            KeyValue::new("db.operation.name", operation),
+            KeyValue::new("db.query.summary", name.clone()),
+            KeyValue::new("db.response.returned_rows", said.rows),
+        ];
+        if let Some(collection) = collection {
+            let collection = collection.to_owned();
+            attributes.push(KeyValue::new("db.collection.name", collection));
+        }
+        attributes.push(KeyValue::new("db.query.text", text));
+        let mut span = self
+            .0
+            .span_builder(name)
+            .with_kind(SpanKind::Client)
+            .with_start_time(end - Duration::try_from_secs_f64(said.seconds).unwrap_or_default())
+            .with_attributes(attributes)
+            .start_with_context(&self.0, &parent);
+        span.end_with_timestamp(end);
+    }
+}
+
+/// What a statement does, and to which table: by its first verb that has one.
+fn of(text: &str) -> (String, Option<&str>) {
+    const VERBS: [&str; 4] = ["insert into ", "update ", "delete from ", "from "];
+    let first = text.split([' ', ';']).next().unwrap_or_default();
+    let operation = match first {
+        "with" => VERBS[..3].iter().find(|verb| text.contains(*verb)),
+        _ => None,
+    };
+    let operation = operation.map_or(first, |verb| verb.split(' ').next().unwrap_or(first));
+    let verb = VERBS
+        .iter()
+        .find(|verb| verb.starts_with(operation))
+        .unwrap_or(&"from ");
+    let collection = text.find(verb).map(|at| &text[at + verb.len()..]);
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let collection = collection.map(|rest| rest.split(|c| !is_name(c)).next().unwrap_or_default());
+    let collection = collection.filter(|name| !name.is_empty());
+    (operation.to_uppercase(), collection)
+}
+
+/// What sqlx said.
+#[derive(Default)]
+struct Said {
+    summary: String,
+    statement: String,
+    seconds: f64,
+    rows: i64,
+}
+
+impl Visit for Said {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "summary" => value.clone_into(&mut self.summary),
+            "db.statement" => value.clone_into(&mut self.statement),
+            _ => {}
+        }
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        if field.name() == "elapsed_secs" {
+            self.seconds = value;
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "rows_returned" {
+            self.rows = i64::try_from(value).unwrap_or(i64::MAX);
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_known_by_its_verb_and_table() {
+        for (text, operation, collection) in [
+            ("select id from pets where id = $1", "SELECT", Some("pets")),
+            ("select 1", "SELECT", None),
+            (
+                "insert into pets (id) values ($1)",
+                "INSERT",
+                Some("pets"),
+            ),
+            (
+                "update pets set name = $2 from x",
+                "UPDATE",
+                Some("pets"),
+            ),
+            ("delete from pets where id = $1", "DELETE", Some("pets")),
+            (
+                "with given as (select 1) insert into pets (id) select 1",
+                "INSERT",
+                Some("pets"),
+            ),
+            ("with a as (select 1) select * from a", "WITH", Some("a")),
+            (
+                "select * from ( (select * from pets) ) pet",
+                "SELECT",
+                None,
+            ),
+            ("begin; set local lock_timeout = '10ms'", "BEGIN", None),
+            ("commit", "COMMIT", None),
+        ] {
+            assert_eq!(of(text), (operation.to_owned(), collection), "{text}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Traces on their way to a collector: OTLP over HTTP, in protobuf.
+//!
+//! Invariants: no request waits for a collector; what waits to be sent is bounded, and the rest dropped; a
+//! collector that does not answer is told of once, and once more when it does.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use opentelemetry::{KeyValue, global, trace::TracerProvider as _};
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::{
+    Resource,
+    propagation::TraceContextPropagator,
+    trace::{BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracerProvider},
+};
+use reqwest::redirect;
+use tokio::runtime::Handle;
+use tracing::{Level, Subscriber};
+use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
+
+use super::{Error, statements::Statements};
+use crate::{config, tls, trace};
+
+/// Spans that wait to be sent.
+const QUEUE: usize = 8_192;
+/// Spans in one request.
+const BATCH: usize = 512;
+/// How long a span waits for others.
+const GATHERED: Duration = Duration::from_secs(1);
+/// How long a request to the collector may take.
+const TIME: Duration = Duration::from_secs(5);
+/// How long a process that stops waits until its last spans are sent.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// Makes spans of what is said for traces, and sends them; the last of them when it is dropped.
+pub struct Traces(SdkTracerProvider);
+
+impl Traces {
+    /// Begins, where a collector is configured.
+    pub fn start(config: &config::Telemetry) -> Result<Option<Self>, Error> {
+        let Some(endpoint) = &config.otlp_endpoint else {
+            return Ok(None);
+        };
+        let failed = |error: &dyn ToString| Error::Traces(error.to_string());
+        let headers = config.otlp_headers.iter().flat_map(|them| them.iter());
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_protocol(Protocol::HttpBinary)
+            .with_endpoint(format!(
+                "{}/v1/traces",
+                endpoint.as_str().trim_end_matches('/')
+            ))
+            .with_timeout(TIME)
+            .with_headers(headers.collect())
+            .with_http_client(Client::new()?)
+            .build()
+            .map_err(|error| failed(&error))?;
+        let batches = BatchConfigBuilder::default()
+            .with_max_queue_size(QUEUE)
+            .with_max_export_batch_size(BATCH)
+            .with_scheduled_delay(GATHERED)
+            .build();
+        let processor = BatchSpanProcessor::builder(exporter)
+            .with_batch_config(batches)
+            .build();
+        let mut instance = [0; 16];
+        getrandom::fill(&mut instance).map_err(|error| failed(&error))?;
+        let resource = Resource::builder()
+            .with_service_name(config.service_name.clone())
+            .with_attributes([
+                KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+                KeyValue::new(
+                    "service.instance.id",
+                    format!("{:032x}", u128::from_be_bytes(instance)),
+                ),
+            ])
+            .build();
+        // What a caller has decided of its trace stands.
+        let ratio = Sampler::TraceIdRatioBased(config.otlp_sampling);
+        let provider = SdkTracerProvider::builder()
+            .with_span_processor(processor)
+            .with_sampler(Sampler::ParentBased(Box::new(ratio)))
+            .with_resource(resource)
+            .build();
+        global::set_text_map_propagator(TraceContextPropagator::new());
+        Ok(Some(Self(provider)))
+    }
+
+    /// What turns spans of `tracing`, and statements, into those that are sent.
+    pub fn layer<S>(&self) -> impl Layer<S> + use<S>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
+        let tracer = self.0.tracer("pet-inventory");
+        let spans = tracing_opentelemetry::layer()
+            .with_tracer(tracer.clone())
+            .with_location(false)
+            .with_threads(false)
+            .with_tracked_inactivity(false);
+        let of_traces = Targets::new().with_target(trace::TARGET, Level::DEBUG);
+        let of_statements = Targets::new().with_target(Statements::TARGET, Level::DEBUG);
+        spans
+            .with_filter(of_traces)
+            .and_then(Statements::new(tracer).with_filter(of_statements))
+    }
+}
+
+impl Drop for Traces {
+    fn drop(&mut self) {
+        // What is not sent by then is lost with us.
+        let _ = self.0.shutdown_with_timeout(FLUSH);
+    }
+}
+
+/// Sends requests to the collector, on the runtime that was there first: the thread that has spans to send
+/// is none of it.
+#[derive(Debug)]
+struct Client {
+    http: reqwest::Client,
+    runtime: Handle,
+    failing: Arc<AtomicBool>,
+}
+
+impl Client {
+    fn new() -> Result<Self, Error> {
+        let failed = |error: &dyn ToString| Error::Traces(error.to_string());
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls::client().map_err(|error| failed(&error))?)
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .timeout(TIME)
+            .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| failed(&error))?;
+        Ok(Self {
+            http,
+            runtime: Handle::try_current().map_err(|error| failed(&error))?,
+            failing: Arc::default(),
+        })
+    }
+}
+
+impl HttpClient for Client {
+    fn send_bytes<'a, 'b>(
+        &'a self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let (http, failing) = (self.http.clone(), Arc::clone(&self.failing));
+        let sending = self.runtime.spawn(async move {
+            let answer = http.send_bytes(request).await;
+            tell(&failing, &answer);
+            answer
+        });
+        Box::pin(async move { sending.await? })
+    }
+}
+
+/// Counts how a request to the collector went, and says so when it goes otherwise than the last one.
+fn tell(failing: &AtomicBool, answer: &Result<Response<Bytes>, HttpError>) {
+    let problem = match answer {
+        Ok(response) if response.status().is_success() => None,
+        Ok(response) => Some(format!("it answered {}", response.status())),
+        Err(error) => Some(with_causes(&**error)),
+    };
+    let result = if problem.is_some() { "failed" } else { "ok" };
+    metrics::counter!("otlp_exports_total", "result" => result).increment(1);
+    let failed_before = failing.swap(problem.is_some(), Ordering::Relaxed);
+    match problem {
+        Some(error) if !failed_before => {
+            tracing::warn!(
+                error,
+                "traces cannot be sent: they are dropped until the collector takes them"
+            );
+        }
+        None if failed_before => tracing::info!("traces are sent again"),
+        _ => {}
+    }
+}
+
+/// "error sending request" alone helps nobody.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
