@@ -27,7 +27,11 @@ pub mod users;
 
 use std::sync::Arc;
 
-use axum::{Router, http::Uri, routing::get};
+use axum::{
+    Router,
+    http::{Uri, header},
+    routing::get,
+};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -119,7 +123,7 @@ pub fn operations_router(
     metrics: impl Fn() -> String + Clone + Send + Sync + 'static,
 ) -> Router {
     const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-    let metrics = async move || ([(axum::http::header::CONTENT_TYPE, TEXT)], metrics());
+    let metrics = async move || ([(header::CONTENT_TYPE, TEXT)], metrics());
     Router::new()
         .merge(health::router())
         .route("/metrics", get(metrics))

@@ -217,8 +217,8 @@ pub struct Telemetry {
 pub struct OtlpHeaders(SecretString);
 
 impl OtlpHeaders {
-    /// Their names and values.
-    pub fn iter(&self) -> impl Iterator<Item = (String, String)> {
+    /// Their names and values, none of which shows itself.
+    pub fn iter(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
         self.0.expose_secret().split(',').filter_map(header)
     }
 }
@@ -237,12 +237,12 @@ impl TryFrom<SecretString> for OtlpHeaders {
     }
 }
 
-fn header(part: &str) -> Option<(String, String)> {
+fn header(part: &str) -> Option<(HeaderName, HeaderValue)> {
     let (name, value) = part.split_once('=')?;
     let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
-    let name = HeaderName::from_str(name.trim()).ok()?;
-    HeaderValue::from_str(&value).ok()?;
-    Some((name.as_str().to_owned(), value.into_owned()))
+    let mut value = HeaderValue::from_str(&value).ok()?;
+    value.set_sensitive(true);
+    Some((HeaderName::from_str(name.trim()).ok()?, value))
 }
 
 /// How log lines look.

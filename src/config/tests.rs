@@ -54,6 +54,28 @@ fn the_environment_is_over_the_file_and_the_file_over_the_defaults() {
 }
 
 #[test]
+fn standard_variables_say_where_traces_go() {
+    let config = with(&[
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"),
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "authorization=Bearer%20hunter2, x-a=b",
+        ),
+        ("OTEL_SERVICE_NAME", "pets"),
+        ("PET_INVENTORY__TELEMETRY__OTLP_SAMPLING", "0.25"),
+    ]);
+    let telemetry = config.expect("valid").telemetry;
+    assert_eq!(telemetry.service_name, "pets");
+    assert!((telemetry.otlp_sampling - 0.25).abs() < f64::EPSILON);
+    let endpoint = telemetry.otlp_endpoint.as_ref().expect("an endpoint");
+    assert_eq!(endpoint.as_str(), "http://collector:4318/");
+    let headers = telemetry.otlp_headers.as_ref().expect("headers");
+    let values: Vec<_> = headers.iter().map(|(_, value)| value).collect();
+    assert_eq!(values, ["Bearer hunter2", "b"]);
+    assert!(!format!("{telemetry:?} {values:?}").contains("hunter2"));
+}
+
+#[test]
 fn errors_name_the_key() {
     for (name, value, key) in [
         ("PET_INVENTORY__SERVER__LISTNE", "127.0.0.1:1", "listne"),
@@ -105,11 +127,27 @@ fn errors_name_the_key() {
         ),
         ("PET_INVENTORY__IMAGES__URL", "s3://", "images.url"),
         ("PET_INVENTORY__IMAGES__MAX_SIZE", "0", "images.max_size"),
+        (
+            "PET_INVENTORY__TELEMETRY__OTLP_ENDPOINT",
+            "http://user:hunter2@collector",
+            "telemetry.otlp_endpoint",
+        ),
+        (
+            "PET_INVENTORY__TELEMETRY__OTLP_HEADERS",
+            "hunter2",
+            "telemetry.otlp_headers",
+        ),
+        (
+            "PET_INVENTORY__TELEMETRY__OTLP_SAMPLING",
+            "1.1",
+            "telemetry.otlp_sampling",
+        ),
         ("PET_INVENTORY__NOSUCH__KEY", "1", "nosuch"),
     ] {
         let error = with(&[(name, value)]).expect_err(name);
         let text = format!("{error} {:?}", error.source().map(ToString::to_string));
         assert!(text.contains(key), "{name}={value}: {text}");
+        assert!(!text.contains("hunter2"), "{name}: {text}");
     }
 }
 

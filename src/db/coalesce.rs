@@ -214,7 +214,7 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held) 
     let Some(since) = waiting.first().map(|first| first.since) else {
         return;
     };
-    let together = waiting.len();
+    let together = i64::try_from(waiting.len()).unwrap_or(i64::MAX);
     for Waiting { span, .. } in &*waiting {
         span.record("db.operation.batch.size", together);
     }

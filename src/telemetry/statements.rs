@@ -141,16 +141,8 @@ mod tests {
         for (text, operation, collection) in [
             ("select id from pets where id = $1", "SELECT", Some("pets")),
             ("select 1", "SELECT", None),
-            (
-                "insert into pets (id) values ($1)",
-                "INSERT",
-                Some("pets"),
-            ),
-            (
-                "update pets set name = $2 from x",
-                "UPDATE",
-                Some("pets"),
-            ),
+            ("insert into pets (id) values ($1)", "INSERT", Some("pets")),
+            ("update pets set name = $2 from x", "UPDATE", Some("pets")),
             ("delete from pets where id = $1", "DELETE", Some("pets")),
             (
                 "with given as (select 1) insert into pets (id) select 1",
@@ -158,11 +150,7 @@ mod tests {
                 Some("pets"),
             ),
             ("with a as (select 1) select * from a", "WITH", Some("a")),
-            (
-                "select * from ( (select * from pets) ) pet",
-                "SELECT",
-                None,
-            ),
+            ("select * from ( (select * from pets) ) pet", "SELECT", None),
             ("begin; set local lock_timeout = '10ms'", "BEGIN", None),
             ("commit", "COMMIT", None),
         ] {

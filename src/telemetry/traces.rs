@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use http::HeaderMap;
 use opentelemetry::{KeyValue, global, trace::TracerProvider as _};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
@@ -27,7 +28,10 @@ use tracing::{Level, Subscriber};
 use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
 
 use super::{Error, statements::Statements};
-use crate::{config, tls, trace};
+use crate::{
+    config::{self, OtlpHeaders},
+    tls, trace,
+};
 
 /// Spans that wait to be sent.
 const QUEUE: usize = 8_192;
@@ -50,7 +54,7 @@ impl Traces {
             return Ok(None);
         };
         let failed = |error: &dyn ToString| Error::Traces(error.to_string());
-        let headers = config.otlp_headers.iter().flat_map(|them| them.iter());
+        let headers = config.otlp_headers.iter().flat_map(OtlpHeaders::iter);
         let exporter = SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
@@ -59,8 +63,7 @@ impl Traces {
                 endpoint.as_str().trim_end_matches('/')
             ))
             .with_timeout(TIME)
-            .with_headers(headers.collect())
-            .with_http_client(Client::new()?)
+            .with_http_client(Client::new(headers.collect())?)
             .build()
             .map_err(|error| failed(&error))?;
         let batches = BatchConfigBuilder::default()
@@ -104,6 +107,7 @@ impl Traces {
             .with_tracer(tracer.clone())
             .with_location(false)
             .with_threads(false)
+            .with_target(false)
             .with_tracked_inactivity(false);
         let of_traces = Targets::new().with_target(trace::TARGET, Level::DEBUG);
         let of_statements = Targets::new().with_target(Statements::TARGET, Level::DEBUG);
@@ -130,13 +134,14 @@ struct Client {
 }
 
 impl Client {
-    fn new() -> Result<Self, Error> {
+    fn new(headers: HeaderMap) -> Result<Self, Error> {
         let failed = |error: &dyn ToString| Error::Traces(error.to_string());
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls::client().map_err(|error| failed(&error))?)
             .redirect(redirect::Policy::none())
             .no_proxy()
             .timeout(TIME)
+            .default_headers(headers)
             .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| failed(&error))?;

@@ -34,5 +34,6 @@ mod shutdown;
 mod stalls;
 mod support;
 mod together;
+mod traces;
 mod users;
 mod wire;

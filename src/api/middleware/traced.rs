@@ -37,7 +37,8 @@ pub fn begin(request: &Request, method: &'static str, route: Option<&str>, id: &
         let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
         if let Some(host) = host.as_ref().or(request.uri().authority()) {
             span.record("server.address", host.host());
-            span.record("server.port", host.port_u16());
+            // Signed: what is not becomes text on its way.
+            span.record("server.port", host.port_u16().map(i64::from));
         }
         trace::go_on(&span, request.headers());
     }
@@ -49,7 +50,7 @@ pub fn end(span: &Span, status: StatusCode, caller: Option<&str>) {
     if span.is_disabled() {
         return;
     }
-    span.record("http.response.status_code", status.as_u16());
+    span.record("http.response.status_code", i64::from(status.as_u16()));
     span.record("enduser.id", caller);
     if status.is_server_error() {
         span.record("error.type", status.as_str());

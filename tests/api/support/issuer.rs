@@ -77,6 +77,16 @@ impl Issuer {
         paths.collect()
     }
 
+    /// The traces that it was asked for.
+    pub async fn traceparents(&self) -> Vec<String> {
+        let requests = self.server.received_requests().await.expect("recorded");
+        let headers = requests
+            .iter()
+            .filter_map(|it| it.headers.get("traceparent"));
+        let text = headers.map(|value| value.to_str().expect("ASCII").to_owned());
+        text.collect()
+    }
+
     /// How often it was asked.
     pub async fn fetches(&self) -> usize {
         self.asked().await.len()

@@ -1,0 +1,462 @@
+//! What is sent of a request to a collector of traces: a real receiver of OTLP over HTTP takes it.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::ExportTraceServiceRequest,
+    common::v1::{KeyValue, any_value::Value as Any},
+    trace::v1::{Span, span::SpanKind, status::StatusCode},
+};
+use prost::Message as _;
+use reqwest::Method;
+use serde_json::{Value, json};
+use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
+
+use crate::support::{
+    Ask, eventually,
+    issuer::Issuer,
+    process::{Home, SOON, Service},
+    signer::Signer,
+};
+
+const ENDPOINT: &str = "PET_INVENTORY__TELEMETRY__OTLP_ENDPOINT";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "b7ad6b7169203331";
+
+/// A collector of traces.
+struct Collector(MockServer);
+
+impl Collector {
+    async fn start() -> Self {
+        let server = MockServer::start().await;
+        let taken = ResponseTemplate::new(200);
+        Mock::given(any()).respond_with(taken).mount(&server).await;
+        Self(server)
+    }
+
+    /// What it was sent.
+    async fn requests(&self) -> Vec<ExportTraceServiceRequest> {
+        let requests = self.0.received_requests().await.expect("recorded");
+        let read = |request: &wiremock::Request| {
+            assert_eq!(request.url.path(), "/v1/traces");
+            assert_eq!(request.headers["content-type"], "application/x-protobuf");
+            ExportTraceServiceRequest::decode(&*request.body).expect("protobuf")
+        };
+        requests.iter().map(read).collect()
+    }
+
+    /// The spans of it all.
+    async fn spans(&self) -> Vec<Span> {
+        let requests = self.requests().await.into_iter();
+        let resources = requests.flat_map(|request| request.resource_spans);
+        let scopes = resources.flat_map(|resource| resource.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
+    }
+
+    /// The spans of a trace, once its root is among them.
+    async fn trace(&self, id: &str) -> Vec<Span> {
+        let mut found = Vec::new();
+        let begun = Instant::now();
+        while !found.iter().any(is_server) {
+            assert!(begun.elapsed() < SOON, "no trace {id}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let spans = self.spans().await;
+            found = spans
+                .into_iter()
+                .filter(|it| hex(&it.trace_id) == id)
+                .collect();
+        }
+        found
+    }
+}
+
+fn is_server(span: &Span) -> bool {
+    span.kind == SpanKind::Server as i32
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn attributes(attributes: &[KeyValue]) -> BTreeMap<&str, Value> {
+    let value = |it: &KeyValue| match it.value.clone().and_then(|value| value.value) {
+        Some(Any::StringValue(text)) => text.into(),
+        Some(Any::IntValue(number)) => number.into(),
+        Some(Any::BoolValue(yes)) => yes.into(),
+        other => panic!("{other:?}"),
+    };
+    let pairs = attributes.iter().map(|it| (it.key.as_str(), value(it)));
+    pairs.collect()
+}
+
+fn server(spans: &[Span]) -> &Span {
+    let mut servers = spans.iter().filter(|span| is_server(span));
+    let server = servers.next().expect("the request");
+    assert!(servers.next().is_none(), "{spans:?}");
+    server
+}
+
+/// Each span's parent is there, up to the request's own; gives their names.
+fn names_in_one_tree(spans: &[Span]) -> Vec<&str> {
+    let ids: HashSet<&[u8]> = spans.iter().map(|span| &*span.span_id).collect();
+    assert_eq!(ids.len(), spans.len());
+    for span in spans {
+        assert!(
+            is_server(span) || ids.contains(&*span.parent_span_id),
+            "{span:?}"
+        );
+        assert!(
+            span.start_time_unix_nano <= span.end_time_unix_nano,
+            "{span:?}"
+        );
+    }
+    spans.iter().map(|span| span.name.as_str()).collect()
+}
+
+async fn serve(home: &Home, settings: &[(&str, &str)]) -> Service {
+    let mut command = home.command(["serve"]);
+    command.envs(settings.iter().copied());
+    Service::start(home, command).await
+}
+
+fn traceparent(trace: &str, flags: &str) -> String {
+    format!("00-{trace}-{PARENT}-{flags}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_goes_on_with_its_callers_trace_down_to_its_statements() {
+    let (home, collector) = (Home::new(), Collector::start().await);
+    let uri = collector.0.uri();
+    let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=for%20the%20collector");
+    let service = serve(&home, &[(ENDPOINT, &uri), headers]).await;
+    let add = service.request(Method::POST, "/pet", "special-key");
+    let add = add.json(&json!({"name": "Rex", "id": 7}));
+    add.answer().await.is(201);
+    let read = service.request(Method::GET, "/pet/7", "special-key");
+    let read = read
+        .header("traceparent", traceparent(TRACE, "01"))
+        .header("tracestate", "vendor=opaque")
+        .header("x-request-id", "mine");
+    read.answer().await.is(200);
+
+    let spans = collector.trace(TRACE).await;
+    let request = server(&spans);
+    assert_eq!(request.name, "GET /api/v3/pet/{petId}");
+    assert_eq!(hex(&request.parent_span_id), PARENT);
+    assert_eq!(request.trace_state, "vendor=opaque");
+    assert_eq!(request.status.clone().unwrap_or_default().code, 0);
+    let port = service.address.port();
+    let said = attributes(&request.attributes);
+    let expected = [
+        ("enduser.id", json!("demo-enterprise")),
+        ("http.request.method", json!("GET")),
+        ("http.response.status_code", json!(200)),
+        ("http.route", json!("/api/v3/pet/{petId}")),
+        ("network.protocol.version", json!("1.1")),
+        ("request.id", json!("mine")),
+        ("server.address", json!("127.0.0.1")),
+        ("server.port", json!(port)),
+        ("url.scheme", json!("http")),
+    ];
+    assert_eq!(said, expected.into_iter().collect());
+
+    assert_eq!(names_in_one_tree(&spans).len(), 2, "{spans:?}");
+    let statement = spans.iter().find(|span| !is_server(span)).expect("one");
+    assert_eq!(statement.name, "SELECT pets");
+    assert_eq!(statement.parent_span_id, request.span_id);
+    assert_eq!(statement.kind, SpanKind::Client as i32);
+    let said = attributes(&statement.attributes);
+    assert_eq!(said["db.system.name"], "postgresql");
+    assert_eq!(said["db.operation.name"], "SELECT");
+    assert_eq!(said["db.collection.name"], "pets");
+    assert_eq!(said["db.operation.batch.size"], 1);
+
+    let requests = collector.0.received_requests().await.expect("recorded");
+    assert!(
+        requests
+            .iter()
+            .all(|it| it.headers["x-key"] == "for the collector")
+    );
+    let sent = collector.requests().await;
+    let resource = sent[0].resource_spans[0].resource.as_ref().expect("one");
+    let said = attributes(&resource.attributes);
+    assert_eq!(said["service.name"], "pet-inventory");
+    assert_eq!(said["service.version"], env!("CARGO_PKG_VERSION"));
+    assert!(said["service.instance.id"].is_string());
+
+    let line = service.log();
+    let line = line
+        .lines()
+        .find(|line| line.contains("\"request_id\":\"mine\""));
+    let line: Value = serde_json::from_str(line.expect("an access line")).expect("JSON");
+    assert_eq!(line["trace_id"], TRACE);
+    service.stop().await;
+}
+
+/// A transaction's statements are all there, one after the other; what is left when it stops is sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_spans_are_sent_before_it_ends() {
+    let (home, collector) = (Home::new(), Collector::start().await);
+    let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
+    let add = service.request(Method::POST, "/pet", "special-key");
+    let add = add
+        .header("traceparent", traceparent(TRACE, "01"))
+        .header("idempotency-key", "once")
+        .json(&json!({"name": "Rex"}));
+    add.answer().await.is(201);
+    service.stop().await;
+
+    let spans = collector.spans().await;
+    let spans: Vec<_> = spans
+        .into_iter()
+        .filter(|it| hex(&it.trace_id) == TRACE)
+        .collect();
+    server(&spans);
+    let mut names = names_in_one_tree(&spans);
+    names.sort_unstable();
+    for expected in ["BEGIN", "COMMIT", "INSERT pets", "POST /api/v3/pet"] {
+        assert!(names.contains(&expected), "{expected}: {names:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_began_a_trace_decides_of_it_and_what_cannot_be_read_begins_none() {
+    let (home, collector) = (Home::new(), Collector::start().await);
+    let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
+    let read = async |traceparent: &str| {
+        let read = service.request(Method::GET, "/pet/7", "special-key");
+        let read = read.header("traceparent", traceparent);
+        read.answer().await.is(404);
+    };
+    read(&traceparent(TRACE, "00")).await;
+    let zeros = "0".repeat(32);
+    let unreadable = [
+        "".to_owned(),
+        "nonsense".to_owned(),
+        traceparent(&zeros, "01"),
+        traceparent(&TRACE.to_uppercase(), "01"),
+        format!("ff-{TRACE}-{PARENT}-01"),
+        format!("00-{TRACE}-{PARENT}"),
+        "é".to_owned(),
+    ];
+    for wrong in &unreadable {
+        read(wrong).await;
+    }
+    service.stop().await;
+    let spans = collector.spans().await;
+    let servers: Vec<_> = spans.iter().filter(|span| is_server(span)).collect();
+    assert_eq!(servers.len(), unreadable.len(), "{servers:?}");
+    for span in servers {
+        assert!(span.parent_span_id.is_empty(), "{span:?}");
+        assert!(
+            ![TRACE, &zeros].contains(&&*hex(&span.trace_id)),
+            "{span:?}"
+        );
+    }
+}
+
+/// Of traces that begin here, none when none is wanted; but others' go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn sampling_is_for_the_traces_that_begin_here() {
+    let (home, collector) = (Home::new(), Collector::start().await);
+    let none = ("PET_INVENTORY__TELEMETRY__OTLP_SAMPLING", "0");
+    let service = serve(&home, &[(ENDPOINT, &collector.0.uri()), none]).await;
+    let read = || service.request(Method::GET, "/pet/7", "special-key");
+    read().answer().await.is(404);
+    let theirs = read().header("traceparent", traceparent(TRACE, "01"));
+    theirs.answer().await.is(404);
+    service.stop().await;
+    let spans = collector.spans().await;
+    assert!(!spans.is_empty() && spans.iter().all(|it| hex(&it.trace_id) == TRACE));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_of_ours_is_marked_and_whom_we_ask_is_told_of_the_trace() {
+    let (home, collector) = (Home::new(), Collector::start().await);
+    let signer = Signer::ed25519();
+    let issuer = Issuer::of(&[&signer]).await;
+    issuer.answer(ResponseTemplate::new(500));
+    let file = home.path().join("issuers.toml");
+    std::fs::write(&file, issuer.table("")).expect("a file");
+    let mut command = home.command(["serve"]);
+    command
+        .arg("--config")
+        .arg(&file)
+        .env(ENDPOINT, collector.0.uri());
+    let service = Service::start(&home, command).await;
+    let read = service.request(Method::GET, "/pet/7", "");
+    let mut read = read.build().expect("a request");
+    let headers = read.headers_mut();
+    headers.remove("api_key");
+    let bearer = format!("Bearer {}", signer.token(&issuer.claims("a")));
+    headers.insert("authorization", bearer.parse().expect("a value"));
+    let ours = traceparent(TRACE, "01");
+    headers.insert("traceparent", ours.parse().expect("a value"));
+    let answer = crate::support::client().execute(read).await;
+    assert_eq!(answer.expect("an answer").status(), 503);
+    service
+        .request(Method::GET, "/pet/0", "special-key")
+        .answer()
+        .await
+        .is(400);
+
+    let spans = collector.trace(TRACE).await;
+    let request = server(&spans);
+    let status = request.status.clone().expect("a status");
+    assert_eq!(status.code, StatusCode::Error as i32);
+    let said = attributes(&request.attributes);
+    assert_eq!(said["http.response.status_code"], 503);
+    assert_eq!(said["error.type"], "503");
+    let asked = issuer.traceparents().await;
+    let [asked] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    let fetch = spans.iter().find(|it| it.name == "fetch an issuer's keys");
+    let fetch = hex(&fetch.expect("the fetch").span_id);
+    assert_eq!(*asked, format!("00-{TRACE}-{fetch}-01"));
+
+    service.stop().await;
+    let spans = collector.spans().await;
+    let refused = |it: &&Span| {
+        attributes(&it.attributes).get("http.response.status_code") == Some(&json!(400))
+    };
+    // What a client does wrong is no error of the server's.
+    let refused = spans.iter().find(refused).expect("the refusal");
+    assert_eq!(refused.status.clone().unwrap_or_default().code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_span_holds_nothing_that_is_anybodys_secret_or_value() {
+    let (home, collector) = (Home::new(), Collector::start().await);
+    let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
+    let key = "special-key";
+    let canary = json!({"username": "name-canary", "password": "password canary", "email": "canary@example.com"});
+    let ask = |method: Method, path: &str| {
+        let request = service.request(method, path, key);
+        request
+            .header("x-canary", "header-canary")
+            .header("user-agent", "agent-canary")
+    };
+    ask(Method::POST, "/user")
+        .json(&canary)
+        .answer()
+        .await
+        .is(201);
+    let log_in = ask(Method::POST, "/user/login")
+        .json(&canary)
+        .answer()
+        .await
+        .is(200);
+    let token = log_in.json().as_str().expect("a token").to_owned();
+    ask(Method::GET, "/user/name-canary").answer().await.is(200);
+    ask(Method::POST, "/pet")
+        .json(&json!({"name": "body-canary"}))
+        .answer()
+        .await
+        .is(201);
+    ask(Method::GET, "/pet/findByTags?tags=query-canary")
+        .answer()
+        .await
+        .is(200);
+    ask(Method::GET, "/pet/path-canary").answer().await.is(400);
+    let custom = Method::from_bytes(b"CANARY").expect("a method");
+    ask(custom, "/pet").answer().await.is(405);
+    service
+        .request(Method::GET, "/pet/1", "wrong-canary")
+        .answer()
+        .await
+        .is(401);
+    service.stop().await;
+
+    let spans = collector.spans().await;
+    let names: HashSet<_> = spans.iter().map(|span| span.name.as_str()).collect();
+    for expected in [
+        "POST /api/v3/user/login",
+        "hash a password",
+        "INSERT callers",
+        "HTTP /api/v3/pet",
+    ] {
+        assert!(names.contains(expected), "{expected}: {names:?}");
+    }
+    let said = format!("{:?}", collector.requests().await);
+    for secret in ["canary", "CANARY", key, &token, "argon2id$"] {
+        assert!(!said.contains(secret), "{secret} is in a span");
+    }
+}
+
+/// The exporter's own variables do not switch it on behind the configuration's back.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_endpoint_nothing_is_sent() {
+    let (home, collector) = (Home::new(), Collector::start().await);
+    let uri = collector.0.uri();
+    let theirs = [
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &*uri),
+        ("OTEL_TRACES_EXPORTER", "otlp"),
+    ];
+    let service = serve(&home, &theirs).await;
+    let read = service.request(Method::GET, "/pet/7", "special-key");
+    let read = read.header("traceparent", traceparent(TRACE, "01"));
+    read.answer().await.is(404);
+    eventually(async || service.log().contains("pet_inventory::access")).await;
+    assert!(!service.log().contains("trace_id"));
+    service.stop().await;
+    assert!(
+        collector
+            .0
+            .received_requests()
+            .await
+            .expect("recorded")
+            .is_empty()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_is_away_or_silent_is_told_of_once_and_keeps_nobody() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("its address");
+    // Accepted by the kernel, and never answered.
+    let silent = format!("http://{port}");
+    let unused = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let away = format!("http://{}", unused.local_addr().expect("its address"));
+    drop(unused);
+    for (endpoint, is_told) in [(&away, true), (&silent, false)] {
+        let home = Home::new();
+        let service = serve(&home, &[(ENDPOINT, endpoint)]).await;
+        let exports = async || {
+            let metrics = format!("http://{}/metrics", service.operations);
+            let metrics = crate::support::client().get(metrics).answer().await.text();
+            let name = "otlp_exports_total{result=\"failed\"} ";
+            let failed = metrics
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.parse().ok());
+            failed.unwrap_or(0)
+        };
+        let begun = Instant::now();
+        loop {
+            let read = service.request(Method::GET, "/pet/7", "special-key");
+            read.answer().await.is(404);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            // Two batches at least, where they fail at once.
+            let enough = if is_told {
+                exports().await > 1
+            } else {
+                begun.elapsed().as_secs() > 1
+            };
+            if enough {
+                break;
+            }
+            assert!(begun.elapsed() < SOON, "{}", service.log());
+        }
+        if is_told {
+            assert_eq!(service.log().matches("traces cannot be sent").count(), 1);
+        }
+        let begun = Instant::now();
+        service.stop().await;
+        // A second for the client to ask once more, one for the spans, and some for a busy machine.
+        assert!(begun.elapsed() < Duration::from_secs(10), "{endpoint}");
+    }
+}
