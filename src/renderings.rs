@@ -10,6 +10,7 @@ use std::{
     io::Cursor,
     sync::{Arc, Mutex as SyncMutex, MutexGuard as SyncMutexGuard, PoisonError},
     thread::available_parallelism,
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -22,8 +23,12 @@ use image::{
     metadata::Orientation,
 };
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
+use tracing::Instrument;
 
-use crate::domain::image::{Facts, ImageType, MAX_SIDE, RenderingWidth};
+use crate::{
+    domain::image::{Facts, ImageType, MAX_SIDE, RenderingWidth},
+    trace,
+};
 
 /// Renderings that may be waited for at once.
 const PLACES: usize = 256;
@@ -133,12 +138,22 @@ impl Renderer {
         let memory = Arc::clone(&self.memory).acquire_many_owned(needed).await;
         let bytes = original.await?;
         let work = move || {
+            let begun = Instant::now();
             let rendered = render(&bytes, facts.kind, width);
+            metrics::histogram!("images_rendering_seconds").record(begun.elapsed());
             // Only now: whoever asked may be gone, the work is not.
             drop((core, memory));
             rendered
         };
-        match tokio::task::spawn_blocking(work).await {
+        let span = tracing::debug_span!(target: trace::TARGET, "make an image smaller");
+        let done = tokio::task::spawn_blocking(work).instrument(span).await;
+        let result = match &done {
+            Ok(Ok(_)) => "ok",
+            Ok(Err(_)) => "undecodable",
+            Err(_) => "panicked",
+        };
+        metrics::counter!("images_rendered_total", "result" => result).increment(1);
+        match done {
             Ok(Ok(rendered)) => Ok(rendered),
             Ok(Err(error)) => {
                 tracing::warn!(key, %error, "an image cannot be decoded");

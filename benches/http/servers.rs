@@ -115,7 +115,7 @@ async fn fixed() {
         (headers, Bytes::from_static(PET.as_bytes()))
     }
     let config = Config::load(None).expect("a configuration");
-    let _flush = telemetry::log(&config.telemetry).expect("a log");
+    let _telemetry = telemetry::start(&config.telemetry).expect("a log");
     let operations: Router<AppState> = Router::new().route("/pet/{petId}", get(answer));
     let app = App::build_around(config, Clock::system(), operations)
         .await

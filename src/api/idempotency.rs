@@ -203,6 +203,7 @@ impl Key {
         if kept.fingerprint != self.fingerprint {
             return Err(Error::IdempotencyKeyReused);
         }
+        metrics::counter!("idempotent_replays_total").increment(1);
         let answer: Answer =
             serde_json::from_value(kept.answer).map_err(|error| Error::Internal(error.into()))?;
         answer.replay()

@@ -154,6 +154,23 @@ pub struct Places {
     pub requests: Arc<Semaphore>,
     /// From there to the end of a streamed body.
     pub streams: Arc<Semaphore>,
+    max_requests: usize,
+}
+
+/// How many are done at once, of how many that may be.
+#[derive(Debug, Clone, Copy)]
+pub struct InFlight {
+    /// At the moment.
+    pub now: usize,
+    /// At most.
+    pub max: usize,
+}
+
+impl InFlight {
+    fn of(places: &Semaphore, max: usize) -> Self {
+        let now = max.saturating_sub(places.available_permits());
+        Self { now, max }
+    }
 }
 
 impl Places {
@@ -163,7 +180,14 @@ impl Places {
         Self {
             requests: Arc::new(Semaphore::new(requests)),
             streams: Arc::new(Semaphore::new(requests.div_ceil(2))),
+            max_requests: requests,
         }
+    }
+
+    /// How many requests are being answered.
+    #[must_use]
+    pub fn in_flight(&self) -> InFlight {
+        InFlight::of(&self.requests, self.max_requests)
     }
 }
 
@@ -201,6 +225,7 @@ pub struct BodyLimits {
 pub struct Uploads {
     /// A place for each.
     pub places: Arc<Semaphore>,
+    max: usize,
     /// Size of an image, in bytes.
     pub max_size: u64,
     /// Until all of it has arrived.
@@ -215,10 +240,17 @@ impl Uploads {
     pub fn new(config: &config::Images, pause: Duration) -> Self {
         Self {
             places: Arc::new(Semaphore::new(config.max_uploads)),
+            max: config.max_uploads,
             max_size: config.max_size.as_u64(),
             timeout: config.upload_timeout,
             pause,
         }
+    }
+
+    /// How many are being taken.
+    #[must_use]
+    pub fn in_flight(&self) -> InFlight {
+        InFlight::of(&self.places, self.max)
     }
 }
 

@@ -33,6 +33,7 @@ pub async fn sweep(database: Database, blobs: Blobs, leftovers: Leftovers) {
             () = tokio::time::sleep(EVERY) => sweep_leftovers(&database, &blobs).await,
         };
         if let Err(error) = done {
+            metrics::counter!("images_sweep_failures_total").increment(1);
             let error = &error as &dyn std::error::Error;
             tracing::warn!(error, "could not delete bytes of images that are gone");
         }
@@ -50,6 +51,8 @@ async fn sweep_leftovers(database: &Database, blobs: &Blobs) -> Result<(), Error
         after.clone_from(last);
         let deleted = delete(blobs, keys).await?;
         db::images::forget_leftovers(pool, &deleted).await?;
+        metrics::counter!("images_swept_total", "kind" => "leftover")
+            .increment(deleted.len() as u64);
     }
 }
 
@@ -75,10 +78,9 @@ pub async fn sweep_orphans(database: &Database, blobs: &Blobs, age: Duration) ->
         let orphans = db::images::unknown_keys(database.pool(), &keys).await?;
         if !orphans.is_empty() {
             let deleted = delete(blobs, orphans).await?;
-            tracing::info!(
-                number = deleted.len(),
-                "deleted bytes of uploads that were never finished"
-            );
+            let number = deleted.len() as u64;
+            metrics::counter!("images_swept_total", "kind" => "orphan").increment(number);
+            tracing::info!(number, "deleted bytes of uploads that were never finished");
         }
     }
     Ok(())

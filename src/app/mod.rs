@@ -6,6 +6,7 @@
 mod activity;
 mod demo;
 mod framing;
+mod gauges;
 pub mod images;
 mod listener;
 mod server;
@@ -167,7 +168,10 @@ impl App {
 
         let limiter = Limiter::new(
             config.plans.clone(),
-            counters.map_or_else(|| Scope::Replica(database.clone()), Scope::Cluster),
+            match &counters {
+                Some(counters) => Scope::Cluster(counters.clone()),
+                None => Scope::Replica(database.clone()),
+            },
             clock.clone(),
         );
         let blobs = Blobs::new(&config)?;
@@ -211,8 +215,10 @@ impl App {
             .collect();
         let routers = routers.map_err(|error| Error::Api(error.to_string()))?;
         let workers = Workers::start(routers).map_err(Error::Workers)?;
-        let operations_router =
-            api::operations_router(state.clone(), render(metrics.clone(), &state.database));
+        let operations_router = api::operations_router(
+            state.clone(),
+            gauges::render(metrics.clone(), state.clone(), counters),
+        );
         Ok(Self {
             api: (api.0, api.1, workers),
             operations: (private.0, private.1, operations_router),
@@ -355,18 +361,6 @@ async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
     }
     Database::commit(transaction).await?;
     Ok(key)
-}
-
-/// Renders the metrics, those that are read off the pool included.
-fn render(metrics: Metrics, database: &Database) -> impl Fn() -> String + Clone + use<> {
-    let database = database.clone();
-    move || {
-        let (open, idle) = database.connections();
-        metrics::gauge!("database_connections", "state" => "idle").set(f64::from(idle));
-        metrics::gauge!("database_connections", "state" => "used")
-            .set(f64::from(open.saturating_sub(idle)));
-        metrics.render()
-    }
 }
 
 /// Connections for the counters that all replicas share, where they do: few, their own, so that neither

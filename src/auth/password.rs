@@ -78,6 +78,12 @@ impl Passwords {
         }
     }
 
+    /// Passwords that are being hashed, or wait for their turn.
+    #[must_use]
+    pub fn in_progress(&self) -> usize {
+        (self.at_once + MAX_WAITING).saturating_sub(self.places.available_permits())
+    }
+
     /// The hash of a password, to be stored.
     pub async fn hash(&self, password: Password) -> Result<SecretString, Error> {
         let _place = self.places.try_acquire().map_err(|_| Error::Busy)?;

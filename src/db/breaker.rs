@@ -186,6 +186,7 @@ async fn probe(breaker: Weak<Shared>) {
                 if failed_since.is_none() {
                     failed_since = Some(Instant::now());
                     tracing::error!(%error, "PostgreSQL is out of reach: whoever needs it is refused until it answers");
+                    metrics::counter!("database_breaker_opened_total").increment(1);
                     breaker.0.open.send_replace(true);
                 }
             }

@@ -216,6 +216,7 @@ impl Database {
             };
             match result {
                 Err(error) if tries < TRIES && is_contended(&error) => {
+                    metrics::counter!("database_retries_total").increment(1);
                     tokio::time::sleep(RETRY_PAUSE * 2_u32.pow(tries)).await;
                     tries += 1;
                 }
@@ -254,10 +255,23 @@ impl Database {
         Ok(ServerVersion(bounded(number.fetch_one(&self.pool)).await?))
     }
 
-    /// Connections that are open, and how many of them are idle.
+    /// What is used at the moment of the connections that requests share.
     #[must_use]
-    pub fn connections(&self) -> (u32, u32) {
-        self.pool.size()
+    pub fn usage(&self) -> Usage {
+        self.pool.usage()
+    }
+
+    /// The same of those that the lanes keep to themselves, of all workers together.
+    #[must_use]
+    pub fn usage_of_lanes(&self) -> Usage {
+        let (open, used, waiting) = self.lanes.shared.usage.now();
+        let idle = open.saturating_sub(used);
+        Usage {
+            idle,
+            used,
+            max: None,
+            waiting,
+        }
     }
 
     /// Closes the connections, once nobody uses them.
@@ -268,6 +282,19 @@ impl Database {
         tasks.wait().await;
         self.pool.close().await;
     }
+}
+
+/// Connections, and those who wait for one.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    /// Open, and free.
+    pub idle: u32,
+    /// On loan.
+    pub used: u32,
+    /// As many as there can be, where that is bounded.
+    pub max: Option<u32>,
+    /// Requests that wait.
+    pub waiting: usize,
 }
 
 /// A version of PostgreSQL, as in 150018 for 15.18.

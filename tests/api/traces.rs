@@ -79,7 +79,8 @@ fn is_server(span: &Span) -> bool {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits = |byte: &u8| [byte >> 4, byte & 15].map(|it| char::from_digit(it.into(), 16));
+    bytes.iter().flat_map(digits).flatten().collect()
 }
 
 fn attributes(attributes: &[KeyValue]) -> BTreeMap<&str, Value> {
@@ -235,7 +236,7 @@ async fn whoever_began_a_trace_decides_of_it_and_what_cannot_be_read_begins_none
     read(&traceparent(TRACE, "00")).await;
     let zeros = "0".repeat(32);
     let unreadable = [
-        "".to_owned(),
+        String::new(),
         "nonsense".to_owned(),
         traceparent(&zeros, "01"),
         traceparent(&TRACE.to_uppercase(), "01"),

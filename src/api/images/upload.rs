@@ -15,6 +15,7 @@ use axum::{
 };
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use tracing::Instrument;
 use utoipa::ToSchema;
 
 use super::{
@@ -152,11 +153,11 @@ pub(super) async fn upload(
         return Ok(answer);
     }
     // On its own from here: a client that goes now does not leave the half of it.
-    let keeping = tokio::spawn(async move {
+    let keeping = async move {
         let keeping = keep(&database, &blobs, idempotency, pet, &urls, received);
         tokio::time::timeout(timeout, keeping).await
-    });
-    match keeping.await {
+    };
+    match tokio::spawn(keeping.in_current_span()).await {
         Ok(kept) => kept.map_err(|_| Error::TimedOut)?,
         Err(panic) => Err(Error::Internal(panic.into())),
     }
@@ -240,6 +241,8 @@ async fn keep(
     };
     let done = idempotency.run(database, work).await;
     if done.is_ok() {
+        metrics::counter!("images_uploaded_total").increment(1);
+        metrics::counter!("images_uploaded_bytes_total").increment(size);
         mark(database, blobs).await;
     }
     // Whether a commit that failed was one nobody knows: then the sweep will.

@@ -22,10 +22,7 @@ pub async fn load_shed(
     places: &Places,
     work: Pin<&mut impl Future<Output = Result<Response, Error>>>,
 ) -> Result<Response, Error> {
-    let place = places
-        .requests
-        .try_acquire()
-        .map_err(|_| Error::Overloaded)?;
+    let place = places.requests.try_acquire().map_err(|_| overloaded())?;
     let response = patience::shared(work).await?;
     drop(place);
     if response.body().size_hint().exact().is_some() {
@@ -33,7 +30,7 @@ pub async fn load_shed(
     }
     let place = Arc::clone(&places.streams)
         .try_acquire_owned()
-        .map_err(|_| Error::Overloaded)?;
+        .map_err(|_| overloaded())?;
     // The place goes with the body, to its end or to its drop.
     Ok(response.map(|body| {
         Body::new(body.map_frame(move |frame| {
@@ -41,4 +38,9 @@ pub async fn load_shed(
             frame
         }))
     }))
+}
+
+fn overloaded() -> Error {
+    metrics::counter!("http_overloaded_total").increment(1);
+    Error::Overloaded
 }

@@ -164,6 +164,18 @@ pub(super) async fn log_in_by_query(
 
 impl Door {
     async fn let_in(self, pair: Pair) -> Result<Response, Error> {
+        let answer = self.answer(pair).await;
+        let result = match &answer {
+            Ok(_) => "ok",
+            Err(Error::Invalid(_)) => "wrong",
+            Err(Error::LimitExceeded { .. }) => "limited",
+            Err(_) => "failed",
+        };
+        metrics::counter!("logins_total", "result" => result).increment(1);
+        answer
+    }
+
+    async fn answer(self, pair: Pair) -> Result<Response, Error> {
         let wrong = || Error::from(session::Error::WrongPair);
         // What can be nobody's name or password costs no hash.
         let username: Username = pair.username.parse().map_err(|_| wrong())?;

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use self::lease::Lease;
 pub use self::lease::Transaction;
 use super::{
-    ConnectOptions, Error, bounded,
+    ConnectOptions, Error, Usage, bounded,
     breaker::{Breaker, Trust},
     error::{is_of_a_pooler, is_of_the_connection, is_read_only},
     pooler::{self, Pooler},
@@ -49,6 +49,8 @@ pub(super) const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set loc
 pub struct Pool {
     connections: PgPool,
     queue: Arc<Semaphore>,
+    /// How many it has room for.
+    places: usize,
     /// Whether a statement that had to wait for a connection waits the less for a lock. It costs round trips,
     /// in which it holds its own.
     bounds_locks: bool,
@@ -99,6 +101,7 @@ impl Pool {
         Self {
             connections,
             queue: Arc::new(Semaphore::new(places)),
+            places,
             bounds_locks: true,
             breaker,
             pooler,
@@ -142,10 +145,15 @@ impl Pool {
         self.connections.connect_options().as_ref().clone()
     }
 
-    /// Connections that are open, and how many of them are idle.
-    pub(super) fn size(&self) -> (u32, u32) {
+    /// What of it is used at the moment.
+    pub(super) fn usage(&self) -> Usage {
         let idle = u32::try_from(self.connections.num_idle()).unwrap_or(u32::MAX);
-        (self.connections.size(), idle)
+        Usage {
+            idle,
+            used: self.connections.size().saturating_sub(idle),
+            max: Some(self.connections.options().get_max_connections()),
+            waiting: self.places - self.queue.available_permits().min(self.places),
+        }
     }
 
     /// Closes the connections, once nobody uses them.

@@ -9,12 +9,15 @@
 //! what it says, each of its requests is tried by itself. Queue and batch are bounded, and whoever is gone
 //! when its turn comes costs nothing.
 
+mod held;
+mod usage;
+
 use std::{
     future::Future,
     sync::{Mutex, PoisonError},
 };
 
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+use metrics::Histogram;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Duration, Instant, timeout, timeout_at},
@@ -22,13 +25,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
 
-use super::{
-    Connection, Error, QUERY_TIMEOUT, RETRY_PAUSE, TRIES, bounded,
-    breaker::Trust,
-    patience,
-    pool::{CHECK, Pool, SESSION_SETTINGS, is_fit_after},
-    pooler,
-};
+use self::{held::Held, usage::Usage};
+use super::{Connection, Error, QUERY_TIMEOUT, RETRY_PAUSE, TRIES, patience, pool::Pool};
 use crate::trace;
 
 /// Requests in one statement: with 32 a lane is slower, with more no faster.
@@ -78,6 +76,7 @@ pub(super) struct Shared {
     pub pool: Pool,
     pub closing: CancellationToken,
     pub tasks: TaskTracker,
+    pub usage: Usage,
 }
 
 impl Shared {
@@ -86,6 +85,7 @@ impl Shared {
             pool,
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
+            usage: Usage::default(),
         }
     }
 }
@@ -159,6 +159,7 @@ impl<B: Batch> Lane<B> {
             // The first request; or a panic has ended the task.
             _ => {
                 let (sender, receiver) = mpsc::channel(QUEUE);
+                self.shared.usage.watch(&sender);
                 let task = serve(receiver, Held::new(self.shared.clone()));
                 self.shared.tasks.spawn(task);
                 queue.insert(sender).clone()
@@ -191,6 +192,7 @@ fn closed() -> Error {
 async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: Held) {
     let closing = connection.shared.closing.clone();
     let mut waiting = Vec::with_capacity(BATCH);
+    let sizes = metrics::histogram!("database_batch_requests", "statement" => B::SUMMARY);
     loop {
         let taken = tokio::select! {
             biased;
@@ -199,7 +201,7 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
         };
         match taken {
             Ok(0) => break,
-            Ok(_) => answer(&mut waiting, &mut connection).await,
+            Ok(_) => answer(&mut waiting, &mut connection, &sizes).await,
             Err(_) => connection.close().await,
         }
     }
@@ -207,14 +209,17 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
 }
 
 /// Answers all that waits, on the lane's own connection.
-async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held) {
+async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held, sizes: &Histogram) {
     // Whoever is gone is not asked for.
     waiting.retain(|waiting| !waiting.answer.is_closed());
     // The queue is in the order of coming.
     let Some(since) = waiting.first().map(|first| first.since) else {
         return;
     };
-    let together = i64::try_from(waiting.len()).unwrap_or(i64::MAX);
+    let _busy = connection.shared.usage.work();
+    let together = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
+    sizes.record(together);
+    let together = i64::from(together);
     for Waiting { span, .. } in &*waiting {
         span.record("db.operation.batch.size", together);
     }
@@ -272,6 +277,7 @@ async fn alone<B: Batch>(pool: &Pool, ask: B::Ask, since: Instant) -> Result<B::
     loop {
         match once::<B>(pool, ask.clone(), since).await {
             Err(Error::Contended(_)) if tries < TRIES => {
+                metrics::counter!("database_retries_total").increment(1);
                 tokio::time::sleep(RETRY_PAUSE * 2_u32.pow(tries)).await;
                 tries += 1;
             }
@@ -290,124 +296,6 @@ async fn once<B: Batch>(pool: &Pool, ask: B::Ask, since: Instant) -> Result<B::A
         Err(error) => {
             transaction.undo(Some(&error)).await;
             Err(error)
-        }
-    }
-}
-
-/// The connection of a lane: opened when it is needed, closed when it has not been for long.
-struct Held {
-    shared: Shared,
-    open: Option<Open>,
-}
-
-struct Open {
-    connection: Connection,
-    since: Instant,
-    used: Instant,
-    /// Behind a pooler alone.
-    in_transaction: bool,
-}
-
-impl Held {
-    const fn new(shared: Shared) -> Self {
-        Self { shared, open: None }
-    }
-
-    /// Runs statements; behind a pooler in a transaction, which alone stays on one server.
-    async fn run<T>(
-        &mut self,
-        statements: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        let behind_pooler = self.shared.pool.pooler.is_there();
-        let open = self.ready().await?;
-        if behind_pooler {
-            // Whatever of it fails, there may be one to undo.
-            open.in_transaction = true;
-            let begin = format!("{}; set local {LOCK_TIMEOUT}", pooler::BEGIN);
-            let begin = sqlx::raw_sql(AssertSqlSafe(begin));
-            bounded(open.connection.execute(begin)).await?;
-        }
-        let result = statements(&mut open.connection).await?;
-        if open.in_transaction {
-            bounded(open.connection.execute("commit")).await?;
-            open.in_transaction = false;
-        }
-        Ok(result)
-    }
-
-    /// The connection, open, and not lost as far as one can tell.
-    async fn ready(&mut self) -> Result<&mut Open, Error> {
-        let pool = &self.shared.pool;
-        pool.breaker.admit()?;
-        if let Some(open) = &mut self.open {
-            let is_fit = match pool
-                .breaker
-                .trust(open.since.elapsed(), open.used.elapsed())
-            {
-                Trust::Whole => true,
-                Trust::Doubt => {
-                    let ping = timeout(CHECK, open.connection.ping()).await;
-                    matches!(ping, Ok(Ok(())))
-                }
-                Trust::None => false,
-            };
-            if !is_fit {
-                self.open = None;
-            }
-        }
-        let now = Instant::now();
-        let mut open = match self.open.take() {
-            Some(open) => open,
-            None => {
-                let options = pool.connect_options();
-                let mut connection = bounded(Connection::connect_with(&options)).await?;
-                if !pool.pooler.is_there() {
-                    let settings = format!("{SESSION_SETTINGS}; set {LOCK_TIMEOUT}");
-                    let settings = sqlx::raw_sql(AssertSqlSafe(settings));
-                    bounded(connection.execute(settings)).await?;
-                }
-                Open {
-                    connection,
-                    since: now,
-                    used: now,
-                    in_transaction: false,
-                }
-            }
-        };
-        open.used = now;
-        Ok(self.open.insert(open))
-    }
-
-    /// Draws the conclusions from a failure.
-    async fn learn(&mut self, error: &Error) {
-        let pool = &self.shared.pool;
-        match error.by_postgres() {
-            Some(error) => {
-                pool.learn(error);
-                if !is_fit_after(error) {
-                    self.open = None;
-                }
-            }
-            // Given up in the middle of a statement, most likely: there is no going on.
-            None if matches!(error, Error::TimedOut) => {
-                pool.breaker.suspect();
-                self.open = None;
-            }
-            None => {}
-        }
-        if let Some(open) = &mut self.open
-            && open.in_transaction
-        {
-            open.in_transaction = false;
-            if bounded(open.connection.execute("rollback")).await.is_err() {
-                self.open = None;
-            }
-        }
-    }
-
-    async fn close(&mut self) {
-        if let Some(open) = self.open.take() {
-            let _ = bounded(open.connection.close()).await;
         }
     }
 }

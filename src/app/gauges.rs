@@ -1,0 +1,55 @@
+//! Metrics that are read off the parts when somebody asks, rather than kept up to date.
+
+use metrics::gauge;
+
+use crate::{
+    api::state::AppState,
+    db::{Database, Usage},
+    telemetry::Metrics,
+};
+
+/// What renders the metrics, these included.
+pub fn render(
+    metrics: Metrics,
+    state: AppState,
+    counters: Option<Database>,
+) -> impl Fn() -> String + Clone {
+    move || {
+        read(&state, counters.as_ref());
+        metrics.render()
+    }
+}
+
+fn read(state: &AppState, counters: Option<&Database>) {
+    let database = &state.database;
+    of_pool("requests", database.usage());
+    of_pool("lanes", database.usage_of_lanes());
+    if let Some(counters) = counters {
+        of_pool("counters", counters.usage());
+    }
+    let open = database.breaker().is_open();
+    gauge!("database_breaker_open").set(if open { 1.0 } else { 0.0 });
+
+    let requests = state.places.in_flight();
+    set("http_requests_in_flight", requests.now);
+    set("http_requests_in_flight_max", requests.max);
+    let uploads = state.uploads.in_flight();
+    set("images_uploads_in_flight", uploads.now);
+    set("images_uploads_in_flight_max", uploads.max);
+    set("password_hashes_waiting", state.passwords.in_progress());
+}
+
+fn of_pool(pool: &'static str, usage: Usage) {
+    let connections = |state| gauge!("database_connections", "pool" => pool, "state" => state);
+    connections("idle").set(usage.idle);
+    connections("used").set(usage.used);
+    if let Some(max) = usage.max {
+        gauge!("database_connections_max", "pool" => pool).set(max);
+    }
+    let waiting = u32::try_from(usage.waiting).unwrap_or(u32::MAX);
+    gauge!("database_waiting", "pool" => pool).set(waiting);
+}
+
+fn set(name: &'static str, number: usize) {
+    gauge!(name).set(u32::try_from(number).unwrap_or(u32::MAX));
+}

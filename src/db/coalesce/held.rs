@@ -1,0 +1,134 @@
+//! The connection that a lane keeps to itself.
+//!
+//! Invariant: it is used again only when nothing failed on it that the next statement would meet as well.
+
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+use tokio::time::{Instant, timeout};
+
+use super::{LOCK_TIMEOUT, Shared, usage::Opened};
+use crate::db::{
+    Connection, Error, bounded,
+    breaker::Trust,
+    pool::{CHECK, SESSION_SETTINGS, is_fit_after},
+    pooler,
+};
+
+/// The connection of a lane: opened when it is needed, closed when it has not been for long.
+pub(super) struct Held {
+    pub shared: Shared,
+    open: Option<Open>,
+}
+
+struct Open {
+    connection: Connection,
+    since: Instant,
+    used: Instant,
+    /// Behind a pooler alone.
+    in_transaction: bool,
+    _counted: Opened,
+}
+
+impl Held {
+    pub const fn new(shared: Shared) -> Self {
+        Self { shared, open: None }
+    }
+
+    /// Runs statements; behind a pooler in a transaction, which alone stays on one server.
+    pub async fn run<T>(
+        &mut self,
+        statements: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let behind_pooler = self.shared.pool.pooler.is_there();
+        let open = self.ready().await?;
+        if behind_pooler {
+            // Whatever of it fails, there may be one to undo.
+            open.in_transaction = true;
+            let begin = format!("{}; set local {LOCK_TIMEOUT}", pooler::BEGIN);
+            let begin = sqlx::raw_sql(AssertSqlSafe(begin));
+            bounded(open.connection.execute(begin)).await?;
+        }
+        let result = statements(&mut open.connection).await?;
+        if open.in_transaction {
+            bounded(open.connection.execute("commit")).await?;
+            open.in_transaction = false;
+        }
+        Ok(result)
+    }
+
+    /// The connection, open, and not lost as far as one can tell.
+    async fn ready(&mut self) -> Result<&mut Open, Error> {
+        let pool = &self.shared.pool;
+        pool.breaker.admit()?;
+        if let Some(open) = &mut self.open {
+            let is_fit = match pool
+                .breaker
+                .trust(open.since.elapsed(), open.used.elapsed())
+            {
+                Trust::Whole => true,
+                Trust::Doubt => {
+                    let ping = timeout(CHECK, open.connection.ping()).await;
+                    matches!(ping, Ok(Ok(())))
+                }
+                Trust::None => false,
+            };
+            if !is_fit {
+                self.open = None;
+            }
+        }
+        let now = Instant::now();
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let options = pool.connect_options();
+                let mut connection = bounded(Connection::connect_with(&options)).await?;
+                if !pool.pooler.is_there() {
+                    let settings = format!("{SESSION_SETTINGS}; set {LOCK_TIMEOUT}");
+                    let settings = sqlx::raw_sql(AssertSqlSafe(settings));
+                    bounded(connection.execute(settings)).await?;
+                }
+                Open {
+                    connection,
+                    since: now,
+                    used: now,
+                    in_transaction: false,
+                    _counted: Opened::count(&self.shared.usage),
+                }
+            }
+        };
+        open.used = now;
+        Ok(self.open.insert(open))
+    }
+
+    /// Draws the conclusions from a failure.
+    pub async fn learn(&mut self, error: &Error) {
+        let pool = &self.shared.pool;
+        match error.by_postgres() {
+            Some(error) => {
+                pool.learn(error);
+                if !is_fit_after(error) {
+                    self.open = None;
+                }
+            }
+            // Given up in the middle of a statement, most likely: there is no going on.
+            None if matches!(error, Error::TimedOut) => {
+                pool.breaker.suspect();
+                self.open = None;
+            }
+            None => {}
+        }
+        if let Some(open) = &mut self.open
+            && open.in_transaction
+        {
+            open.in_transaction = false;
+            if bounded(open.connection.execute("rollback")).await.is_err() {
+                self.open = None;
+            }
+        }
+    }
+
+    pub async fn close(&mut self) {
+        if let Some(open) = self.open.take() {
+            let _ = bounded(open.connection.close()).await;
+        }
+    }
+}
