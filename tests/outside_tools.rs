@@ -13,6 +13,8 @@
 mod images;
 #[path = "api/images/pictures.rs"]
 mod pictures;
+#[path = "outside_tools/prometheus.rs"]
+mod prometheus;
 #[path = "api/support/mod.rs"]
 mod support;
 

@@ -1,12 +1,12 @@
 //! What the process says of a request, and what it must never say.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Ask, eventually,
+    Ask, TestDatabase, eventually,
     process::{Home, Service},
 };
 
@@ -74,6 +74,79 @@ async fn a_request_has_one_access_line_without_its_query_headers_or_body() {
         assert!(!log.contains(canary), "{canary} is in the log: {log}");
     }
     service.stop().await;
+}
+
+/// The fields that the operator's guide says a kind of lines has.
+fn documented(kind: &str) -> BTreeSet<&'static str> {
+    let rows = include_str!("../../config/README.md").lines();
+    let rows = rows.filter_map(|row| row.strip_prefix("| `")?.split_once("` | "));
+    let of_kind = rows.filter(|(_, rest)| {
+        let lines = rest.split(" | ").next().unwrap_or_default();
+        lines.split(", ").any(|it| it == kind || it == "all")
+            || (lines == "all but access" && kind != "access")
+    });
+    of_kind.map(|(field, _)| field).collect()
+}
+
+fn fields(line: &Value) -> BTreeSet<&str> {
+    let line = line.as_object().expect("an object");
+    line.keys().map(String::as_str).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_have_the_fields_that_the_guide_lists() {
+    let database = TestDatabase::migrated().await;
+    for traced in [false, true] {
+        let home = Home::new();
+        let key = "bootstrap-key-0123456789";
+        let mut command = home.command(["serve"]);
+        command
+            .env("DATABASE_URL", database.url())
+            .env("BOOTSTRAP_API_KEY", key);
+        if traced {
+            // Nobody need take them.
+            command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
+        }
+        let service = Service::start(&home, command).await;
+        let rename = async |from: &str, to: &str| {
+            let rename = format!("alter table {from} rename to {to}");
+            let rename = sqlx::raw_sql(sqlx::AssertSqlSafe(rename));
+            let done = rename.execute(&mut database.connect().await).await;
+            done.expect("renamed");
+        };
+        rename("orders", "hidden").await;
+        let read = service.request(Method::GET, "/store/order/1", key);
+        let id = read
+            .answer()
+            .await
+            .is(500)
+            .header("x-request-id")
+            .to_owned();
+        rename("hidden", "orders").await;
+        let lines = || -> Vec<Value> {
+            let log = service.log();
+            let lines = log.lines().filter(|line| line.contains(&id));
+            lines
+                .map(|line| serde_json::from_str(line).expect("JSON"))
+                .collect()
+        };
+        eventually(async || lines().len() == 2).await;
+        let lines = lines();
+        let [failed, access] = &lines[..] else {
+            panic!("{lines:?}");
+        };
+        assert_eq!(failed["message"], "request failed");
+        assert_eq!(access["target"], "pet_inventory::access");
+        for (line, kind) in [(failed, "failed"), (access, "access")] {
+            let mut expected = documented(kind);
+            assert!(expected.len() > 5, "{kind}: {expected:?}");
+            if traced {
+                expected.insert("trace_id");
+            }
+            assert_eq!(fields(line), expected, "{kind}");
+        }
+        service.stop().await;
+    }
 }
 
 /// Secrets of every kind, sent every way, at the level that logs all there is.

@@ -24,6 +24,7 @@ mod images;
 mod jwt;
 mod limits;
 mod log;
+mod metrics;
 mod oauth;
 mod openapi;
 mod orders;

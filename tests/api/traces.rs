@@ -165,9 +165,10 @@ async fn a_request_goes_on_with_its_callers_trace_down_to_its_statements() {
     ];
     assert_eq!(said, expected.into_iter().collect());
 
-    assert_eq!(names_in_one_tree(&spans).len(), 2, "{spans:?}");
-    let statement = spans.iter().find(|span| !is_server(span)).expect("one");
-    assert_eq!(statement.name, "SELECT pets");
+    // Beside it there may be the look at the credential, if another worker than before has the request.
+    names_in_one_tree(&spans);
+    let statement = spans.iter().find(|span| span.name == "SELECT pets");
+    let statement = statement.expect("the statement");
     assert_eq!(statement.parent_span_id, request.span_id);
     assert_eq!(statement.kind, SpanKind::Client as i32);
     let said = attributes(&statement.attributes);

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod issuer;
+pub mod load;
 pub mod postgres;
 pub mod process;
 pub mod raw;

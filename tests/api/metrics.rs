@@ -1,0 +1,175 @@
+//! What `/metrics` says is what is described, and what is described is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pet_inventory::telemetry::{Described, Kind, METRICS};
+
+use crate::{
+    images::pictures::png,
+    support::{
+        Ask,
+        process::{Home, Service},
+    },
+};
+
+/// What is measured only where it is configured.
+const ELSEWHERE: [&str; 1] = ["jwks_fetches_total"];
+
+/// `name{label="value",…} number`; no value of ours has a comma or a quote in it.
+fn sample(line: &str) -> (&str, BTreeMap<&str, &str>, f64) {
+    let (series, number) = line.rsplit_once(' ').expect("a number");
+    let number = number
+        .parse()
+        .unwrap_or_else(|error| panic!("{line}: {error}"));
+    let Some((name, labels)) = series.split_once('{') else {
+        return (series, BTreeMap::new(), number);
+    };
+    let pairs = labels.trim_end_matches('}').split(',').map(|label| {
+        let (label, value) = label.split_once('=').expect("a value");
+        (label, value.trim_matches('"'))
+    });
+    (name, pairs.collect(), number)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_metric_is_described_and_every_description_is_of_one() {
+    let home = Home::new();
+    let mut command = home.command(["serve"]);
+    command.env("PET_INVENTORY__LIMITS__SCOPE", "cluster");
+    let service = Service::start(&home, command).await;
+    service.do_some_of_everything(&png(600, 400)).await;
+    let url = format!("http://{}/metrics", service.operations);
+    let answer = crate::support::client().get(url).answer().await.is(200);
+    assert_eq!(
+        answer.header("content-type"),
+        "text/plain; version=0.0.4; charset=utf-8"
+    );
+
+    let text = answer.text();
+    let mut seen: BTreeMap<&str, BTreeSet<Vec<(&str, &str)>>> = BTreeMap::new();
+    let mut current: Option<&Described> = None;
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, help) = help.split_once(' ').expect("a description");
+            let described = METRICS.iter().find(|it| it.name == name);
+            let described = described.unwrap_or_else(|| panic!("{name} is not described"));
+            assert_eq!(help, described.help);
+            assert!(
+                seen.insert(name, BTreeSet::new()).is_none(),
+                "{name} comes twice"
+            );
+            current = Some(described);
+            continue;
+        }
+        let described = current.unwrap_or_else(|| panic!("no # HELP before {line}"));
+        let Described {
+            name, kind, labels, ..
+        } = described;
+        if let Some(said) = line.strip_prefix("# TYPE ") {
+            let kind = match kind {
+                Kind::Counter => "counter",
+                Kind::Gauge => "gauge",
+                Kind::Histogram => "histogram",
+            };
+            assert_eq!(said, format!("{name} {kind}"));
+            continue;
+        }
+        let (of, mut said, number) = sample(line);
+        assert!(number.is_finite(), "{line}");
+        let of = match kind {
+            Kind::Histogram => {
+                said.remove("le");
+                let parts = ["_bucket", "_sum", "_count"];
+                parts
+                    .iter()
+                    .find_map(|part| of.strip_suffix(part))
+                    .unwrap_or(of)
+            }
+            Kind::Counter | Kind::Gauge => of,
+        };
+        assert_eq!(of, *name, "{line}");
+        let expected: BTreeSet<&str> = labels.iter().map(|(label, _)| *label).collect();
+        assert_eq!(
+            said.keys().copied().collect::<BTreeSet<_>>(),
+            expected,
+            "{line}"
+        );
+        for (label, values) in *labels {
+            let value = said[label];
+            assert!(
+                values.is_empty() || values.contains(&value),
+                "{line}: {label}"
+            );
+        }
+        let series = seen.entry(*name).or_default();
+        series.insert(said.into_iter().collect());
+    }
+    let missing: Vec<_> = METRICS
+        .iter()
+        .map(|it| it.name)
+        .filter(|name| !ELSEWHERE.contains(name))
+        .filter(|name| seen.get(name).is_none_or(BTreeSet::is_empty))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "described, and not there: {missing:?}\n{text}"
+    );
+    service.stop().await;
+}
+
+/// What was done is what is counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_is_counted() {
+    let home = Home::new();
+    let service = home.serve().await;
+    service.do_some_of_everything(&png(600, 400)).await;
+    let url = format!("http://{}/metrics", service.operations);
+    let text = crate::support::client()
+        .get(url)
+        .answer()
+        .await
+        .is(200)
+        .text();
+    let value = |series: &str| -> f64 {
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("{series} ")));
+        sample(line.unwrap_or_else(|| panic!("no {series} in {text}"))).2
+    };
+    for (series, expected) in [
+        ("idempotent_replays_total", 1.0),
+        ("logins_total{result=\"ok\"}", 1.0),
+        ("images_uploaded_total", 1.0),
+        ("images_rendered_total{result=\"ok\"}", 1.0),
+        ("images_rendering_seconds_count", 1.0),
+        (
+            "database_batch_requests_count{statement=\"SELECT pets\"}",
+            1.0,
+        ),
+        (
+            "database_batch_requests_sum{statement=\"INSERT pets\"}",
+            1.0,
+        ),
+        ("database_breaker_open", 0.0),
+        ("database_waiting{pool=\"requests\"}", 0.0),
+        ("http_requests_in_flight", 0.0),
+        ("http_requests_in_flight_max", 1024.0),
+        ("http_overloaded_total", 0.0),
+    ] {
+        assert!(
+            (value(series) - expected).abs() < f64::EPSILON,
+            "{series}: {}",
+            value(series)
+        );
+    }
+    for series in [
+        "database_connections{pool=\"lanes\",state=\"idle\"}",
+        "images_uploaded_bytes_total",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "process_cpu_seconds_total",
+    ] {
+        assert!(value(series) > 0.0, "{series}");
+    }
+    service.stop().await;
+}

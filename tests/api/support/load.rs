@@ -1,0 +1,45 @@
+//! A little of everything, for whoever looks at what is said of it.
+
+use reqwest::Method;
+use serde_json::json;
+
+use super::{Ask, Service};
+
+impl Service {
+    /// Does some of everything that is measured. `picture` is one of 600 by 400 pixels.
+    pub async fn do_some_of_everything(&self, picture: &[u8]) {
+        let ask = |method: Method, path: &str| self.request(method, path, "special-key");
+        let pet = json!({"name": "Rex", "id": 1});
+        for status in [201, 201] {
+            let add = ask(Method::POST, "/pet").header("idempotency-key", "a");
+            add.json(&pet).answer().await.is(status);
+        }
+        ask(Method::POST, "/pet")
+            .json(&json!({"name": "Max"}))
+            .answer()
+            .await
+            .is(201);
+        ask(Method::GET, "/pet/1").answer().await.is(200);
+        ask(Method::GET, "/pet/x").answer().await.is(400);
+        let user = json!({"username": "ada", "password": "correct horse"});
+        ask(Method::POST, "/user")
+            .json(&user)
+            .answer()
+            .await
+            .is(201);
+        ask(Method::POST, "/user/login")
+            .json(&user)
+            .answer()
+            .await
+            .is(200);
+        let upload = ask(Method::POST, "/pet/1/uploadImage").body(picture.to_owned());
+        let image = upload.answer().await.is(200).json();
+        let image = image["imageId"].as_str().expect("an id");
+        let small = ask(Method::GET, &format!("/pet/1/images/{image}?width=300"));
+        small.answer().await.is(200);
+        self.request(Method::GET, "/pet/1", "wrong")
+            .answer()
+            .await
+            .is(401);
+    }
+}

@@ -1,0 +1,194 @@
+//! Prometheus itself reads the metrics, the dashboard's queries and the alerts.
+
+use std::{
+    fs,
+    net::TcpListener,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use reqwest::Client;
+use serde_json::Value;
+use tokio::{
+    io::AsyncWriteExt as _,
+    process::{Child, Command},
+};
+
+use crate::{
+    pictures::png,
+    support::{
+        Ask, client,
+        process::{Home, SOON, Service},
+    },
+};
+
+const MISSING: &str = "Prometheus is missing: run .ci/setup --all";
+/// Panels of what only happens where something is wrong, or configured.
+const EMPTY: [&str; 2] = ["Failed by us, by operation", "Issuers asked for keys"];
+const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/alerts.yaml");
+const DASHBOARD: &str = include_str!("../../config/grafana-dashboard.json");
+
+/// What promtool says; nothing, where all is well.
+async fn promtool(arguments: &[&str], input: &str) -> String {
+    let mut command = Command::new("promtool");
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect(MISSING);
+    let mut stdin = child.stdin.take().expect("piped");
+    let bytes = input.as_bytes();
+    // Where it takes no input it may have ended.
+    let _ = stdin.write_all(bytes).await;
+    drop(stdin);
+    let output = child.wait_with_output().await.expect("its end");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {said}");
+    said
+}
+
+/// A Prometheus that scrapes the service each second. Gone when dropped.
+struct Prometheus {
+    _running: Child,
+    url: String,
+    client: Client,
+}
+
+impl Prometheus {
+    async fn of(home: &Home, service: &Service) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("its address");
+        drop(free);
+        let config = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n             rule_files: ['{ALERTS}']\n             scrape_configs:\n\
+             - job_name: pet-inventory\n  static_configs: [{{targets: ['{}']}}]\n",
+            service.operations
+        );
+        let file = home.path().join("prometheus.yaml");
+        fs::write(&file, config).expect("its settings");
+        let log = fs::File::create(home.path().join("prometheus.log")).expect("a log");
+        let mut command = Command::new("prometheus");
+        command
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                home.path().join("prometheus").display()
+            ))
+            .arg(format!("--web.listen-address={address}"))
+            .stderr(log)
+            .kill_on_drop(true);
+        Self {
+            _running: command.spawn().expect(MISSING),
+            url: format!("http://{address}/api/v1"),
+            client: client(),
+        }
+    }
+
+    async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Option<Value> {
+        let request = self.client.get(format!("{}{path}", self.url)).query(query);
+        let answer: Value = request.send().await.ok()?.json().await.ok()?;
+        assert_eq!(answer["status"], "success", "{query:?}: {answer}");
+        Some(answer["data"].clone())
+    }
+
+    /// The values that an expression has now.
+    async fn values(&self, expression: &str) -> Vec<f64> {
+        let data = self.ask("/query", &[("query", expression)]).await;
+        let data = data.unwrap_or_default();
+        let results = data["result"].as_array().cloned().unwrap_or_default();
+        let value = |result: &Value| result["value"][1].as_str()?.parse().ok();
+        results.iter().filter_map(value).collect()
+    }
+}
+
+async fn within(time: Duration, what: &str, mut so: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !so().await {
+        assert!(begun.elapsed() < time, "{what}: not within {time:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Each panel's title, and an expression of its.
+fn queries() -> Vec<(String, String)> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let mut ids: Vec<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), panels.len(), "two panels have one id");
+    let targets = panels.iter().flat_map(|panel| {
+        let title = panel["title"].as_str().expect("a title");
+        let targets = panel["targets"].as_array().cloned().unwrap_or_default();
+        targets
+            .into_iter()
+            .map(move |target| (title.to_owned(), target))
+    });
+    let expression = |target: &Value| {
+        let text = target["expr"].as_str().expect("an expression");
+        text.replace("$instance", ".*")
+            .replace("$__rate_interval", "1m")
+    };
+    targets
+        .map(|(title, target)| (title, expression(&target)))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prometheus_reads_the_metrics_the_dashboard_and_the_alerts() {
+    let home = Home::new();
+    let service = home.serve().await;
+    let prometheus = Prometheus::of(&home, &service).await;
+    within(SOON, "a first look", async || {
+        prometheus.values("up").await == [1.0]
+    })
+    .await;
+    // What happens between two looks is what rates are of.
+    service.do_some_of_everything(&png(600, 400)).await;
+
+    let metrics = format!("http://{}/metrics", service.operations);
+    let metrics = client().get(metrics).answer().await.is(200).text();
+    let said = promtool(&["check", "metrics"], &metrics).await;
+    assert!(said.is_empty(), "{said}");
+
+    let queries = queries();
+    assert!(queries.len() > 40, "{queries:?}");
+    for (title, expression) in &queries {
+        let is_empty = EMPTY.contains(&title.as_str());
+        let finite = async || {
+            let values = prometheus.values(expression).await;
+            values.iter().any(|value| value.is_finite()) != is_empty
+        };
+        within(SOON, &format!("{title}: {expression}"), finite).await;
+    }
+
+    let rules = prometheus.ask("/rules", &[]).await.expect("rules");
+    let rules = rules["groups"][0]["rules"].as_array().expect("rules");
+    assert!(rules.len() > 10, "{rules:?}");
+    for rule in rules {
+        assert_eq!(rule["health"], "ok", "{rule}");
+        assert_eq!(rule["state"], "inactive", "{rule}");
+        for annotation in ["summary", "description", "action"] {
+            assert!(rule["annotations"][annotation].is_string(), "{rule}");
+        }
+    }
+    service.stop().await;
+    let down = async || {
+        let query = [("query", "ALERTS{alertname=\"PetInventoryDown\"}")];
+        let pending = prometheus.ask("/query", &query).await.expect("an answer");
+        !pending["result"].as_array().expect("alerts").is_empty()
+    };
+    within(SOON, "an alert", down).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_when_they_should_and_not_before() {
+    promtool(&["check", "rules", ALERTS], "").await;
+    let tests = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/outside_tools/alerts.yaml"
+    );
+    promtool(&["test", "rules", tests], "").await;
+}
