@@ -57,7 +57,7 @@ fn collect(
             "database.url" | "images.url" | "telemetry.otlp_endpoint" => {
                 quoted(&without_password(&value.to_string()))
             }
-            "telemetry.otlp_headers" => quoted(HIDDEN),
+            "telemetry.otlp_headers" => quoted(&names_alone(&value.to_string())),
             _ => toml(value),
         },
         origin: origin(key, value, environment),
@@ -107,6 +107,15 @@ fn without_password(text: &str) -> String {
         url.query_pairs_mut().clear().extend_pairs(shown);
     }
     url.into()
+}
+
+/// What of headers may be shown: which there are.
+fn names_alone(headers: &str) -> String {
+    let names = headers.split(',').filter_map(|it| it.split_once('='));
+    let names: Vec<_> = names
+        .map(|(name, _)| format!("{}={HIDDEN}", name.trim()))
+        .collect();
+    names.join(",")
 }
 
 fn toml(value: &Value) -> String {

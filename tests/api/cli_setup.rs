@@ -66,11 +66,19 @@ async fn the_settings_in_force_say_where_they_come_from() {
     let mut command = home.command(["--config", "ours.toml", "config", "show"]);
     command
         .env("DATABASE_URL", "postgres://user:hunter2@127.0.0.1:1/db")
+        .env(
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "authorization=hunter2, x=hunter2=",
+        )
         .env("PET_INVENTORY__TELEMETRY__LOG", "error");
     let said = Said::by(command).await.is(0);
     for (setting, origin) in [
         ("server.max_requests = 7", "ours.toml"),
         ("server.header_timeout = \"10s\"", "default"),
+        (
+            "telemetry.otlp_headers = \"authorization=***,x=***\"",
+            "OTEL_EXPORTER_OTLP_HEADERS",
+        ),
         ("telemetry.log = \"error\"", "PET_INVENTORY__TELEMETRY__LOG"),
         (
             "database.url = \"postgres://user:***@127.0.0.1:1/db\"",

@@ -57,13 +57,15 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    async fn of(home: &Home, service: &Service) -> Self {
+    fn of(home: &Home, service: &Service) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = free.local_addr().expect("its address");
         drop(free);
         let config = format!(
-            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n             rule_files: ['{ALERTS}']\n             scrape_configs:\n\
-             - job_name: pet-inventory\n  static_configs: [{{targets: ['{}']}}]\n",
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n\
+             rule_files: ['{ALERTS}']\n\
+             scrape_configs:\n\
+             - {{job_name: pet-inventory, static_configs: [{{targets: ['{}']}}]}}\n",
             service.operations
         );
         let file = home.path().join("prometheus.yaml");
@@ -140,7 +142,7 @@ fn queries() -> Vec<(String, String)> {
 async fn prometheus_reads_the_metrics_the_dashboard_and_the_alerts() {
     let home = Home::new();
     let service = home.serve().await;
-    let prometheus = Prometheus::of(&home, &service).await;
+    let prometheus = Prometheus::of(&home, &service);
     within(SOON, "a first look", async || {
         prometheus.values("up").await == [1.0]
     })
