@@ -37,7 +37,7 @@ async fn every_metric_is_described_and_every_description_is_of_one() {
     let mut command = home.command(["serve"]);
     command.env("PET_INVENTORY__LIMITS__SCOPE", "cluster");
     let service = Service::start(&home, command).await;
-    service.do_some_of_everything(&png(600, 400)).await;
+    service.do_some_of_everything(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
     let answer = crate::support::client().get(url).answer().await.is(200);
     assert_eq!(
@@ -122,7 +122,7 @@ async fn every_metric_is_described_and_every_description_is_of_one() {
 async fn what_was_done_is_counted() {
     let home = Home::new();
     let service = home.serve().await;
-    service.do_some_of_everything(&png(600, 400)).await;
+    service.do_some_of_everything(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
     let text = crate::support::client()
         .get(url)

@@ -147,8 +147,15 @@ async fn prometheus_reads_the_metrics_the_dashboard_and_the_alerts() {
         prometheus.values("up").await == [1.0]
     })
     .await;
-    // What happens between two looks is what rates are of.
-    service.do_some_of_everything(&png(600, 400)).await;
+    // What happens between two looks is what rates are of, and some is not there before it happens.
+    for turn in [1, 2] {
+        service
+            .do_some_of_everything(turn, &png(600 + turn, 400))
+            .await;
+        let seen =
+            async || prometheus.values("images_rendering_seconds_count").await == [f64::from(turn)];
+        within(SOON, "a next look", seen).await;
+    }
 
     let metrics = format!("http://{}/metrics", service.operations);
     let metrics = client().get(metrics).answer().await.is(200).text();

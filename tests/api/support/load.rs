@@ -6,12 +6,13 @@ use serde_json::json;
 use super::{Ask, Service};
 
 impl Service {
-    /// Does some of everything that is measured. `picture` is one of 600 by 400 pixels.
-    pub async fn do_some_of_everything(&self, picture: &[u8]) {
+    /// Does some of everything that is measured, each turn with a pet, a user and a picture of its own, which is
+    /// wider than 300 pixels.
+    pub async fn do_some_of_everything(&self, turn: u32, picture: &[u8]) {
         let ask = |method: Method, path: &str| self.request(method, path, "special-key");
-        let pet = json!({"name": "Rex", "id": 1});
+        let pet = json!({"name": "Rex", "id": 1000 + turn});
         for status in [201, 201] {
-            let add = ask(Method::POST, "/pet").header("idempotency-key", "a");
+            let add = ask(Method::POST, "/pet").header("idempotency-key", turn);
             add.json(&pet).answer().await.is(status);
         }
         ask(Method::POST, "/pet")
@@ -19,9 +20,10 @@ impl Service {
             .answer()
             .await
             .is(201);
-        ask(Method::GET, "/pet/1").answer().await.is(200);
+        let path = format!("/pet/{}", 1000 + turn);
+        ask(Method::GET, &path).answer().await.is(200);
         ask(Method::GET, "/pet/x").answer().await.is(400);
-        let user = json!({"username": "ada", "password": "correct horse"});
+        let user = json!({"username": format!("ada{turn}"), "password": "correct horse"});
         ask(Method::POST, "/user")
             .json(&user)
             .answer()
@@ -32,12 +34,12 @@ impl Service {
             .answer()
             .await
             .is(200);
-        let upload = ask(Method::POST, "/pet/1/uploadImage").body(picture.to_owned());
+        let upload = ask(Method::POST, &format!("{path}/uploadImage")).body(picture.to_owned());
         let image = upload.answer().await.is(200).json();
         let image = image["imageId"].as_str().expect("an id");
-        let small = ask(Method::GET, &format!("/pet/1/images/{image}?width=300"));
+        let small = ask(Method::GET, &format!("{path}/images/{image}?width=300"));
         small.answer().await.is(200);
-        self.request(Method::GET, "/pet/1", "wrong")
+        self.request(Method::GET, &path, "wrong")
             .answer()
             .await
             .is(401);
