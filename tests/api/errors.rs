@@ -268,7 +268,7 @@ async fn signs_of_life_and_metrics_are_where_they_belong() {
     for line in [
         "http_requests_total{method=\"GET\",route=\"/api/v3/pet/{petId}\",status=\"200\"}",
         "http_request_duration_seconds_bucket{method=\"POST\",route=\"/api/v3/pet\"",
-        "database_connections{state=\"idle\"}",
+        "database_connections{pool=\"requests\",state=\"idle\"}",
         "http_connections{listener=\"api\"}",
     ] {
         assert!(text.contains(line), "no {line} in {metrics}");
