@@ -27,15 +27,14 @@
 //! - [`api`]: HTTP, the only room that knows axum, bodies and status codes; a file a noun, one layer stack.
 //! - [`app`]: the composition root; builds every part and runs them behind the hyper server.
 //! - [`local_postgres`]: the PostgreSQL of a run without a database URL.
-//! - [`shutdown`]: stopping, soft and then hard. [`telemetry`]: log lines, metrics
-//!   and traces.
+//! - [`shutdown`]: stopping, soft and then hard. [`telemetry`]: log lines, metrics and traces.
 //! - [`cli`]: arguments, and what a person reads.
 //!
 //! A **technology is a room**: sqlx lives in `db` (and `local_postgres`), axum in `api` (and `app`),
 //! governor in `limits`, JWT and argon2 in `auth`, the HTTP client in `auth` (which asks issuers for their
 //! keys), `blobs` (which asks S3) and `telemetry` (which sends traces), OpenTelemetry in `trace` and
-//! `telemetry`, rustls in `tls`, clap in `cli`, the environment in `config`. A **rule**
-//! lives in `domain`, a **sequence** in the handler, a **statement** in `db`.
+//! `telemetry`, rustls in `tls`, clap in `cli`, the environment in `config`. A **rule** lives in `domain`, a
+//! **sequence** in the handler, a **statement** in `db`.
 //!
 //! # The life of a request
 //!

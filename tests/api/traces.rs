@@ -248,6 +248,15 @@ async fn whoever_began_a_trace_decides_of_it_and_what_cannot_be_read_begins_none
     for wrong in &unreadable {
         read(wrong).await;
     }
+    // Whoever looks after it looks often, and is nobody's trace.
+    let http = crate::support::client();
+    for url in [
+        format!("http://{}/livez", service.address),
+        format!("http://{}/readyz", service.operations),
+        format!("http://{}/metrics", service.operations),
+    ] {
+        http.get(url).answer().await.is(200);
+    }
     service.stop().await;
     let spans = collector.spans().await;
     let servers: Vec<_> = spans.iter().filter(|span| is_server(span)).collect();

@@ -13,8 +13,14 @@ use tracing::{Span, field::Empty};
 
 use crate::trace::{self, TARGET};
 
-/// Begins the span of a request, in the trace of whoever sent it.
+/// What is asked every few seconds, and of no interest to anybody else.
+const SIGNS_OF_LIFE: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+
+/// Begins the span of a request, in the trace of whoever sent it. A sign of life has none.
 pub fn begin(request: &Request, method: &'static str, route: Option<&str>, id: &str) -> Span {
+    if route.is_some_and(|route| SIGNS_OF_LIFE.contains(&route)) {
+        return Span::none();
+    }
     let span = tracing::debug_span!(
         target: TARGET,
         "request",
