@@ -9,8 +9,12 @@
     reason = "a test that cannot go on says why and fails; its clock is the machine's; it shares a harness"
 )]
 
+#[path = "outside_tools/browser.rs"]
+mod browser;
 #[path = "outside_tools/images.rs"]
 mod images;
+#[path = "outside_tools/pages.rs"]
+mod pages;
 #[path = "api/images/pictures.rs"]
 mod pictures;
 #[path = "outside_tools/prometheus.rs"]

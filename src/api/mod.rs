@@ -10,7 +10,6 @@ pub mod error;
 pub mod extract;
 pub mod fields;
 pub mod health;
-mod home;
 pub mod idempotency;
 pub mod images;
 pub mod limits;
@@ -18,6 +17,7 @@ pub mod middleware;
 pub mod oauth;
 pub mod openapi;
 pub mod orders;
+mod pages;
 pub mod paging;
 pub mod pets;
 pub mod presented;
@@ -87,7 +87,7 @@ pub fn operations() -> Router<AppState> {
     nouns().split_for_parts().0
 }
 
-/// `operations`, the document and its docs, with everything around them.
+/// `operations`, the document and the pages, with everything around them.
 ///
 /// # Errors
 /// When the document cannot be written as JSON; a test rules it out.
@@ -110,7 +110,7 @@ pub fn router(
         )
         .merge(for_strangers.layer(around(&state, around_strangers)))
         .merge(health::router())
-        .merge(home::router())
+        .merge(pages::router())
         .merge(openapi::router(document)?)
         .fallback(async || Error::NoSuchRoute)
         .layer(around(&state, around_anything));

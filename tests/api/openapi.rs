@@ -571,47 +571,6 @@ fn user_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestBu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_docs_are_a_page_that_needs_no_other_host() {
-    let app = TestApp::start().await;
-    let moved = app.bare(Method::GET, "/docs").answer().await;
-    if moved.status.is_redirection() {
-        assert_eq!(moved.header("location"), "/docs/", "{moved}");
-    }
-    let page = app.bare(Method::GET, "/docs/").answer().await.is(200);
-    assert!(
-        page.header("content-type").starts_with("text/html"),
-        "{page}"
-    );
-    let html = page.text();
-    let mut assets = vec![html.clone()];
-    for attribute in ["src=\"", "href=\""] {
-        for piece in html.split(attribute).skip(1) {
-            let target = piece.split('"').next().expect("a quoted attribute");
-            let base: url::Url = format!("http://{}/docs/", app.address)
-                .parse()
-                .expect("a URL");
-            let target = base.join(target).expect("a URL reference");
-            assert_eq!(target.host(), base.host(), "{target} is of another host");
-            let asset = app.bare(Method::GET, target.path()).answer().await.is(200);
-            if target.path().ends_with("swagger-initializer.js") {
-                assets.push(asset.text());
-            }
-        }
-    }
-    assert_eq!(assets.len(), 2, "no initializer in {html}");
-    for text in assets {
-        assert!(
-            !text.contains("http://") && !text.contains("https://"),
-            "{text}"
-        );
-    }
-    app.bare(Method::GET, "/docs/nothing.js")
-        .answer()
-        .await
-        .problem(404);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn the_public_url_is_in_all_urls_that_are_handed_out() {
     let public = "https://pets.example.com/shop";
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__PUBLIC_URL", &format!("{public}/"))]).await;

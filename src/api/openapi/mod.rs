@@ -1,11 +1,11 @@
-//! The OpenAPI 3.1 document, generated from the handlers, and its page at `/docs`.
+//! The OpenAPI 3.1 document, generated from the handlers.
 //!
 //! A handler says what is its own; [`complete`] adds what every operation has: the statuses that the
 //! layers around it can answer, the form of errors, the headers. Nothing is written down twice.
 
 mod failures;
 
-use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
+use axum::{Router, http::header, routing::get};
 use utoipa::{
     OpenApi, PartialSchema, ToSchema,
     openapi::{
@@ -19,7 +19,6 @@ use utoipa::{
         },
     },
 };
-use utoipa_swagger_ui::{Config, SwaggerUi};
 
 use self::failures::{
     ALWAYS, CommonError, OF_A_CALLER, OF_AN_ADDRESS, WITH_BODY, WITH_IDEMPOTENCY_KEY,
@@ -44,8 +43,8 @@ pub const BASE: &str = "/api/v3";
     ),
     tags(
         (name = "pet", description = "The pets of the store."),
-        (name = "user", description = "Accounts of people, and their sessions."),
         (name = "store", description = "Orders for them, and how many there are."),
+        (name = "user", description = "Accounts of people, and their sessions."),
         (name = "limits", description = "What a plan admits."),
         (name = "oauth", description = "Access tokens for clients."),
     ),
@@ -319,26 +318,11 @@ fn header_of(name: &str, description: &str) -> RefOr<Header> {
         .into()
 }
 
-/// `/api/v3/openapi.json` and `/docs`, without a credential.
+/// `/api/v3/openapi.json`, without a credential.
 pub fn router<S: Clone + Send + Sync + 'static>(
     document: &Document,
 ) -> Result<Router<S>, serde_json::Error> {
     let json: axum::body::Bytes = serde_json::to_vec(document)?.into();
-    let path = format!("{BASE}/openapi.json");
-    let swagger_ui = SwaggerUi::new("/docs").config(
-        Config::new([path.clone()])
-            .try_it_out_enabled(true)
-            .persist_authorization(true)
-            .display_request_duration(true)
-            .validator_url("none"),
-    );
-    Ok(Router::new()
-        .route(
-            &path,
-            get(|State(json): State<axum::body::Bytes>| async {
-                ([(header::CONTENT_TYPE, "application/json")], json).into_response()
-            }),
-        )
-        .with_state(json)
-        .merge(swagger_ui))
+    let answer = async || ([(header::CONTENT_TYPE, "application/json")], json);
+    Ok(Router::new().route(&format!("{BASE}/openapi.json"), get(answer)))
 }

@@ -1,0 +1,82 @@
+//! What people look at: `/`, which says what this is and how a caller's limits stand, and `/docs`, the API to
+//! read and to try, by Swagger UI.
+//!
+//! Invariant: all of it comes from here. The pages ask no other host, keep no key, and their policy lets
+//! nothing else run in them.
+
+use std::{borrow::Cow, sync::Arc};
+
+use axum::{
+    Router,
+    body::Bytes,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use super::{error::Error, state::AppState};
+
+/// The pages and their files.
+pub fn router() -> Router<AppState> {
+    const HTML: &str = "text/html; charset=utf-8";
+    const CSS: &str = "text/css; charset=utf-8";
+    const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+    const SVG: &str = "image/svg+xml";
+    let own = |media_type: &'static str, content: &'static str| {
+        // A new version of the program may have another one.
+        get(async move || file(media_type, "no-cache", content))
+    };
+    // Of a megabyte and a half, and the same until the library is another.
+    let swagger_ui = |media_type: &'static str, name: &'static str| {
+        get(async move || {
+            let content = swagger_ui(name)?;
+            Ok::<_, Error>(file(media_type, "max-age=3600", content))
+        })
+    };
+    Router::new()
+        .route("/", own(HTML, include_str!("home.html")))
+        .route("/home.css", own(CSS, include_str!("home.css")))
+        .route("/home.js", own(JAVASCRIPT, include_str!("home.js")))
+        // Where browsers look for it beside documents that are no pages, too.
+        .route("/favicon.ico", own(SVG, include_str!("icon.svg")))
+        // The page's own links are relative.
+        .route("/docs", get(async || moved("docs/")))
+        .route("/docs/", own(HTML, include_str!("docs.html")))
+        .route("/docs/docs.css", own(CSS, include_str!("docs.css")))
+        .route("/docs/docs.js", own(JAVASCRIPT, include_str!("docs.js")))
+        .route("/docs/swagger-ui.css", swagger_ui(CSS, "swagger-ui.css"))
+        .route(
+            "/docs/swagger-ui-bundle.js",
+            swagger_ui(JAVASCRIPT, "swagger-ui-bundle.js"),
+        )
+}
+
+fn file(media_type: &'static str, caching: &'static str, content: impl Into<Bytes>) -> Response {
+    // Swagger UI's pictures are in its style; of what it is answered it makes blobs.
+    const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
+                          img-src 'self' data: blob:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
+    let headers = [
+        (header::CONTENT_TYPE, media_type),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, caching),
+    ];
+    (headers, content.into()).into_response()
+}
+
+fn moved(to: &'static str) -> Response {
+    (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response()
+}
+
+/// A file of the library, as it was published.
+fn swagger_ui(name: &str) -> Result<Bytes, Error> {
+    match utoipa_swagger_ui::serve(name, Arc::default()) {
+        Ok(Some(file)) => Ok(match file.bytes {
+            Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+            Cow::Owned(bytes) => bytes.into(),
+        }),
+        Ok(None) => Err(Error::NoSuchRoute),
+        Err(error) => Err(Error::Internal(error.to_string().into())),
+    }
+}

@@ -1,0 +1,59 @@
+//! The pages: whole without another host, and nothing but their own may run in them.
+
+use reqwest::Method;
+
+use crate::support::{Ask, TestApp};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_need_no_credential_and_no_other_host() {
+    let app = TestApp::start().await;
+    for (page, own, library) in [
+        ("/", ["home.css", "home.js"], &[] as &[&str]),
+        (
+            "/docs/",
+            ["docs.css", "docs.js"],
+            &["swagger-ui.css", "swagger-ui-bundle.js"],
+        ),
+    ] {
+        let html = app.bare(Method::GET, page).answer().await.is(200);
+        assert_eq!(html.header("content-type"), "text/html; charset=utf-8");
+        let mut texts = vec![html.text()];
+        for file in own.iter().chain(library) {
+            assert!(html.text().contains(&format!("\"{file}\"")), "{file}");
+            let answer = app.bare(Method::GET, &format!("{page}{file}"));
+            let answer = answer.answer().await.is(200);
+            let media_type = match file.rsplit_once('.') {
+                Some((_, "css")) => "text/css; charset=utf-8",
+                _ => "text/javascript; charset=utf-8",
+            };
+            assert_eq!(answer.header("content-type"), media_type);
+            assert_eq!(answer.header("x-content-type-options"), "nosniff");
+            if own.contains(file) {
+                assert_eq!(answer.header("cache-control"), "no-cache");
+                texts.push(answer.text());
+            } else {
+                assert_eq!(answer.header("cache-control"), "max-age=3600");
+            }
+        }
+        for text in texts {
+            assert!(
+                !text.contains("//www") && !text.contains("http:") && !text.contains("https:"),
+                "{text}"
+            );
+        }
+        let policy = html.header("content-security-policy");
+        assert!(
+            policy.starts_with("default-src 'none';") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        app.bare(Method::POST, page).answer().await.problem(405);
+    }
+    let icon = app.bare(Method::GET, "/favicon.ico").answer().await.is(200);
+    assert_eq!(icon.header("content-type"), "image/svg+xml");
+    let moved = app.bare(Method::GET, "/docs").answer().await.is(303);
+    assert_eq!(moved.header("location"), "docs/");
+    app.bare(Method::GET, "/docs/nothing.js")
+        .answer()
+        .await
+        .problem(404);
+}

@@ -1,0 +1,254 @@
+//! A browser: Chromium without a window, driven by WebDriver (W3C), which is JSON over HTTP.
+//!
+//! Invariant: when the test has ended, however it did, nothing of the browser runs or is left.
+
+use std::{
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use crate::support::{Ask, client};
+
+/// How long anything may take that should be quick: a machine that also builds is slow, not broken.
+const SOON: Duration = Duration::from_secs(30);
+/// How WebDriver names the identifier of an element.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// A browser with one empty page; gone when dropped.
+pub struct Browser {
+    /// Of the session.
+    url: String,
+    client: Client,
+    /// Ends all once its standard input does.
+    _keeper: Child,
+}
+
+impl Browser {
+    /// Starts one.
+    pub async fn start() -> Self {
+        let (keeper, driver) = start_driver().await;
+        let client = client();
+        // It reaches no other host, and says so where something tries to.
+        let arguments = [
+            "--headless=new",
+            "--no-sandbox",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-gpu",
+            "--disable-quic",
+            "--disable-sync",
+            "--force-color-profile=srgb",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+        ];
+        let capabilities = json!({ "capabilities": { "alwaysMatch": {
+            "goog:chromeOptions": { "args": arguments },
+            "goog:loggingPrefs": { "browser": "ALL", "performance": "ALL" },
+            // How long it looks for an element.
+            "timeouts": { "implicit": SOON.as_millis(), "script": SOON.as_millis() },
+        }}});
+        let request = client.post(format!("{driver}/session")).json(&capabilities);
+        let session = request.answer().await.is(200).json();
+        let id = session["value"]["sessionId"].as_str().expect("an id");
+        Self {
+            url: format!("{driver}/session/{id}"),
+            client,
+            _keeper: keeper,
+        }
+    }
+
+    async fn command(&self, method: Method, path: &str, body: &Value) -> Value {
+        let request = self.client.request(method, format!("{}{path}", self.url));
+        let mut answer = request.json(body).answer().await.is(200).json();
+        answer["value"].take()
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Value {
+        self.command(Method::POST, path, body).await
+    }
+
+    /// Opens a URL.
+    pub async fn open(&self, url: &str) {
+        self.post("/url", &json!({ "url": url })).await;
+    }
+
+    /// Makes the page that large, and the machine one that prefers this colour scheme.
+    pub async fn look(&self, width: u32, height: u32, scheme: &str) {
+        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
+        self.devtools("Emulation.setDeviceMetricsOverride", &metrics)
+            .await;
+        let feature = json!({ "name": "prefers-color-scheme", "value": scheme });
+        self.devtools(
+            "Emulation.setEmulatedMedia",
+            &json!({ "features": [feature] }),
+        )
+        .await;
+    }
+
+    async fn devtools(&self, command: &str, parameters: &Value) {
+        let body = json!({ "cmd": command, "params": parameters });
+        self.post("/goog/cdp/execute", &body).await;
+    }
+
+    /// Runs the body of a function in the page, and gives what it returns, also by and by.
+    pub async fn run(&self, script: &str) -> Value {
+        self.post("/execute/sync", &json!({ "script": script, "args": [] }))
+            .await
+    }
+
+    /// Waits until an expression in the page is true.
+    pub async fn until(&self, expression: &str) {
+        let begun = Instant::now();
+        while self.run(&format!("return {expression}")).await != true {
+            let page = self.run("return document.body.innerText").await;
+            assert!(begun.elapsed() < SOON, "not {expression}: {page}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until that stands at the beginning of a line of an element.
+    pub async fn until_says(&self, selector: &str, said: &str) {
+        let selector = json!(selector);
+        let said = json!(said);
+        let text = format!("document.querySelector({selector})?.innerText");
+        self.until(&format!(
+            "{text}.split('\\n').some(it => it.startsWith({said})) === true"
+        ))
+        .await;
+    }
+
+    /// What is written in an element.
+    pub async fn text(&self, selector: &str) -> String {
+        let element = self.find(selector).await;
+        let text = self
+            .command(Method::GET, &format!("{element}/text"), &json!({}))
+            .await;
+        text.as_str().expect("text").to_owned()
+    }
+
+    /// Clicks on an element.
+    pub async fn click(&self, selector: &str) {
+        let element = self.find(selector).await;
+        self.post(&format!("{element}/click"), &json!({})).await;
+    }
+
+    /// Types into an element, in place of what stands there; into one for a file: its path.
+    pub async fn enter(&self, selector: &str, text: &str) {
+        let element = self.find(selector).await;
+        self.run(&format!("document.querySelector('{selector}').select?.()"))
+            .await;
+        self.post(&format!("{element}/value"), &json!({ "text": text }))
+            .await;
+    }
+
+    async fn find(&self, selector: &str) -> String {
+        let by = json!({ "using": "css selector", "value": selector });
+        let found = self.post("/element", &by).await;
+        format!("/element/{}", found[ELEMENT].as_str().expect("an element"))
+    }
+
+    /// Presses keys one after the other, whatever has the focus.
+    pub async fn press(&self, keys: &str) {
+        let strokes: Vec<Value> = keys
+            .chars()
+            .flat_map(|key| ["keyDown", "keyUp"].map(|kind| json!({ "type": kind, "value": key })))
+            .collect();
+        let keyboard = json!({ "type": "key", "id": "keyboard", "actions": strokes });
+        self.post("/actions", &json!({ "actions": [keyboard] }))
+            .await;
+    }
+
+    /// Keeps what is seen as a picture in the folder that cargo has for tests.
+    pub async fn picture(&self, name: &str) {
+        let picture = self.command(Method::GET, "/screenshot", &json!({})).await;
+        let bytes = BASE64_STANDARD.decode(picture.as_str().expect("base64"));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::write(path, bytes.expect("base64")).expect("a file");
+    }
+
+    /// Checks what has happened since the last time: nothing was asked of another host, and nothing is on the
+    /// console but what is `expected`: no error, no breach of a policy, no exception.
+    pub async fn is_clean(&self, origin: &str, expected: &[&str]) {
+        let requests: Vec<String> = self
+            .log("performance")
+            .await
+            .iter()
+            .filter_map(|entry| {
+                let message: Value = serde_json::from_str(entry["message"].as_str()?).ok()?;
+                let message = &message["message"];
+                let url = match message["method"].as_str()? {
+                    "Network.requestWillBeSent" => &message["params"]["request"]["url"],
+                    "Network.webSocketCreated" => &message["params"]["url"],
+                    _ => return None,
+                };
+                Some(url.as_str()?.to_owned())
+            })
+            .collect();
+        assert!(!requests.is_empty(), "it logs no requests");
+        for url in requests {
+            let ours = [&format!("{origin}/"), "data:", "blob:"];
+            assert!(ours.iter().any(|ours| url.starts_with(*ours)), "{url}");
+        }
+        for entry in self.log("browser").await {
+            let message = entry["message"].as_str().expect("a message");
+            let level = entry["level"].as_str().expect("a level");
+            assert!(
+                !["WARNING", "SEVERE"].contains(&level)
+                    || expected.iter().any(|expected| message.contains(expected)),
+                "{entry}"
+            );
+        }
+    }
+
+    async fn log(&self, kind: &str) -> Vec<Value> {
+        let log = self.post("/se/log", &json!({ "type": kind })).await;
+        log.as_array().expect("a log").clone()
+    }
+}
+
+/// Starts the driver in a folder and a group of processes of its own, both gone when we are.
+async fn start_driver() -> (Child, String) {
+    use std::os::unix::process::CommandExt as _;
+    const KEEP: &str = r#"
+        trap '' INT TERM
+        setsid chromedriver --port=0 </dev/null &
+        exec >/dev/null
+        read -r _
+        kill -s KILL -- -$!
+        wait
+        while ! rm -rf "$1"; do sleep 0.1; done
+    "#;
+    let folder = tempfile::tempdir().map(TempDir::keep).expect("a folder");
+    let mut keeper = Command::new("/bin/sh")
+        .args(["-c", KEEP, "keeper"])
+        .arg(&folder)
+        // The whole of what the browser writes.
+        .envs(["HOME", "TMPDIR"].map(|name| (name, &folder)))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        // Out of the terminal's reach.
+        .process_group(0)
+        .spawn()
+        .expect("a shell");
+    let stdout = keeper.stdout.take().expect("piped");
+    let stdout = tokio::process::ChildStdout::from_std(stdout).expect("a pipe");
+    let mut lines = BufReader::new(stdout).lines();
+    let port = async {
+        while let Some(line) = lines.next_line().await.expect("text") {
+            if let Some((_, port)) = line.split_once("started successfully on port ") {
+                return port.trim_end_matches('.').to_owned();
+            }
+        }
+        panic!("Chromium or its driver is missing: run .ci/setup --all");
+    };
+    let port = tokio::time::timeout(SOON, port).await.expect("it starts");
+    (keeper, format!("http://127.0.0.1:{port}"))
+}

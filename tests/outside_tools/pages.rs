@@ -1,0 +1,300 @@
+//! The pages, as people see them: in a browser.
+
+use pet_inventory::domain::{caller::Scopes, clock::Clock};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    browser::Browser,
+    pictures::png,
+    support::{
+        Ask, TestApp, TestDatabase, make_key,
+        postgres::run,
+        process::{Home, Service},
+    },
+};
+
+const TAB: &str = "\u{E004}";
+const ENTER: &str = "\u{E007}";
+const NO_OVERFLOW: &str =
+    "return [...document.querySelectorAll('body, body *')].every(it => it.getBoundingClientRect().right <= innerWidth)
+     && document.documentElement.scrollWidth <= innerWidth";
+
+/// What has the focus, by the name that a screen reader says, and whether one sees that.
+const FOCUS: &str = "
+    const it = document.activeElement, style = getComputedStyle(it);
+    const name = it.labels?.[0] ?? it.querySelector('strong') ?? it;
+    return [name.innerText, style.outlineStyle === 'solid' && parseFloat(style.outlineWidth) >= 2]";
+/// The least contrast of a text with what is behind it (WCAG 2.2, 1.4.3).
+const CONTRAST: &str = "
+    const rgb = (color) => color.match(/[\\d.]+/g).map(Number);
+    const luminance = (color) => rgb(color).slice(0, 3)
+        .map((it) => it / 255).map((it) => it <= 0.04045 ? it / 12.92 : ((it + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, it, at) => sum + it * [0.2126, 0.7152, 0.0722][at], 0);
+    const ground = (it) => rgb(getComputedStyle(it).backgroundColor)[3] === 0 ? ground(it.parentElement) : getComputedStyle(it).backgroundColor;
+    const texts = [...document.querySelectorAll('body *')]
+        .filter((it) => [...it.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
+    return Math.min(...texts.map((it) => {
+        const [dark, light] = [luminance(getComputedStyle(it).color), luminance(ground(it))].sort((a, b) => a - b);
+        return (light + 0.05) / (dark + 0.05);
+    }))";
+
+/// What the meters of the page say: how much is left of how much.
+async fn meters(browser: &Browser) -> Value {
+    browser
+        .run("return [...document.querySelectorAll('meter')].map(it => [it.value, it.max])")
+        .await
+}
+
+/// The part of the page of the docs that an operation has.
+fn operation(id: &str, part: &str) -> String {
+    format!("#operations-pet-{id} {part}")
+}
+
+/// Opens that part, or closes it.
+async fn toggle(browser: &Browser, id: &str) {
+    browser
+        .click(&operation(id, ".opblock-summary-control"))
+        .await;
+}
+
+/// Tries an operation that is open, and checks that the answer is 200.
+async fn execute(browser: &Browser, id: &str) {
+    browser.click(&operation(id, "button.execute")).await;
+    let status = operation(id, ".live-responses-table tbody .response-col_status");
+    let status = browser.text(&status).await;
+    assert!(status.starts_with("200"), "{id}: {status}");
+}
+
+/// Checks that the page has put a key nowhere that outlasts it.
+async fn assert_nothing_kept(browser: &Browser, key: &str) {
+    let stored = "return [document.cookie, localStorage.length, sessionStorage.length]";
+    assert_eq!(browser.run(stored).await, json!(["", 0, 0]));
+    let url = browser.run("return location.href").await;
+    assert!(!url.as_str().expect("a URL").contains(key), "{url}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_docs_try_the_api() {
+    let home = Home::new();
+    let service: Service = home.serve().await;
+    let origin = format!("http://{}", service.address);
+    let pet = service.request(Method::POST, "/pet", "special-key");
+    let pet = pet.json(
+        &json!({ "name": "Rex", "category": { "name": "dog" }, "tags": [{ "name": "friendly" }] }),
+    );
+    assert_eq!(pet.answer().await.is(201).id(), 1, "the documents' example");
+    let photo = home.path().join("rex.png");
+    std::fs::write(&photo, png(320, 200)).expect("a file");
+
+    let browser = Browser::start().await;
+    browser.look(1100, 760, "light").await;
+    browser.open(&format!("{origin}/docs")).await;
+    browser.click("button.authorize").await;
+    browser.enter("#api_key_value", "special-key").await;
+    browser.click(".auth-container button.authorize").await;
+    browser.click(".btn-done").await;
+    browser.picture("docs.png").await;
+
+    toggle(&browser, "getPetById").await;
+    execute(&browser, "getPetById").await;
+    let shown = browser
+        .text(&operation("getPetById", ".live-responses-table"))
+        .await;
+    assert!(shown.contains("\"name\": \"Rex\""), "{shown}");
+
+    toggle(&browser, "uploadFile").await;
+    let file = operation("uploadFile", "input[type=file]");
+    browser.enter(&file, &photo.display().to_string()).await;
+    execute(&browser, "uploadFile").await;
+    let images = service.request(Method::GET, "/pet/1/images", "special-key");
+    let images = images.answer().await.is(200).json();
+    let image = images[0]["id"].as_str().expect("an image");
+
+    // And the picture is seen.
+    toggle(&browser, "getImage").await;
+    browser
+        .enter(
+            &operation("getImage", "[data-param-name=imageId] input"),
+            image,
+        )
+        .await;
+    execute(&browser, "getImage").await;
+    let picture = operation("getImage", ".live-responses-table img");
+    browser
+        .until(&format!(
+            "document.querySelector('{picture}')?.naturalWidth === 320"
+        ))
+        .await;
+
+    // The key is nowhere but in the page, which forgets it.
+    assert_nothing_kept(&browser, "special-key").await;
+    browser.run("location.reload()").await;
+    toggle(&browser, "getPetById").await;
+    browser.is_clean(&origin, &[]).await;
+    browser
+        .click(&operation("getPetById", "button.execute"))
+        .await;
+    let status = operation(
+        "getPetById",
+        ".live-responses-table tbody .response-col_status",
+    );
+    assert!(browser.text(&status).await.starts_with("401"));
+
+    // A phone, in the dark.
+    browser.look(375, 700, "dark").await;
+    browser.open(&format!("{origin}/docs/")).await;
+    browser
+        .until("document.querySelector('.opblock') !== null")
+        .await;
+    assert_eq!(browser.run(NO_OVERFLOW).await, true);
+    browser
+        .until("document.documentElement.classList.contains('dark-mode')")
+        .await;
+    browser.picture("docs-phone.png").await;
+    browser
+        .is_clean(
+            &origin,
+            &["/api/v3/pet/1 - Failed to load resource: the server responded with a status of 401"],
+        )
+        .await;
+    service.stop().await;
+}
+
+/// The service, the first page of it, and a key of a caller on the Free plan.
+async fn first_page() -> (TestApp, Browser, String) {
+    // No minute passes, however slow the machine is.
+    let app = TestApp::at(TestDatabase::migrated().await, &[], Clock::manual()).await;
+    let mut connection = app.database.connect().await;
+    let key = make_key(&mut connection, "shop", Scopes::all(), None).await;
+    let freed = "update callers set plan = 'free' where name = 'shop'";
+    app.database.run(freed).await;
+    let browser = Browser::start().await;
+    browser.look(1280, 800, "light").await;
+    browser.open(&format!("http://{}/", app.address)).await;
+    browser.until_says("#status", "Ready").await;
+    (app, browser, key.secret)
+}
+
+/// Spends so many requests.
+async fn spend(app: &TestApp, key: &str, requests: u32) {
+    for _ in 0..requests {
+        let ask = app.anonymous(Method::GET, "/limits").header("api_key", key);
+        ask.answer().await.is(200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_page_shows_a_callers_limits() {
+    let (app, browser, key) = first_page().await;
+    browser.picture("home.png").await;
+
+    // By the keyboard alone, and one sees where one is.
+    for (name, keys) in [
+        ("Documentation", ""),
+        ("OpenAPI document", ""),
+        ("API key", &key),
+        ("Show", ENTER),
+    ] {
+        browser.press(TAB).await;
+        assert_eq!(browser.run(FOCUS).await, json!([name, true]));
+        browser.press(keys).await;
+    }
+    browser
+        .until("document.querySelector('meter') !== null")
+        .await;
+    assert_eq!(meters(&browser).await, json!([[59, 60], [999, 1000]]));
+    let limits = browser.text("#limits").await;
+    for part in [
+        "Plan: free",
+        "59 of 60 requests left this minute",
+        "more in 60 s",
+        "999 of 1,000 requests left today (UTC)",
+    ] {
+        assert!(limits.contains(part), "{part}: {limits}");
+    }
+
+    // The numbers are the service's, to the last one.
+    spend(&app, &key, 54).await;
+    browser.click("#ask button").await;
+    browser
+        .until_says("#limits", "4 of 60 requests left this minute")
+        .await;
+    assert_eq!(meters(&browser).await, json!([[4, 60], [944, 1000]]));
+    for width in [375, 768, 1280] {
+        for scheme in ["light", "dark"] {
+            browser.look(width, 800, scheme).await;
+            assert_eq!(browser.run(NO_OVERFLOW).await, true, "{width}");
+            let contrast = browser.run(CONTRAST).await.as_f64();
+            let contrast = contrast.expect("a number");
+            assert!(contrast >= 4.5, "{scheme}: {contrast}");
+            browser.picture(&format!("home-{width}-{scheme}.png")).await;
+        }
+    }
+    spend(&app, &key, 4).await;
+    browser.click("#ask button").await;
+    browser
+        .until_says(
+            "#limits",
+            "Limit reached: minute; the request is admitted in ",
+        )
+        .await;
+
+    browser.enter("#key", &format!("{}{ENTER}", app.key)).await;
+    browser.until_says("#limits", "Plan: enterprise").await;
+    let limits = browser.text("#limits").await;
+    assert_eq!(limits, "Plan: enterprise\nRequests are not limited.");
+    assert_nothing_kept(&browser, &key).await;
+    let refused =
+        ["/api/v3/limits - Failed to load resource: the server responded with a status of 429"];
+    browser
+        .is_clean(&format!("http://{}", app.address), &refused)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_page_says_what_is_wrong() {
+    let (app, browser, key) = first_page().await;
+    let say = async |key: &str, said: &str| {
+        browser.enter("#key", &format!("{key}{ENTER}")).await;
+        browser.until_says("#limits", said).await;
+    };
+    say("pik_wrong", "That key is not valid").await;
+    say("clé", "That is no API key").await;
+
+    // Its links lead somewhere, and whoever comes back finds no key.
+    say(&key, "Plan: free").await;
+    browser.click("nav a[href='docs/']").await;
+    browser
+        .until("document.querySelector('.opblock') !== null")
+        .await;
+    browser.run("history.back()").await;
+    browser
+        .until("document.querySelector('#key')?.value === ''")
+        .await;
+    browser.click("nav a[href='api/v3/openapi.json']").await;
+    browser.until_says("body", "{\"openapi\":\"3.1").await;
+    browser.run("history.back()").await;
+    browser.until_says("#status", "Ready").await;
+    let wrong =
+        ["/api/v3/limits - Failed to load resource: the server responded with a status of 401"];
+    browser
+        .is_clean(&format!("http://{}", app.address), &wrong)
+        .await;
+
+    // When it cannot serve, and when it is gone.
+    let database = app.database.options();
+    let name = database.get_database().expect("a name");
+    let server = database.clone().database("postgres");
+    for lock_out in [
+        format!("alter database {name} allow_connections false"),
+        format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"),
+    ] {
+        run(&server, &lock_out).await;
+    }
+    browser.until_says("#status", "Not ready: ").await;
+    browser.picture("home-unready.png").await;
+    drop(app);
+    browser.until_says("#status", "No answer").await;
+    say("pik_any", "The server did not answer").await;
+}
