@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{Error, session::with_database, table::table};
+use super::{Error, say, session::with_database, table::table};
 use crate::{
     config::{Config, Plans},
     db::{self, callers::CallerRecord},
@@ -50,7 +50,7 @@ impl Callers {
                 })
                 .await?;
                 let list = if json { list_json } else { list_text };
-                println!("{}", list(&callers, &config.plans));
+                say(list(&callers, &config.plans))?;
             }
             Self::Show { name, json } => {
                 let found = with_database(config, async |database| {
@@ -66,7 +66,7 @@ impl Callers {
                     return Err(unknown(&name));
                 };
                 let show = if json { show_json } else { show_text };
-                println!("{}", show(&caller, used, &config.plans));
+                say(show(&caller, used, &config.plans))?;
             }
             Self::SetPlan { name, plan } => {
                 let found = with_database(config, async |database| {
@@ -76,7 +76,7 @@ impl Callers {
                 if !found {
                     return Err(unknown(&name));
                 }
-                println!("caller {name} is on plan {plan}");
+                say(format_args!("caller {name} is on plan {plan}"))?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bytes::Bytes;
 
-use super::{Error, session::Session};
+use super::{Error, say, session::Session};
 use crate::{
     blobs::{self, Blobs},
     config::Config,
@@ -49,9 +49,9 @@ pub async fn run(config: &Config) -> Result<ExitCode, Error> {
     let mut code = ExitCode::SUCCESS;
     for Finding { part, result } in findings {
         match result {
-            Ok(text) => println!("ok      {part:<14} {text}"),
+            Ok(text) => say(format_args!("ok      {part:<14} {text}"))?,
             Err(text) => {
-                println!("FAILED  {part:<14} {text}");
+                say(format_args!("FAILED  {part:<14} {text}"))?;
                 code = ExitCode::FAILURE;
             }
         }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{
     Error,
     credentials::{self, Made, Owner},
+    say,
     session::with_database,
 };
 use crate::{auth::secret, config::Config, db::credentials::Kind};
@@ -43,14 +44,11 @@ impl Clients {
                     credentials::make(database, owner, secret::Kind::ClientSecret, None).await
                 })
                 .await?;
-                println!(
-                    "{}",
-                    if json {
-                        made_json(&made)?
-                    } else {
-                        made_text(&made)
-                    }
-                );
+                say(if json {
+                    made_json(&made)?
+                } else {
+                    made_text(&made)
+                })?;
                 Ok(())
             }
             Self::List { json } => credentials::list(config, Kind::ClientSecret, json).await,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 
-use super::Error;
+use super::{Error, say};
 use crate::config::Config;
 
 /// Show the settings in force.
@@ -22,7 +22,7 @@ impl Settings {
         match self {
             Self::Show => {
                 for setting in Config::settings(file)? {
-                    println!("{setting}");
+                    say(setting)?;
                 }
             }
         }

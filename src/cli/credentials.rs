@@ -4,7 +4,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Error, session::with_database, table::table};
+use super::{Error, say, session::with_database, table::table};
 use crate::{
     auth::secret::{self, Secret},
     config::Config,
@@ -127,14 +127,11 @@ pub async fn list(config: &Config, kind: Kind, json: bool) -> Result<(), Error> 
         Ok(db::credentials::list(database.pool(), kind).await?)
     })
     .await?;
-    println!(
-        "{}",
-        if json {
-            list_json(&records)
-        } else {
-            list_text(&records)
-        }
-    );
+    say(if json {
+        list_json(&records)
+    } else {
+        list_text(&records)
+    })?;
     Ok(())
 }
 
@@ -151,7 +148,7 @@ pub async fn revoke(config: &Config, kind: Kind, what: &str, id: i64) -> Result<
         let hint = format!("see: pet-inventory {what}s list");
         return Err(format!("no {what} {id} that is not revoked yet; {hint}").into());
     }
-    println!("{what} {id} is revoked");
+    say(format_args!("{what} {id} is revoked"))?;
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::{
     Error,
     pet_file::Format,
+    say,
     session::{unhurried, with_database},
 };
 use crate::{config::Config, db};
@@ -55,7 +56,7 @@ impl ExportPets {
         })
         .await?;
         if let Some(file) = &self.file {
-            println!("wrote {bytes} bytes to {}", file.display());
+            say(format_args!("wrote {bytes} bytes to {}", file.display()))?;
         }
         Ok(())
     }

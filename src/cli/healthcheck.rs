@@ -8,7 +8,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::Error;
+use super::{Error, say};
 use crate::config::Config;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ pub async fn run(config: &Config) -> Result<(), Error> {
     if !status.starts_with("HTTP/1.1 200") {
         return Err(format!("http://{address}/livez answered {status}").into());
     }
-    println!("ok");
+    say("ok")?;
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::{
     Error,
     pet_file::{self, Bad, Format},
+    say,
     session::{unhurried, with_database},
 };
 use crate::{
@@ -53,7 +54,7 @@ impl ImportPets {
             self.import(import, format).await
         })
         .await?;
-        println!("{said}");
+        say(said)?;
         Ok(())
     }
 

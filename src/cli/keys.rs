@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     Error,
     credentials::{self, Made, Owner},
+    say,
     session::with_database,
 };
 use crate::{auth::secret, config::Config, db::credentials::Kind};
@@ -52,14 +53,11 @@ impl Keys {
                     credentials::make(database, owner, secret::Kind::ApiKey, expires_at).await
                 })
                 .await?;
-                println!(
-                    "{}",
-                    if json {
-                        made_json(&made)?
-                    } else {
-                        made_text(&made)
-                    }
-                );
+                say(if json {
+                    made_json(&made)?
+                } else {
+                    made_text(&made)
+                })?;
                 Ok(())
             }
             Self::List { json } => credentials::list(config, Kind::ApiKey, json).await,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Error, session::Session};
+use super::{Error, say, session::Session};
 use crate::{config::Config, db};
 
 /// Bring the database's schema up to date.
@@ -31,10 +31,13 @@ impl Migrate {
         }
         let verb = if self.check { "missing" } else { "applied" };
         for migration in &pending {
-            println!("{verb} {:04} {}", migration.version, migration.description);
+            say(format_args!(
+                "{verb} {:04} {}",
+                migration.version, migration.description
+            ))?;
         }
         if pending.is_empty() {
-            println!("the schema is up to date");
+            say("the schema is up to date")?;
         } else if self.check {
             eprintln!("apply what is missing with: pet-inventory migrate");
             return Ok(ExitCode::FAILURE);

@@ -4,7 +4,6 @@
 //! lines and errors go to stderr.
 
 #![expect(
-    clippy::print_stdout,
     clippy::print_stderr,
     reason = "the terminal is what this room writes to"
 )]
@@ -25,7 +24,12 @@ mod session;
 mod sessions;
 mod table;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fmt::Display,
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -104,11 +108,26 @@ pub async fn run() -> ExitCode {
     let cli = Cli::parse();
     match cli.run().await {
         Ok(code) => code,
+        // Whoever read our output has had enough, as `head` has: no failure that anybody need be told.
+        Err(error) if is_broken_pipe(&error) => ExitCode::from(OF_SIGPIPE),
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// What shells say of a program that SIGPIPE has ended, which Rust's ignore.
+const OF_SIGPIPE: u8 = 128 + 13;
+
+fn is_broken_pipe(error: &Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Writes a line to stdout. Where nobody reads any more it fails; `println!` would panic.
+fn say(line: impl Display) -> io::Result<()> {
+    writeln!(io::stdout(), "{line}")
 }
 
 impl Cli {
@@ -120,7 +139,7 @@ impl Cli {
             Command::Migrate(command) => return command.run(&config).await,
             Command::Openapi => {
                 let links = Links::new(config.server.public_url.as_ref());
-                println!("{}", serde_json::to_string_pretty(&api::document(&links))?);
+                say(serde_json::to_string_pretty(&api::document(&links))?)?;
             }
             Command::Keys(command) => command.run(&config).await?,
             Command::Clients(command) => command.run(&config).await?,
@@ -134,7 +153,9 @@ impl Cli {
             Command::Completions { shell } => {
                 let mut command = Self::command();
                 let name = command.get_name().to_owned();
-                clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut command, name, &mut script);
+                io::stdout().write_all(&script)?;
             }
         }
         Ok(ExitCode::SUCCESS)

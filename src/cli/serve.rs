@@ -1,6 +1,6 @@
 //! `serve`: the service, and what its user wants to know first.
 
-use super::Error;
+use super::{Error, say};
 use crate::{
     app::{App, DEMO_KEYS, raise_file_limit},
     config::Config,
@@ -23,7 +23,8 @@ pub async fn run(config: Config) -> Result<(), Error> {
         // Whatever was started stops when it is dropped.
         () = shutdown.soft() => return Ok(()),
     };
-    println!("{}", greeting(&app, &database));
+    // It serves, whether or not anybody reads that.
+    let _ = say(greeting(&app, &database));
     app.run(shutdown).await?;
     Ok(())
 }

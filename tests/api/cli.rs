@@ -454,3 +454,31 @@ async fn a_taken_default_port_is_no_reason_not_to_have_a_first_look() {
     assert!(service.log().contains("8080"), "{}", service.log());
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_nobody_reads_any_more_ends_quietly() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    let pets = commands.home.path().join("pets.ndjson");
+    std::fs::write(pets, "{\"name\":\"Rex\"}\n").expect("a file");
+    commands.run(&["import", "pets.ndjson"]).await.is(0);
+    for arguments in [
+        &["config", "show"] as &[&str],
+        &["openapi"],
+        &["completions", "bash"],
+        &["keys", "list"],
+        &["export", "--format", "csv"],
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = commands.home.command(arguments);
+        command
+            .env("DATABASE_URL", commands.database.url())
+            .stdout(writer);
+        let ended = command.spawn().expect("the program").wait_with_output();
+        let ended = ended.await.expect("it ends");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        // As a shell says of a program that SIGPIPE has ended.
+        assert_eq!(ended.status.code(), Some(141), "{arguments:?}: {said}");
+        assert_eq!(said, "", "{arguments:?}");
+    }
+}
