@@ -130,6 +130,8 @@ impl Kind {
             // read_only_sql_transaction: a primary that was demoted under us. invalid_sql_statement_name,
             // duplicate_prepared_statement: a pooler came in between. No connection that met one is used again.
             "25006" | "26000" | "42P05" => Self::Unavailable,
+            // object_not_in_prerequisite_state: the database was told to accept no connections.
+            "55000" => Self::Unavailable,
             // Classes: connection exception, insufficient resources, operator intervention, system error.
             code if ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default()) => {
                 Self::Unavailable

@@ -292,7 +292,9 @@ async fn the_first_page_says_what_is_wrong() {
     ] {
         run(&server, &lock_out).await;
     }
-    browser.until_says("#status", "Not ready: ").await;
+    browser
+        .until_says("#status", "Not ready: the database is not available")
+        .await;
     browser.picture("home-unready.png").await;
     drop(app);
     browser.until_says("#status", "No answer").await;
