@@ -212,6 +212,7 @@ where
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
         require_media_type(request.headers(), "application/json", &["application/json"])?;
+        require_plain(request.headers())?;
         let body = read_body(request.into_body(), BodyLimits::from_ref(state)).await?;
         // serde takes an array for an object whose fields come in order.
         if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
@@ -240,6 +241,7 @@ where
             "application/merge-patch+json or application/json",
             &["application/merge-patch+json", "application/json"],
         )?;
+        require_plain(request.headers())?;
         parse_json(&read_body(request.into_body(), BodyLimits::from_ref(state)).await?).map(Self)
     }
 }
@@ -258,11 +260,13 @@ where
     async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
         const FORM: &str = "application/x-www-form-urlencoded";
         let media_type = require_media_type(request.headers(), FORM, &[FORM]);
+        let plain = require_plain(request.headers());
         let body = read_body(request.into_body(), BodyLimits::from_ref(state)).await?;
         if body.is_empty() {
             return Ok(Self(Parameters::default()));
         }
         media_type?;
+        plain?;
         let text = std::str::from_utf8(&body)
             .map_err(|_| Error::Invalid(vec![Violation::new("body", "must be UTF-8")]))?;
         Parameters::parse(text, "body").map(Self)
@@ -281,6 +285,26 @@ fn require_media_type(
         Ok(())
     } else {
         Err(Error::UnsupportedMediaType(accepted))
+    }
+}
+
+/// Refuses a body that is encoded (RFC 9110 §8.4): read as it is, it would be something else than was meant.
+///
+/// # Errors
+/// [`Error::EncodedBody`].
+pub fn require_plain(headers: &HeaderMap) -> Result<(), Error> {
+    let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
+    let plain = values.all(|value| {
+        let mut codings = value.as_bytes().split(|byte| *byte == b',');
+        codings.all(|coding| {
+            let coding = coding.trim_ascii();
+            coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
+        })
+    });
+    if plain {
+        Ok(())
+    } else {
+        Err(Error::EncodedBody)
     }
 }
 

@@ -314,3 +314,52 @@ async fn a_request_that_takes_too_long_is_503() {
         begun.elapsed()
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encoded_body_is_refused() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    let pet = json!({"name": "b"});
+    let png = || {
+        let upload = app.request(Method::POST, &format!("/pet/{id}/uploadImage"));
+        upload.header("content-type", "image/png").body("bytes")
+    };
+    let form = || {
+        let form = app.request(Method::POST, &format!("/pet/{id}"));
+        form.form(&[("name", "b")])
+    };
+    for coding in ["gzip", "br", "identity, gzip", "GZIP"] {
+        for request in [
+            app.post("/pet", &pet),
+            app.post("/pet", &pet).header("idempotency-key", coding),
+            app.put("/pet", &json!({"id": id, "name": "b"})),
+            app.patch(&format!("/pet/{id}"), &pet),
+            form(),
+            png(),
+        ] {
+            let answer = request.header("content-encoding", coding).answer().await;
+            answer.problem(415);
+            // RFC 7694: so a client knows that it is the coding, not the type.
+            assert_eq!(answer.header("accept-encoding"), "identity");
+            assert_eq!(answer.optional_header("accept"), None);
+        }
+    }
+    let token = app.bare(Method::POST, "/oauth/token");
+    let token = token.form(&[("grant_type", "client_credentials")]);
+    let refused = token.header("content-encoding", "gzip").answer().await;
+    assert_eq!(refused.is(400).json()["error"], "invalid_request");
+    assert_eq!(app.count().await, 1);
+    let kept = app.get(&format!("/pet/{id}")).answer().await.is(200);
+    assert_eq!(kept.json()["name"], "a");
+
+    // As it is, it may be said to be; and where there is none, nothing is encoded.
+    for coding in ["Identity", ""] {
+        let plain = app.post("/pet", &pet).header("content-encoding", coding);
+        plain.answer().await.is(201);
+    }
+    let none = app.request(Method::POST, &format!("/pet/{id}?name=c"));
+    none.header("content-encoding", "gzip")
+        .answer()
+        .await
+        .is(200);
+}

@@ -78,6 +78,9 @@ pub enum Error {
     /// The body is of another media type than these.
     #[error("unsupported media type")]
     UnsupportedMediaType(&'static str),
+    /// The body is encoded, as in compressed.
+    #[error("encoded body")]
+    EncodedBody,
     /// An upload that is no image of a type that is taken.
     #[error("not an image")]
     NotAnImage,
@@ -194,6 +197,10 @@ impl Error {
                 S::UNSUPPORTED_MEDIA_TYPE,
                 format!("the body must be {accepted}, and Content-Type must say so"),
             ),
+            Self::EncodedBody => (
+                S::UNSUPPORTED_MEDIA_TYPE,
+                "the body must be sent as it is, without a Content-Encoding".into(),
+            ),
             Self::NotAnImage => (
                 S::UNSUPPORTED_MEDIA_TYPE,
                 "the file must be a PNG, JPEG, GIF or WebP image; its content tells, not its name or \
@@ -302,6 +309,11 @@ impl IntoResponse for Error {
                 if let Ok(value) = HeaderValue::from_str(&accepted.replace(" or ", ", ")) {
                     headers.insert(header::ACCEPT, value);
                 }
+            }
+            Self::EncodedBody => {
+                // RFC 7694 §3: that it is the coding, not the type.
+                let coding = HeaderValue::from_static("identity");
+                headers.insert(header::ACCEPT_ENCODING, coding);
             }
             Self::NotAnImage => {
                 let types = "image/png, image/jpeg, image/gif, image/webp";

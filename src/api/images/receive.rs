@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::multipart::{Event, Malformed, Multipart, Part};
 use crate::{
-    api::{error::Error, problem::Violation, state::Uploads},
+    api::{error::Error, extract::require_plain, problem::Violation, state::Uploads},
     blobs::{Blobs, Upload},
     db::images::ContentHash,
     domain::image::{self, Facts, Reader, Refusal},
@@ -55,6 +55,7 @@ pub(super) async fn receive(
     };
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     let essence = essence.to_ascii_lowercase();
+    require_plain(headers)?;
     if essence == "multipart/form-data" {
         let form = Multipart::new(content_type).map_err(malformed)?;
         let body = Arriving::new(body, uploads, uploads.max_size.saturating_add(FORM))?;

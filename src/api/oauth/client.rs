@@ -39,6 +39,11 @@ impl FromRequest<AppState> for ClientRequest {
                     "the body must be application/x-www-form-urlencoded",
                 ));
             }
+            Err(Error::EncodedBody) => {
+                return Err(OAuthError::InvalidRequest(
+                    "the body must be sent without a Content-Encoding",
+                ));
+            }
             Err(error) => return Err(error.into()),
         };
         let posted = match (once(&form, "client_id")?, once(&form, "client_secret")?) {

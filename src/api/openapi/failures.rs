@@ -55,7 +55,7 @@ pub const WITH_BODY: [CommonError; 3] = [
     (
         "415",
         "UnsupportedMediaType",
-        "The body is of another media type.",
+        "The body is of another media type, or encoded.",
     ),
 ];
 /// What an `Idempotency-Key` may lead to.

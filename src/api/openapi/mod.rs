@@ -289,7 +289,10 @@ fn complete_response(status: &str, response: &mut Response) {
             "Seconds until another try is worth it, when the key is in use.",
         ),
         "429" => add("Retry-After", "Seconds until the request is admitted."),
-        "415" => add("Accept", "Media types that are accepted."),
+        "415" => {
+            add("Accept", "Media types that are accepted.");
+            add("Accept-Encoding", "`identity`, when the body was encoded.");
+        }
         "503" => add("Retry-After", "Seconds until another try is worth it."),
         _ => {}
     }
