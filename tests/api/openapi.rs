@@ -97,7 +97,9 @@ async fn routes_and_document_are_the_same_set() {
             number_of_operations(&paths[path]),
             "{path}"
         );
-        if documented.contains("GET") {
+        // Of these a GET acts, and a HEAD must not.
+        let acts = ["/user/login", "/user/logout"].contains(&path.as_str());
+        if documented.contains("GET") && !acts {
             documented.insert("HEAD");
         }
         let target = target(&paths[path], path);

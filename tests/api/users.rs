@@ -479,11 +479,27 @@ async fn a_session_ends_by_logout_by_time_and_by_hand() {
         session(&app, "ada").await,
     );
     let log_out = |token: &str| by(&app, token, Method::GET, "/user/logout").answer();
+    // HEAD is safe: it ends nothing, and below it begins nothing.
+    let head = by(&app, &first, Method::HEAD, "/user/logout")
+        .answer()
+        .await;
+    assert_eq!(head.is(405).header("allow"), "GET");
+    assert_eq!(status(&app, &first).await, 200, "not by HEAD");
     let answer = log_out(&first).await.is(200);
     assert_eq!(answer.json()["message"], "the session is over");
     assert_eq!(status(&app, &first).await, 401, "at once");
     log_out(&first).await.problem(401);
     assert_eq!(status(&app, &second).await, 200, "and no other");
+    let sessions = "select count(*) from credentials where kind = 'session'";
+    let opened = app.database.number(sessions).await;
+    let query = format!(
+        "/user/login?username=ada&password={}",
+        PASSWORD.replace(' ', "+")
+    );
+    let head = app.anonymous(Method::HEAD, &query).answer().await;
+    assert_eq!(head.is(405).header("allow"), "GET, POST");
+    assert_eq!(app.database.number(sessions).await, opened);
+    app.anonymous(Method::GET, &query).answer().await.is(200);
     // A key has no session, and stays good.
     let answer = app.get("/user/logout").answer().await.is(200);
     assert_eq!(answer.json()["message"], "no session was sent");

@@ -81,6 +81,9 @@ pub enum Error {
     /// The body is encoded, as in compressed.
     #[error("encoded body")]
     EncodedBody,
+    /// The path has other methods: these.
+    #[error("method not allowed")]
+    MethodNotAllowed(&'static str),
     /// An upload that is no image of a type that is taken.
     #[error("not an image")]
     NotAnImage,
@@ -201,6 +204,10 @@ impl Error {
                 S::UNSUPPORTED_MEDIA_TYPE,
                 "the body must be sent as it is, without a Content-Encoding".into(),
             ),
+            Self::MethodNotAllowed(allowed) => (
+                S::METHOD_NOT_ALLOWED,
+                format!("the method must be {allowed}"),
+            ),
             Self::NotAnImage => (
                 S::UNSUPPORTED_MEDIA_TYPE,
                 "the file must be a PNG, JPEG, GIF or WebP image; its content tells, not its name or \
@@ -314,6 +321,11 @@ impl IntoResponse for Error {
                 // RFC 7694 §3: that it is the coding, not the type.
                 let coding = HeaderValue::from_static("identity");
                 headers.insert(header::ACCEPT_ENCODING, coding);
+            }
+            Self::MethodNotAllowed(allowed) => {
+                if let Ok(value) = HeaderValue::from_str(&allowed.replace(" or ", ", ")) {
+                    headers.insert(header::ALLOW, value);
+                }
             }
             Self::NotAnImage => {
                 let types = "image/png, image/jpeg, image/gif, image/webp";

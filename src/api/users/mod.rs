@@ -11,7 +11,10 @@ mod session;
 use std::{slice, sync::Arc};
 
 use axum::{Extension, extract::State, http::StatusCode, response::Response};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::{
+    router::{OpenApiRouter, UtoipaMethodRouter},
+    routes,
+};
 
 use self::body::{NewUserBody, UserBody};
 use super::{
@@ -36,7 +39,7 @@ use crate::{
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(create::with_list))
-        .routes(routes!(session::log_out))
+        .routes(acting(routes!(session::log_out), "GET"))
         .routes(routes!(get, replace, delete))
 }
 
@@ -48,7 +51,20 @@ pub fn router() -> OpenApiRouter<AppState> {
 pub fn open_router() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(create::sign_up))
-        .routes(routes!(session::log_in, session::log_in_by_query))
+        .routes(acting(
+            routes!(session::log_in, session::log_in_by_query),
+            "GET or POST",
+        ))
+}
+
+/// Operations of which a GET, as Petstore has it, acts. A HEAD is safe (RFC 9110 §9.2.1), and axum would hand
+/// it to that GET.
+fn acting(
+    (schemas, paths, methods): UtoipaMethodRouter<AppState>,
+    allowed: &'static str,
+) -> UtoipaMethodRouter<AppState> {
+    let refuse = async move || Error::MethodNotAllowed(allowed);
+    (schemas, paths, methods.head(refuse).fallback(refuse))
 }
 
 /// Get an account
