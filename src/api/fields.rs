@@ -64,6 +64,8 @@ impl Kind {
 pub trait FieldType: DeserializeOwned {
     /// Of what kind its values are.
     const KIND: Kind;
+    /// A value past every bound of a field: what is wrong with it says more than the type does.
+    const PAST_BOUNDS: Option<Self> = None;
 }
 
 impl FieldType for bool {
@@ -72,6 +74,7 @@ impl FieldType for bool {
 
 impl FieldType for i64 {
     const KIND: Kind = Kind::Integer;
+    const PAST_BOUNDS: Option<Self> = Some(Self::MIN);
 }
 
 impl FieldType for String {
@@ -141,7 +144,10 @@ impl Violations {
                 .map_err(|reason| self.add(name.to_string(), reason))
                 .ok(),
             Field::WrongType => {
-                self.add(name.to_string(), format!("must be {}", T::KIND.name()));
+                let bounds = T::PAST_BOUNDS.and_then(|value| check(value).err());
+                let kind = || format!("must be {}", T::KIND.name());
+                let reason = bounds.map_or_else(kind, |bounds| bounds.to_string());
+                self.add(name.to_string(), reason);
                 None
             }
         }
@@ -154,8 +160,11 @@ impl Violations {
         field: Field<T>,
         check: impl FnOnce(T) -> Result<U, Invalid>,
     ) -> Option<U> {
-        if matches!(field, Field::Absent) {
-            self.add(name.to_string(), "is required");
+        let name = name.to_string();
+        // What was there twice is not read, and yet not missing.
+        let is_known = self.0.iter().any(|violation| violation.field == name);
+        if matches!(field, Field::Absent) && !is_known {
+            self.add(&name, "is required");
         }
         self.optional(name, field, check)
     }

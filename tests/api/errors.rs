@@ -363,3 +363,32 @@ async fn an_encoded_body_is_refused() {
         .await
         .is(200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_rule_is_said_once_and_as_it_is() {
+    let app = TestApp::start().await;
+    let twice = app.bare(
+        Method::GET,
+        "/api/v3/user/login?username=a&username=b&password=c",
+    );
+    let twice = twice.answer().await.problem(400);
+    assert_eq!(
+        twice["errors"],
+        json!([{"field": "username", "reason": "must be given once"}])
+    );
+    // The bounds of an identifier, whatever is in its place.
+    for id in [
+        json!(-1),
+        json!(1.5),
+        json!("1"),
+        json!(1e300),
+        json!(u64::MAX),
+    ] {
+        let pet = app.post("/pet", &json!({"id": id, "name": "a"}));
+        assert_eq!(
+            pet.answer().await.problem(400)["errors"],
+            json!([{"field": "id", "reason": "must be an integer from 1 to 9007199254740991"}]),
+            "{id}"
+        );
+    }
+}

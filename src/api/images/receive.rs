@@ -57,7 +57,8 @@ pub(super) async fn receive(
     let essence = essence.to_ascii_lowercase();
     require_plain(headers)?;
     if essence == "multipart/form-data" {
-        let form = Multipart::new(content_type).map_err(malformed)?;
+        let form = Multipart::new(content_type)
+            .map_err(|Malformed(reason)| Error::one_violation("Content-Type", reason))?;
         let body = Arriving::new(body, uploads, uploads.max_size.saturating_add(FORM))?;
         return of_form(form, body, Sink::new(blobs, uploads, FILE)).await;
     }
