@@ -11,8 +11,12 @@
 
 #[path = "outside_tools/browser.rs"]
 mod browser;
+#[path = "outside_tools/compose.rs"]
+mod compose;
 #[path = "outside_tools/images.rs"]
 mod images;
+#[path = "outside_tools/nginx.rs"]
+mod nginx;
 #[path = "outside_tools/pages.rs"]
 mod pages;
 #[path = "api/images/pictures.rs"]
@@ -24,6 +28,7 @@ mod support;
 
 use std::{
     fs,
+    net::{SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
@@ -35,6 +40,12 @@ use support::{
     Ask,
     process::{Home, Service},
 };
+
+/// A free port of this machine; nobody else takes it in the next moments, as far as anybody can tell.
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address")
+}
 
 /// PostgreSQL's programs, of which the server believes that midnight (UTC) is twenty seconds away.
 ///

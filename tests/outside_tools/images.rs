@@ -1,7 +1,7 @@
 //! Images on a disk that is full, and in a bucket of S3.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
 };
@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use crate::{
+    free_address,
     pictures::{jpeg, large_jpeg, png, size},
     support::{
         Answer, Ask, TestApp, eventually,
@@ -152,11 +153,6 @@ impl S3 {
         self.child.kill().await.expect("it runs");
         self.address
     }
-}
-
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address")
 }
 
 async fn app_with(address: SocketAddr, secret: &str) -> TestApp {
