@@ -116,7 +116,7 @@ async fn fixed() {
     }
     let config = Config::load(None).expect("a configuration");
     let _telemetry = telemetry::start(&config.telemetry).expect("a log");
-    let operations: Router<AppState> = Router::new().route("/pet/{petId}", get(answer));
+    let operations: Router<AppState> = Router::new().route("/api/v3/pet/{petId}", get(answer));
     let app = App::build_around(config, Clock::system(), operations)
         .await
         .expect("a service");

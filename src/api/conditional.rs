@@ -14,7 +14,7 @@ use crate::domain::pet::Version;
 #[must_use]
 pub fn etag(version: Version) -> HeaderValue {
     // Digits between quotes are always a valid header value.
-    HeaderValue::from_str(&format!("\"{}\"", version.0)).unwrap_or(HeaderValue::from_static("\"\""))
+    HeaderValue::try_from(format!("\"{}\"", version.0)).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
 /// `If-Match`: the versions that a change may be made to.

@@ -9,17 +9,17 @@ use axum::{
 };
 use serde::Serialize;
 use utoipa::ToSchema;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::routes;
 
-use super::{error::Error, state::AppState};
+use super::{error::Error, operations::Operations};
 use crate::{
     domain::caller::Caller,
     limits::{Standing, Standings, whole_seconds},
 };
 
 /// The operation.
-pub fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(get))
+pub fn router() -> Operations {
+    Operations::new().routes(routes!(get))
 }
 
 /// How a caller's limits stand.

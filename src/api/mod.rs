@@ -16,6 +16,7 @@ pub mod limits;
 pub mod middleware;
 pub mod oauth;
 pub mod openapi;
+pub mod operations;
 pub mod orders;
 mod pages;
 pub mod paging;
@@ -39,12 +40,13 @@ use self::{
     access::AccessRules,
     error::Error,
     middleware::{around, around_anything, around_operation, around_strangers, around_upload},
+    operations::Operations,
     state::{AppState, Links},
 };
 
 /// Every noun of the API.
-fn nouns() -> OpenApiRouter<AppState> {
-    OpenApiRouter::with_openapi(openapi::base())
+fn nouns() -> Operations {
+    Operations::with_document(openapi::base())
         .merge(pets::router())
         .merge(orders::router())
         .merge(users::router())
@@ -53,8 +55,8 @@ fn nouns() -> OpenApiRouter<AppState> {
 }
 
 /// What of the API strangers may use, each address within its budget.
-fn open() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().merge(users::open_router())
+fn open() -> Operations {
+    Operations::new().merge(users::open_router())
 }
 
 /// What lies beside the API, where its RFCs look for it, and needs no caller.
@@ -65,10 +67,10 @@ fn beside() -> OpenApiRouter<AppState> {
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
 #[must_use]
 pub fn document(links: &Links) -> OpenApi {
-    let operations = nouns().merge(images::uploads()).into_openapi();
+    let operations = nouns().merge(images::uploads()).into_document();
     openapi::complete(
         operations,
-        open().into_openapi(),
+        open().into_document(),
         beside().into_openapi(),
         links,
     )
@@ -84,7 +86,7 @@ pub fn access_rules(document: &OpenApi) -> Result<Arc<AccessRules>, String> {
 
 /// The operations, with nothing around them yet.
 pub fn operations() -> Router<AppState> {
-    nouns().split_for_parts().0
+    nouns().into_routes()
 }
 
 /// `operations`, the document and the pages, with everything around them.
@@ -96,24 +98,19 @@ pub fn router(
     state: AppState,
     document: &OpenApi,
 ) -> Result<Router, serde_json::Error> {
-    let (uploads, _) = images::uploads().split_for_parts();
-    let (open, _) = open().split_for_parts();
+    let uploads = images::uploads().into_routes();
     let (beside, _) = beside().split_for_parts();
 
-    let for_strangers = Router::new().nest(openapi::BASE, open).merge(beside);
-    let everything = Router::new()
-        .nest(
-            openapi::BASE,
-            operations
-                .layer(around(&state, around_operation))
-                .merge(uploads.layer(around(&state, around_upload))),
-        )
-        .merge(for_strangers.layer(around(&state, around_strangers)))
-        .merge(health::router())
+    let for_strangers = open().into_routes().merge(beside);
+    let for_anybody = health::router()
         .merge(pages::router())
         .merge(openapi::router(document)?)
-        .fallback(async || Error::NoSuchRoute)
-        .layer(around(&state, around_anything));
+        .fallback(async || Error::NoSuchRoute);
+    let everything = operations
+        .layer(around(&state, around_operation))
+        .merge(uploads.layer(around(&state, around_upload)))
+        .merge(for_strangers.layer(around(&state, around_strangers)))
+        .merge(for_anybody.layer(around(&state, around_anything)));
     Ok(everything.with_state(state))
 }
 

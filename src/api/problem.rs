@@ -125,12 +125,9 @@ impl Problem {
 
     /// The body, about the request of that id.
     #[must_use]
-    pub fn to_json(&self, request_id: &str) -> Vec<u8> {
-        let problem = Self {
-            instance: request_id.to_owned(),
-            ..self.clone()
-        };
-        serde_json::to_vec(&problem).unwrap_or_default()
+    pub fn into_json(mut self, request_id: &str) -> Vec<u8> {
+        request_id.clone_into(&mut self.instance);
+        serde_json::to_vec(&self).unwrap_or_default()
     }
 }
 

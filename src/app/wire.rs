@@ -24,6 +24,8 @@ use tokio::{
 use super::framing::{Framing, Verdict};
 use crate::api::{middleware::observe::random_id, problem::Problem};
 
+/// Bytes of a small answer, its head included.
+const SMALL: usize = 1024;
 /// How long the client may take to read our last word.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -154,7 +156,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
             return self.poll_write(context, only);
         }
         ready!(self.poll_refusal(context))?;
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        // To the kernel pieces cost more than the copy that makes one of so few bytes.
+        let length = slices.iter().map(|slice| slice.len()).sum();
+        let mut whole = [0; SMALL];
+        let Some(whole) = whole.get_mut(..length) else {
+            return Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        };
+        let mut rest = &mut *whole;
+        for slice in slices {
+            let (piece, after) = rest.split_at_mut(slice.len());
+            piece.copy_from_slice(slice);
+            rest = after;
+        }
+        Pin::new(&mut self.stream).poll_write(context, whole)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -196,7 +210,7 @@ fn refusal_by_hyper(bytes: &[u8]) -> Option<StatusCode> {
 fn refusal(status: StatusCode) -> Vec<u8> {
     let id = random_id();
     let id = id.to_str().unwrap_or_default();
-    let body = Problem::of_status(status).to_json(id);
+    let body = Problem::of_status(status).into_json(id);
     // It never was a request that `observe` could see.
     tracing::info!(
         target: "pet_inventory::access",

@@ -19,13 +19,14 @@ use axum::{
 use chrono::SecondsFormat;
 use serde::Serialize;
 use utoipa::ToSchema;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::routes;
 
 use super::{
     answer::{self, ApiResponse},
     error::Error,
     extract::{Host, Path, PathPair},
-    state::{AppState, Leftovers, Links},
+    operations::Operations,
+    state::{Leftovers, Links},
 };
 use crate::{
     db::{self, Connection, Database, images::Image},
@@ -33,15 +34,15 @@ use crate::{
 };
 
 /// The operations on images, but for uploads.
-pub fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+pub fn router() -> Operations {
+    Operations::new()
         .routes(routes!(list))
         .routes(routes!(serve::get, delete))
 }
 
 /// Uploads: they have bounds of their own.
-pub fn uploads() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(upload::upload))
+pub fn uploads() -> Operations {
+    Operations::new().routes(routes!(upload::upload))
 }
 
 /// An image of a pet.

@@ -17,6 +17,7 @@ use crate::{
         error::{AboutItsKey, Error},
         extract::read_body,
         idempotency::{Answer, ClientKey},
+        openapi::BASE,
         state::BodyLimits,
     },
     db::Database,
@@ -52,12 +53,14 @@ async fn keyed(
 ) -> Result<Response, Error> {
     let (mut parts, body) = request.into_parts();
     let body = read_body(body, limits).await?;
+    let path = parts.uri.path();
+    let path = path.strip_prefix(BASE).unwrap_or(path);
     let fingerprint = Sha256::new()
-        .chain_update(parts.uri.path())
+        .chain_update(path)
         .chain_update([0])
         .chain_update(parts.uri.query().unwrap_or_default())
         .chain_update([0])
-        .chain_update(without_passwords(parts.uri.path(), &body))
+        .chain_update(without_passwords(path, &body))
         .finalize()
         .to_vec();
     let idempotency = key.with_fingerprint(fingerprint);

@@ -93,36 +93,47 @@ where
     })
 }
 
-/// Around whatever is asked of either listener.
+/// Around what needs nobody's leave: health, docs, the document, and whatever there is none of.
 pub async fn around_anything<S>(_: S, request: Request, inner: Inner) -> Response {
-    // Outermost: nothing happens unseen, and every problem gets the request's id.
+    anything(request, async |request| Ok(run(inner, request).await)).await
+}
+
+/// Around each operation of the API.
+pub async fn around_operation(state: AppState, request: Request, inner: Inner) -> Response {
+    anything(request, async |request| {
+        let work = async |request| worked(&state, request, inner).await;
+        let answer = pin!(operation(&state, request, work));
+        // Before anything waits. Health, docs and the document are outside: they are answered always.
+        load_shed(&state.places, answer).await
+    })
+    .await
+}
+
+/// Around an upload: the same, but that it takes as long as its line does, and nobody holds all of it.
+pub async fn around_upload(state: AppState, request: Request, inner: Inner) -> Response {
+    anything(request, async |request| {
+        let work = async |request| caught(pin!(async { Ok(run(inner, request).await) })).await;
+        let answer = pin!(operation(&state, request, work));
+        load_shed(&state.places, answer).await
+    })
+    .await
+}
+
+/// Outermost: nothing happens unseen, and every problem gets the request's id.
+async fn anything(
+    request: Request,
+    next: impl AsyncFnOnce(Request) -> Result<Response, Error>,
+) -> Response {
     observe(request, async |request| {
         let answer = pin!(async {
             // Before anything acts on a request that two servers could read in two ways.
             well_formed(&request)?;
-            Ok(run(inner, request).await)
+            next(request).await
         });
         // What observes must see the 500 of whatever panics.
         caught(answer).await
     })
     .await
-}
-
-/// Around each operation of the API.
-pub async fn around_operation(state: AppState, request: Request, inner: Inner) -> Response {
-    let work = async |request| worked(&state, request, inner).await;
-    let answer = pin!(operation(&state, request, work));
-    // Before anything waits. Health, docs and the document are outside: they are answered always.
-    let answer = load_shed(&state.places, answer).await;
-    answer.unwrap_or_else(Error::into_response)
-}
-
-/// Around an upload: the same, but that it takes as long as its line does, and nobody holds all of it.
-pub async fn around_upload(state: AppState, request: Request, inner: Inner) -> Response {
-    let work = async |request| caught(pin!(async { Ok(run(inner, request).await) })).await;
-    let answer = pin!(operation(&state, request, work));
-    let answer = load_shed(&state.places, answer).await;
-    answer.unwrap_or_else(Error::into_response)
 }
 
 async fn operation(
@@ -164,28 +175,30 @@ async fn worked(state: &AppState, request: Request, inner: Inner) -> Response {
 }
 
 /// Around what needs no credential.
-pub async fn around_strangers(state: AppState, mut request: Request, inner: Inner) -> Response {
-    let answer = pin!(async {
-        let client = client(&state.trusted_proxies, &mut request);
-        rate_limit_open(&state.limiter, client, request, async |mut request| {
-            if is_sign_up(&request) {
-                // Whose `Idempotency-Key` it is: the address's. A login's answer is a secret, and not kept.
-                let nobody = Caller::anonymous(Scopes::default());
-                request.extensions_mut().insert(Arc::new(nobody));
-            }
-            let limit = time_for(&request, state.request_timeout);
-            let answer = pin!(async {
-                let (limits, database) = (state.body_limits, &state.database);
-                let run = async |request| run(inner, request).await;
-                idempotency(limits, database, request, run).await
-            });
-            let in_time = time_limit(limit, answer).await;
-            in_time.unwrap_or_else(Error::into_response)
-        })
-        .await
-    });
-    let answer = load_shed(&state.places, answer).await;
-    answer.unwrap_or_else(Error::into_response)
+pub async fn around_strangers(state: AppState, request: Request, inner: Inner) -> Response {
+    anything(request, async |mut request| {
+        let answer = pin!(async {
+            let client = client(&state.trusted_proxies, &mut request);
+            rate_limit_open(&state.limiter, client, request, async |mut request| {
+                if is_sign_up(&request) {
+                    // Whose `Idempotency-Key` it is: the address's. A login's answer is a secret, and not kept.
+                    let nobody = Caller::anonymous(Scopes::default());
+                    request.extensions_mut().insert(Arc::new(nobody));
+                }
+                let limit = time_for(&request, state.request_timeout);
+                let answer = pin!(async {
+                    let (limits, database) = (state.body_limits, &state.database);
+                    let run = async |request| run(inner, request).await;
+                    idempotency(limits, database, request, run).await
+                });
+                let in_time = time_limit(limit, answer).await;
+                in_time.unwrap_or_else(Error::into_response)
+            })
+            .await
+        });
+        load_shed(&state.places, answer).await
+    })
+    .await
 }
 
 fn is_sign_up(request: &Request) -> bool {

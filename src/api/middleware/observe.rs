@@ -200,7 +200,7 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
             .extensions_mut()
             .remove::<Problem>()
             .unwrap_or_else(|| Problem::of_status(status));
-        let body = problem.to_json(id.as_str());
+        let body = problem.into_json(id.as_str());
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,

@@ -8,7 +8,7 @@ mod body;
 use std::sync::Arc;
 
 use axum::{Extension, extract::State, http::StatusCode, response::Response};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::routes;
 
 use self::body::{InventoryBody, NewOrderBody, OrderBody};
 use super::{
@@ -18,8 +18,9 @@ use super::{
     fields::Violations,
     idempotency::Idempotency,
     openapi::BASE,
+    operations::Operations,
     paging::{self, Find, Window},
-    state::{AppState, Links},
+    state::Links,
 };
 use crate::{
     db::{self, Connection, Database, orders::Visible},
@@ -32,8 +33,8 @@ use crate::{
 };
 
 /// The operations of the store.
-pub fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+pub fn router() -> Operations {
+    Operations::new()
         .routes(routes!(inventory))
         .routes(routes!(place))
         .routes(routes!(list))

@@ -140,7 +140,11 @@ impl<'a> From<&'a Pet> for PetBody<'a> {
 impl PetBody<'_> {
     /// Compact JSON.
     pub fn to_json(&self) -> Result<Vec<u8>, Error> {
-        serde_json::to_vec(self).map_err(|error| Error::Internal(error.into()))
+        /// Most need no more.
+        const ROOM: usize = 512;
+        let mut json = Vec::with_capacity(ROOM);
+        serde_json::to_writer(&mut json, self).map_err(|error| Error::Internal(error.into()))?;
+        Ok(json)
     }
 }
 

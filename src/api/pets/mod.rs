@@ -9,7 +9,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::routes;
 
 use self::body::{NewPetBody, PetBody, ReplacementBody};
 use super::{
@@ -20,7 +20,8 @@ use super::{
     fields::Violations,
     idempotency::Idempotency,
     openapi::BASE,
-    state::{AppState, Leftovers, Links},
+    operations::Operations,
+    state::{Leftovers, Links},
 };
 use crate::{
     db::{self, Connection, Database},
@@ -32,8 +33,8 @@ use crate::{
 };
 
 /// The operations on pets.
-pub fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+pub fn router() -> Operations {
+    Operations::new()
         .routes(routes!(add, replace))
         .routes(routes!(find::by_status))
         .routes(routes!(find::by_tags))

@@ -11,17 +11,14 @@ mod session;
 use std::{slice, sync::Arc};
 
 use axum::{Extension, extract::State, http::StatusCode, response::Response};
-use utoipa_axum::{
-    router::{OpenApiRouter, UtoipaMethodRouter},
-    routes,
-};
+use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use self::body::{NewUserBody, UserBody};
 use super::{
     answer::{self, ApiResponse},
     error::Error,
     extract::{Json, Path},
-    state::AppState,
+    operations::Operations,
 };
 use crate::{
     auth::{Authenticator, password::Passwords},
@@ -36,8 +33,8 @@ use crate::{
 };
 
 /// The operations of callers.
-pub fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+pub fn router() -> Operations {
+    Operations::new()
         .routes(routes!(create::with_list))
         .routes(acting(routes!(session::log_out), "GET"))
         .routes(routes!(get, replace, delete))
@@ -48,8 +45,8 @@ pub fn router() -> OpenApiRouter<AppState> {
     deprecated,
     reason = "kept for Petstore's clients, and marked so for all others"
 )]
-pub fn open_router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+pub fn open_router() -> Operations {
+    Operations::new()
         .routes(routes!(create::sign_up))
         .routes(acting(
             routes!(session::log_in, session::log_in_by_query),
