@@ -10,6 +10,7 @@ use std::{
     num::NonZeroUsize,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
+    time::Duration,
 };
 
 use axum::Router;
@@ -39,7 +40,7 @@ impl Workers {
             let (handle, ended) = (runtime.handle().clone(), ended.clone());
             thread::Builder::new()
                 .name(format!("worker-{index}"))
-                .spawn(move || runtime.block_on(ended.cancelled()))?;
+                .spawn(move || runtime.block_on(tick_until(ended)))?;
             Ok((handle, router))
         };
         let all: io::Result<_> = routers.into_iter().enumerate().map(start).collect();
@@ -64,4 +65,17 @@ impl Workers {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         &self.all[turn % self.all.len()]
     }
+}
+
+/// Keeps a timer that ends sooner than those of requests. The runtime wakes itself up, by a write to the kernel,
+/// for each new timer that would end before all others: beside none but those of idle connections that is one a
+/// request.
+async fn tick_until(ended: CancellationToken) {
+    const EVERY: Duration = Duration::from_millis(100);
+    let tick = async {
+        loop {
+            tokio::time::sleep(EVERY).await;
+        }
+    };
+    ended.run_until_cancelled(tick).await;
 }

@@ -41,10 +41,33 @@ where
     }
     let begun = Instant::now();
     let result = tokio::time::timeout(longest.min(left), statement).await;
-    // Outside a request there is nothing to spend.
-    let _ = LEFT.try_with(|all| all.set(left.saturating_sub(begun.elapsed())));
+    spend(left, begun);
     match result {
         Ok(result) => result.map_err(Error::from),
         Err(_) => Err(Error::TimedOut),
     }
+}
+
+/// The same for a statement that ends within `longest` by itself: a timer costs each request as much as its
+/// place in a shared statement does.
+///
+/// # Errors
+/// As [`wait`].
+pub async fn wait_for_bounded<T>(
+    longest: Duration,
+    statement: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let left = LEFT.try_with(Cell::get).unwrap_or(longest);
+    if left < longest {
+        return wait(longest, statement).await;
+    }
+    let begun = Instant::now();
+    let result = statement.await;
+    spend(left, begun);
+    result
+}
+
+fn spend(left: Duration, begun: Instant) {
+    // Outside a request there is nothing to spend.
+    let _ = LEFT.try_with(|all| all.set(left.saturating_sub(begun.elapsed())));
 }

@@ -2,7 +2,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use sqlx::PgExecutor;
+use futures_util::TryStreamExt as _;
+use sqlx::{FromRow as _, PgExecutor};
 
 use super::{
     Connection, Database, Error, bounded,
@@ -192,14 +193,21 @@ impl Batch for Reads {
             return Ok(vec![Verdict::Answered(Ok(found))]);
         }
         let ids: Vec<i64> = asks.iter().map(|id| id.get()).collect();
-        let rows = sqlx::query_as::<_, PetRow>(
+        let mut found = HashMap::with_capacity(ids.len());
+        let mut rows = sqlx::query(
             "select id, version, status, name, category, photo_urls, tags from pets where id = any ($1)",
         )
         .bind(ids)
-        .fetch_all(connection);
-        let found: HashMap<PetId, Arc<Pet>> = pets(bounded(rows).await?)
-            .map(|pet| (pet.id, Arc::new(pet)))
-            .collect();
+        .fetch(connection);
+        // Each as it comes: to collect rows first costs a copy of every pet.
+        bounded(async {
+            while let Some(row) = rows.try_next().await? {
+                let pet = Arc::new(Pet::from(PetRow::from_row(&row)?));
+                found.insert(pet.id, pet);
+            }
+            Ok(())
+        })
+        .await?;
         let find = |id| Verdict::Answered(Ok(found.get(&id).cloned()));
         Ok(asks.drain(..).map(find).collect())
     }

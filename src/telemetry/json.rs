@@ -127,10 +127,11 @@ impl Visit for Fields<'_> {
 
 /// A JSON string (RFC 8259 §7).
 fn string(writer: &mut Writer<'_>, text: &str) -> fmt::Result {
-    let special = |c: char| c < ' ' || c == '"' || c == '\\';
+    // By the byte, since all of these are ASCII: no character need be put together to be passed over.
+    let special = |byte| matches!(byte, 0..b' ' | b'"' | b'\\');
     writer.write_char('"')?;
     let mut rest = text;
-    while let Some(at) = rest.find(special) {
+    while let Some(at) = rest.bytes().position(special) {
         let (plain, from) = rest.split_at(at);
         let mut characters = from.chars();
         let character = characters.next().unwrap_or_default();

@@ -19,6 +19,7 @@ use super::{
     error::Error,
     extract::{Json, Path},
     operations::Operations,
+    state::AppState,
 };
 use crate::{
     auth::{Authenticator, password::Passwords},

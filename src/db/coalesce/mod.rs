@@ -14,12 +14,14 @@ mod usage;
 
 use std::{
     future::Future,
+    iter,
     sync::{Mutex, PoisonError},
 };
 
 use metrics::Histogram;
 use tokio::{
     sync::{mpsc, oneshot},
+    task::yield_now,
     time::{Duration, Instant, timeout, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -139,7 +141,7 @@ impl<B: Batch> Lane<B> {
             Err(mpsc::error::TrySendError::Closed(_)) => Err(closed()),
             Ok(()) => {
                 let answered = async { answered.await.unwrap_or_else(|_| Err(closed())) };
-                let result = patience::wait(QUERY_TIMEOUT, answered)
+                let result = patience::wait_for_bounded(QUERY_TIMEOUT, answered)
                     .instrument(span.clone())
                     .await;
                 if result.is_err() {
@@ -201,18 +203,38 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
         };
         match taken {
             Ok(0) => break,
-            Ok(_) => answer(&mut waiting, &mut connection, &sizes).await,
+            Ok(_) => {
+                gather(&mut queue, &mut waiting).await;
+                answer(&mut waiting, &mut connection, &sizes).await;
+            }
             Err(_) => connection.close().await,
         }
     }
     connection.close().await;
 }
 
+/// Lets requests join that have arrived and are yet to be read, as long as each look at the sockets brings
+/// some: else the first of many is sent by itself, and a statement is a third as large.
+async fn gather<B: Batch>(queue: &mut mpsc::Receiver<Waiting<B>>, waiting: &mut Vec<Waiting<B>>) {
+    loop {
+        let before = waiting.len();
+        yield_now().await;
+        let more = iter::from_fn(|| queue.try_recv().ok());
+        waiting.extend(more.take(BATCH - before));
+        if waiting.len() == before || waiting.len() == BATCH {
+            return;
+        }
+    }
+}
+
 /// Answers all that waits, on the lane's own connection.
 async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held, sizes: &Histogram) {
     // Whoever is gone is not asked for.
     waiting.retain(|waiting| !waiting.answer.is_closed());
-    // The queue is in the order of coming.
+    // The queue is in the order of coming. Whoever could not be told in time has no timer of its own.
+    let late = waiting.partition_point(|waiting| waiting.since.elapsed() >= QUERY_TIMEOUT);
+    let late = waiting.drain(..late);
+    late.for_each(|late| drop(late.answer.send(Err(Error::TimedOut))));
     let Some(since) = waiting.first().map(|first| first.since) else {
         return;
     };
