@@ -1,9 +1,9 @@
 //! What is remembered of credentials, so that a request with a known one costs no look-up.
 //!
 //! Changes in the database are heard of at their commit (`LISTEN`); what they concern is forgotten. The
-//! fallback is forgetting by time: a minute after a look-up while changes are heard, a second after it
+//! fallback is forgetting by time: ten minutes after a look-up while changes are heard, a second after it
 //! while they are not (the connection is lost, or a pooler in between swallows them, which a note to
-//! ourselves finds out). Unknown credentials are remembered too, so that each costs one look-up. While
+//! ourselves finds out). What an outside issuer said nobody tells us changes of: a minute. Unknown credentials are remembered too, so that each costs one look-up. While
 //! PostgreSQL is out of reach what was looked up last is good: nothing can be done with it then but to be told
 //! what is wrong with a request.
 //!
@@ -32,8 +32,11 @@ use crate::{
     },
 };
 
-/// How long a credential is remembered while changes are heard of.
-const WHILE_LISTENING: Duration = Duration::from_mins(1);
+/// How long a credential of ours is remembered while changes are heard of: many callers that ask once in a
+/// minute or two cost no look-ups.
+const WHILE_LISTENING: Duration = Duration::from_mins(10);
+/// How long an outside issuer's is, then.
+pub const OF_AN_ISSUER: Duration = Duration::from_mins(1);
 /// How long otherwise.
 const WHILE_DEAF: Duration = Duration::from_secs(1);
 /// How many credentials are remembered: some 700 bytes each, all told, so 100 MB at most.
@@ -57,6 +60,8 @@ struct Shared {
 struct Known {
     caller: Option<Arc<Caller>>,
     looked_up: Moment,
+    /// For so long, while changes are heard of.
+    longest: Duration,
     expires: Option<Moment>,
 }
 
@@ -78,13 +83,15 @@ impl Memory {
         hash: &SecretHash,
     ) -> Result<Option<Arc<Caller>>, db::Error> {
         let look_up = db::credentials::find_caller(database, hash);
-        self.caller_by(hash, look_up).await
+        self.caller_by(hash, WHILE_LISTENING, look_up).await
     }
 
-    /// Whom a secret stands for, by this look-up unless it is remembered. A failure is not remembered.
+    /// Whom a secret stands for, by this look-up unless it is remembered; from then on it is, for so long at
+    /// most. A failure is not remembered.
     pub async fn caller_by<E>(
         &self,
         hash: &SecretHash,
+        longest: Duration,
         look_up: impl Future<Output = Result<Option<Found>, E>>,
     ) -> Result<Option<Arc<Caller>>, E> {
         if let Some(known) = self.recall(hash, false) {
@@ -93,7 +100,15 @@ impl Memory {
         let changes = self.0.changes.load(Ordering::SeqCst);
         let asked = self.0.clock.now();
         let found = look_up.await?;
-        Ok(self.remember(*hash, found, asked, changes))
+        let known = Known {
+            expires: found
+                .as_ref()
+                .and_then(|found| Some(asked + found.expires_in?)),
+            caller: found.map(|found| Arc::new(found.caller)),
+            looked_up: asked,
+            longest,
+        };
+        Ok(self.remember(*hash, known, changes))
     }
 
     /// What is remembered of a secret: whom it stands for, or that it is nobody; `None`: nothing. While
@@ -103,7 +118,7 @@ impl Memory {
         let known = self.0.known.get(hash)?;
         let now = self.0.clock.now();
         let longest = if self.0.listening.load(Ordering::SeqCst) {
-            WHILE_LISTENING
+            known.longest
         } else {
             WHILE_DEAF
         };
@@ -112,20 +127,8 @@ impl Memory {
         (fresh && !expired).then_some(known.caller)
     }
 
-    fn remember(
-        &self,
-        hash: SecretHash,
-        found: Option<Found>,
-        asked: Moment,
-        changes: u64,
-    ) -> Option<Arc<Caller>> {
-        let expires_in = found.as_ref().and_then(|found| found.expires_in);
-        let caller = found.map(|found| Arc::new(found.caller));
-        let known = Known {
-            caller: caller.clone(),
-            looked_up: asked,
-            expires: expires_in.map(|expires| asked + expires),
-        };
+    fn remember(&self, hash: SecretHash, known: Known, changes: u64) -> Option<Arc<Caller>> {
+        let caller = known.caller.clone();
         self.0.known.insert(hash, known);
         // Only now: a change that is heard of from here on finds the entry and takes it out again.
         if self.0.changes.load(Ordering::SeqCst) != changes {

@@ -16,7 +16,7 @@ use chrono::Utc;
 
 use self::{
     jwks::Issuers,
-    memory::Memory,
+    memory::{Memory, OF_AN_ISSUER},
     secret::{Kind, Secret},
 };
 use crate::{
@@ -168,7 +168,7 @@ impl Authenticator {
         };
         let hash = secret::sha256(text);
         self.memory
-            .caller_by(&hash, look_up)
+            .caller_by(&hash, OF_AN_ISSUER, look_up)
             .await?
             .ok_or(Error::Invalid)
     }
