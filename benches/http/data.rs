@@ -116,6 +116,17 @@ impl Database {
         self.settle().await;
     }
 
+    /// Some image: its pet, its identifier, and where its bytes are.
+    pub async fn an_image(&self) -> (i64, String, String) {
+        let mut connection = connect(&self.options).await;
+        sqlx::query_as(
+            "select pet_id, encode(id, 'hex'), key from images join image_contents using (sha256) limit 1",
+        )
+        .fetch_one(&mut connection)
+        .await
+        .expect("an image")
+    }
+
     /// So many callers of a plan, each with a key.
     pub async fn callers(&self, prefix: &str, plan: &str, count: usize) -> Vec<String> {
         let keys: Vec<Secret> = (0..count)

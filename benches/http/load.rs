@@ -3,6 +3,7 @@
 use std::{
     fmt::Write as _,
     fs,
+    ops::Range,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -22,6 +23,16 @@ pub fn require_wrk() {
         "no wrk in PATH. On Debian and Ubuntu: apt-get install wrk; with Homebrew: brew install wrk"
     );
 }
+
+/// What wrk says in the end, as JSON.
+const DONE: &str = r#"function done(summary, latency)
+    io.write(string.format(
+        '\nRESULT {"requests":%d,"micros":%d,"p50":%d,"p99":%d,"errors":%d,"other":%d}\n',
+        summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+        summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout,
+        summary.errors.status))
+end
+"#;
 
 /// What wrk sends, as a script of its: thousands of whole requests made beforehand, then one after the other.
 pub struct Load {
@@ -69,19 +80,55 @@ function request()
     at = at % #requests + 1
     return requests[at]
 end
-function done(summary, latency)
-    io.write(string.format(
-        '\nRESULT {{"requests":%d,"micros":%d,"p50":%d,"p99":%d,"errors":%d,"other":%d}}\n',
-        summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
-        summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.timeout,
-        summary.errors.status))
-end
-"#,
+{DONE}"#,
             method = ask.method,
             path = ask.path,
             pets = ask.pets,
             keys = keys.display(),
             headers = ask.headers,
+        );
+        let file = folder.join(format!("{name}.lua"));
+        fs::write(&file, script).expect("written");
+        Self { script: file }
+    }
+
+    /// Sends a file, in which the bytes of `mark` are another number each time.
+    pub fn of_file(
+        folder: &Path,
+        name: &str,
+        ask: &Ask<'_>,
+        body: &Path,
+        mark: Range<usize>,
+    ) -> Self {
+        let script = format!(
+            r#"
+local threads, number = 0, 0
+function setup(thread)
+    threads = threads + 1
+    thread:set("seed", threads)
+end
+function init(args)
+    math.randomseed(seed + os.time())
+    number = math.random(1, 1000000000) * 1000000
+    local body = io.open("{body}", "rb"):read("*a")
+    before, after = body:sub(1, {from}), body:sub({to} + 1)
+end
+function request()
+    number = number + 1
+    local target = string.gsub("{path}", "{{n}}", tostring(math.random(1, {pets})))
+    local headers = {{ ["api_key"] = "{key}", {headers} }}
+    return wrk.format("{method}", target, headers, before .. string.format("%0{length}d", number) .. after)
+end
+{DONE}"#,
+            body = body.display(),
+            from = mark.start,
+            to = mark.end,
+            length = mark.len(),
+            path = ask.path,
+            pets = ask.pets,
+            key = ask.keys[0],
+            headers = ask.headers,
+            method = ask.method,
         );
         let file = folder.join(format!("{name}.lua"));
         fs::write(&file, script).expect("written");

@@ -10,13 +10,15 @@
 //! - *static*: one pet's JSON from memory, behind everything that the service has around its operations.
 //! - *pgbench*: the same row by a prepared statement; no HTTP.
 //!
+//! - *nginx*: the same bytes from and to the same folder, without waiting for the disk.
+//!
 //! `wrk` (Debian's package of that name) makes the load. All of it shares this machine, so absolute numbers
 //! say little; the variants of a row take turns, and what counts is their ratio: the median of the rounds.
 //!
 //! ```text
 //! cargo bench --bench http                      the table
 //! cargo bench --bench http -- --quick           the same, shorter
-//! cargo bench --bench http -- --only get,post   some rows: get post refuse status tags
+//! cargo bench --bench http -- --only get,post   some rows: get refuse post status tags images
 //! cargo bench --bench http -- --growth          GET and POST with more pets, and with more callers
 //! cargo bench --bench http -- --idle            GET beside 10,000 idle connections
 //! ```
@@ -35,6 +37,7 @@
 )]
 
 mod data;
+mod images;
 mod load;
 mod processes;
 mod rows;
@@ -56,7 +59,7 @@ struct Options {
     /// One short round.
     #[arg(long)]
     quick: bool,
-    /// Rows: get, post, refuse, status, tags.
+    /// Rows: get, refuse, post, status, tags, images.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// GET and POST with more pets, and with more callers.

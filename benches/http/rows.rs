@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use crate::{
     Options,
     data::{Database, Postgres},
+    images,
     load::{Ask, Load, pgbench},
     processes,
     servers::{Kind, Server},
@@ -14,15 +15,15 @@ use crate::{
 };
 
 /// The service, what it is compared with, and what they stand on.
-struct Bench<'a> {
-    options: &'a Options,
+pub struct Bench<'a> {
+    pub options: &'a Options,
     postgres: &'a Postgres,
-    database: &'a Database,
-    service: Server,
+    pub database: &'a Database,
+    pub service: Server,
     naive: Server,
     fixed: Server,
     /// Of an unlimited caller.
-    keys: Vec<String>,
+    pub keys: Vec<String>,
     /// Of a caller on plan Free.
     limited: Vec<String>,
 }
@@ -31,7 +32,7 @@ const JSON: &str = r#"["content-type"] = "application/json""#;
 const NEW_PET: &str = r#"{"name":"Rex","category":{"id":1,"name":"Dogs"},"photoUrls":["https://example.com/rex.jpg"],"tags":[{"id":1,"name":"friendly"},{"id":2,"name":"young"}],"status":"available"}"#;
 
 impl Bench<'_> {
-    fn folder(&self) -> &Path {
+    pub fn folder(&self) -> &Path {
         self.postgres.folder()
     }
 
@@ -60,7 +61,13 @@ impl Bench<'_> {
     }
 
     /// One run, and what it cost whom.
-    async fn round(&self, server: &Server, load: &Load, connections: u32, seconds: u32) -> Round {
+    pub async fn round(
+        &self,
+        server: &Server,
+        load: &Load,
+        connections: u32,
+        seconds: u32,
+    ) -> Round {
         measure(self.postgres, server, load, connections, seconds).await
     }
 }
@@ -104,8 +111,17 @@ pub async fn all(options: &Options) {
     let keys = database.callers("bench", "enterprise", 8).await;
     let limited = database.callers("limited", "free", 1).await;
     let folder = postgres.folder();
+    let images = format!("file://{}", folder.join("images").display());
+    let settings = [
+        ("PET_INVENTORY__IMAGES__URL", images.as_str()),
+        // Each wrong key is answered 401, as the first hundred of a minute always are.
+        (
+            "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
+            "4000000000",
+        ),
+    ];
     let bench = Bench {
-        service: Server::service(&options.service, &database.url, folder, &[]).await,
+        service: Server::service(&options.service, &database.url, folder, &settings).await,
         naive: Server::other(Kind::Naive, &database.url, folder, &keys).await,
         fixed: Server::other(Kind::Static, &database.url, folder, &keys).await,
         options,
@@ -129,6 +145,10 @@ pub async fn all(options: &Options) {
     }
     if options.wants("tags") {
         tags(&bench).await;
+    }
+    // Last: for a while after it the disk is busy with what was uploaded.
+    if options.wants("images") {
+        images::rows(&bench).await;
     }
 }
 
@@ -377,9 +397,21 @@ async fn tags(bench: &Bench<'_>) {
     }
 }
 
-/// GET and POST with more pets, then with more callers.
+/// GET and POST with more pets, then with more callers; and GET of naive code, which meets a PostgreSQL whose
+/// memory does not hold all pets, too.
 pub async fn growth(options: &Options) {
+    struct Size {
+        name: String,
+        service: Server,
+        naive: Option<Server>,
+        get: Load,
+        post: Load,
+        gets: Vec<Round>,
+        posts: Vec<Round>,
+        of_naive: Vec<Round>,
+    }
     let postgres = Postgres::start().await;
+    let folder = postgres.folder();
     table::header();
     let sizes = [
         (1_000, 10),
@@ -388,12 +420,10 @@ pub async fn growth(options: &Options) {
         (100_000, 1_000),
         (100_000, 100_000),
     ];
-    let mut servers = Vec::new();
+    let mut all = Vec::new();
     for (pets, callers) in sizes {
         let database = postgres.database(&format!("d{pets}_{callers}"), pets).await;
         let keys = database.callers("bench", "enterprise", callers).await;
-        let server = Server::service(&options.service, &database.url, postgres.folder(), &[]).await;
-        let name = format!("{pets} pets, {callers} callers");
         let load = |kind: &str, method, path, headers, body| {
             let ask = Ask {
                 method,
@@ -403,38 +433,59 @@ pub async fn growth(options: &Options) {
                 headers,
                 body,
             };
-            Load::new(postgres.folder(), &format!("{kind}_{pets}_{callers}"), &ask)
+            Load::new(folder, &format!("{kind}_{pets}_{callers}"), &ask)
         };
-        let get = load("get", "GET", "/api/v3/pet/{n}", "", "");
-        let post = load("post", "POST", "/api/v3/pet", JSON, NEW_PET);
-        servers.push((name, server, get, post, vec![], vec![]));
+        let naive = match callers {
+            10 => Some(Server::other(Kind::Naive, &database.url, folder, &keys).await),
+            _ => None,
+        };
+        all.push(Size {
+            name: format!("{pets} pets, {callers} callers"),
+            service: Server::service(&options.service, &database.url, folder, &[]).await,
+            naive,
+            get: load("get", "GET", "/api/v3/pet/{n}", "", ""),
+            post: load("post", "POST", "/api/v3/pet", JSON, NEW_PET),
+            gets: vec![],
+            posts: vec![],
+            of_naive: vec![],
+        });
     }
     // In turns, so that all meet the machine in the same moods.
+    let seconds = options.seconds();
     for round in 0..=options.rounds() {
-        for (_, server, get, post, gets, posts) in &mut servers {
-            let (a, b) = (
-                measure(&postgres, server, get, 64, options.seconds()).await,
-                measure(&postgres, server, post, 64, options.seconds()).await,
-            );
+        for size in &mut all {
+            if let Some(naive) = &size.naive {
+                let one = measure(&postgres, naive, &size.get, 64, seconds).await;
+                size.of_naive.push(one);
+            }
+            let get = measure(&postgres, &size.service, &size.get, 64, seconds).await;
+            let post = measure(&postgres, &size.service, &size.post, 64, seconds).await;
+            size.gets.push(get);
+            size.posts.push(post);
             // The first one is to get warm.
-            if round > 0 {
-                gets.push(a);
-                posts.push(b);
+            if round == 0 {
+                for rounds in [&mut size.of_naive, &mut size.gets, &mut size.posts] {
+                    rounds.clear();
+                }
             }
         }
     }
-    let (mut first_get, mut first_post) = (None, None);
-    for (name, _, _, _, gets, posts) in &servers {
-        let rate = |rounds: &[Round]| median(rounds, |round| round.run.rate);
-        let of = |rate: f64, first: &mut Option<f64>| {
-            format!("{:.2} of the first", rate / *first.get_or_insert(rate))
-        };
+    let (mut first_naive, mut first_get, mut first_post) = (None, None, None);
+    let line = |row: &str, variant, rounds: &[Round], first: &mut Option<f64>| {
+        let rate = median(rounds, |round| round.run.rate);
+        let ratio = rate / *first.get_or_insert(rate);
+        table::line(row, variant, rounds, &format!("{ratio:.2} of the first"));
+    };
+    for size in &all {
         let (get, post) = (
-            of(rate(gets), &mut first_get),
-            of(rate(posts), &mut first_post),
+            format!("GET, {}", size.name),
+            format!("POST, {}", size.name),
         );
-        table::line(&format!("GET, {name}"), "service", gets, &get);
-        table::line(&format!("POST, {name}"), "service", posts, &post);
+        if size.naive.is_some() {
+            line(&get, "naive", &size.of_naive, &mut first_naive);
+        }
+        line(&get, "service", &size.gets, &mut first_get);
+        line(&post, "service", &size.posts, &mut first_post);
     }
 }
 

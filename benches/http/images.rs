@@ -1,0 +1,165 @@
+//! Images of a megabyte, beside nginx on the same folder.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    net::TcpListener,
+    ops::Range,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use image::{ExtendedColorType, codecs::jpeg::JpegEncoder};
+use tokio::process::{Child, Command};
+
+use crate::{
+    load::{Ask, Load},
+    rows::Bench,
+    table::{self, Round, median},
+};
+
+/// Clients that send or read at once.
+const CONNECTIONS: u32 = 8;
+
+/// Uploads, and reading one of them again and again.
+pub async fn rows(bench: &Bench<'_>) {
+    let folder = bench.folder();
+    let Some(nginx) = Nginx::start(folder).await else {
+        println!("no nginx in PATH or /usr/sbin: its rows are left out (apt-get install nginx)");
+        return;
+    };
+    let image = folder.join("image.jpg");
+    fs::write(&image, megabyte()).expect("written");
+    let ask = |method, path, pets, headers| Ask {
+        method,
+        path,
+        pets,
+        keys: &bench.keys,
+        headers,
+        body: "",
+    };
+    let jpeg = r#"["content-type"] = "image/jpeg""#;
+    let ours = ask(
+        "POST",
+        "/api/v3/pet/{n}/uploadImage",
+        bench.database.pets,
+        jpeg,
+    );
+    let ours = Load::of_file(folder, "upload", &ours, &image, MARK);
+    // The same names again and again: it need not keep what nobody reads.
+    let theirs = ask("PUT", "/put/{n}", 100, jpeg);
+    let theirs = Load::of_file(folder, "put", &theirs, &image, MARK);
+    compare("uploadImage, 1 MB", bench, &ours, &nginx, &theirs).await;
+
+    let (pet, id, key) = bench.database.an_image().await;
+    let (url, file) = (
+        format!("/api/v3/pet/{pet}/images/{id}"),
+        format!("/images/{key}"),
+    );
+    let ask = |path| ask("GET", path, 1, "");
+    let ours = Load::new(folder, "image", &ask(&url));
+    let theirs = Load::new(folder, "file", &ask(&file));
+    compare("GET of an image, 1 MB", bench, &ours, &nginx, &theirs).await;
+}
+
+async fn compare(row: &str, bench: &Bench<'_>, ours: &Load, nginx: &Nginx, theirs: &Load) {
+    let (mut of_nginx, mut service) = (vec![], vec![]);
+    let seconds = bench.options.seconds();
+    bench.round(&bench.service, ours, CONNECTIONS, 1).await;
+    for _ in 0..bench.options.rounds() {
+        let run = theirs.run(&nginx.address, CONNECTIONS, seconds).await;
+        assert!(run.refused < 1.0, "nginx refused {}", run.refused);
+        of_nginx.push(Round {
+            run,
+            ..Round::default()
+        });
+        let round = bench
+            .round(&bench.service, ours, CONNECTIONS, seconds)
+            .await;
+        assert!(
+            round.run.refused < 1.0,
+            "{} were refused",
+            round.run.refused
+        );
+        service.push(round);
+    }
+    let of_nginx = table::line(row, "nginx", &of_nginx, "");
+    let rate = median(&service, |round| round.run.rate);
+    let ratio = format!("{:.2} nginx", rate / of_nginx);
+    table::line("", "service", &service, &ratio);
+}
+
+/// Bytes of the file that are another number in each upload, so that no two are of the same content.
+const MARK: Range<usize> = 6..22;
+
+/// A JPEG of noise, which nothing makes smaller, and in it a comment that holds the mark.
+fn megabyte() -> Vec<u8> {
+    const SIDE: u32 = 700;
+    let mut state = 1_u64;
+    let mut noise = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    };
+    let pixels: Vec<u8> = (0..SIDE * SIDE * 3).map(|_| noise()).collect();
+    let mut jpeg = Vec::new();
+    JpegEncoder::new_with_quality(&mut jpeg, 94)
+        .encode(&pixels, SIDE, SIDE, ExtendedColorType::Rgb8)
+        .expect("a JPEG");
+    let comment = [&b"\xff\xfe\x00\x12"[..], &[b'0'; 16]].concat();
+    jpeg.splice(2..2, comment);
+    println!("an image of {:.2} MB", jpeg.len() as f64 / 1e6);
+    jpeg
+}
+
+/// nginx, on a folder; killed when dropped.
+struct Nginx {
+    address: String,
+    _child: Child,
+}
+
+impl Nginx {
+    async fn start(folder: &Path) -> Option<Self> {
+        let program = ["nginx", "/usr/sbin/nginx"].into_iter().find(|program| {
+            let version = std::process::Command::new(program)
+                .arg("-v")
+                .stderr(Stdio::null())
+                .status();
+            version.is_ok_and(|status| status.success())
+        })?;
+        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = free.local_addr().expect("an address").to_string();
+        drop(free);
+        let root = folder.display();
+        fs::create_dir_all(folder.join("put")).expect("a folder");
+        let mut config = String::new();
+        write!(
+            config,
+            "daemon off; user root; worker_processes 2; pid {root}/nginx.pid; error_log {root}/nginx.err;
+             events {{ worker_connections 1024; }}
+             http {{
+                 access_log {root}/nginx.log; sendfile on; tcp_nopush on; keepalive_requests 1000000;
+                 client_max_body_size 11m; client_body_temp_path {root}/nginx.body;
+                 server {{ listen {address}; root {root}; location /put/ {{ dav_methods PUT; }} }}
+             }}"
+        )
+        .expect("text");
+        let file: PathBuf = folder.join("nginx.conf");
+        fs::write(&file, config).expect("written");
+        let child = Command::new(program)
+            .arg("-c")
+            .arg(&file)
+            .kill_on_drop(true)
+            .spawn()
+            .ok()?;
+        while tokio::net::TcpStream::connect(&address).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Some(Self {
+            address,
+            _child: child,
+        })
+    }
+}
