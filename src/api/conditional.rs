@@ -182,6 +182,7 @@ fn parse(value: &str) -> Result<Tags<'_>, NotATag> {
         let (opaque, after) = quoted
             .strip_prefix('"')
             .and_then(|open| open.split_once('"'))
+            .filter(|(opaque, _)| opaque.bytes().all(|byte| byte.is_ascii_graphic()))
             .ok_or(NotATag)?;
         tags.push(Tag { weak, opaque });
         rest = after.trim_start_matches([' ', '\t']);
@@ -219,7 +220,15 @@ mod tests {
             versions(r#""5", W/"6" ,"a,b", "07", "+8""#),
             Ok(vec![Some(5), Some(6), None, None, None])
         );
-        for bad in ["", "5", r#""5"#, r#""5" "6""#, "W/", r#"*, "5""#] {
+        for bad in [
+            "",
+            "5",
+            r#""5"#,
+            r#""5" "6""#,
+            "W/",
+            r#"*, "5""#,
+            r#""a b""#,
+        ] {
             assert_eq!(versions(bad), Err(NotATag), "{bad}");
         }
     }

@@ -42,7 +42,7 @@ impl Kind {
     fn is_of(self, value: &Value) -> bool {
         match self {
             Self::Boolean => value.is_boolean(),
-            Self::Integer => value.is_i64(),
+            Self::Integer => value.is_i64() || whole(value).is_some(),
             Self::String => value.is_string(),
             Self::Array => value.is_array(),
             Self::Object => value.is_object(),
@@ -58,6 +58,17 @@ impl Kind {
             Self::Object => matches!(byte, Some(b'{')),
         }
     }
+}
+
+/// An integer written with a fraction or an exponent, `1.0` or `1e3`, which is one all the same (JSON Schema
+/// §6.1.1); as the double that it is to every reader (RFC 8259 §6).
+fn whole(value: &Value) -> Option<i64> {
+    // 2^63. It does not fit; -2^63 would, but integers below it, which are read as doubles, come out as it too.
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    let double = value.as_f64().filter(|_| value.is_f64())?;
+    #[expect(clippy::cast_possible_truncation, reason = "it is whole and fits")]
+    let whole = (double.fract() == 0.0 && double.abs() < END).then_some(double as i64);
+    whole
 }
 
 /// A type that can stand in a JSON body.
@@ -114,6 +125,7 @@ impl<'de, T: FieldType> Deserialize<'de> for Field<T> {
         Ok(match Value::deserialize(deserializer)? {
             Value::Null => Self::Absent,
             value if T::KIND.is_of(&value) => {
+                let value = whole(&value).map_or(value, Value::from);
                 T::deserialize(value).map_or(Self::WrongType, Self::Value)
             }
             _ => Self::WrongType,

@@ -82,12 +82,17 @@ impl ClientKey {
 fn read_key(value: &HeaderValue) -> Result<String, Error> {
     let text = value
         .to_str()
-        .map_err(|_| invalid("must be ASCII characters"))?
+        .map_err(|_| invalid("must be printable ASCII characters"))?
         .trim();
-    let key = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'))
-        .unwrap_or(text);
+    let key = match text.strip_prefix('"') {
+        Some(open) => open
+            .strip_suffix('"')
+            .ok_or_else(|| invalid("must be bare or end with the quote that it begins with"))?,
+        None => text,
+    };
+    if key.contains('\t') {
+        return Err(invalid("must be printable ASCII characters"));
+    }
     if key.is_empty() || key.len() > MAX_KEY {
         return Err(invalid("must be 1 to 255 characters"));
     }

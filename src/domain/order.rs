@@ -26,7 +26,7 @@ use std::{fmt, str::FromStr};
 use chrono::{DateTime, Datelike, SecondsFormat, Utc};
 
 use super::{
-    Invalid,
+    Invalid, check_text,
     id::{OrderId, PetId},
     pet,
 };
@@ -122,6 +122,8 @@ impl ShipDate {
     }
 }
 
+/// How many characters a date has at most.
+pub const MAX_DATE: usize = 64;
 const NOT_RFC_3339: Invalid =
     Invalid::because("must be a date and time of RFC 3339, as in 2026-01-31T12:00:00Z");
 
@@ -136,6 +138,8 @@ impl FromStr for ShipDate {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
+        // RFC 3339 puts no end to the digits of a second.
+        check_text(text, MAX_DATE)?;
         let instant = DateTime::parse_from_rfc3339(text).map_err(|_| NOT_RFC_3339)?;
         Self::new(instant.to_utc())
     }

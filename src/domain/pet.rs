@@ -99,7 +99,7 @@ impl Label {
     /// [`Invalid`], about the name, when it is longer than [`MAX_NAME`] or holds NUL.
     pub fn new(id: Option<i64>, name: Option<String>) -> Result<Self, Invalid> {
         if let Some(name) = &name {
-            check_text(name, MAX_NAME)?;
+            check_name(name)?;
         }
         Ok(Self { id, name })
     }
@@ -121,6 +121,14 @@ impl Label {
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
+}
+
+/// Checks what a label is called.
+///
+/// # Errors
+/// [`Invalid`] when it is longer than [`MAX_NAME`] or holds NUL.
+pub fn check_name(name: &str) -> Result<(), Invalid> {
+    check_text(name, MAX_NAME)
 }
 
 /// An absolute `http` or `https` URL, or a relative reference (RFC 3986 §4.2), of

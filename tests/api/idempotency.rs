@@ -187,6 +187,8 @@ async fn a_key_has_1_to_255_characters_and_comes_once() {
         "\"\"",
         &"k".repeat(256),
         &format!("\"{}\"", "k".repeat(256)),
+        "\"open",
+        "a\tb",
     ] {
         let answer = post(&app, key, &pet).answer().await;
         assert_eq!(answer.invalid_fields(), ["Idempotency-Key"], "{key}");

@@ -531,3 +531,49 @@ async fn an_array_is_no_object_however_well_its_elements_would_fit() {
     }
     assert_eq!(app.count().await, 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_integer_is_one_however_it_is_written() {
+    let app = TestApp::start().await;
+    let written = r#"{"id": 5.0, "name": "a", "tags": [{"id": 1e3}, {"id": -6.5e15}]}"#;
+    let post = |body: String| {
+        let request = app.request(Method::POST, "/pet");
+        request
+            .header("content-type", "application/json")
+            .body(body)
+    };
+    let added = post(written.to_owned()).answer().await.is(201).json();
+    assert_eq!(added["id"], json!(5));
+    assert_eq!(
+        added["tags"],
+        json!([{"id": 1_000}, {"id": -6_500_000_000_000_000_i64}])
+    );
+    // The last two are the first integers that 64 bits do not hold; as doubles they look like ones that do.
+    for number in [
+        "1.5",
+        "1e300",
+        "9223372036854775808",
+        "-9223372036854775809",
+    ] {
+        let body = format!(r#"{{"name": "a", "tags": [{{"id": {number}}}]}}"#);
+        let answer = post(body).answer().await;
+        assert_eq!(answer.invalid_fields(), ["tags[0].id"], "{number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_and_names_of_tags_have_bounds() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    let tags = format!("\"{}\"", "a".repeat(4_095));
+    for name in ["if-match", "if-none-match", "if-range", "range"] {
+        let get = app.get(&format!("/pet/{id}"));
+        let answer = get.header(name, &tags).answer().await;
+        assert_eq!(answer.invalid_fields(), [name]);
+        let get = app.get(&format!("/pet/{id}"));
+        get.header(name, &tags[1..]).answer().await.is(200);
+    }
+    let find = |length| app.get(&format!("/pet/findByTags?tags={}", "a".repeat(length)));
+    find(255).answer().await.is(200);
+    assert_eq!(find(256).answer().await.invalid_fields(), ["tags"]);
+}

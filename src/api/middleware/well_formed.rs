@@ -1,14 +1,23 @@
-//! Refuses what hyper lets pass although RFC 9112 does not.
+//! Refuses what hyper lets pass although RFC 9112 does not, and fields that are longer than any of use.
 
 use axum::{
     extract::Request,
-    http::{Version, header, uri::Authority},
+    http::{HeaderName, HeaderValue, Version, header, uri::Authority},
 };
 
 use crate::api::{error::Error, problem::Violation};
 
 /// Longest request target in bytes: RFC 9110 §4.1 asks for 8,000 at least.
 const MAX_TARGET: usize = 8_192;
+
+/// The fields that name versions and ranges, and how many characters each has at most.
+const CONDITIONS: [HeaderName; 4] = [
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    header::IF_RANGE,
+    header::RANGE,
+];
+const MAX_CONDITION: usize = 4_096;
 
 /// HTTP/1.1 needs exactly one valid `Host` (RFC 9112 §3.2): two servers in a row that each read another
 /// one disagree about whom the request is for.
@@ -22,6 +31,13 @@ pub fn well_formed(request: &Request) -> Result<(), Error> {
         .map_or(0, |target| target.as_str().len());
     if target > MAX_TARGET {
         return Err(Error::UriTooLong(MAX_TARGET));
+    }
+    for name in &CONDITIONS {
+        let values = request.headers().get_all(name).iter();
+        if values.map(HeaderValue::len).sum::<usize>() > MAX_CONDITION {
+            let reason = format!("must be at most {MAX_CONDITION} characters");
+            return Err(Error::Invalid(vec![Violation::new(name.as_str(), reason)]));
+        }
     }
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let broken = match (hosts.next(), hosts.next()) {
