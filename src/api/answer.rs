@@ -43,11 +43,14 @@ pub fn located(location: String, mut response: Response) -> Result<Response, Err
 #[schema(example = json!({"code": 200, "type": "deleted", "message": "1"}))]
 pub struct ApiResponse {
     /// The HTTP status.
+    #[schema(minimum = 200, maximum = 200)]
     pub code: u16,
     /// What was done.
     #[serde(rename = "type")]
+    #[schema(max_length = 16, pattern = "^[a-z ]+$")]
     pub kind: &'static str,
     /// To what.
+    #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
     pub message: String,
 }
 

@@ -30,7 +30,8 @@ pub fn router() -> Operations {
     "day": {"limit": 1000, "remaining": 999, "reset": 43200}
 }))]
 struct LimitsBody {
-    /// The plan: free, pro or enterprise.
+    /// The plan.
+    #[schema(max_length = 10, pattern = "^(free|pro|enterprise)$")]
     plan: &'static str,
     /// Any 60 seconds; absent when unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,10 +48,13 @@ struct LimitsBody {
 #[schema(as = LimitWindow)]
 struct WindowBody {
     /// Requests that the window admits.
+    #[schema(value_type = i64, minimum = 0, maximum = 4_294_967_295_i64)]
     limit: u32,
     /// Requests that it still would.
+    #[schema(value_type = i64, minimum = 0, maximum = 4_294_967_295_i64)]
     remaining: u32,
     /// Seconds until it would admit more.
+    #[schema(value_type = i64, minimum = 0, maximum = 86_400)]
     reset: u64,
 }
 

@@ -288,6 +288,12 @@ fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
+/// The form of a cursor, as clients see it.
+#[derive(utoipa::ToSchema)]
+#[schema(value_type = String, format = "cursor", min_length = 2, max_length = 22)]
+#[expect(dead_code, reason = "describes the parameter, which is read as text")]
+pub struct Cursor(String);
+
 /// A cursor is the last identifier of the page before; opaque, so that it may become something else.
 fn write_cursor(last: impl Display) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(last.to_string())

@@ -14,10 +14,14 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Violation {
     /// Where: the path of a JSON field (`tags[2].name`), the name of a parameter or header, or `body`.
-    #[schema(example = "tags[2].name")]
+    #[schema(example = "tags[2].name", max_length = 255, pattern = r"^[^\x00]*$")]
     pub field: String,
     /// What the rule is.
-    #[schema(example = "must be at most 255 characters")]
+    #[schema(
+        example = "must be at most 255 characters",
+        max_length = 255,
+        pattern = r"^[^\x00]*$"
+    )]
     pub reason: String,
 }
 
@@ -37,28 +41,41 @@ impl Violation {
 pub struct Problem {
     /// What kind of problem it is; `about:blank` where the status says it all.
     #[serde(rename = "type")]
-    #[schema(format = "uri-reference", example = "about:blank")]
+    #[schema(format = "uri-reference", example = "about:blank", max_length = 255)]
     kind: String,
     /// The kind in words.
-    #[schema(example = "Bad Request")]
+    #[schema(example = "Bad Request", max_length = 64, pattern = "^[ -~]+$")]
     title: String,
     /// The HTTP status.
     #[schema(example = 400, minimum = 400, maximum = 599)]
     status: u16,
     /// What is wrong with this very request.
-    #[schema(example = "name must not be empty")]
+    #[schema(
+        example = "name must not be empty",
+        max_length = 262_144,
+        pattern = r"^[^\x00]*$"
+    )]
     detail: String,
     /// The request's id, as in `X-Request-Id`.
-    #[schema(example = "9f86d081884c7d659a2feaa0c55ad015")]
+    #[schema(
+        example = "9f86d081884c7d659a2feaa0c55ad015",
+        max_length = 64,
+        pattern = "^[A-Za-z0-9._-]+$"
+    )]
     instance: String,
     /// The status again, where Petstore's clients look for it.
-    #[schema(example = 400)]
+    #[schema(example = 400, minimum = 400, maximum = 599)]
     code: u16,
     /// The detail again, where Petstore's clients look for it.
-    #[schema(example = "name must not be empty")]
+    #[schema(
+        example = "name must not be empty",
+        max_length = 262_144,
+        pattern = r"^[^\x00]*$"
+    )]
     message: String,
     /// Every broken rule, for invalid input.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 10_000)]
     errors: Vec<Violation>,
     /// Every limit that is reached, for 429.
     #[serde(
@@ -66,9 +83,15 @@ pub struct Problem {
         default,
         skip_serializing_if = "Vec::is_empty"
     )]
-    #[schema(example = json!(["minute"]))]
+    #[schema(value_type = Vec<PolicyName>, inline, max_items = 4, example = json!(["minute"]))]
     violated_policies: Vec<String>,
 }
+
+/// The name of a limit, as `RateLimit-Policy` has it.
+#[derive(ToSchema)]
+#[schema(value_type = String, max_length = 32, pattern = "^[a-z-]+$")]
+#[expect(dead_code, reason = "describes what is written as text")]
+struct PolicyName(String);
 
 impl Problem {
     /// The media type, RFC 9457 §3.

@@ -59,14 +59,14 @@ pub fn uploads() -> Operations {
 }))]
 struct ImageBody {
     /// Identifier.
-    #[schema(pattern = "^[0-9a-f]{32}$")]
+    #[schema(min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$")]
     id: String,
     /// Media type, as the content tells it.
     #[serde(rename = "type")]
-    #[schema(pattern = "^image/(png|jpeg|gif|webp)$")]
+    #[schema(max_length = 10, pattern = "^image/(png|jpeg|gif|webp)$")]
     kind: &'static str,
     /// In bytes.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     size: u64,
     /// In pixels.
     #[schema(minimum = 1, maximum = 8_192)]
@@ -75,12 +75,18 @@ struct ImageBody {
     #[schema(minimum = 1, maximum = 8_192)]
     height: u32,
     /// Where anybody who knows it can get it.
-    #[schema(format = "uri")]
+    #[schema(format = "uri", max_length = 2_048)]
     url: String,
     /// When it was uploaded.
-    #[schema(format = DateTime)]
+    #[schema(format = DateTime, max_length = 40)]
     created_at: String,
 }
+
+/// The images of a pet.
+#[derive(ToSchema)]
+#[schema(max_items = 100)]
+#[expect(dead_code, reason = "says how many there may be; a Vec is written")]
+struct Images(Vec<ImageBody>);
 
 /// List a pet's images
 ///
@@ -91,7 +97,7 @@ struct ImageBody {
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
     params(("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1)),
     responses(
-        (status = 200, description = "The images.", body = Vec<ImageBody>),
+        (status = 200, description = "The images.", body = inline(Images)),
         (status = 404, description = "There is no such pet."),
     ),
 )]
@@ -129,7 +135,7 @@ async fn list(
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
     params(
         ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
-        ("imageId" = String, Path, description = "Identifier of the image.", pattern = "^[0-9a-f]{32}$"),
+        ("imageId" = String, Path, description = "Identifier of the image.", min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$"),
     ),
     responses(
         (status = 200, description = "Deleted.", body = ApiResponse),
@@ -200,5 +206,5 @@ fn no_such_image(id: ImageId) -> Error {
 
 /// The bytes of an image.
 #[derive(ToSchema)]
-#[schema(as = ImageBytes, value_type = String, format = Binary)]
+#[schema(as = ImageBytes, value_type = String, format = Binary, min_length = 1)]
 struct ImageBytes(#[expect(dead_code, reason = "describes a body that is streamed")] Vec<u8>);

@@ -48,7 +48,7 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     security(()),
     params(
         ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
-        ("imageId" = String, Path, description = "Identifier of the image.", pattern = "^[0-9a-f]{32}$"),
+        ("imageId" = String, Path, description = "Identifier of the image.", min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$"),
         ("width" = Option<i32>, Query, description = "How many pixels wide it shall be at most.", minimum = 16, maximum = 2_048),
         ("Range" = Option<String>, Header, description = "The bytes to send, as in `bytes=0-1023`; more than one range gets all of them."),
         ("If-Range" = Option<String>, Header, description = "Send the range only if the image has this ETag, else all of it."),

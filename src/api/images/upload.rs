@@ -58,18 +58,20 @@ const STALLED: Duration = Duration::from_secs(5);
 }))]
 struct UploadedBody {
     /// The HTTP status.
+    #[schema(minimum = 200, maximum = 200)]
     code: u16,
     /// Media type of the image, as its content tells it.
     #[serde(rename = "type")]
-    #[schema(pattern = "^image/(png|jpeg|gif|webp)$")]
+    #[schema(max_length = 10, pattern = "^image/(png|jpeg|gif|webp)$")]
     kind: &'static str,
     /// What was done.
+    #[schema(max_length = 2_048, pattern = r"^[^\x00]*$")]
     message: String,
     /// Identifier of the image.
-    #[schema(pattern = "^[0-9a-f]{32}$")]
+    #[schema(min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$")]
     image_id: String,
     /// Where anybody who knows it can get the image; the pet's `photoUrls` end with it now.
-    #[schema(format = "uri")]
+    #[schema(format = "uri", max_length = 2_048)]
     url: String,
     /// In pixels.
     #[schema(minimum = 1, maximum = 8_192)]
@@ -78,7 +80,7 @@ struct UploadedBody {
     #[schema(minimum = 1, maximum = 8_192)]
     height: u32,
     /// In bytes.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     size: u64,
 }
 
@@ -88,10 +90,10 @@ struct UploadedBody {
 #[expect(dead_code, reason = "describes the form, which is read as it comes")]
 struct FormBody {
     /// The image: the form's first file.
-    #[schema(value_type = String, format = Binary)]
+    #[schema(value_type = String, format = Binary, min_length = 1)]
     file: Vec<u8>,
     /// Anything; it is repeated in the answer.
-    #[schema(nullable = false, max_length = 1_000)]
+    #[schema(nullable = false, max_length = 1_000, pattern = r"^[^\x00]*$")]
     additional_metadata: Option<String>,
 }
 
@@ -105,7 +107,7 @@ struct FormBody {
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
     params(
         ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
-        ("additionalMetadata" = Option<String>, Query, description = "Anything; it is repeated in the answer.", max_length = 1_000),
+        ("additionalMetadata" = Option<String>, Query, description = "Anything; it is repeated in the answer.", max_length = 1_000, pattern = r"^[^\x00]*$"),
     ),
     request_body(
         content((FormBody = "multipart/form-data"), (ImageBytes = "application/octet-stream"), (ImageBytes = "image/*")),

@@ -18,8 +18,10 @@ use crate::{
 #[schema(as = OAuthError)]
 pub struct ErrorBody {
     /// One of the codes of RFC 6749.
+    #[schema(max_length = 32, pattern = "^[a-z_]+$")]
     error: &'static str,
     /// The same in words.
+    #[schema(max_length = 255, pattern = "^[ -~]*$")]
     error_description: &'static str,
 }
 

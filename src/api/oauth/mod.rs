@@ -10,7 +10,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
-use serde_json::json;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -39,30 +38,45 @@ pub fn router() -> OpenApiRouter<AppState> {
 #[schema(as = AccessToken)]
 struct TokenBody<'a> {
     /// Sent as `Authorization: Bearer …`.
+    #[schema(min_length = 42, max_length = 42, pattern = "^pia_[0-9A-Za-z]{38}$")]
     access_token: &'a str,
     /// `Bearer`.
+    #[schema(max_length = 6, pattern = "^Bearer$")]
     token_type: &'static str,
     /// How long it lasts, in seconds.
+    #[schema(minimum = 1, maximum = 9_223_372_036_854_775_807_i64)]
     expires_in: u64,
     /// What it may do, separated by spaces.
+    #[schema(
+        max_length = 1_024,
+        pattern = r"^(read:pets|write:pets|read:orders|write:orders|admin)( (read:pets|write:pets|read:orders|write:orders|admin))*$"
+    )]
     scope: String,
 }
 
-/// Asks for a token (RFC 6749 §4.4.2).
+/// Asks for a token (RFC 6749 §4.4.2). What is empty is as good as left out (§3.2).
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct TokenRequest {
     /// `client_credentials`.
-    #[schema(pattern = "^client_credentials$")]
+    #[schema(max_length = 18, pattern = "^client_credentials$")]
     grant_type: String,
     /// Scopes, separated by spaces; without it, all that the client has.
-    #[schema(nullable = false)]
+    #[schema(
+        nullable = false,
+        max_length = 1_024,
+        pattern = r"^((read:pets|write:pets|read:orders|write:orders|admin)( (read:pets|write:pets|read:orders|write:orders|admin))*)?$"
+    )]
     scope: Option<String>,
     /// The client's name, unless it is sent by HTTP Basic.
-    #[schema(nullable = false)]
+    #[schema(
+        nullable = false,
+        max_length = 24,
+        pattern = "^(pic_[0-9A-Za-z]{20})?$"
+    )]
     client_id: Option<String>,
     /// The client's secret, unless it is sent by HTTP Basic.
-    #[schema(nullable = false)]
+    #[schema(nullable = false, format = Password, max_length = 42, pattern = "^(pcs_[0-9A-Za-z]{38})?$")]
     client_secret: Option<String>,
 }
 
@@ -70,16 +84,21 @@ struct TokenRequest {
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct TokenReference {
-    /// The token.
+    /// The token; what can be none is none.
+    #[schema(format = Password, min_length = 1, max_length = 1_048_576)]
     token: String,
     /// Not needed: a token shows what it is.
-    #[schema(nullable = false)]
+    #[schema(nullable = false, max_length = 1_048_576)]
     token_type_hint: Option<String>,
     /// The client's name, unless it is sent by HTTP Basic.
-    #[schema(nullable = false)]
+    #[schema(
+        nullable = false,
+        max_length = 24,
+        pattern = "^(pic_[0-9A-Za-z]{20})?$"
+    )]
     client_id: Option<String>,
     /// The client's secret, unless it is sent by HTTP Basic.
-    #[schema(nullable = false)]
+    #[schema(nullable = false, format = Password, max_length = 42, pattern = "^(pcs_[0-9A-Za-z]{38})?$")]
     client_secret: Option<String>,
 }
 
@@ -87,7 +106,7 @@ struct TokenReference {
 ///
 /// Client credentials (RFC 6749 §4.4). The client sends its name and secret by HTTP Basic or in the form.
 #[utoipa::path(
-    post, path = "/oauth/token", operation_id = "issueToken", tag = "oauth", security(()),
+    post, path = "/oauth/token", operation_id = "issueToken", tag = "oauth", security(("client" = []), ()),
     request_body(content = TokenRequest, content_type = "application/x-www-form-urlencoded"),
     responses(
         (status = 200, description = "A token.", body = TokenBody<'static>,
@@ -120,7 +139,7 @@ async fn token(
 ///
 /// RFC 7009. A client's own tokens; one that is no good any more is fine.
 #[utoipa::path(
-    post, path = "/oauth/revoke", operation_id = "revokeToken", tag = "oauth", security(()),
+    post, path = "/oauth/revoke", operation_id = "revokeToken", tag = "oauth", security(("client" = []), ()),
     request_body(content = TokenReference, content_type = "application/x-www-form-urlencoded"),
     responses(
         (status = 200, description = "The token is good no more."),
@@ -145,27 +164,27 @@ struct IntrospectionBody {
     active: bool,
     /// What it may do, separated by spaces.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(nullable = false, max_length = 255, pattern = "^[a-z: ]*$")]
     scope: Option<String>,
     /// The client that it was given to.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(nullable = false, max_length = 24, pattern = "^pic_[0-9A-Za-z]{20}$")]
     client_id: Option<String>,
     /// The caller that it stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(nullable = false, max_length = 512, pattern = r"^[^\x00]*$")]
     sub: Option<String>,
     /// `Bearer`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, value_type = String)]
+    #[schema(nullable = false, value_type = String, max_length = 6, pattern = "^Bearer$")]
     token_type: Option<&'static str>,
     /// When it ends, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(nullable = false, minimum = 0, maximum = 9_223_372_036_854_775_807_i64)]
     exp: Option<i64>,
     /// When it was made, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(nullable = false, minimum = 0, maximum = 9_223_372_036_854_775_807_i64)]
     iat: Option<i64>,
 }
 
@@ -173,7 +192,7 @@ struct IntrospectionBody {
 ///
 /// RFC 7662. A client may ask about its own caller's API keys and tokens, and with `admin` about all.
 #[utoipa::path(
-    post, path = "/oauth/introspect", operation_id = "introspectToken", tag = "oauth", security(()),
+    post, path = "/oauth/introspect", operation_id = "introspectToken", tag = "oauth", security(("client" = []), ()),
     request_body(content = TokenReference, content_type = "application/x-www-form-urlencoded"),
     responses(
         (status = 200, description = "What it is.", body = IntrospectionBody,
@@ -200,30 +219,75 @@ async fn introspect(
     Ok(no_store(&body))
 }
 
+/// Authorization server metadata (RFC 8414 §2).
+#[derive(ToSchema, Serialize)]
+#[schema(as = OAuthMetadata)]
+struct MetadataBody {
+    /// Who gives the tokens.
+    #[schema(format = "uri", max_length = 2_048)]
+    issuer: String,
+    /// Where they are.
+    #[schema(format = "uri", max_length = 2_048)]
+    token_endpoint: String,
+    /// How a client may show who it is there.
+    #[schema(value_type = Vec<Word>, inline, max_items = 8)]
+    token_endpoint_auth_methods_supported: [&'static str; 2],
+    /// Where they are revoked.
+    #[schema(format = "uri", max_length = 2_048)]
+    revocation_endpoint: String,
+    /// How a client may show who it is there.
+    #[schema(value_type = Vec<Word>, inline, max_items = 8)]
+    revocation_endpoint_auth_methods_supported: [&'static str; 2],
+    /// Where one can ask what they are.
+    #[schema(format = "uri", max_length = 2_048)]
+    introspection_endpoint: String,
+    /// How a client may show who it is there.
+    #[schema(value_type = Vec<Word>, inline, max_items = 8)]
+    introspection_endpoint_auth_methods_supported: [&'static str; 2],
+    /// How a client may get one.
+    #[schema(value_type = Vec<Word>, inline, max_items = 8)]
+    grant_types_supported: [&'static str; 1],
+    /// None: nobody is sent to log in here.
+    #[schema(value_type = Vec<Word>, inline, max_items = 8)]
+    response_types_supported: [&'static str; 0],
+    /// What a token may do.
+    #[schema(value_type = Vec<Word>, inline, max_items = 8)]
+    scopes_supported: [&'static str; Scope::ALL.len()],
+    /// What people read.
+    #[schema(format = "uri", max_length = 2_048)]
+    service_documentation: String,
+}
+
+/// A name that an RFC, or this service, has for something.
+#[derive(ToSchema)]
+#[schema(value_type = String, max_length = 32, pattern = "^[a-z_:]+$")]
+#[expect(dead_code, reason = "describes what is written as text")]
+struct Word(String);
+
 /// See where tokens come from
 ///
 /// Authorization server metadata (RFC 8414).
 #[utoipa::path(
     get, path = "/.well-known/oauth-authorization-server", operation_id = "getOAuthMetadata",
     tag = "oauth", security(()),
-    responses((status = 200, description = "The metadata.", body = Object)),
+    responses((status = 200, description = "The metadata.", body = MetadataBody)),
 )]
 async fn metadata(State(links): State<Links>, Host(host): Host) -> Response {
     let url = |path: &str| links.absolute_url(path, &host);
     let ways = ["client_secret_basic", "client_secret_post"];
-    json_response(&json!({
-        "issuer": url(""),
-        "token_endpoint": url("/oauth/token"),
-        "token_endpoint_auth_methods_supported": ways,
-        "revocation_endpoint": url("/oauth/revoke"),
-        "revocation_endpoint_auth_methods_supported": ways,
-        "introspection_endpoint": url("/oauth/introspect"),
-        "introspection_endpoint_auth_methods_supported": ways,
-        "grant_types_supported": ["client_credentials"],
-        "response_types_supported": [],
-        "scopes_supported": Scope::ALL.map(Scope::as_str),
-        "service_documentation": url("/docs/"),
-    }))
+    json_response(&MetadataBody {
+        issuer: url(""),
+        token_endpoint: url("/oauth/token"),
+        token_endpoint_auth_methods_supported: ways,
+        revocation_endpoint: url("/oauth/revoke"),
+        revocation_endpoint_auth_methods_supported: ways,
+        introspection_endpoint: url("/oauth/introspect"),
+        introspection_endpoint_auth_methods_supported: ways,
+        grant_types_supported: ["client_credentials"],
+        response_types_supported: [],
+        scopes_supported: Scope::ALL.map(Scope::as_str),
+        service_documentation: url("/docs/"),
+    })
 }
 
 fn named_token(form: &Parameters) -> Result<&str, OAuthError> {

@@ -4,13 +4,16 @@
 //! layers around it can answer, the form of errors, the headers. Nothing is written down twice.
 
 mod failures;
+mod headers;
+mod links;
 
 use axum::{Router, http::header, routing::get};
 use utoipa::{
     OpenApi, PartialSchema, ToSchema,
     openapi::{
-        Components, ContentBuilder, Header, HeaderBuilder, ObjectBuilder, OpenApi as Document, Ref,
-        RefOr, Required, Response, Schema, Server, Type,
+        Components, ContentBuilder, OpenApi as Document, Ref, RefOr, Required, Response, Schema,
+        Server, Type,
+        extensions::Extensions,
         path::{Operation, ParameterBuilder, ParameterIn, PathItem},
         schema::SchemaType,
         security::{
@@ -66,11 +69,16 @@ pub fn complete(
     mut beside: Document,
     links: &Links,
 ) -> Document {
-    document.servers = Some(vec![Server::new(links.url(BASE))]);
+    document.servers = Some(vec![server(links, BASE)]);
     for item in beside.paths.paths.values_mut() {
-        item.servers = Some(vec![Server::new(links.url("/"))]);
+        item.servers = Some(vec![server(links, "/")]);
         for (_, operation) in operations(item) {
-            complete_operation(operation, &[&ALWAYS, &OF_AN_ADDRESS, &WITH_BODY]);
+            if operation.request_body.is_some() {
+                complete_operation(operation, &[&ALWAYS, &OF_AN_ADDRESS, &WITH_BODY]);
+            } else {
+                // What is only read there is the same for everybody.
+                complete_operation(operation, &[&ALWAYS]);
+            }
             // Another media type is an `invalid_request` there (RFC 6749 §5.2).
             operation.responses.responses.remove("415");
         }
@@ -95,7 +103,7 @@ pub fn complete(
             if add_token_flow(operation) {
                 for response in operation.responses.responses.values_mut() {
                     if let RefOr::T(response) = response {
-                        add_limit_headers(response);
+                        headers::add_limits(response);
                     }
                 }
                 common.push(&OF_A_CALLER);
@@ -112,8 +120,10 @@ pub fn complete(
     }
     document.merge(open);
     document.merge(beside);
+    links::add(&mut document);
 
     let components = document.components.get_or_insert_default();
+    headers::add_components(components);
     for (name, schema) in [
         (Problem::name(), Problem::schema()),
         (Violation::name(), Violation::schema()),
@@ -130,9 +140,18 @@ pub fn complete(
     for (status, name, description) in every.into_iter().flatten() {
         let mut response = Response::new(*description);
         complete_response(status, &mut response);
-        if ["403", "429"].contains(status) && *name != "TooManyFromAddress" {
-            add_limit_headers(&mut response);
+        // Who it is that asks is not known yet, or not at all.
+        if ![
+            "UriTooLong",
+            "HeadTooLarge",
+            "Unauthenticated",
+            "TooManyFromAddress",
+        ]
+        .contains(name)
+        {
+            headers::add_limits(&mut response);
         }
+        headers::bound(&mut response);
         components
             .responses
             .insert((*name).to_owned(), response.into());
@@ -141,20 +160,34 @@ pub fn complete(
     document
 }
 
+/// Where operations lie; for clients, not for the operator alone.
+fn server(links: &Links, path: &str) -> Server {
+    let mut server = Server::new(links.url(path));
+    server.extensions = Some(Extensions::builder().add("x-internal", false).build());
+    server
+}
+
 fn add_security_schemes(components: &mut Components, links: &Links) {
     let api_key = ApiKeyValue::with_description("api_key", "An API key.");
     components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(api_key)));
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description = Some(
-        "An access token, a session of a user, an API key, or a JWT of an issuer that the operator trusts (RFC 6750)."
+        "An access token, a session of a user, an API key, or a JWT of an issuer that the operator trusts (RFC 6750), \
+             checked as RFC8725 asks: by a fixed algorithm, and for its issuer, audience and time."
             .into(),
     );
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    let mut client = Http::new(HttpAuthScheme::Basic);
+    client.description = Some(
+        "A client's name and secret (RFC 6749 §2.3.1); they may stand in the form, too.".into(),
+    );
+    components.add_security_scheme("client", SecurityScheme::Http(client));
     let scopes = Scopes::from_iter(Scope::ALL.map(|scope| (scope.as_str(), scope.description())));
     let flow = ClientCredentials::new(links.url("/oauth/token"), scopes);
     let oauth = OAuth2::with_description(
         [Flow::ClientCredentials(flow)],
-        "An access token for a client (RFC 6749 §4.4).",
+        "An access token for a client (RFC 6749 §4.4). Ours are opaque; another issuer's, which are JWTs, are checked as \
+         RFC8725 asks.",
     );
     components.add_security_scheme("oauth2", SecurityScheme::OAuth2(oauth));
 }
@@ -192,11 +225,13 @@ fn complete_operation(operation: &mut Operation, common: &[&[CommonError]]) {
     for parameter in operation.parameters.iter_mut().flatten() {
         if let RefOr::T(parameter) = parameter {
             parameter.schema = parameter.schema.take().map(without_null);
+            headers::bound_parameter(parameter);
         }
     }
     for (status, response) in &mut operation.responses.responses {
         if let RefOr::T(response) = response {
             complete_response(status, response);
+            headers::bound(response);
         }
     }
     for (status, name, _) in common.iter().copied().flatten() {
@@ -211,11 +246,7 @@ fn complete_operation(operation: &mut Operation, common: &[&[CommonError]]) {
 fn add_idempotency_key(operation: &mut Operation) {
     for response in operation.responses.responses.values_mut() {
         if let RefOr::T(response) = response {
-            let description = "`true` on an answer that was given before.";
-            let header = header_of("Idempotent-Replayed", description);
-            response
-                .headers
-                .insert("Idempotent-Replayed".into(), header);
+            headers::add_common(response, "Idempotent-Replayed");
         }
     }
     let key = ParameterBuilder::new()
@@ -226,33 +257,11 @@ fn add_idempotency_key(operation: &mut Operation) {
             "Any 1–255 characters of the client's, bare or in double quotes. The first answer is \
              kept for 24 hours and given again to the same request with the same key.",
         ))
-        .schema(Some(ObjectBuilder::new().schema_type(Type::String)))
         .build();
     operation
         .parameters
         .get_or_insert_default()
         .push(key.into());
-}
-
-/// What an answer to a caller on a limited plan says of its limits.
-fn add_limit_headers(response: &mut Response) {
-    for (name, description) in [
-        (
-            "RateLimit-Policy",
-            "The plan's limits, unless it has none: `\"minute\";q=60;w=60, \"day\";q=1000;w=86400`.",
-        ),
-        (
-            "RateLimit",
-            "What is left of them, and the seconds until it is more: `\"minute\";r=59;t=60, \"day\";r=999;t=3600`.",
-        ),
-        ("X-RateLimit-Limit", "The limit with less left."),
-        ("X-RateLimit-Remaining", "What is left of it."),
-        ("X-RateLimit-Reset", "Seconds until it is more."),
-    ] {
-        response
-            .headers
-            .insert(name.to_owned(), header_of(name, description));
-    }
 }
 
 /// A parameter that is optional may be left out; it is never null, as the type of an `Option` says.
@@ -271,30 +280,26 @@ fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
     }
 }
 
-/// Adds the headers that go with a status, and, to an error, its form.
+/// Adds the fields that go with a status, and, to an error, its form.
 fn complete_response(status: &str, response: &mut Response) {
-    let mut add = |name: &str, description: &str| {
-        response
-            .headers
-            .insert(name.to_owned(), header_of(name, description));
-    };
-    add(
-        "X-Request-Id",
-        "The request's own id, or the one it was given.",
-    );
-    match status {
-        "401" | "403" => add("WWW-Authenticate", "How to authenticate (RFC 6750 §3)."),
-        "409" => add(
+    headers::add_common(response, "X-Request-Id");
+    let more = match status {
+        "401" | "403" => Some(("WWW-Authenticate", "How to authenticate (RFC 6750 §3).")),
+        "409" => Some((
             "Retry-After",
             "Seconds until another try is worth it, when the key is in use.",
-        ),
-        "429" => add("Retry-After", "Seconds until the request is admitted."),
+        )),
+        "429" => Some(("Retry-After", "Seconds until the request is admitted.")),
         "415" => {
-            add("Accept", "Media types that are accepted.");
-            add("Accept-Encoding", "`identity`, when the body was encoded.");
+            let encoding = "`identity`, when the body was encoded.";
+            headers::add(response, "Accept-Encoding", encoding);
+            Some(("Accept", "Media types that are accepted."))
         }
-        "503" => add("Retry-After", "Seconds until another try is worth it."),
-        _ => {}
+        "503" => Some(("Retry-After", "Seconds until another try is worth it.")),
+        _ => None,
+    };
+    if let Some((name, description)) = more {
+        headers::add(response, name, description);
     }
     // Some errors have the form of their own RFC.
     if status.starts_with(['4', '5']) && response.content.is_empty() {
@@ -305,20 +310,6 @@ fn complete_response(status: &str, response: &mut Response) {
             .content
             .insert(Problem::MEDIA_TYPE.to_owned(), problem.into());
     }
-}
-
-fn header_of(name: &str, description: &str) -> RefOr<Header> {
-    let is_number = name == "Retry-After" || name.starts_with("X-RateLimit-");
-    let kind = if is_number {
-        Type::Integer
-    } else {
-        Type::String
-    };
-    HeaderBuilder::new()
-        .schema(Some(ObjectBuilder::new().schema_type(kind)))
-        .description(Some(description))
-        .build()
-        .into()
 }
 
 /// `/api/v3/openapi.json`, without a credential.

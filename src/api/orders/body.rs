@@ -33,11 +33,11 @@ pub struct OrderBody {
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pet_id: i64,
     /// How many.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
     quantity: i32,
     /// When it is to be shipped, in UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = "date-time")]
+    #[schema(nullable = false, format = "date-time", max_length = 64)]
     ship_date: Option<String>,
     /// How far it has come.
     status: StatusBody,
@@ -96,11 +96,11 @@ pub struct NewOrderBody {
     pet_id: Field<i64>,
     /// How many.
     #[serde(default)]
-    #[schema(value_type = i32, required = false, nullable, minimum = 1, default = 1)]
+    #[schema(value_type = i32, required = false, nullable, minimum = 1, maximum = 2_147_483_647, default = 1)]
     quantity: Field<i64>,
     /// When it is to be shipped (RFC 3339); kept to the microsecond, answered in UTC.
     #[serde(default)]
-    #[schema(value_type = String, required = false, nullable, format = "date-time")]
+    #[schema(value_type = String, required = false, nullable, format = "date-time", max_length = 64)]
     ship_date: Field<String>,
     /// How far it has come.
     #[serde(default)]
@@ -148,9 +148,12 @@ impl NewOrderBody {
 #[schema(as = Inventory, example = json!({"available": 2, "pending": 1, "sold": 5}))]
 pub struct InventoryBody {
     /// For sale.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub available: i64,
     /// Ordered, not handed over yet.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub pending: i64,
     /// Gone to their new owners.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub sold: i64,
 }

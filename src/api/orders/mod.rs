@@ -42,10 +42,12 @@ pub fn router() -> Operations {
 }
 
 /// Count the pets of each status
+///
+/// All of them at one moment.
 #[utoipa::path(
     get, path = "/store/inventory", operation_id = "getInventory", tag = "store",
     security(("api_key" = ["read:orders"]), ("bearer" = ["read:orders"])),
-    responses((status = 200, description = "How many pets there are of each status, all of them at one moment.", body = InventoryBody)),
+    responses((status = 200, description = "How many pets there are of each status.", body = InventoryBody)),
 )]
 async fn inventory(State(database): State<Database>) -> Result<Response, Error> {
     let mut body = InventoryBody::default();
@@ -129,10 +131,10 @@ async fn set_status(
     get, path = "/store/orders", operation_id = "listOrders", tag = "store",
     security(("api_key" = ["read:orders"]), ("bearer" = ["read:orders"])),
     params(
-        ("status" = Option<Vec<body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas; an order with any of them matches. Without it, every order does.", min_items = 1, example = json!(["placed"])),
+        ("status" = Option<Vec<body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas; an order with any of them matches. Without it, every order does.", min_items = 1, max_items = 100, example = json!(["placed"])),
         ("petId" = Option<i64>, Query, description = "Only orders for this pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
         ("limit" = Option<u32>, Query, description = "At most so many orders.", minimum = 1, maximum = 1_000),
-        ("cursor" = Option<String>, Query, description = "Where to go on: from `Link` of the page before."),
+        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Where to go on: from `Link` of the page before."),
     ),
     responses(
         (status = 200, description = "The orders; `[]` when there are none.", body = Vec<OrderBody>,

@@ -35,10 +35,10 @@ pub struct PetBody<'a> {
     #[schema(nullable = false)]
     category: Option<CategoryBody<'a>>,
     /// What it is called.
-    #[schema(min_length = 1, max_length = 255)]
+    #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: &'a str,
     /// Where its pictures are: absolute http or https URLs, or relative references.
-    #[schema(value_type = Vec<String>, format = "uri-reference", max_items = 100)]
+    #[schema(value_type = Vec<PhotoUrlText>, inline, max_items = 100)]
     photo_urls: Urls<'a>,
     /// Words it can be found by.
     #[schema(value_type = Vec<TagBody<'static>>, max_items = 100)]
@@ -70,31 +70,37 @@ impl Serialize for Tags<'_> {
     }
 }
 
-/// A kind of pets.
+/// An absolute http or https URL, or a relative reference.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = "iri-reference", min_length = 1, max_length = 2_048, pattern = r#"^(https?:[^\x00-\x20<>"{}|\\^`]+|[^\x00-\x20<>"{}|\\^`:]+|[^\x00-\x20<>"{}|\\^`:]*[/?#][^\x00-\x20<>"{}|\\^`]*)$"#)]
+#[expect(dead_code, reason = "describes what is read and written as text")]
+struct PhotoUrlText(String);
+
+/// A kind of pets. `null` is as good as leaving a member out, which is what answers do.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Category, example = json!({"id": 1, "name": "Dogs"}))]
 pub struct CategoryBody<'a> {
     /// Whatever number the client knows it by.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(minimum = -9_223_372_036_854_775_808_i64, maximum = 9_223_372_036_854_775_807_i64)]
     id: Option<i64>,
     /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255)]
+    #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
     name: Option<&'a str>,
 }
 
-/// A word that pets can be found by.
+/// A word that pets can be found by. `null` is as good as leaving a member out, which is what answers do.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Tag, example = json!({"id": 1, "name": "friendly"}))]
 pub struct TagBody<'a> {
     /// Whatever number the client knows it by.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[schema(minimum = -9_223_372_036_854_775_808_i64, maximum = 9_223_372_036_854_775_807_i64)]
     id: Option<i64>,
     /// The word.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255)]
+    #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
     name: Option<&'a str>,
 }
 
@@ -169,11 +175,11 @@ pub struct NewPetBody {
     category: Field<LabelBody>,
     /// What it is called.
     #[serde(default)]
-    #[schema(value_type = String, required = true, min_length = 1, max_length = 255)]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: Field<String>,
     /// Where its pictures are: absolute http or https URLs, or relative references.
     #[serde(default)]
-    #[schema(value_type = Vec<String>, required = false, nullable, format = "uri-reference", max_items = 100)]
+    #[schema(value_type = Vec<PhotoUrlText>, inline, required = false, nullable, max_items = 100)]
     photo_urls: Field<Vec<Field<String>>>,
     /// Words it can be found by.
     #[serde(default)]
@@ -203,6 +209,34 @@ pub struct ReplacementBody {
     id: i64,
     #[serde(flatten)]
     pet: NewPetBody,
+}
+
+/// What of a pet changes, as a JSON Merge Patch: `null` takes away.
+#[derive(ToSchema)]
+#[schema(as = PetPatch, rename_all = "camelCase", example = json!({"status": "sold"}))]
+#[expect(
+    dead_code,
+    reason = "says what a patch may hold; it is applied to the pet's JSON"
+)]
+pub struct PatchBody {
+    /// What kind of pet it is.
+    category: Option<CategoryBody<'static>>,
+    /// What it is called.
+    #[schema(
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = r"^[^\x00]*$"
+    )]
+    name: Option<String>,
+    /// Where its pictures are: absolute http or https URLs, or relative references.
+    #[schema(inline, max_items = 100)]
+    photo_urls: Option<Vec<PhotoUrlText>>,
+    /// Words it can be found by.
+    #[schema(max_items = 100)]
+    tags: Option<Vec<TagBody<'static>>>,
+    /// Where in the shop's hands it is.
+    status: Option<StatusBody>,
 }
 
 /// A category or a tag that a client sends.

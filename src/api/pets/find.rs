@@ -15,7 +15,7 @@ use crate::{
     domain::{
         Invalid,
         id::PetId,
-        pet::{Pet, Status},
+        pet::{Pet, Status, check_name},
     },
 };
 
@@ -27,9 +27,9 @@ use crate::{
     get, path = "/pet/findByStatus", operation_id = "findPetsByStatus", tag = "pet",
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
     params(
-        ("status" = Vec<super::body::StatusBody>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches.", min_items = 1, example = json!(["available"])),
+        ("status" = Vec<super::body::StatusBody>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("limit" = Option<u32>, Query, description = "At most so many pets.", minimum = 1, maximum = 1_000),
-        ("cursor" = Option<String>, Query, description = "Where to go on: from `Link` of the page before."),
+        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Where to go on: from `Link` of the page before."),
     ),
     responses(
         (status = 200, description = "The pets; `[]` when there are none.", body = Vec<PetBody<'static>>,
@@ -58,10 +58,10 @@ pub(super) async fn by_status(
     get, path = "/pet/findByTags", operation_id = "findPetsByTags", tag = "pet",
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
     params(
-        ("tags" = Vec<String>, Query, description = "Names of tags, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["friendly"])),
+        ("tags" = inline(Vec<TagNames>), Query, description = "Names of tags, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["friendly"])),
         ("match" = inline(Option<TagMatchParameter>), Query, description = "Whether a pet needs `any` of the tags or `all` of them."),
         ("limit" = Option<u32>, Query, description = "At most so many pets.", minimum = 1, maximum = 1_000),
-        ("cursor" = Option<String>, Query, description = "Where to go on: from `Link` of the page before."),
+        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Where to go on: from `Link` of the page before."),
     ),
     responses(
         (status = 200, description = "The pets, each once; `[]` when there are none.", body = Vec<PetBody<'static>>,
@@ -79,8 +79,9 @@ pub(super) async fn by_tags(
         .into_iter()
         .map(str::to_owned)
         .collect();
-    if names.iter().any(|name| name.contains('\0')) {
-        violations.add("tags", "must not contain the character NUL");
+    // What can be no tag's name is a mistake.
+    if let Some(reason) = names.iter().find_map(|name| check_name(name).err()) {
+        violations.add("tags", reason);
     }
     let tag_match = query.optional(&mut violations, "match", |value| match value {
         "any" => Ok(TagMatch::Any),
@@ -92,6 +93,12 @@ pub(super) async fn by_tags(
     let filter = Filter::Tags(names, tag_match.unwrap_or_default());
     paging::answer(database, &links, next, &query, window, filter).await
 }
+
+/// Names of tags with commas between; in a query, so that it is no longer than that may be.
+#[derive(utoipa::ToSchema)]
+#[schema(value_type = String, min_length = 1, max_length = 8_192, pattern = r"^[^,\x00]{1,255}(,[^,\x00]{1,255}){0,99}$")]
+#[expect(dead_code, reason = "describes the parameter, which is read as text")]
+struct TagNames(String);
 
 /// How `findByTags` matches.
 #[derive(utoipa::ToSchema)]

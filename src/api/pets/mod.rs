@@ -11,7 +11,7 @@ use axum::{
 };
 use utoipa_axum::routes;
 
-use self::body::{NewPetBody, PetBody, ReplacementBody};
+use self::body::{NewPetBody, PatchBody, PetBody, ReplacementBody};
 use super::{
     answer::{self, ApiResponse},
     conditional::{IfMatch, IfNoneMatch, etag},
@@ -118,6 +118,8 @@ async fn replace(
 }
 
 /// Get a pet
+///
+/// With `If-None-Match` it is sent again only if it has changed.
 #[utoipa::path(
     get, path = "/pet/{petId}", operation_id = "getPetById", tag = "pet",
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
@@ -162,8 +164,7 @@ async fn get(
         ("If-Match" = Option<String>, Header, description = "Change only if the pet has one of these ETags."),
     ),
     request_body(
-        content((Object = "application/merge-patch+json", example = json!({"status": "sold"})),
-                (Object = "application/json", example = json!({"status": "sold"}))),
+        content((PatchBody = "application/merge-patch+json"), (PatchBody = "application/json")),
         description = "Fields of the pet to change."),
     responses(
         (status = 200, description = "Changed: the pet as it is stored.", body = PetBody<'static>,
@@ -204,7 +205,7 @@ async fn patch(
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
     params(
         ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
-        ("name" = Option<String>, Query, description = "New name.", min_length = 1, max_length = 255),
+        ("name" = Option<String>, Query, description = "New name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$"),
         ("status" = Option<body::StatusBody>, Query, description = "New status."),
         ("If-Match" = Option<String>, Header, description = "Change only if the pet has one of these ETags."),
     ),
@@ -259,9 +260,15 @@ async fn update_with_form(
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct FormUpdate {
     /// New name.
-    #[schema(min_length = 1, max_length = 255)]
+    #[schema(
+        nullable = false,
+        min_length = 1,
+        max_length = 255,
+        pattern = r"^[^\x00]*$"
+    )]
     name: Option<String>,
     /// New status.
+    #[schema(nullable = false)]
     status: Option<body::StatusBody>,
 }
 

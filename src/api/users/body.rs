@@ -31,28 +31,29 @@ use crate::{
 }))]
 pub struct UserBody<'a> {
     /// Identifier.
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     id: i64,
     /// Name, unique without regard to case.
-    #[schema(min_length = 1, max_length = 64)]
+    #[schema(value_type = UsernameText)]
     username: &'a str,
     /// First name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255)]
+    #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     first_name: Option<&'a str>,
     /// Last name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255)]
+    #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     last_name: Option<&'a str>,
     /// Where it gets mail; nobody has checked it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255)]
+    #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     email: Option<&'a str>,
     /// Where it can be called.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, max_length = 255)]
+    #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     phone: Option<&'a str>,
     /// A number that means something to the operator.
+    #[schema(minimum = -2_147_483_648, maximum = 2_147_483_647)]
     user_status: i32,
 }
 
@@ -79,36 +80,61 @@ impl<'a> From<&'a User> for UserBody<'a> {
     }
 }
 
-/// An account to make, or what one shall be. Fields that are not listed are ignored: an account cannot give
-/// itself an `id`, a plan or scopes. (Without `Debug`: it holds a password.)
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
+/// The name of an account: no white space around it, no control characters in it.
+#[derive(ToSchema)]
+#[schema(as = Username, value_type = String, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]([^\x00-\x1f\x7f-\x9f]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000])?$")]
+#[expect(dead_code, reason = "describes what is read and written as text")]
+pub struct UsernameText(String);
+
+/// An account to make. Fields that are not listed are ignored: an account cannot give itself an `id`, a plan or
+/// scopes.
+#[derive(ToSchema)]
 #[schema(as = NewUser, example = json!({
     "username": "ada",
     "firstName": "Ada",
     "email": "ada@example.com",
     "password": "correct horse battery staple"
 }))]
+#[expect(
+    dead_code,
+    reason = "says that a new account needs a name; it is read as UserDetailsBody"
+)]
 pub struct NewUserBody {
+    /// Name, unique without regard to case.
+    username: UsernameText,
+    #[serde(flatten)]
+    details: UserDetailsBody,
+}
+
+/// An account as it shall be. Fields that are not listed are ignored.
+// Without `Debug`: it holds a password.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = UserDetails, example = json!({
+    "firstName": "Ada",
+    "email": "ada@example.com",
+    "password": "correct horse battery staple"
+}))]
+pub struct UserDetailsBody {
     /// Name, unique without regard to case; to change an account, it may be left out.
     #[serde(default)]
-    #[schema(value_type = String, required = false, nullable, min_length = 1, max_length = 64)]
+    #[schema(value_type = UsernameText, required = false, nullable)]
     username: Field<String>,
     /// First name.
     #[serde(default)]
-    #[schema(value_type = String, required = false, nullable, max_length = 255)]
+    #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     first_name: Field<String>,
     /// Last name.
     #[serde(default)]
-    #[schema(value_type = String, required = false, nullable, max_length = 255)]
+    #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     last_name: Field<String>,
     /// Where it gets mail.
     #[serde(default)]
-    #[schema(value_type = String, required = false, nullable, max_length = 255)]
+    #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     email: Field<String>,
     /// Where it can be called.
     #[serde(default)]
-    #[schema(value_type = String, required = false, nullable, max_length = 255)]
+    #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     phone: Field<String>,
     /// Any characters. Without one nobody can log in to a new account, and another keeps the one it has.
     #[serde(default)]
@@ -116,13 +142,28 @@ pub struct NewUserBody {
     password: Field<String>,
     /// Taken from a caller with the scope `admin`, otherwise ignored.
     #[serde(default)]
-    #[schema(value_type = i32, required = false, nullable)]
+    #[schema(value_type = i32, required = false, nullable, minimum = -2_147_483_648, maximum = 2_147_483_647)]
     user_status: Field<i64>,
 }
 
-impl FieldType for NewUserBody {
+impl FieldType for UserDetailsBody {
     const KIND: Kind = Kind::Object;
 }
+
+/// The accounts of a list, to be made.
+#[derive(ToSchema)]
+#[schema(max_items = 1_000)]
+#[expect(
+    dead_code,
+    reason = "says how many there may be; they are read as UserDetailsBody"
+)]
+pub struct NewUsers(Vec<NewUserBody>);
+
+/// The accounts of a list, made.
+#[derive(ToSchema)]
+#[schema(max_items = 1_000)]
+#[expect(dead_code, reason = "says how many there may be; a Vec is written")]
+pub struct Users(Vec<UserBody<'static>>);
 
 /// What a client says of an account.
 pub struct Said {
@@ -144,7 +185,7 @@ pub struct NewUser {
     pub password: Option<Password>,
 }
 
-impl NewUserBody {
+impl UserDetailsBody {
     /// The body of `POST /user`.
     pub fn into_new_user(self) -> Result<NewUser, Error> {
         let mut violations = Violations::default();
@@ -201,7 +242,7 @@ impl NewUserBody {
 }
 
 /// The body of `POST /user/createWithList`.
-pub fn into_new_users(list: Vec<Field<NewUserBody>>) -> Result<Vec<NewUser>, Error> {
+pub fn into_new_users(list: Vec<Field<UserDetailsBody>>) -> Result<Vec<NewUser>, Error> {
     let mut violations = Violations::default();
     if list.len() > user::MAX_LIST {
         violations.add("body", "must have at most 1000 elements");

@@ -5,7 +5,9 @@ use std::slice;
 use axum::{extract::State, http::StatusCode, response::Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::body::{NewUser, NewUserBody, UserBody, into_new_users};
+use super::body::{
+    NewUser, NewUserBody, NewUsers, UserBody, UserDetailsBody, Users, into_new_users,
+};
 use crate::{
     api::{
         answer,
@@ -28,7 +30,7 @@ use crate::{
 /// `Idempotency-Key` the same.
 #[utoipa::path(
     post, path = "/user", operation_id = "createUser", tag = "user", security(()),
-    request_body(content = NewUserBody, description = "The account to make; `username` is required."),
+    request_body(content = NewUserBody, description = "The account to make."),
     responses(
         (status = 201, description = "Made: the account as it is stored.", body = UserBody<'static>,
             headers(("Location" = String, description = "URL of the account."))),
@@ -42,7 +44,7 @@ pub(super) async fn sign_up(
     State(links): State<Links>,
     State(SignUp(is_open)): State<SignUp>,
     idempotency: Idempotency,
-    Json(body): Json<NewUserBody>,
+    Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
     if !is_open {
         return Err(Error::SignUpClosed);
@@ -81,9 +83,9 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
 #[utoipa::path(
     post, path = "/user/createWithList", operation_id = "createUsersWithListInput", tag = "user",
     security(("api_key" = ["admin"]), ("bearer" = ["admin"])),
-    request_body(content = Vec<NewUserBody>, description = "The accounts to make; `username` is required."),
+    request_body(content = inline(NewUsers), description = "The accounts to make."),
     responses(
-        (status = 200, description = "Made: the accounts as they are stored, in the same order.", body = Vec<UserBody<'static>>),
+        (status = 200, description = "Made: the accounts as they are stored, in the same order.", body = inline(Users)),
         (status = 409, description = "A name is taken, and none is made; or a request with this `Idempotency-Key` is being worked on."),
     ),
 )]
@@ -91,7 +93,7 @@ pub(super) async fn with_list(
     State(database): State<Database>,
     State(passwords): State<Passwords>,
     idempotency: Idempotency,
-    Json(list): Json<Vec<Field<NewUserBody>>>,
+    Json(list): Json<Vec<Field<UserDetailsBody>>>,
 ) -> Result<Response, Error> {
     let users = into_new_users(list)?.into_iter();
     let (mut accounts, chosen): (Vec<_>, Vec<_>) =

@@ -13,7 +13,7 @@ use std::{slice, sync::Arc};
 use axum::{Extension, extract::State, http::StatusCode, response::Response};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
-use self::body::{NewUserBody, UserBody};
+use self::body::{UserBody, UserDetailsBody, UsernameText};
 use super::{
     answer::{self, ApiResponse},
     error::Error,
@@ -71,7 +71,7 @@ fn acting(
 #[utoipa::path(
     get, path = "/user/{username}", operation_id = "getUserByName", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    params(("username" = String, Path, description = "Name of the account, in any case.", min_length = 1, max_length = 64, example = "ada")),
+    params(("username" = inline(UsernameText), Path, description = "Name of the account, in any case.", example = "ada")),
     responses(
         (status = 200, description = "The account.", body = UserBody<'static>),
         (status = 404, description = "There is no such account, or it is another's."),
@@ -93,8 +93,8 @@ async fn get(
 #[utoipa::path(
     put, path = "/user/{username}", operation_id = "updateUser", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    params(("username" = String, Path, description = "Name of the account, in any case.", min_length = 1, max_length = 64, example = "ada")),
-    request_body(content = NewUserBody, description = "The account as it shall be."),
+    params(("username" = inline(UsernameText), Path, description = "Name of the account, in any case.", example = "ada")),
+    request_body(content = UserDetailsBody, description = "The account as it shall be."),
     responses(
         (status = 200, description = "Changed: the account as it is stored.", body = UserBody<'static>),
         (status = 404, description = "There is no such account, or it is another's."),
@@ -107,7 +107,7 @@ async fn replace(
     State(authenticator): State<Authenticator>,
     Extension(caller): Extension<Arc<Caller>>,
     Path(username): Path<Username>,
-    Json(body): Json<NewUserBody>,
+    Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
     let said = body.into_change()?;
     let Account { user, .. } = find(&database, &username, &caller).await?;
@@ -148,7 +148,7 @@ async fn replace(
 #[utoipa::path(
     delete, path = "/user/{username}", operation_id = "deleteUser", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    params(("username" = String, Path, description = "Name of the account, in any case.", min_length = 1, max_length = 64, example = "ada")),
+    params(("username" = inline(UsernameText), Path, description = "Name of the account, in any case.", example = "ada")),
     responses(
         (status = 200, description = "Deleted.", body = ApiResponse),
         (status = 404, description = "There is no such account, or it is another's."),

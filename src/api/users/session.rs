@@ -9,6 +9,7 @@ use chrono::SecondsFormat;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::body::UsernameText;
 use crate::{
     api::{
         answer::{self, ApiResponse},
@@ -34,23 +35,30 @@ const X_RATE_LIMIT: HeaderName = HeaderName::from_static("x-rate-limit");
 /// Petstore's: when the session ends.
 const X_EXPIRES_AFTER: HeaderName = HeaderName::from_static("x-expires-after");
 
-/// A name and a password, as somebody says they belong together. (Without `Debug`: it holds a password.)
+/// A name and a password, as somebody says they belong together.
+// Without `Debug`: it holds a password.
 #[derive(Default, Deserialize, ToSchema)]
 #[schema(as = Login)]
 struct PairBody {
     /// Name of the account, in any case.
     #[serde(default)]
-    #[schema(value_type = String, required = true)]
+    #[schema(value_type = UsernameText, required = true)]
     username: Field<String>,
     /// Its password.
     #[serde(default)]
-    #[schema(value_type = String, required = true, format = Password)]
+    #[schema(value_type = String, required = true, format = Password, min_length = 8, max_length = 128)]
     password: Field<String>,
 }
 
 impl FieldType for PairBody {
     const KIND: Kind = Kind::Object;
 }
+
+/// A session's token.
+#[derive(ToSchema)]
+#[schema(value_type = String, min_length = 42, max_length = 42, pattern = "^pis_[0-9A-Za-z]{38}$")]
+#[expect(dead_code, reason = "describes an answer that is written as text")]
+struct TokenText(String);
 
 /// The same, read: from a form or JSON, or, where there is neither, from the query.
 pub(super) struct Pair {
@@ -128,7 +136,7 @@ impl FromRef<AppState> for Door {
     post, path = "/user/login", operation_id = "logIn", tag = "user", security(()),
     request_body(content((PairBody = "application/x-www-form-urlencoded"), (PairBody = "application/json"))),
     responses(
-        (status = 200, description = "The session's token.", body = String, content_type = "application/json",
+        (status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
             headers(("X-Rate-Limit" = Option<i64>, description = "Requests an hour that the account's plan admits, unless it is unlimited."),
                     ("X-Expires-After" = String, description = "When the session ends by itself (RFC 3339)."),
                     ("Cache-Control" = String, description = "`no-store`."))),
@@ -144,11 +152,11 @@ pub(super) async fn log_in(State(door): State<Door>, pair: Pair) -> Result<Respo
 #[utoipa::path(
     get, path = "/user/login", operation_id = "loginUser", tag = "user", security(()),
     params(
-        ("username" = String, Query, description = "Name of the account, in any case."),
-        ("password" = String, Query, description = "Its password."),
+        ("username" = inline(UsernameText), Query, description = "Name of the account, in any case."),
+        ("password" = String, Query, description = "Its password.", format = Password, min_length = 8, max_length = 128),
     ),
     responses(
-        (status = 200, description = "The session's token.", body = String, content_type = "application/json",
+        (status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
             headers(("X-Rate-Limit" = Option<i64>, description = "Requests an hour that the account's plan admits, unless it is unlimited."),
                     ("X-Expires-After" = String, description = "When the session ends by itself (RFC 3339)."),
                     ("Cache-Control" = String, description = "`no-store`."))),
