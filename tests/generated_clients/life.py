@@ -107,7 +107,8 @@ def user(shop, number):
     session = api_client("Authorization", f"Bearer {answer.data}")
     users = client.UserApi(session)
     assert users.get_user_by_name(name).first_name == "Ada"
-    users.update_user(name, new(username=name, last_name="Lovelace"))
+    changed = client.User if is_public else client.UserDetails
+    users.update_user(name, changed(username=name, last_name="Lovelace"))
     assert users.get_user_by_name(name).last_name == "Lovelace"
 
     # As a customer: see a pet, order it, and take the order back; never change the pet.
