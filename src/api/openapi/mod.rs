@@ -228,6 +228,13 @@ fn complete_operation(operation: &mut Operation, common: &[&[CommonError]]) {
             headers::bound_parameter(parameter);
         }
     }
+    if let Some(RefOr::T(body)) = &mut operation.request_body {
+        for content in body.content.values_mut() {
+            if let RefOr::T(content) = content {
+                content.schema = content.schema.take().map(without_null);
+            }
+        }
+    }
     for (status, response) in &mut operation.responses.responses {
         if let RefOr::T(response) = response {
             complete_response(status, response);
@@ -264,7 +271,7 @@ fn add_idempotency_key(operation: &mut Operation) {
         .push(key.into());
 }
 
-/// A parameter that is optional may be left out; it is never null, as the type of an `Option` says.
+/// A parameter or body that is optional may be left out; it is never null, as the type of an `Option` says.
 fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
     match schema {
         RefOr::T(Schema::Object(mut object)) => {
@@ -276,6 +283,14 @@ fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
             }
             RefOr::T(Schema::Object(object))
         }
+        RefOr::T(Schema::OneOf(mut one_of)) => match (one_of.items.pop(), one_of.items.pop()) {
+            // The type of an `Option` lists null last.
+            (Some(_null), Some(only)) if one_of.items.is_empty() => only,
+            (last, before) => {
+                one_of.items.extend(before.into_iter().chain(last));
+                RefOr::T(Schema::OneOf(one_of))
+            }
+        },
         other => other,
     }
 }
