@@ -132,7 +132,7 @@ impl Deployment {
         let master = self.nginx.id().expect("it runs");
         let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children"));
         let children = children.expect("its children");
-        let numbers = children.split_whitespace().map(|pid| pid.parse());
+        let numbers = children.split_whitespace().map(str::parse);
         numbers
             .map(|pid| Pid::from_raw(pid.expect("a number")))
             .collect()
