@@ -11,6 +11,10 @@ use std::{
 };
 
 use image::{ExtendedColorType, codecs::jpeg::JpegEncoder};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use tokio::process::{Child, Command};
 
 use crate::{
@@ -114,10 +118,19 @@ fn megabyte() -> Vec<u8> {
     jpeg
 }
 
-/// nginx, on a folder; killed when dropped.
+/// nginx, on a folder; stopped when dropped.
 struct Nginx {
     address: String,
-    _child: Child,
+    child: Child,
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // Not killed: its workers would stay.
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+    }
 }
 
 impl Nginx {
@@ -148,18 +161,10 @@ impl Nginx {
         .expect("text");
         let file: PathBuf = folder.join("nginx.conf");
         fs::write(&file, config).expect("written");
-        let child = Command::new(program)
-            .arg("-c")
-            .arg(&file)
-            .kill_on_drop(true)
-            .spawn()
-            .ok()?;
+        let child = Command::new(program).arg("-c").arg(&file).spawn().ok()?;
         while tokio::net::TcpStream::connect(&address).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        Some(Self {
-            address,
-            _child: child,
-        })
+        Some(Self { address, child })
     }
 }

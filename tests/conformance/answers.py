@@ -26,6 +26,8 @@ ACCEPTED = (
     '"Pragma" isn\'t valid in a response.',
     # RFC 9110 §12.5.1 and §15.5.16: with 415 it says what would have been taken.
     '"Accept" isn\'t valid in a response.',
+    # RFC 9110 §12.5.3: so it does with 415 where the body was encoded.
+    '"Accept-Encoding" isn\'t valid in a response.',
     # That is 414, and it was asked for.
     "The server won't accept a URI this long",
 )

@@ -306,8 +306,8 @@ fn complete_response(status: &str, response: &mut Response) {
         )),
         "429" => Some(("Retry-After", "Seconds until the request is admitted.")),
         "415" => {
-            let encoding = "`identity`, when the body was encoded.";
-            headers::add(response, "Accept-Encoding", encoding);
+            let description = "`identity`, when the body was encoded.";
+            headers::add(response, "Accept-Encoding", description);
             Some(("Accept", "Media types that are accepted."))
         }
         "503" => Some(("Retry-After", "Seconds until another try is worth it.")),
