@@ -195,6 +195,8 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
     let closing = connection.shared.closing.clone();
     let mut waiting = Vec::with_capacity(BATCH);
     let sizes = metrics::histogram!("database_batch_requests", "statement" => B::SUMMARY);
+    // Whether many ask: one that comes alone, after another such, is sent at once.
+    let mut busy = false;
     loop {
         let taken = tokio::select! {
             biased;
@@ -203,8 +205,11 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
         };
         match taken {
             Ok(0) => break,
-            Ok(_) => {
-                gather(&mut queue, &mut waiting).await;
+            Ok(taken) => {
+                if busy || taken > 1 {
+                    gather(&mut queue, &mut waiting).await;
+                }
+                busy = waiting.len() > 1;
                 answer(&mut waiting, &mut connection, &sizes).await;
             }
             Err(_) => connection.close().await,
