@@ -9,7 +9,6 @@
 //!   `insert` a request, the caller of a key found in a hash map; no log, metrics, limits or ETags.
 //! - *static*: one pet's JSON from memory, behind everything that the service has around its operations.
 //! - *pgbench*: the same row by a prepared statement; no HTTP.
-//!
 //! - *nginx*: the same bytes from and to the same folder, without waiting for the disk.
 //!
 //! `wrk` (Debian's package of that name) makes the load. All of it shares this machine, so absolute numbers
