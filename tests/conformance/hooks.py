@@ -29,6 +29,15 @@ schemathesis.openapi.media_type("application/octet-stream", pictures)
 schemathesis.openapi.media_type("image/*", pictures)
 
 
+@schemathesis.hook
+def map_path_parameters(ctx, path_parameters):
+    """JSON writes the integer 1 as 1.0, too. In a path it has its digits alone, so that a pet has one URL."""
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in (path_parameters or {}).items()
+    }
+
+
 @schemathesis.deserializer("image/png", "image/jpeg", "image/gif", "image/webp")
 def image(ctx, response):
     """An image's bytes are a string to OpenAPI; whether they are an image, the service's own tests tell."""
