@@ -13,8 +13,10 @@ use crate::domain::pet::Version;
 /// The strong entity tag of a version.
 #[must_use]
 pub fn etag(version: Version) -> HeaderValue {
+    let mut digits = itoa::Buffer::new();
+    let tag = ["\"", digits.format(version.0), "\""].concat();
     // Digits between quotes are always a valid header value.
-    HeaderValue::try_from(format!("\"{}\"", version.0)).unwrap_or(HeaderValue::from_static("\"\""))
+    HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
 /// `If-Match`: the versions that a change may be made to.

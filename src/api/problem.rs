@@ -149,15 +149,24 @@ impl Problem {
     /// The body, about the request of that id.
     #[must_use]
     pub fn into_json(mut self, request_id: &str) -> Vec<u8> {
+        /// Most need no more.
+        const ROOM: usize = 512;
         request_id.clone_into(&mut self.instance);
-        serde_json::to_vec(&self).unwrap_or_default()
+        let mut json = Vec::with_capacity(ROOM);
+        match serde_json::to_writer(&mut json, &self) {
+            Ok(()) => json,
+            Err(_) => Vec::new(),
+        }
     }
 }
 
 /// Without a body yet: [`super::middleware::observe`] writes it, since it knows the request's id.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
+        /// Those of a limit that is reached, which must not cost more than what it refuses.
+        const HEADERS: usize = 9;
         let mut response = Response::new(Body::empty());
+        response.headers_mut().reserve(HEADERS);
         *response.status_mut() = self.status();
         response.extensions_mut().insert(self);
         response
