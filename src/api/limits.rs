@@ -78,8 +78,10 @@ impl From<Standing> for WindowBody {
 )]
 async fn get(
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(standings): Extension<Standings>,
+    // None: unlimited.
+    standings: Option<Extension<Standings>>,
 ) -> Result<Response, Error> {
+    let standings = standings.map_or_else(Standings::default, |Extension(standings)| standings);
     let body = serde_json::to_vec(&LimitsBody {
         plan: caller.plan.as_str(),
         minute: standings.minute.map(WindowBody::from),

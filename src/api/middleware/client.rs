@@ -19,15 +19,10 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// Finds out whom a request comes from: an [`AddressKey`], also among its extensions.
-pub fn client(
-    TrustedProxies(trusted): &TrustedProxies,
-    request: &mut Request,
-) -> Option<AddressKey> {
+/// Finds out whom a request comes from.
+pub fn client(TrustedProxies(trusted): &TrustedProxies, request: &Request) -> Option<AddressKey> {
     let Peer(peer) = request.extensions().get()?;
-    let client = AddressKey::from(address(peer.ip(), request.headers(), trusted));
-    request.extensions_mut().insert(client);
-    Some(client)
+    Some(address(peer.ip(), request.headers(), trusted).into())
 }
 
 /// The right-most address of `X-Forwarded-For` that is not a trusted proxy's: whatever stands left of it

@@ -30,8 +30,8 @@ use crate::{
 pub async fn idempotency(
     limits: BodyLimits,
     database: &Database,
-    request: Request,
-    next: impl AsyncFnOnce(Request) -> Response,
+    request: Box<Request>,
+    next: impl AsyncFnOnce(Box<Request>) -> Response,
 ) -> Result<Response, Error> {
     let key = match request.method() {
         &Method::POST => ClientKey::of(request.headers(), request.extensions())?,
@@ -48,8 +48,8 @@ async fn keyed(
     limits: BodyLimits,
     database: &Database,
     key: ClientKey,
-    request: Request,
-    next: impl AsyncFnOnce(Request) -> Response,
+    request: Box<Request>,
+    next: impl AsyncFnOnce(Box<Request>) -> Response,
 ) -> Result<Response, Error> {
     let (mut parts, body) = request.into_parts();
     let body = read_body(body, limits).await?;
@@ -68,7 +68,8 @@ async fn keyed(
         return Ok(answer);
     }
     parts.extensions.insert(idempotency.clone());
-    let response = next(Request::from_parts(parts, Body::from(body))).await;
+    let request = Request::from_parts(parts, Body::from(body));
+    let response = next(Box::new(request)).await;
 
     // What is wrong with the message, rather than with what it asks, is no answer to it.
     let about_message = [

@@ -2,6 +2,7 @@
 //!
 //! Invariant: no failure leaves but as an answer with a body, seen by [`observe()`]. What is done around a
 //! future gets it pinned in its place: a future that is handed on is copied whole, and at each hand twice as large.
+//! The request goes through all of it in a box, since each step would hold two copies of it.
 
 pub mod authenticate;
 pub mod authorize;
@@ -77,7 +78,7 @@ impl<T> Answers for T where
 /// axum's own would go down to the handler, and is made again at each layer.
 pub fn around<S, F>(
     state: &S,
-    function: fn(S, Request, Inner) -> F,
+    function: fn(S, Box<Request>, Inner) -> F,
 ) -> impl Layer<Route, Service: Answers> + Clone + Send + Sync + 'static
 where
     S: Clone + Send + Sync + 'static,
@@ -88,21 +89,27 @@ where
         let (state, inner) = (state.clone(), Inner(Arc::new(route)));
         service_fn(move |request: Request| {
             // Boxed at once: axum moves it several times on the way to a box of its own.
-            Box::pin(function(state.clone(), request, inner.clone())).map(Ok::<_, Infallible>)
+            Box::pin(function(state.clone(), Box::new(request), inner.clone()))
+                .map(Ok::<_, Infallible>)
         })
     })
 }
 
 /// Around what needs nobody's leave: health, docs, the document, and whatever there is none of.
-pub async fn around_anything<S>(_: S, request: Request, inner: Inner) -> Response {
-    anything(request, async |request| Ok(run(inner, request).await)).await
+pub async fn around_anything<S>(_: S, request: Box<Request>, inner: Inner) -> Response {
+    let nobody = AnsweredTo::new();
+    anything(request, &nobody, async |request| {
+        Ok(run(inner, request).await)
+    })
+    .await
 }
 
 /// Around each operation of the API.
-pub async fn around_operation(state: AppState, request: Request, inner: Inner) -> Response {
-    anything(request, async |request| {
+pub async fn around_operation(state: AppState, request: Box<Request>, inner: Inner) -> Response {
+    let caller = AnsweredTo::new();
+    anything(request, &caller, async |request| {
         let work = async |request| worked(&state, request, inner).await;
-        let answer = pin!(operation(&state, request, work));
+        let answer = pin!(operation(&state, request, &caller, work));
         // Before anything waits. Health, docs and the document are outside: they are answered always.
         load_shed(&state.places, answer).await
     })
@@ -110,10 +117,11 @@ pub async fn around_operation(state: AppState, request: Request, inner: Inner) -
 }
 
 /// Around an upload: the same, but that it takes as long as its line does, and nobody holds all of it.
-pub async fn around_upload(state: AppState, request: Request, inner: Inner) -> Response {
-    anything(request, async |request| {
+pub async fn around_upload(state: AppState, request: Box<Request>, inner: Inner) -> Response {
+    let caller = AnsweredTo::new();
+    anything(request, &caller, async |request| {
         let work = async |request| caught(pin!(async { Ok(run(inner, request).await) })).await;
-        let answer = pin!(operation(&state, request, work));
+        let answer = pin!(operation(&state, request, &caller, work));
         load_shed(&state.places, answer).await
     })
     .await
@@ -121,10 +129,11 @@ pub async fn around_upload(state: AppState, request: Request, inner: Inner) -> R
 
 /// Outermost: nothing happens unseen, and every problem gets the request's id.
 async fn anything(
-    request: Request,
-    next: impl AsyncFnOnce(Request) -> Result<Response, Error>,
+    request: Box<Request>,
+    caller: &AnsweredTo,
+    next: impl AsyncFnOnce(Box<Request>) -> Result<Response, Error>,
 ) -> Response {
-    observe(request, async |request| {
+    observe(request, caller, async |request| {
         let answer = pin!(async {
             // Before anything acts on a request that two servers could read in two ways.
             well_formed(&request)?;
@@ -138,31 +147,31 @@ async fn anything(
 
 async fn operation(
     state: &AppState,
-    mut request: Request,
-    work: impl AsyncFnOnce(Request) -> Response,
+    mut request: Box<Request>,
+    answered_to: &AnsweredTo,
+    work: impl AsyncFnOnce(Box<Request>) -> Response,
 ) -> Result<Response, Error> {
     // Whose budget a wrong credential spends.
-    let client = client(&state.trusted_proxies, &mut request);
+    let client = client(&state.trusted_proxies, &request);
     let Some(needed) = needed(&state.access, &request) else {
         return Ok(work(request).await);
     };
     let caller = authenticate(state, client, &mut request).await?;
+    let caller = answered_to.get_or_init(|| caller);
     // Behind the caller whose plan it is: nothing unverified spends a permit.
-    let limited = rate_limit(&state.limiter, &caller, client, request, async |request| {
+    let limited = rate_limit(&state.limiter, caller, client, request, async |request| {
         // Before the body is read: whoever may not write need not be listened to.
-        match authorize(needed, &caller) {
+        match authorize(needed, caller) {
             Ok(()) => work(request).await,
             Err(error) => error.into_response(),
         }
     });
-    let mut response = limited.await;
-    response.extensions_mut().insert(AnsweredTo(caller));
-    Ok(response)
+    Ok(limited.await)
 }
 
 /// The handler's own work. Around all that waits and all that could panic, and inside the limits: what fails
 /// through our own fault gives its permit back.
-async fn worked(state: &AppState, request: Request, inner: Inner) -> Response {
+async fn worked(state: &AppState, request: Box<Request>, inner: Inner) -> Response {
     let limit = time_for(&request, state.request_timeout);
     // A kept answer is its caller's alone.
     let answer = pin!(idempotency(
@@ -175,10 +184,15 @@ async fn worked(state: &AppState, request: Request, inner: Inner) -> Response {
 }
 
 /// Around what needs no credential.
-pub async fn around_strangers(state: AppState, request: Request, inner: Inner) -> Response {
-    anything(request, async |mut request| {
+pub async fn around_strangers(state: AppState, request: Box<Request>, inner: Inner) -> Response {
+    let nobody = AnsweredTo::new();
+    anything(request, &nobody, async |mut request| {
         let answer = pin!(async {
-            let client = client(&state.trusted_proxies, &mut request);
+            let client = client(&state.trusted_proxies, &request);
+            if let Some(client) = client {
+                // Whose budget a wrong client secret spends.
+                request.extensions_mut().insert(client);
+            }
             rate_limit_open(&state.limiter, client, request, async |mut request| {
                 if is_sign_up(&request) {
                     // Whose `Idempotency-Key` it is: the address's. A login's answer is a secret, and not kept.
@@ -211,8 +225,8 @@ fn operation_path(request: &Request) -> Option<&str> {
     route.as_str().strip_prefix(BASE)
 }
 
-async fn run(inner: Inner, request: Request) -> Response {
-    match Route::clone(&inner.0).call(request).await {
+async fn run(inner: Inner, request: Box<Request>) -> Response {
+    match Route::clone(&inner.0).call(*request).await {
         Ok(response) => response,
         Err(never) => match never {},
     }

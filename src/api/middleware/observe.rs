@@ -8,7 +8,7 @@ use std::{
     cell::RefCell,
     collections::HashMap,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -30,9 +30,8 @@ use crate::{
     domain::caller::Caller,
 };
 
-/// Whom a response is for, riding it up to the access line.
-#[derive(Debug, Clone)]
-pub struct AnsweredTo(pub Arc<Caller>);
+/// Whom a request turns out to come from, for the access line.
+pub type AnsweredTo = OnceLock<Arc<Caller>>;
 
 /// A request's id, 1–64 characters of `[A-Za-z0-9._-]`.
 #[derive(Debug, Clone)]
@@ -93,7 +92,11 @@ fn random_bits() -> [u8; 16] {
 }
 
 /// The outermost layer.
-pub async fn observe(request: Request, next: impl AsyncFnOnce(Request) -> Response) -> Response {
+pub async fn observe(
+    request: Box<Request>,
+    caller: &AnsweredTo,
+    next: impl AsyncFnOnce(Box<Request>) -> Response,
+) -> Response {
     let begun = Instant::now();
     let id = RequestId::of(request.headers());
     let method = request.method().clone();
@@ -117,18 +120,18 @@ pub async fn observe(request: Request, next: impl AsyncFnOnce(Request) -> Respon
     if let Some(Cause(cause)) = response.extensions().get() {
         tracing::error!(request_id = id.as_str(), %method, route, error = describe(cause), "request failed");
     }
-    let caller = response.extensions().get::<AnsweredTo>();
+    let caller = caller.get().map(|caller| caller.name.as_str());
     tracing::info!(
         target: "pet_inventory::access",
         method = method.as_str(),
         route,
         status = status.as_u16(),
         latency_ms = latency.as_secs_f64() * 1e3,
-        caller = caller.map(|AnsweredTo(caller)| caller.name.as_str()),
+        caller,
         request_id = id.as_str(),
     );
     drop(said);
-    traced::end(&span, status, caller.map(|AnsweredTo(it)| it.name.as_str()));
+    traced::end(&span, status, caller);
     count(label, route, status, latency);
     response
 }

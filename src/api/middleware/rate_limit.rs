@@ -25,20 +25,22 @@ pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelim
 /// Seconds until it would admit more.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-const MINUTE_SECONDS: u32 = 60;
-const DAY_SECONDS: u32 = 86_400;
+const MINUTE_SECONDS: &str = "60";
+const DAY_SECONDS: &str = "86400";
 
 /// Lets a caller's request through to `next` while its plan has room.
 pub async fn rate_limit(
     limiter: &Limiter,
     caller: &Caller,
     client: Option<AddressKey>,
-    mut request: Request,
-    next: impl AsyncFnOnce(Request) -> Response,
+    mut request: Box<Request>,
+    next: impl AsyncFnOnce(Box<Request>) -> Response,
 ) -> Response {
     let (mut response, standings) = match limiter.admit(caller, client).await {
         Verdict::Admitted(standings, permit) => {
-            request.extensions_mut().insert(standings);
+            if standings != Standings::default() {
+                request.extensions_mut().insert(standings);
+            }
             let response = next(request).await;
             if response.status().is_server_error() {
                 // Boxed: a future is moved whole, and this one is large and seldom.
@@ -64,8 +66,8 @@ pub async fn rate_limit(
 pub async fn rate_limit_open(
     limiter: &Limiter,
     client: Option<AddressKey>,
-    request: Request,
-    next: impl AsyncFnOnce(Request) -> Response,
+    request: Box<Request>,
+    next: impl AsyncFnOnce(Box<Request>) -> Response,
 ) -> Result<Response, Error> {
     // Beside the API, what is only read is about the service, and the same for everybody.
     let in_api = request.uri().path().starts_with(BASE);
@@ -98,37 +100,35 @@ fn exceeded(windows: &[Window], retry_after: Duration) -> Error {
 }
 
 fn write_headers(headers: &mut HeaderMap, standings: &Standings) {
-    let windows: Vec<(&str, u32, Standing)> = [
-        standings
-            .minute
-            .map(|standing| ("minute", MINUTE_SECONDS, standing)),
-        standings.day.map(|standing| ("day", DAY_SECONDS, standing)),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    let Some((_, _, tighter)) = windows
-        .iter()
-        .min_by_key(|(_, _, standing)| standing.remaining)
-    else {
+    /// Of two windows.
+    const ROOM: usize = 64;
+    let (mut policy, mut state) = (String::with_capacity(ROOM), String::with_capacity(ROOM));
+    let mut tighter: Option<Standing> = None;
+    for (name, window, standing) in [
+        ("minute", MINUTE_SECONDS, standings.minute),
+        ("day", DAY_SECONDS, standings.day),
+    ] {
+        let Some(standing) = standing else {
+            continue;
+        };
+        let comma = if policy.is_empty() { "" } else { ", " };
+        let [mut limit, mut remaining, mut reset] = [(); 3].map(|()| itoa::Buffer::new());
+        let limit = limit.format(standing.limit);
+        policy.extend([comma, "\"", name, "\";q=", limit, ";w=", window]);
+        let remaining = remaining.format(standing.remaining);
+        let reset = reset.format(whole_seconds(standing.reset));
+        state.extend([comma, "\"", name, "\";r=", remaining, ";t=", reset]);
+        if tighter.is_none_or(|tighter| standing.remaining < tighter.remaining) {
+            tighter = Some(standing);
+        }
+    }
+    let Some(tighter) = tighter else {
         return;
     };
-    let list = |item: &dyn Fn(&(&str, u32, Standing)) -> String| {
-        let items: Vec<_> = windows.iter().map(item).collect();
-        // Words, digits and punctuation: always a valid value.
-        HeaderValue::try_from(items.join(", ")).unwrap_or(HeaderValue::from_static(""))
-    };
-    let policy =
-        list(&|(name, window, standing)| format!("\"{name}\";q={};w={window}", standing.limit));
-    let state = list(&|(name, _, standing)| {
-        format!(
-            "\"{name}\";r={};t={}",
-            standing.remaining,
-            whole_seconds(standing.reset)
-        )
-    });
-    headers.insert(RATELIMIT_POLICY, policy);
-    headers.insert(RATELIMIT, state);
+    // Words, digits and punctuation: always a valid value.
+    let value = |text| HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""));
+    headers.insert(RATELIMIT_POLICY, value(policy));
+    headers.insert(RATELIMIT, value(state));
     headers.insert(X_RATELIMIT_LIMIT, tighter.limit.into());
     headers.insert(X_RATELIMIT_REMAINING, tighter.remaining.into());
     headers.insert(X_RATELIMIT_RESET, whole_seconds(tighter.reset).into());

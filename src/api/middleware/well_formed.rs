@@ -2,7 +2,7 @@
 
 use axum::{
     extract::Request,
-    http::{HeaderName, HeaderValue, Version, header, uri::Authority},
+    http::{HeaderName, Version, header, uri::Authority},
 };
 
 use crate::api::{error::Error, problem::Violation};
@@ -11,7 +11,7 @@ use crate::api::{error::Error, problem::Violation};
 const MAX_TARGET: usize = 8_192;
 
 /// The fields that name versions and ranges, and how many characters each has at most.
-const CONDITIONS: [HeaderName; 4] = [
+static CONDITIONS: [HeaderName; 4] = [
     header::IF_MATCH,
     header::IF_NONE_MATCH,
     header::IF_RANGE,
@@ -32,12 +32,16 @@ pub fn well_formed(request: &Request) -> Result<(), Error> {
     if target > MAX_TARGET {
         return Err(Error::UriTooLong(MAX_TARGET));
     }
-    for name in &CONDITIONS {
-        let values = request.headers().get_all(name).iter();
-        if values.map(HeaderValue::len).sum::<usize>() > MAX_CONDITION {
-            let reason = format!("must be at most {MAX_CONDITION} characters");
-            return Err(Error::Invalid(vec![Violation::new(name.as_str(), reason)]));
+    let mut lengths = CONDITIONS.each_ref().map(|_| 0);
+    for (name, value) in request.headers() {
+        if let Some(which) = CONDITIONS.iter().position(|condition| condition == name) {
+            lengths[which] += value.len();
         }
+    }
+    if let Some(which) = lengths.iter().position(|length| *length > MAX_CONDITION) {
+        let reason = format!("must be at most {MAX_CONDITION} characters");
+        let violation = Violation::new(CONDITIONS[which].as_str(), reason);
+        return Err(Error::Invalid(vec![violation]));
     }
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let broken = match (hosts.next(), hosts.next()) {
