@@ -3,9 +3,9 @@
 //! Changes in the database are heard of at their commit (`LISTEN`); what they concern is forgotten. The
 //! fallback is forgetting by time: ten minutes after a look-up while changes are heard, a second after it
 //! while they are not (the connection is lost, or a pooler in between swallows them, which a note to
-//! ourselves finds out). What an outside issuer said nobody tells us changes of: a minute. Unknown credentials are remembered too, so that each costs one look-up. While
-//! PostgreSQL is out of reach what was looked up last is good: nothing can be done with it then but to be told
-//! what is wrong with a request.
+//! ourselves finds out). What an outside issuer said nobody tells us changes of: a minute. Unknown credentials
+//! are remembered too, so that each costs one look-up. While PostgreSQL is out of reach what was looked up last
+//! is good: nothing can be done with it then but to be told what is wrong with a request.
 //!
 //! Invariants: a look-up that began before a change is never remembered after it; memory is bounded
 //! whatever is asked.
