@@ -200,8 +200,8 @@ struct Rest<F: Find> {
 }
 
 impl<F: Find> Rest<F> {
-    /// Sends it piece by piece. Each page is read while the one before is written, and a client that is
-    /// slower than that is waited for without a database connection.
+    /// Sends it piece by piece. PostgreSQL looks for a page while the one before is written and sent, and a
+    /// client that is slower than that is waited for without a database connection.
     async fn send(self, chunks: mpsc::Sender<Result<Bytes, Error>>) {
         let all = async {
             if let Err(error) = self.send_all(&chunks).await {
@@ -217,19 +217,25 @@ impl<F: Find> Rest<F> {
     }
 
     async fn send_all(&self, chunks: &mpsc::Sender<Result<Bytes, Error>>) -> Result<(), Error> {
-        let mut pace = self.pace;
+        // Of these items, and of the next.
+        let (mut pace, mut next_pace) = (self.pace, self.pace);
         let mut items = self.page(self.after, pace).await?;
-        loop {
-            let mut chunk = Chunk::following();
-            chunk.extend::<F>(&items)?;
-            let Some(last) = last_of_full::<F>(&items, pace) else {
-                let _ = chunks.send(Ok(chunk.closing())).await;
-                return Ok(());
+        while let Some(last) = last_of_full::<F>(&items, pace) {
+            let write = async {
+                let mut chunk = Chunk::following();
+                chunk.extend::<F>(&items)?;
+                let bytes = chunk.json.len();
+                let _ = chunks.send(Ok(chunk.part())).await;
+                Ok::<_, Error>(bytes)
             };
-            pace = pace.after(chunk.json.len());
-            let (next, _) = tokio::join!(self.page(last, pace), chunks.send(Ok(chunk.part())));
+            let (next, bytes) = tokio::join!(self.page(last, next_pace), write);
+            (pace, next_pace) = (next_pace, pace.after(bytes?));
             items = next?;
         }
+        let mut chunk = Chunk::following();
+        chunk.extend::<F>(&items)?;
+        let _ = chunks.send(Ok(chunk.closing())).await;
+        Ok(())
     }
 
     async fn page(&self, after: F::Id, Pace(limit): Pace) -> Result<Vec<F::Item>, db::Error> {
