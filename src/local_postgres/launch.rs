@@ -60,7 +60,8 @@ impl Cluster {
             port.as_str(),
             "listen_addresses=",
             "max_connections=100",
-            "shared_buffers=128MB",
+            // Taken page by page as there is data: a million pets have room.
+            "shared_buffers=512MB",
             "cluster_name=pet-inventory",
             "timezone=UTC",
             "log_timezone=UTC",
