@@ -402,6 +402,7 @@ async fn tags(bench: &Bench<'_>) {
 pub async fn growth(options: &Options) {
     struct Size {
         name: String,
+        callers: usize,
         service: Server,
         naive: Option<Server>,
         get: Load,
@@ -441,6 +442,7 @@ pub async fn growth(options: &Options) {
         };
         all.push(Size {
             name: format!("{pets} pets, {callers} callers"),
+            callers,
             service: Server::service(&options.service, &database.url, folder, &[]).await,
             naive,
             get: load("get", "GET", "/api/v3/pet/{n}", "", ""),
@@ -462,8 +464,10 @@ pub async fn growth(options: &Options) {
             let post = measure(&postgres, &size.service, &size.post, 64, seconds).await;
             size.gets.push(get);
             size.posts.push(post);
-            // The first one is to get warm.
+            // The first one is to get warm: each key is looked up once.
             if round == 0 {
+                let all_keys = seconds + (size.callers / 5_000) as u32;
+                measure(&postgres, &size.service, &size.get, 64, all_keys).await;
                 for rounds in [&mut size.of_naive, &mut size.gets, &mut size.posts] {
                     rounds.clear();
                 }
