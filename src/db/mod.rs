@@ -2,7 +2,7 @@
 //!
 //! One file a noun, one free function a question, each over an executor, so that the handler decides
 //! what belongs to one transaction; what many requests ask at once has one over a [`Database`], and travels
-//! together (`coalesce.rs`). Invariants: every statement ends within [`QUERY_TIMEOUT`], and all of one
+//! together (`coalesce`). Invariants: every statement ends within [`QUERY_TIMEOUT`], and all of one
 //! request's, up to an answer that streams, within its [`patience`], whatever state PostgreSQL is in; while it
 //! is out of reach none is sent ([`breaker`]); every failure is classified here, once ([`Error`]).
 

@@ -9,25 +9,28 @@
 //! what it says, each of its requests is tried by itself. Queue and batch are bounded, and whoever is gone
 //! when its turn comes costs nothing.
 
+mod gather;
 mod held;
 mod usage;
 
 use std::{
     future::Future,
-    iter,
     sync::{Mutex, PoisonError},
 };
 
 use metrics::Histogram;
 use tokio::{
     sync::{mpsc, oneshot},
-    task::yield_now,
     time::{Duration, Instant, timeout, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
 
-use self::{held::Held, usage::Usage};
+use self::{
+    gather::{Turn, gather},
+    held::Held,
+    usage::Usage,
+};
 use super::{Connection, Error, QUERY_TIMEOUT, RETRY_PAUSE, TRIES, patience, pool::Pool};
 use crate::trace;
 
@@ -197,6 +200,7 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
     let sizes = metrics::histogram!("database_batch_requests", "statement" => B::SUMMARY);
     // Whether many ask: one that comes alone, after another such, is sent at once.
     let mut busy = false;
+    let mut turn = Turn::new();
     loop {
         let taken = tokio::select! {
             biased;
@@ -207,7 +211,7 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
             Ok(0) => break,
             Ok(taken) => {
                 if busy || taken > 1 {
-                    gather(&mut queue, &mut waiting).await;
+                    gather(&mut queue, &mut waiting, BATCH, &mut turn).await;
                 }
                 busy = waiting.len() > 1;
                 answer(&mut waiting, &mut connection, &sizes).await;
@@ -216,20 +220,6 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
         }
     }
     connection.close().await;
-}
-
-/// Lets requests join that have arrived and are yet to be read, as long as each look at the sockets brings
-/// some: else the first of many is sent by itself, and a statement is a third as large.
-async fn gather<B: Batch>(queue: &mut mpsc::Receiver<Waiting<B>>, waiting: &mut Vec<Waiting<B>>) {
-    loop {
-        let before = waiting.len();
-        yield_now().await;
-        let more = iter::from_fn(|| queue.try_recv().ok());
-        waiting.extend(more.take(BATCH - before));
-        if waiting.len() == before || waiting.len() == BATCH {
-            return;
-        }
-    }
 }
 
 /// Answers all that waits, on the lane's own connection.
