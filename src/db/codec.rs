@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use sqlx::{FromRow, Row as _, postgres::PgRow, types::Json};
+use sqlx::{FromRow, Row as _, ValueRef as _, postgres::PgRow, types::Json};
 
 use super::Error;
 use crate::domain::{
@@ -104,21 +104,38 @@ impl FromRow<'_, PgRow> for PetRow {
         };
         let status: &str = row.try_get_unchecked(2)?;
         let name: String = row.try_get_unchecked(3)?;
-        let category: Option<Json<LabelColumn<'_>>> = row.try_get_unchecked(4)?;
+        let category: Option<LabelColumn<'_>> = jsonb(row, 4)?;
         let photo_urls: Vec<String> = row.try_get_unchecked(5)?;
-        let Json(tags): Json<Vec<LabelColumn<'_>>> = row.try_get_unchecked(6)?;
+        let tags: Vec<LabelColumn<'_>> = jsonb(row, 6)?.unwrap_or_default();
         Ok(Self(Pet {
             id: PetId::new(id).map_err(|_| corrupt("id"))?,
             version: Version(row.try_get_unchecked(1)?),
             details: PetDetails::from_stored(
                 PetName::from_stored(name),
-                category.map(|Json(category)| category.into()),
+                category.map(Label::from),
                 photo_urls.into_iter().map(PhotoUrl::from_stored).collect(),
                 tags.into_iter().map(Label::from).collect(),
                 status.parse().map_err(|_| corrupt("status"))?,
             ),
         }))
     }
+}
+
+/// Reads a `jsonb`: the number of its format, then text, looked at once to be UTF-8 rather than string by string.
+fn jsonb<'r, T: Deserialize<'r>>(row: &'r PgRow, column: usize) -> Result<Option<T>, sqlx::Error> {
+    const FORMAT: u8 = 1;
+    let value = row.try_get_raw(column)?;
+    if value.is_null() {
+        return Ok(None);
+    }
+    let decode = || {
+        let json = value.as_bytes()?;
+        let json = json
+            .strip_prefix(&[FORMAT])
+            .ok_or("jsonb of an unknown format")?;
+        Ok(serde_json::from_str(str::from_utf8(json)?)?)
+    };
+    decode().map(Some).map_err(sqlx::Error::Decode)
 }
 
 impl From<PetRow> for Pet {

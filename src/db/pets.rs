@@ -1,6 +1,6 @@
 //! Pets in PostgreSQL, one row each.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
 use sqlx::{FromRow as _, PgExecutor};
@@ -193,7 +193,7 @@ impl Batch for Reads {
             return Ok(vec![Verdict::Answered(Ok(found))]);
         }
         let ids: Vec<i64> = asks.iter().map(|id| id.get()).collect();
-        let mut found = HashMap::with_capacity(ids.len());
+        let mut found = Vec::with_capacity(ids.len());
         let mut rows = sqlx::query(
             "select id, version, status, name, category, photo_urls, tags from pets where id = any ($1)",
         )
@@ -202,13 +202,17 @@ impl Batch for Reads {
         // Each as it comes: to collect rows first costs a copy of every pet.
         bounded(async {
             while let Some(row) = rows.try_next().await? {
-                let pet = Arc::new(Pet::from(PetRow::from_row(&row)?));
-                found.insert(pet.id, pet);
+                let pet = Pet::from(PetRow::from_row(&row)?);
+                found.push((pet.id, Arc::new(pet)));
             }
             Ok(())
         })
         .await?;
-        let find = |id| Verdict::Answered(Ok(found.get(&id).cloned()));
+        // They are few: to look at all of them is quicker than to hash one.
+        let find = |id| {
+            let found = found.iter().find(|(found, _)| *found == id);
+            Verdict::Answered(Ok(found.map(|(_, pet)| Arc::clone(pet))))
+        };
         Ok(asks.drain(..).map(find).collect())
     }
 
