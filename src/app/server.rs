@@ -15,6 +15,7 @@ use axum::{
     http::{HeaderValue, Request, header},
     response::Response,
 };
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -88,7 +89,7 @@ pub async fn serve(
             let gauge = metrics::gauge!("http_connections", "listener" => name);
             gauge.increment(1);
             tokio::select! {
-                () = shutdown.hard() => {}
+                () = seldom(shutdown.hard()) => {}
                 result = connection(stream, router, bounds, &shutdown) => {
                     if let Err(error) = result {
                         tracing::debug!(%error, "connection ended");
@@ -161,10 +162,10 @@ async fn connection(
     let stream = TcpStream::from_std(stream)?;
     stream.set_nodelay(true)?;
     let peer = Peer(stream.peer_addr()?);
-    let last_requests = async {
+    let last_requests = seldom(async {
         shutdown.soft().await;
         tokio::time::sleep(LAST_REQUESTS).await;
-    };
+    });
     let mut last_requests = pin!(last_requests);
     let begins_http2 = tokio::select! {
         // Nothing has been asked yet, so nothing is owed.
@@ -264,6 +265,11 @@ async fn until<C: GracefulConnection>(
         () = stop => connection.as_mut().graceful_shutdown(),
     }
     connection.await
+}
+
+/// The same, but looked at only once it has something to say: a connection does so at each step of a request.
+async fn seldom(future: impl Future<Output = ()>) {
+    FuturesUnordered::from_iter([future]).next().await;
 }
 
 /// Whether the client speaks HTTP/2 from its first byte on; looks without taking.
