@@ -168,6 +168,29 @@ async fn a_callers_key_is_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_strangers_key_is_that_of_its_address() {
+    let settings = [
+        ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "write:pets"),
+        ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
+    ];
+    let app = TestApp::with(&settings).await;
+    let ask = async |address: &str| {
+        let request = app.anonymous(Method::POST, "/pet");
+        let request = request.json(&json!({"name": "Rex"}));
+        request
+            .header("x-forwarded-for", address)
+            .header("idempotency-key", "k")
+            .answer()
+            .await
+            .is(201)
+    };
+    let first = ask("198.51.100.1").await;
+    let others = ask("198.51.100.2").await;
+    assert_ne!(others.id(), first.id());
+    assert_replayed(&ask("198.51.100.1").await, &first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_key_has_1_to_255_characters_and_comes_once() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex"});

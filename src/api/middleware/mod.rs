@@ -158,6 +158,10 @@ async fn operation(
     };
     let caller = authenticate(state, client, &mut request).await?;
     let caller = answered_to.get_or_init(|| caller);
+    if let (None, Some(client)) = (caller.id, client) {
+        // Whose `Idempotency-Key` it is: the address's.
+        request.extensions_mut().insert(client);
+    }
     // Behind the caller whose plan it is: nothing unverified spends a permit.
     let limited = rate_limit(&state.limiter, caller, client, request, async |request| {
         // Before the body is read: whoever may not write need not be listened to.
@@ -190,7 +194,7 @@ pub async fn around_strangers(state: AppState, request: Box<Request>, inner: Inn
         let answer = pin!(async {
             let client = client(&state.trusted_proxies, &request);
             if let Some(client) = client {
-                // Whose budget a wrong client secret spends.
+                // Whose `Idempotency-Key` it is, and whose budget a wrong client secret spends.
                 request.extensions_mut().insert(client);
             }
             rate_limit_open(&state.limiter, client, request, async |mut request| {
