@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::{
     Extension,
-    http::header,
-    response::{IntoResponse, Response},
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::routes;
 
-use super::{error::Error, operations::Operations};
+use super::{answer, error::Error, operations::Operations};
 use crate::{
     domain::caller::Caller,
     limits::{Standing, Standings, whole_seconds},
@@ -82,15 +82,15 @@ async fn get(
     standings: Option<Extension<Standings>>,
 ) -> Result<Response, Error> {
     let standings = standings.map_or_else(Standings::default, |Extension(standings)| standings);
-    let body = serde_json::to_vec(&LimitsBody {
+    let body = LimitsBody {
         plan: caller.plan.as_str(),
         minute: standings.minute.map(WindowBody::from),
         day: standings.day.map(WindowBody::from),
-    });
-    let body = body.map_err(|error| Error::Internal(error.into()))?;
-    let headers = [
-        (header::CONTENT_TYPE, "application/json"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    Ok((headers, body).into_response())
+    };
+    let mut response = answer::json(StatusCode::OK, &body)?;
+    let no_store = HeaderValue::from_static("no-store");
+    response
+        .headers_mut()
+        .insert(header::CACHE_CONTROL, no_store);
+    Ok(response)
 }

@@ -38,6 +38,7 @@ pub async fn rate_limit(
 ) -> Response {
     let (mut response, standings) = match limiter.admit(caller, client).await {
         Verdict::Admitted(standings, permit) => {
+            // Whoever has no limits asks `/limits` for none.
             if standings != Standings::default() {
                 request.extensions_mut().insert(standings);
             }
