@@ -5,7 +5,7 @@
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::time::{Instant, timeout};
 
-use super::{LOCK_TIMEOUT, Shared, usage::Opened};
+use super::{LOCK_TIMEOUT, PLANS, Shared, usage::Opened};
 use crate::db::{
     Connection, Error, bounded,
     breaker::Trust,
@@ -82,7 +82,7 @@ impl Held {
                 let options = pool.connect_options();
                 let mut connection = bounded(Connection::connect_with(&options)).await?;
                 if !pool.pooler.is_there() {
-                    let settings = format!("{SESSION_SETTINGS}; set {LOCK_TIMEOUT}");
+                    let settings = format!("{SESSION_SETTINGS}; set {LOCK_TIMEOUT}; {PLANS}");
                     let settings = sqlx::raw_sql(AssertSqlSafe(settings));
                     bounded(connection.execute(settings)).await?;
                 }
