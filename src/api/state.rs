@@ -90,7 +90,7 @@ impl AppState {
     /// apart from what those of other workers do.
     #[must_use]
     pub fn of_a_worker(&self) -> Self {
-        let database = self.database.with_own_lanes();
+        let database = self.database.of_a_worker();
         Self::new(Parts {
             authenticator: self.authenticator.on(database.clone()),
             database,

@@ -24,6 +24,7 @@ fn read(state: &AppState, counters: Option<&Database>) {
     let database = &state.database;
     of_pool("requests", database.usage());
     of_pool("lanes", database.usage_of_lanes());
+    of_pool("finds", database.usage_of_finds());
     if let Some(counters) = counters {
         of_pool("counters", counters.usage());
     }

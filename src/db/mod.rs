@@ -29,7 +29,14 @@ pub mod sessions;
 pub mod usage;
 pub mod users;
 
-use std::{fmt, future::Future, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    iter::Sum,
+    str::FromStr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, postgres::PgConnectOptions};
@@ -37,6 +44,7 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection, postgres::PgConne
 use self::{
     breaker::Breaker,
     coalesce::{Lane, Shared},
+    pool::Finds,
     pooler::Pooler,
 };
 pub use self::{
@@ -53,11 +61,21 @@ const TRIES: u32 = 4;
 /// The pause before another try, doubled with each.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// A pool of connections to one PostgreSQL, and lanes for what many requests ask at once. Cheap to clone.
+/// A pool of connections to one PostgreSQL, lanes for what many requests ask at once, and connections for finds.
+/// Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Database {
     pool: Pool,
-    lanes: Arc<Lanes>,
+    own: Arc<Own>,
+}
+
+/// What each worker has to itself.
+#[derive(Debug)]
+struct Own {
+    lanes: Lanes,
+    /// Made for the first find.
+    finds: OnceLock<Pool>,
+    all_finds: Finds,
 }
 
 #[derive(Debug)]
@@ -68,13 +86,17 @@ struct Lanes {
     callers: Lane<credentials::LookUps>,
 }
 
-impl Lanes {
-    fn new(shared: &Shared) -> Arc<Self> {
+impl Own {
+    fn new(shared: Shared, all_finds: Finds) -> Arc<Self> {
         Arc::new(Self {
-            shared: shared.clone(),
-            pets: Lane::new(shared.clone()),
-            new_pets: Lane::new(shared.clone()),
-            callers: Lane::new(shared.clone()),
+            lanes: Lanes {
+                pets: Lane::new(shared.clone()),
+                new_pets: Lane::new(shared.clone()),
+                callers: Lane::new(shared.clone()),
+                shared,
+            },
+            finds: OnceLock::new(),
+            all_finds,
         })
     }
 }
@@ -131,16 +153,17 @@ impl Database {
     }
 
     fn over(pool: Pool) -> Self {
-        let lanes = Lanes::new(&Shared::new(pool.clone()));
-        Self { pool, lanes }
+        let own = Own::new(Shared::new(pool.clone()), Finds::default());
+        Self { pool, own }
     }
 
-    /// The same with lanes of its own, for another runtime: a task answers best whom it shares a core with.
+    /// The same with lanes and finds of its own, for another runtime: a task answers best whom it shares a core
+    /// with.
     #[must_use]
-    pub fn with_own_lanes(&self) -> Self {
+    pub fn of_a_worker(&self) -> Self {
         Self {
             pool: self.pool.clone(),
-            lanes: Lanes::new(&self.lanes.shared),
+            own: Own::new(self.own.lanes.shared.clone(), self.own.all_finds.clone()),
         }
     }
 
@@ -159,6 +182,15 @@ impl Database {
     #[must_use]
     pub const fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The same for a single statement that finds many by anything but their keys.
+    #[must_use]
+    pub fn finds(&self) -> &Pool {
+        let Own {
+            finds, all_finds, ..
+        } = &*self.own;
+        finds.get_or_init(|| all_finds.another(&self.pool))
     }
 
     /// Whether PostgreSQL is known to be out of reach. Whoever has connections of its own asks first, and
@@ -264,7 +296,7 @@ impl Database {
     /// The same of those that the lanes keep to themselves, of all workers together.
     #[must_use]
     pub fn usage_of_lanes(&self) -> Usage {
-        let (open, used, waiting) = self.lanes.shared.usage.now();
+        let (open, used, waiting) = self.own.lanes.shared.usage.now();
         let idle = open.saturating_sub(used);
         Usage {
             idle,
@@ -274,18 +306,25 @@ impl Database {
         }
     }
 
+    /// The same of those for finds, of all workers together.
+    #[must_use]
+    pub fn usage_of_finds(&self) -> Usage {
+        self.own.all_finds.usage()
+    }
+
     /// Closes the connections, once nobody uses them.
     pub async fn close(&self) {
-        let Shared { closing, tasks, .. } = &self.lanes.shared;
+        let Shared { closing, tasks, .. } = &self.own.lanes.shared;
         closing.cancel();
         tasks.close();
         tasks.wait().await;
+        self.own.all_finds.close().await;
         self.pool.close().await;
     }
 }
 
 /// Connections, and those who wait for one.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
     /// Open, and free.
     pub idle: u32,
@@ -295,6 +334,18 @@ pub struct Usage {
     pub max: Option<u32>,
     /// Requests that wait.
     pub waiting: usize,
+}
+
+impl Sum for Usage {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.reduce(|sum, it| Self {
+            idle: sum.idle + it.idle,
+            used: sum.used + it.used,
+            max: sum.max.zip(it.max).map(|(sum, it)| sum + it),
+            waiting: sum.waiting + it.waiting,
+        })
+        .unwrap_or_default()
+    }
 }
 
 /// A version of PostgreSQL, as in 150018 for 15.18.

@@ -181,8 +181,6 @@ pub async fn list(
         (None, None) => LIST_ALL,
     };
     let rows = sqlx::query_as::<_, Row>(statement)
-        // Planned anew each time: a plan for "some caller" may scan all orders for one who has few.
-        .persistent(false)
         .bind(names)
         .bind(after.map_or(0, OrderId::get))
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))

@@ -59,7 +59,7 @@ pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error>
         // Boxed: a future is moved whole, and this one is large and seldom.
         return Box::pin(database.transact(alone)).await;
     }
-    database.lanes.new_pets.ask(pet).await
+    database.own.lanes.new_pets.ask(pet).await
 }
 
 /// Inserts that travel together.
@@ -170,7 +170,7 @@ async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
 
 /// The pet, if there is one. Read together with those that others ask for at the moment.
 pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
-    database.lanes.pets.ask(id).await
+    database.own.lanes.pets.ask(id).await
 }
 
 /// Reads that travel together.
@@ -324,8 +324,8 @@ pub async fn find_by_status(
     Ok(pets(bounded(rows).await?).collect())
 }
 
-/// Each status has an index of its own, read in order and no further than the limit. A single `status = any
-/// ($1)` would be planned for an average status, and scan all pets for a rare one.
+/// Each status has an index of its own, read in order and no further than the limit. For a single `status = any
+/// ($1)` there would be none as soon as it names two.
 ///
 /// Public for the test that reads its plan.
 #[doc(hidden)]
@@ -366,8 +366,6 @@ pub async fn find_by_tags(
         TagMatch::Any => FIND_BY_ANY_TAG,
         TagMatch::All => FIND_BY_ALL_TAGS,
     })
-    // Planned anew for each set of names: a plan for "some names" would scan all pets for a rare one.
-    .persistent(false)
     .bind(names)
     .bind(after.map_or(0, PetId::get))
     .bind(row_limit(limit))

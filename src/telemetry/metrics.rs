@@ -68,7 +68,7 @@ const fn described(
 }
 
 const PLANS: (&str, &[&str]) = ("plan", &["free", "pro", "enterprise", "open"]);
-const POOLS: (&str, &[&str]) = ("pool", &["requests", "lanes", "counters"]);
+const POOLS: (&str, &[&str]) = ("pool", &["requests", "lanes", "finds", "counters"]);
 #[rustfmt::skip]
 const METHODS: (&str, &[&str]) =
     ("method", &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"]);
@@ -106,9 +106,10 @@ pub const METRICS: &[Described] = &[
 
     gauge("database_connections", &[POOLS, ("state", &["idle", "used"])],
         "Connections to PostgreSQL: those that requests share, those of the lanes on which requests travel \
-         together, and those of the counters that replicas share."),
-    gauge("database_connections_max", &[("pool", &["requests", "counters"])],
-        "Connections to PostgreSQL that there may be (of requests: database.max_connections)."),
+         together, those of the workers for finds, and those of the counters that replicas share."),
+    gauge("database_connections_max", &[("pool", &["requests", "finds", "counters"])],
+        "Connections to PostgreSQL that there may be (of requests: database.max_connections; of finds: two a \
+         worker that has been asked to find something)."),
     gauge("database_waiting", &[POOLS], "Requests that wait for a connection, or for others' statement to end."),
     histogram("database_batch_requests", &[("statement", &["SELECT pets", "INSERT pets", "SELECT credentials"])],
         "Requests that one statement of a lane answered."),

@@ -133,11 +133,11 @@ impl Find for Filter {
         after: Option<PetId>,
         limit: usize,
     ) -> Result<Vec<Pet>, db::Error> {
-        let pool = database.pool();
+        let finds = database.finds();
         match self {
-            Self::Status(statuses) => db::pets::find_by_status(pool, statuses, after, limit).await,
+            Self::Status(statuses) => db::pets::find_by_status(finds, statuses, after, limit).await,
             Self::Tags(names, tag_match) => {
-                db::pets::find_by_tags(pool, names, *tag_match, after, limit).await
+                db::pets::find_by_tags(finds, names, *tag_match, after, limit).await
             }
         }
     }

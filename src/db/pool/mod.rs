@@ -5,6 +5,7 @@
 //! something was given up on, or that failed, is closed and never used again.
 
 mod executor;
+mod finds;
 mod lease;
 
 use std::{
@@ -13,11 +14,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sqlx::{Connection as _, Executor as _, PgPool, postgres::PgPoolOptions};
+use futures_util::future::BoxFuture;
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, PgPool,
+    pool::PoolConnectionMetadata, postgres::PgPoolOptions,
+};
 use tokio::sync::Semaphore;
 
 use self::lease::Lease;
-pub use self::lease::Transaction;
+pub use self::{finds::Finds, lease::Transaction};
 use super::{
     ConnectOptions, Error, Usage, bounded,
     breaker::{Breaker, Trust},
@@ -67,22 +72,14 @@ impl Pool {
         breaker: Breaker,
         pooler: Pooler,
     ) -> Self {
-        let (trusted, behind) = (breaker.clone(), pooler.clone());
+        let trusted = breaker.clone();
         let connections = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(acquire_timeout)
             // A lost connection shows itself at the next statement, and costs one 503 there; asking
             // first would cost every request a round trip.
             .test_before_acquire(false)
-            .after_connect(move |connection, _| {
-                let pooler = behind.clone();
-                Box::pin(async move {
-                    if !pooler.is_there() {
-                        connection.execute(SESSION_SETTINGS).await?;
-                    }
-                    Ok(())
-                })
-            })
+            .after_connect(prepare(pooler.clone(), ""))
             .before_acquire(move |connection, it| {
                 let trust = trusted.trust(it.age, it.idle_for);
                 Box::pin(async move {
@@ -219,6 +216,26 @@ impl Pool {
         // Zero would mean for ever.
         let left = WAIT.saturating_sub(waited).as_millis().max(10);
         Some(format!("{begin}; set local lock_timeout = '{left}ms'").into())
+    }
+}
+
+/// Sets a new connection to [`SESSION_SETTINGS`], and to some more.
+fn prepare(
+    pooler: Pooler,
+    more: &'static str,
+) -> impl for<'c> Fn(
+    &'c mut PgConnection,
+    PoolConnectionMetadata,
+) -> BoxFuture<'c, Result<(), sqlx::Error>> {
+    move |connection, _| {
+        let behind_pooler = pooler.is_there();
+        Box::pin(async move {
+            if !behind_pooler {
+                let settings = AssertSqlSafe(format!("{SESSION_SETTINGS}; {more}"));
+                connection.execute(sqlx::raw_sql(settings)).await?;
+            }
+            Ok(())
+        })
     }
 }
 
