@@ -8,7 +8,7 @@
 //! F4  api
 //! F3  auth | limits
 //! F2  db | blobs | renderings
-//! F1  config | tls | trace
+//! F1  config | http_client | trace
 //! F0  domain
 //! ```
 //!
@@ -16,7 +16,7 @@
 //!
 //! - [`domain`]: the nouns and their rules; pure values. *A value of a type in there is valid.*
 //! - [`config`]: what the operator decides; loaded once, checked, no secret can be printed.
-//! - [`tls`]: TLS towards others: whom we trust.
+//! - [`http_client`]: HTTP towards others: whom we ask, and trust.
 //! - [`trace`]: what a span says of a trace, and W3C Trace Context, in and out.
 //! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question. What many
 //!   requests ask at once travels together.
@@ -31,10 +31,10 @@
 //! - [`cli`]: arguments, and what a person reads.
 //!
 //! A **technology is a room**: sqlx lives in `db` (and `local_postgres`), axum in `api` (and `app`),
-//! governor in `limits`, JWT and argon2 in `auth`, the HTTP client in `auth` (which asks issuers for their
-//! keys), `blobs` (which asks S3) and `telemetry` (which sends traces), OpenTelemetry in `trace` and
-//! `telemetry`, rustls in `tls`, clap in `cli`, the environment in `config`. A **rule** lives in `domain`, a
-//! **sequence** in the handler, a **statement** in `db`.
+//! governor in `limits`, JWT and argon2 in `auth`, reqwest in `http_client`, and in `auth` (which asks issuers
+//! for their keys), `blobs` (which asks S3) and `telemetry` (which sends traces), rustls in `http_client`,
+//! OpenTelemetry in `trace` and `telemetry`, clap in `cli`, the environment in `config`. A **rule** lives in
+//! `domain`, a **sequence** in the handler, a **statement** in `db`.
 //!
 //! # The life of a request
 //!
@@ -71,10 +71,10 @@ pub mod cli;
 pub mod config;
 pub mod db;
 pub mod domain;
+pub mod http_client;
 pub mod limits;
 pub mod local_postgres;
 pub mod renderings;
 pub mod shutdown;
 pub mod telemetry;
-pub mod tls;
 pub mod trace;

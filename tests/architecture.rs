@@ -25,7 +25,7 @@ const FLOORS: &[&[&str]] = &[
     &["api"],
     &["auth", "limits"],
     &["db", "blobs", "renderings"],
-    &["config", "tls", "trace"],
+    &["config", "http_client", "trace"],
     &["domain"],
 ];
 
@@ -53,10 +53,10 @@ const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["hyper", "hyper_util"], &["api", "app"]),
     (&["socket2"], &["app"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
-    (&["reqwest"], &["auth", "blobs", "telemetry"]),
+    (&["reqwest"], &["http_client", "auth", "blobs", "telemetry"]),
     (&["opentelemetry", "opentelemetry_http", "tracing_opentelemetry"], &["trace", "telemetry"]),
     (&["opentelemetry_sdk", "opentelemetry_otlp"], &["telemetry"]),
-    (&["rustls"], &["tls"]),
+    (&["rustls"], &["http_client"]),
     (&["governor"], &["limits"]),
     (&["sqlx"], &["db", "local_postgres"]),
     (&["object_store"], &["blobs"]),

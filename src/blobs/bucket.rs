@@ -9,11 +9,10 @@ use object_store::{
     client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService},
     prefix::PrefixStore,
 };
-use reqwest::redirect;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-use crate::{tls, trace};
+use crate::{http_client, trace};
 
 /// How long one request to the bucket may take, of at most a part of 5 MiB, and after how long none is made
 /// again: somebody waits.
@@ -59,12 +58,9 @@ impl HttpConnector for Connector {
             let store = "S3";
             object_store::Error::Generic { store, source }
         };
-        let client = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls::client().map_err(|error| failed(error.into()))?)
-            .redirect(redirect::Policy::none())
-            .no_proxy()
+        let client = http_client::builder()
+            .map_err(|error| failed(error.into()))?
             .timeout(TIME)
-            .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| failed(error.into()))?;
         Ok(HttpClient::new(Traced(client)))

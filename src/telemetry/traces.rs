@@ -22,7 +22,6 @@ use opentelemetry_sdk::{
     propagation::TraceContextPropagator,
     trace::{BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracerProvider},
 };
-use reqwest::redirect;
 use tokio::runtime::Handle;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
@@ -30,7 +29,8 @@ use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
 use super::{Error, statements::Statements};
 use crate::{
     config::{self, OtlpHeaders},
-    tls, trace,
+    http_client::{self, with_causes},
+    trace,
 };
 
 /// Spans that wait to be sent.
@@ -136,13 +136,10 @@ struct Client {
 impl Client {
     fn new(headers: HeaderMap) -> Result<Self, Error> {
         let failed = |error: &dyn ToString| Error::Traces(error.to_string());
-        let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls::client().map_err(|error| failed(&error))?)
-            .redirect(redirect::Policy::none())
-            .no_proxy()
+        let http = http_client::builder()
+            .map_err(|error| failed(&error))?
             .timeout(TIME)
             .default_headers(headers)
-            .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| failed(&error))?;
         Ok(Self {
@@ -192,15 +189,4 @@ fn tell(failing: &AtomicBool, answer: &Result<Response<Bytes>, HttpError>) {
         None if failed_before => tracing::info!("traces are sent again"),
         _ => {}
     }
-}
-
-/// "error sending request" alone helps nobody.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

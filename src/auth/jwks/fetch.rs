@@ -5,12 +5,16 @@
 
 use std::time::Duration;
 
-use reqwest::{Client, StatusCode, redirect};
+use reqwest::{Client, StatusCode};
 use serde::Deserialize;
 use url::Url;
 
 use super::keys::KeySet;
-use crate::{config::Issuer, tls, trace};
+use crate::{
+    config::Issuer,
+    http_client::{self, with_causes},
+    trace,
+};
 
 /// How long a fetch may take in all. Requests wait for it.
 const TIME: Duration = Duration::from_secs(5);
@@ -37,30 +41,15 @@ pub enum Error {
     Malformed(String),
 }
 
-/// "error sending request" alone helps nobody.
-fn with_causes(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 /// A client for issuers.
 ///
 /// # Errors
 /// When the operating system does not let us have one.
 pub fn client() -> Result<Client, String> {
-    let tls = tls::client().map_err(|error| error.to_string())?;
-    Client::builder()
-        .tls_backend_preconfigured(tls)
-        .redirect(redirect::Policy::none())
-        .no_proxy()
+    let client = http_client::builder().map_err(|error| error.to_string())?;
+    client
         // An issuer is asked about once an hour.
         .pool_max_idle_per_host(0)
-        .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(|error| with_causes(&error))
 }
