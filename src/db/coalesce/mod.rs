@@ -42,8 +42,10 @@ const QUEUE: usize = 4096;
 /// itself, as long as any statement may.
 const LOCK_TIMEOUT: &str = "lock_timeout = '100ms'";
 /// All that is asked here is asked by key: one plan is as good for two keys as for a hundred, so none is made anew;
-/// nor is a table scanned because it was small when its plan was made.
-const PLANS: &str = "set plan_cache_mode = force_generic_plan; set enable_seqscan = off";
+/// nor is a table scanned because it was small when its plan was made. To read a sequence is such a scan too, and
+/// looks then so costly that PostgreSQL would compile it.
+const PLANS: &str =
+    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set jit = off";
 /// A connection that nobody needs for so long is closed.
 const KEPT: Duration = Duration::from_secs(30);
 
