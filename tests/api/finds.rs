@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use crate::support::{Answer, Ask, TestApp};
+use crate::support::{Answer, Ask, TestApp, eventually};
 
 /// More than one piece of a streamed answer, and not a whole number of them.
 const MANY: i64 = 700;
@@ -279,6 +279,37 @@ fn next_page(app: &TestApp, page: &Answer) -> Option<String> {
         .unwrap_or_else(|| panic!("not RFC 8288: {link}"));
     let base: url::Url = app.url("/").parse().expect("a URL");
     Some(base.join(target).expect("a URL reference").into())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn finds_that_wait_for_postgresql_hold_up_nobody_else() {
+    let app = TestApp::with(&[("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "2")]).await;
+    let mut blocker = app.database.connect().await;
+    sqlx::raw_sql("begin; lock table pets")
+        .execute(&mut blocker)
+        .await
+        .expect("locked");
+    let finds: Vec<_> = (0..20)
+        .map(|_| tokio::spawn(app.get("/pet/findByStatus?status=sold").answer()))
+        .collect();
+    let mut onlooker = app.database.connect().await;
+    eventually(async || {
+        let waiting: i64 = sqlx::query_scalar(
+            "select count(*) from pg_locks join pg_database on pg_database.oid = database
+             where datname = current_database() and not granted",
+        )
+        .fetch_one(&mut onlooker)
+        .await
+        .expect("a count");
+        waiting >= 2
+    })
+    .await;
+    app.get("/store/order/1").answer().await.is(404);
+    assert!(finds.iter().all(|find| !find.is_finished()));
+    drop(blocker);
+    for find in finds {
+        find.await.expect("an answer");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
