@@ -19,10 +19,12 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use super::{ConnectOptions, Error, bounded};
 
 /// Begins a transaction behind a pooler. Nothing of it outlasts the transaction: the server is somebody
-/// else's next.
+/// else's next. How statements are planned is said because the server may have been ours before we noticed.
 pub(super) const BEGIN: &str = "begin; deallocate all; set local statement_timeout = '2s'; \
                                 set local lock_timeout = '1s'; \
-                                set local idle_in_transaction_session_timeout = '10s'";
+                                set local idle_in_transaction_session_timeout = '10s'; \
+                                set local plan_cache_mode = force_custom_plan; \
+                                set local enable_seqscan = on";
 
 /// How far the two clocks may run apart while we connect.
 const LEEWAY: Duration = Duration::from_millis(100);
@@ -38,14 +40,16 @@ impl Pooler {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Notes that there is one.
-    pub(super) fn found(&self) {
-        if !self.0.swap(true, Ordering::Relaxed) {
+    /// Notes that there is one; whether nobody knew.
+    pub(super) fn found(&self) -> bool {
+        let is_new = !self.0.swap(true, Ordering::Relaxed);
+        if is_new {
             tracing::info!(
                 "a pooler is between PostgreSQL and us: each statement gets a transaction, and \
                  changed credentials take effect within a second instead of at once"
             );
         }
+        is_new
     }
 }
 

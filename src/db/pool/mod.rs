@@ -1,4 +1,4 @@
-//! The connections that requests share, and the transactions on them.
+//! The connections that requests share, those for finds, and the transactions on them.
 //!
 //! Invariants: nobody waits here while PostgreSQL is known to be out of reach ([`Breaker`]), nor in a queue
 //! without end; what a request waited for a connection it no longer waits for a lock; a connection that
@@ -10,7 +10,10 @@ mod lease;
 
 use std::{
     borrow::Cow,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -61,6 +64,8 @@ pub struct Pool {
     bounds_locks: bool,
     pub(super) breaker: Breaker,
     pub(super) pooler: Pooler,
+    /// Whether new connections are as the pooler needs them.
+    adapted: Arc<AtomicBool>,
 }
 
 impl Pool {
@@ -102,6 +107,7 @@ impl Pool {
             bounds_locks: true,
             breaker,
             pooler,
+            adapted: Arc::default(),
         }
     }
 
@@ -139,7 +145,13 @@ impl Pool {
 
     /// How to reach PostgreSQL.
     pub(super) fn connect_options(&self) -> ConnectOptions {
-        self.connections.connect_options().as_ref().clone()
+        let options = self.connections.connect_options().as_ref().clone();
+        if self.pooler.is_there() {
+            // Behind a pooler no server knows what another prepared.
+            options.statement_cache_capacity(0)
+        } else {
+            options
+        }
     }
 
     /// What of it is used at the moment.
@@ -158,13 +170,11 @@ impl Pool {
         self.connections.close().await;
     }
 
-    /// Goes on as a pooler needs it; those connections that there are cannot.
+    /// Goes on as a pooler needs it; those connections that there are, here and elsewhere, cannot.
     pub(super) fn go_behind_pooler(&self) {
-        self.pooler.found();
-        // Behind a pooler no server knows what another prepared.
-        let options = self.connect_options().statement_cache_capacity(0);
-        self.connections.set_connect_options(options);
-        self.breaker.outdate();
+        if self.pooler.found() {
+            self.breaker.outdate();
+        }
     }
 
     /// Draws the conclusions from a failure.
@@ -180,6 +190,10 @@ impl Pool {
 
     async fn lease(&self) -> Result<Lease, sqlx::Error> {
         self.breaker.admit()?;
+        // Whoever found it.
+        if self.pooler.is_there() && !self.adapted.swap(true, Ordering::Relaxed) {
+            self.connections.set_connect_options(self.connect_options());
+        }
         let began = Instant::now();
         let connection = {
             let place = self.queue.try_acquire();
