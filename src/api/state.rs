@@ -87,7 +87,7 @@ impl AppState {
     }
 
     /// The same for one worker: what its requests ask the database for at once travels together, and
-    /// apart from what those of other workers do.
+    /// apart from what those of other workers do; so do its finds.
     #[must_use]
     pub fn of_a_worker(&self) -> Self {
         let database = self.database.of_a_worker();

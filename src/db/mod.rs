@@ -318,8 +318,7 @@ impl Database {
         closing.cancel();
         tasks.close();
         tasks.wait().await;
-        self.own.all_finds.close().await;
-        self.pool.close().await;
+        tokio::join!(self.own.all_finds.close(), self.pool.close());
     }
 }
 

@@ -325,7 +325,7 @@ pub async fn find_by_status(
 }
 
 /// Each status has an index of its own, read in order and no further than the limit. For a single `status = any
-/// ($1)` there would be none as soon as it names two.
+/// ($1)` no index is in the order of the answer as soon as it names two.
 ///
 /// Public for the test that reads its plan.
 #[doc(hidden)]

@@ -59,7 +59,8 @@ impl Cluster {
             sockets.as_str(),
             port.as_str(),
             "listen_addresses=",
-            "max_connections=100",
+            // Those of a process on dozens of cores, and a person's.
+            "max_connections=300",
             // Taken page by page as there is data: a million pets have room.
             "shared_buffers=512MB",
             "cluster_name=pet-inventory",

@@ -141,7 +141,7 @@ impl Client {
             .timeout(TIME)
             .default_headers(headers)
             .build()
-            .map_err(|error| failed(&error))?;
+            .map_err(|error| failed(&with_causes(&error)))?;
         Ok(Self {
             http,
             runtime: Handle::try_current().map_err(|error| failed(&error))?,

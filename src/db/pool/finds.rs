@@ -4,8 +4,12 @@
 //! for the values at hand, since for "some names" PostgreSQL would scan all pets, a rare name being as likely as a
 //! frequent one; and prepared, which saves the round trip in which another would be parsed.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
+use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
 use super::{Pool, prepare};
@@ -16,6 +20,8 @@ use crate::db::Usage;
 const CONNECTIONS: u32 = 2;
 /// Finds that wait for them; one more is turned away.
 const QUEUE: usize = 1024;
+/// A connection that no find needs for so long is closed.
+const KEPT: Duration = Duration::from_secs(30);
 const PLANS: &str = "set plan_cache_mode = force_custom_plan";
 
 /// The pools of all workers. Clones share them.
@@ -30,12 +36,12 @@ impl Finds {
         let finds = Pool {
             connections: options
                 .max_connections(CONNECTIONS)
+                .idle_timeout(KEPT)
                 .after_connect(prepare(pool.pooler.clone(), PLANS))
                 .connect_lazy_with(pool.connect_options()),
             queue: Arc::new(Semaphore::new(places)),
             places,
-            // They lock nothing.
-            bounds_locks: false,
+            adapted: Arc::default(),
             ..pool.clone()
         };
         self.all(|all| all.push(finds.clone()));
@@ -49,9 +55,8 @@ impl Finds {
 
     /// Closes their connections, once nobody uses them.
     pub async fn close(&self) {
-        for pool in self.all(|all| all.clone()) {
-            pool.close().await;
-        }
+        let all = self.all(|all| all.clone());
+        join_all(all.iter().map(Pool::close)).await;
     }
 
     fn all<T>(&self, with: impl FnOnce(&mut Vec<Pool>) -> T) -> T {
