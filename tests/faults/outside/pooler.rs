@@ -14,9 +14,9 @@ use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgC
 use tokio::task::JoinSet;
 
 use crate::stage::{
-    Cluster, Row, Stage, free_address, give_away,
+    Cluster, Proxy, Row, Stage, free_address, give_away,
     load::{Answered, by_status},
-    pick, program, url_at,
+    pick, program, until, url_at,
 };
 
 /// A pooler that deals out servers by the transaction. Gone when dropped.
@@ -125,13 +125,7 @@ async fn row_13_behind_pgbouncer_nothing_fails_and_no_switch_is_needed() {
     }
     row.note(by_status(&answers));
     row.at_least("requests", answers.len(), wanted);
-    row.none(
-        "failed",
-        answers
-            .iter()
-            .filter(|answer| !answer.is_success())
-            .map(|answer| format!("{answer:?}")),
-    );
+    row.none("failed", failures(&answers));
     // Nothing that is ours stays behind on a server, which is somebody else's next.
     let options: PgConnectOptions = url.parse().expect("a URL");
     let options = options.extra_float_digits(None);
@@ -149,4 +143,68 @@ async fn row_13_behind_pgbouncer_nothing_fails_and_no_switch_is_needed() {
         stage.service.log().contains("a pooler is between"),
     );
     row.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_13_pgbouncer_put_in_between_later_is_noticed_once_for_all() {
+    let mut row = Row::begin(13, "PgBouncer put before PostgreSQL later, 8 clients").await;
+    // Whichever connections notice it, the others know.
+    for notices in ["/pet/1", "/pet/findByTags?tags=t", "/store/order/1"] {
+        let cluster = Cluster::start().await;
+        let pgbouncer = PgBouncer::before(&cluster, 4).await;
+        let proxy = Proxy::before(cluster.address).await;
+        let stage = Stage::on(cluster, &url_at(proxy.address, "postgres"), &[]).await;
+        let pet = json!({"id": 1, "name": "a", "tags": [{"name": "t"}]});
+        until(201, || {
+            stage.target.request(Method::POST, "/pet").json(&pet)
+        })
+        .await;
+        // Until every connection has prepared every statement.
+        let before = ask_for_all(&stage, 20).await;
+        row.none("failed before", failures(&before));
+        proxy.lead_to(pgbouncer.address);
+        let begun = Instant::now();
+        while !stage.service.log().contains("a pooler is between") {
+            assert!(begun.elapsed() < Duration::from_secs(10), "not noticed");
+            Answered::to(stage.target.request(Method::GET, notices)).await;
+        }
+        let after = ask_for_all(&stage, 20).await;
+        row.none("failed after it was noticed", failures(&after));
+    }
+    row.end();
+}
+
+/// Has 8 clients ask so many times what goes by each kind of connection.
+async fn ask_for_all(stage: &Stage, turns: usize) -> Vec<Answered> {
+    let mut clients = JoinSet::new();
+    for _ in 0..8 {
+        let target = stage.target.clone();
+        clients.spawn(async move {
+            let mut answers = Vec::new();
+            for _ in 0..turns {
+                for request in [
+                    target.request(Method::GET, "/pet/1"),
+                    target
+                        .request(Method::POST, "/pet")
+                        .json(&json!({"name": "b"})),
+                    target
+                        .request(Method::PATCH, "/pet/1")
+                        .json(&json!({"status": "sold"})),
+                    target.request(Method::GET, "/pet/findByTags?tags=t&limit=5"),
+                    target.request(Method::GET, "/pet/findByStatus?status=sold&limit=5"),
+                ] {
+                    answers.push(Answered::to(request).await);
+                }
+            }
+            answers
+        });
+    }
+    clients.join_all().await.into_iter().flatten().collect()
+}
+
+fn failures(answers: &[Answered]) -> impl Iterator<Item = String> {
+    answers
+        .iter()
+        .filter(|answer| !answer.is_success())
+        .map(|answer| format!("{answer:?}"))
 }
