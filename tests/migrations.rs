@@ -14,6 +14,7 @@ mod postgres;
 use std::collections::BTreeSet;
 
 use pet_inventory::{
+    config::Config,
     db::{self, migrations::apply, pets::TagMatch},
     domain::{
         caller::{CallerName, Scopes},
@@ -171,7 +172,9 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
         schema(&mut whole.connect().await).await
     );
 
-    let found = db::pets::find_by_status(&mut connection, &Status::ALL, None, 10).await;
+    let config = Config::defaults().expect("a configuration").database;
+    let service = db::Database::new(database.options().clone(), &config);
+    let found = db::pets::find_by_status(&service, &Status::ALL, None, 10).await;
     let ids: Vec<i64> = found
         .expect("pets")
         .iter()
@@ -179,7 +182,7 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
         .collect();
     assert_eq!(ids, [1, 2, PetId::MAX]);
     let big = ["big".to_owned()];
-    let found = db::pets::find_by_tags(&mut connection, &big, TagMatch::Any, None, 10).await;
+    let found = db::pets::find_by_tags(&service, &big, TagMatch::Any, None, 10).await;
     let found = found.expect("pets");
     assert_eq!(found.len(), 2, "{found:?}");
     let details = &found[0].details;

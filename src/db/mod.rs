@@ -2,9 +2,10 @@
 //!
 //! One file a noun, one free function a question, each over an executor, so that the handler decides
 //! what belongs to one transaction; what many requests ask at once has one over a [`Database`], and travels
-//! together (`coalesce`). Invariants: every statement ends within [`QUERY_TIMEOUT`], and all of one
-//! request's, up to an answer that streams, within its [`patience`], whatever state PostgreSQL is in; while it
-//! is out of reach none is sent ([`breaker`]); every failure is classified here, once ([`Error`]).
+//! together (`coalesce`), and so has what finds many, on connections of its own (`pool`). Invariants: every
+//! statement ends within [`QUERY_TIMEOUT`], and all of one request's, up to an answer that streams, within its
+//! [`patience`], whatever state PostgreSQL is in; while it is out of reach none is sent ([`breaker`]); every
+//! failure is classified here, once ([`Error`]).
 
 pub mod breaker;
 pub mod callers;
@@ -184,9 +185,8 @@ impl Database {
         &self.pool
     }
 
-    /// The same for a single statement that finds many by anything but their keys.
-    #[must_use]
-    pub fn finds(&self) -> &Pool {
+    /// The same for a single statement that finds many by anything but their keys: planned for its values.
+    fn finds(&self) -> &Pool {
         let Own {
             finds, all_finds, ..
         } = &*self.own;

@@ -6,7 +6,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgExecutor};
 
-use super::{Connection, Error, bounded};
+use super::{Connection, Database, Error, bounded};
 use crate::domain::{
     caller::CallerId,
     id::{OrderId, PetId},
@@ -167,7 +167,7 @@ pub async fn delete(
 /// The first `limit` orders after `after`, by identifier, whose status is one of `statuses`; those for
 /// one pet alone, if it is named.
 pub async fn list(
-    executor: impl PgExecutor<'_>,
+    database: &Database,
     visible: Visible,
     statuses: &[Status],
     pet: Option<PetId>,
@@ -186,7 +186,7 @@ pub async fn list(
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .bind(visible.map(number))
         .bind(pet.map(PetId::get))
-        .fetch_all(executor);
+        .fetch_all(database.finds());
     bounded(rows)
         .await?
         .into_iter()

@@ -310,7 +310,7 @@ fn versions(expected: Expected<'_>) -> Option<Vec<i64>> {
 
 /// The first `limit` pets after `after`, by identifier, whose status is one of `statuses`.
 pub async fn find_by_status(
-    executor: impl PgExecutor<'_>,
+    database: &Database,
     statuses: &[Status],
     after: Option<PetId>,
     limit: usize,
@@ -320,7 +320,7 @@ pub async fn find_by_status(
         .bind(names)
         .bind(after.map_or(0, PetId::get))
         .bind(row_limit(limit))
-        .fetch_all(executor);
+        .fetch_all(database.finds());
     Ok(pets(bounded(rows).await?).collect())
 }
 
@@ -356,7 +356,7 @@ pub enum TagMatch {
 
 /// The first `limit` pets after `after`, by identifier, that `names` finds.
 pub async fn find_by_tags(
-    executor: impl PgExecutor<'_>,
+    database: &Database,
     names: &[String],
     tag_match: TagMatch,
     after: Option<PetId>,
@@ -369,7 +369,7 @@ pub async fn find_by_tags(
     .bind(names)
     .bind(after.map_or(0, PetId::get))
     .bind(row_limit(limit))
-    .fetch_all(executor);
+    .fetch_all(database.finds());
     Ok(pets(bounded(rows).await?).collect())
 }
 

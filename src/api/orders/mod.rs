@@ -181,7 +181,7 @@ impl Find for Orders {
         limit: usize,
     ) -> Result<Vec<Order>, db::Error> {
         let Self { visible, pet, .. } = *self;
-        db::orders::list(database.finds(), visible, &self.statuses, pet, after, limit).await
+        db::orders::list(database, visible, &self.statuses, pet, after, limit).await
     }
 
     fn id(order: &Order) -> OrderId {

@@ -133,11 +133,12 @@ impl Find for Filter {
         after: Option<PetId>,
         limit: usize,
     ) -> Result<Vec<Pet>, db::Error> {
-        let finds = database.finds();
         match self {
-            Self::Status(statuses) => db::pets::find_by_status(finds, statuses, after, limit).await,
+            Self::Status(statuses) => {
+                db::pets::find_by_status(database, statuses, after, limit).await
+            }
             Self::Tags(names, tag_match) => {
-                db::pets::find_by_tags(finds, names, *tag_match, after, limit).await
+                db::pets::find_by_tags(database, names, *tag_match, after, limit).await
             }
         }
     }

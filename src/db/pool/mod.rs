@@ -190,7 +190,7 @@ impl Pool {
 
     async fn lease(&self) -> Result<Lease, sqlx::Error> {
         self.breaker.admit()?;
-        // Whoever found it.
+        // Whichever connections found it.
         if self.pooler.is_there() && !self.adapted.swap(true, Ordering::Relaxed) {
             self.connections.set_connect_options(self.connect_options());
         }
