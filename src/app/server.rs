@@ -35,7 +35,10 @@ use tower::{Service, ServiceExt};
 
 use super::{activity::Activity, listener, stall::Stall, wire::Guarded, workers::Workers};
 use crate::{
-    api::{self, middleware::client::Peer},
+    api::{
+        self,
+        middleware::{client::Peer, seen},
+    },
     shutdown::Shutdown,
 };
 
@@ -97,6 +100,7 @@ pub async fn serve(
                 }
             }
             gauge.decrement(1);
+            seen::write_down();
             drop(permit);
         };
         worker.spawn(tasks.track_future(served));

@@ -17,6 +17,8 @@ use axum::Router;
 use tokio::runtime::{self, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::api::middleware::seen;
+
 /// Runtimes, each with its own router; they end when dropped.
 pub struct Workers {
     all: Vec<(Handle, Router)>,
@@ -36,11 +38,15 @@ impl Workers {
         let start = |(index, router)| {
             let runtime = runtime::Builder::new_current_thread()
                 .enable_all()
+                .on_thread_park(seen::write_down)
                 .build()?;
             let (handle, ended) = (runtime.handle().clone(), ended.clone());
             thread::Builder::new()
                 .name(format!("worker-{index}"))
-                .spawn(move || runtime.block_on(tick_until(ended)))?;
+                .spawn(move || {
+                    seen::gather_here();
+                    runtime.block_on(tick_until(ended));
+                })?;
             Ok((handle, router))
         };
         let all: io::Result<_> = routers.into_iter().enumerate().map(start).collect();

@@ -11,6 +11,7 @@ pub mod idempotency;
 pub mod load_shed;
 pub mod observe;
 pub mod rate_limit;
+pub mod seen;
 pub mod traced;
 pub mod well_formed;
 

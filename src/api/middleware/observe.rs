@@ -1,30 +1,31 @@
-//! What is seen of a request from outside its handler: its id, its access line, its metrics; and the
-//! body of its error, which holds the id.
+//! What is seen of a request from outside its handler: its id, how it was answered, how long that took; and
+//! the body of its error, which holds the id.
 //!
-//! Invariant: one access line a request, without query string, header values or body; one error line
-//! for what lies behind a 5xx; every 4xx and 5xx leaves as a problem.
+//! Invariant: nothing is said of a request's query string, header values or body; one error line for what lies
+//! behind a 5xx; every 4xx and 5xx leaves as a problem.
 
 use std::{
     cell::RefCell,
-    collections::HashMap,
     pin::pin,
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use axum::{
     body::Body,
     extract::{MatchedPath, Request},
-    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::Response,
 };
-use metrics::{Counter, Histogram};
 use tracing::Instrument;
 
+use super::{
+    seen::{Seen, method_label},
+    traced,
+};
 use crate::{
     api::{
         error::{Cause, InOwnForm, X_REQUEST_ID},
-        middleware::traced,
         problem::Problem,
     },
     domain::caller::Caller,
@@ -39,7 +40,7 @@ pub struct RequestId(HeaderValue);
 
 impl RequestId {
     /// The caller's own id where it is fit, so that it finds its request in our log; else a new one.
-    fn of(headers: &HeaderMap) -> Self {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
         let fit = |value: &&HeaderValue| {
             let id = value.as_bytes();
             (1..=64).contains(&id.len())
@@ -56,7 +57,9 @@ impl RequestId {
         )
     }
 
-    fn as_str(&self) -> &str {
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
     }
 }
@@ -100,13 +103,10 @@ pub async fn observe(
     let begun = Instant::now();
     let id = RequestId::of(request.headers());
     let method = request.method().clone();
-    let label = method_label(&method);
-    // The route, never the path: its number of values is bounded, and no identifier is logged.
-    let matched = request.extensions().get::<MatchedPath>().cloned();
-    let matched = matched.as_ref().map(MatchedPath::as_str);
-    let route = matched.unwrap_or("none");
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let path = route.as_ref().map(MatchedPath::as_str);
 
-    let mut span = traced::begin(&request, label, matched, id.as_str());
+    let mut span = traced::begin(&request, method_label(&method), path, id.as_str());
     if span.is_disabled() {
         // For whoever looks closely: what is said at the usual level of one request is said below, with its id.
         span = tracing::debug_span!("request", id = id.as_str());
@@ -114,69 +114,28 @@ pub async fn observe(
     let response = pin!(next(request)).instrument(span.clone()).await;
     let response = finish(response, &id);
 
-    let status = response.status();
-    let latency = begun.elapsed();
     let said = span.enter();
     if let Some(Cause(cause)) = response.extensions().get() {
-        tracing::error!(request_id = id.as_str(), %method, route, error = describe(cause), "request failed");
+        let (id, route) = (id.as_str(), path.unwrap_or("none"));
+        tracing::error!(request_id = id, %method, route, error = describe(cause), "request failed");
     }
-    let caller = caller.get().map(|caller| caller.name.as_str());
-    tracing::info!(
-        target: "pet_inventory::access",
-        method = method.as_str(),
+    let seen = Seen {
+        method,
         route,
-        status = status.as_u16(),
-        latency_ms = latency.as_secs_f64() * 1e3,
-        caller,
-        request_id = id.as_str(),
-    );
-    drop(said);
-    traced::end(&span, status, caller);
-    count(label, route, status, latency);
-    response
-}
-
-/// Bounded: anybody can make up a method.
-fn method_label(method: &Method) -> &'static str {
-    const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-    KNOWN
-        .into_iter()
-        .find(|known| *known == method.as_str())
-        .unwrap_or("other")
-}
-
-/// Counts an answer, and how long it took. The metrics are looked up once a thread: by name and labels that
-/// costs more than the counting.
-fn count(method: &'static str, route: &str, status: StatusCode, latency: Duration) {
-    type Kept = Vec<((&'static str, StatusCode), (Counter, Histogram))>;
-    thread_local! {
-        static KEPT: RefCell<HashMap<String, Kept>> = RefCell::default();
-    }
-    let look_up = || {
-        let labels = [
-            ("method", method.to_owned()),
-            ("route", route.to_owned()),
-            ("status", status.as_str().to_owned()),
-        ];
-        (
-            metrics::counter!("http_requests_total", &labels),
-            metrics::histogram!("http_request_duration_seconds", &labels[..2]),
-        )
+        status: response.status(),
+        latency: begun.elapsed(),
+        caller: caller.get().cloned(),
+        id,
     };
-    KEPT.with_borrow_mut(|kept| {
-        let kept = match kept.get_mut(route) {
-            Some(kept) => kept,
-            None => kept.entry(route.to_owned()).or_default(),
-        };
-        let at = kept.iter().position(|(key, _)| *key == (method, status));
-        let at = at.unwrap_or_else(|| {
-            kept.push(((method, status), look_up()));
-            kept.len() - 1
-        });
-        let (_, (answers, latencies)) = &kept[at];
-        answers.increment(1);
-        latencies.record(latency);
-    });
+    if span.is_disabled() {
+        seen.write_later();
+    } else {
+        // The line is part of the span, which ends with the answer.
+        traced::end(&span, &seen);
+        seen.write();
+    }
+    drop(said);
+    response
 }
 
 /// The whole chain of sources, in one line.

@@ -7,10 +7,11 @@ use std::borrow::Cow;
 
 use axum::{
     extract::Request,
-    http::{StatusCode, Version, header, uri::Authority},
+    http::{Version, header, uri::Authority},
 };
 use tracing::{Span, field::Empty};
 
+use super::seen::Seen;
 use crate::trace::{self, TARGET};
 
 /// What is asked every few seconds, and of no interest to anybody else.
@@ -52,11 +53,10 @@ pub fn begin(request: &Request, method: &'static str, route: Option<&str>, id: &
 }
 
 /// Notes how a request was answered.
-pub fn end(span: &Span, status: StatusCode, caller: Option<&str>) {
-    if span.is_disabled() {
-        return;
-    }
+pub fn end(span: &Span, seen: &Seen) {
+    let status = seen.status;
     span.record("http.response.status_code", i64::from(status.as_u16()));
+    let caller = seen.caller.as_ref().map(|caller| caller.name.as_str());
     span.record("enduser.id", caller);
     if status.is_server_error() {
         span.record("error.type", status.as_str());
