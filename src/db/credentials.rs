@@ -107,7 +107,7 @@ pub struct Found {
 /// Whom a secret stands for now: `None` when it is unknown, revoked or expired. Looked up together with
 /// those that others show at the moment.
 pub async fn find_caller(database: &Database, hash: &SecretHash) -> Result<Option<Found>, Error> {
-    database.own.lanes.callers.ask(*hash).await
+    database.0.lanes.callers.ask(*hash).await
 }
 
 /// Look-ups that travel together.

@@ -65,14 +65,14 @@ const RETRY_PAUSE: Duration = Duration::from_millis(5);
 /// A pool of connections to one PostgreSQL, lanes for what many requests ask at once, and connections for finds.
 /// Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Database {
-    pool: Pool,
-    own: Arc<Own>,
-}
+pub struct Database(Arc<Own>);
 
-/// What each worker has to itself.
+/// What each worker has to itself. Requests count who holds what: of one count for all workers, each would wait
+/// for the others' cores.
 #[derive(Debug)]
 struct Own {
+    /// The connections that all share.
+    pool: Pool,
     lanes: Lanes,
     /// Made for the first find.
     finds: OnceLock<Pool>,
@@ -90,6 +90,7 @@ struct Lanes {
 impl Own {
     fn new(shared: Shared, all_finds: Finds) -> Arc<Self> {
         Arc::new(Self {
+            pool: shared.pool.clone(),
             lanes: Lanes {
                 pets: Lane::new(shared.clone()),
                 new_pets: Lane::new(shared.clone()),
@@ -144,28 +145,27 @@ impl Database {
         const CONNECTIONS: u32 = 4;
         const PATIENCE: Duration = Duration::from_millis(250);
         let pool = Pool::new(
-            self.pool.connect_options(),
+            self.0.pool.connect_options(),
             CONNECTIONS,
             PATIENCE,
-            self.pool.breaker.clone(),
-            self.pool.pooler.clone(),
+            self.0.pool.breaker.clone(),
+            self.0.pool.pooler.clone(),
         );
         Self::over(pool.without_bounds_on_locks())
     }
 
     fn over(pool: Pool) -> Self {
-        let own = Own::new(Shared::new(pool.clone()), Finds::default());
-        Self { pool, own }
+        Self(Own::new(Shared::new(pool), Finds::default()))
     }
 
     /// The same with lanes and finds of its own, for another runtime: a task answers best whom it shares a core
     /// with.
     #[must_use]
     pub fn of_a_worker(&self) -> Self {
-        Self {
-            pool: self.pool.clone(),
-            own: Own::new(self.own.lanes.shared.clone(), self.own.all_finds.clone()),
-        }
+        let Own {
+            lanes, all_finds, ..
+        } = &*self.0;
+        Self(Own::new(lanes.shared.clone(), all_finds.clone()))
     }
 
     /// Looks whether a pooler is between PostgreSQL and us, and goes on accordingly.
@@ -173,38 +173,41 @@ impl Database {
     /// # Errors
     /// [`Error::Unavailable`] when PostgreSQL cannot be reached.
     pub async fn look_for_pooler(&self) -> Result<(), Error> {
-        if pooler::is_between(&self.pool.connect_options()).await? {
-            self.pool.go_behind_pooler();
+        if pooler::is_between(&self.0.pool.connect_options()).await? {
+            self.0.pool.go_behind_pooler();
         }
         Ok(())
     }
 
     /// What the functions of this room take for a single statement.
     #[must_use]
-    pub const fn pool(&self) -> &Pool {
-        &self.pool
+    pub fn pool(&self) -> &Pool {
+        &self.0.pool
     }
 
     /// The same for a single statement that finds many by anything but their keys: planned for its values.
     fn finds(&self) -> &Pool {
         let Own {
-            finds, all_finds, ..
-        } = &*self.own;
-        finds.get_or_init(|| all_finds.another(&self.pool))
+            pool,
+            finds,
+            all_finds,
+            ..
+        } = &*self.0;
+        finds.get_or_init(|| all_finds.another(pool))
     }
 
     /// Whether PostgreSQL is known to be out of reach. Whoever has connections of its own asks first, and
     /// tells what failed.
     #[must_use]
-    pub const fn breaker(&self) -> &Breaker {
-        &self.pool.breaker
+    pub fn breaker(&self) -> &Breaker {
+        &self.0.pool.breaker
     }
 
     /// Whether a pooler is between PostgreSQL and us: then a statement outside a transaction, or one that
     /// was prepared before, may meet a server that does not know it.
     #[must_use]
     pub fn is_behind_pooler(&self) -> bool {
-        self.pool.pooler.is_there()
+        self.0.pool.pooler.is_there()
     }
 
     /// Begins a transaction.
@@ -212,7 +215,7 @@ impl Database {
     /// # Errors
     /// [`Error::Unavailable`] when no connection can be had in time.
     pub async fn begin(&self) -> Result<Transaction, Error> {
-        self.pool.begin().await
+        self.0.pool.begin().await
     }
 
     /// Commits; only after this has succeeded may a client be told so.
@@ -264,7 +267,7 @@ impl Database {
     /// [`Error::Unavailable`] when it cannot be had.
     pub async fn unhurried(&self) -> Result<PgConnection, Error> {
         let options =
-            ConnectOptions::clone(&self.pool.connect_options()).disable_statement_logging();
+            ConnectOptions::clone(&self.0.pool.connect_options()).disable_statement_logging();
         Ok(PgConnection::connect_with(&options).await?)
     }
 
@@ -274,7 +277,7 @@ impl Database {
     /// [`Error`] when there is none in time.
     pub async fn ping(&self) -> Result<(), Error> {
         const SIGN_OF_LIFE: Duration = Duration::from_millis(900);
-        patience::wait(SIGN_OF_LIFE, sqlx::query("select 1").execute(&self.pool)).await?;
+        patience::wait(SIGN_OF_LIFE, sqlx::query("select 1").execute(&self.0.pool)).await?;
         Ok(())
     }
 
@@ -284,19 +287,21 @@ impl Database {
     /// [`Error`] when it says nothing in time.
     pub async fn server_version(&self) -> Result<ServerVersion, Error> {
         let number = sqlx::query_scalar("select current_setting('server_version_num')::int");
-        Ok(ServerVersion(bounded(number.fetch_one(&self.pool)).await?))
+        Ok(ServerVersion(
+            bounded(number.fetch_one(&self.0.pool)).await?,
+        ))
     }
 
     /// What is used at the moment of the connections that requests share.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        self.pool.usage()
+        self.0.pool.usage()
     }
 
     /// The same of those that the lanes keep to themselves, of all workers together.
     #[must_use]
     pub fn usage_of_lanes(&self) -> Usage {
-        let (open, used, waiting) = self.own.lanes.shared.usage.now();
+        let (open, used, waiting) = self.0.lanes.shared.usage.now();
         let idle = open.saturating_sub(used);
         Usage {
             idle,
@@ -309,16 +314,16 @@ impl Database {
     /// The same of those for finds, of all workers together.
     #[must_use]
     pub fn usage_of_finds(&self) -> Usage {
-        self.own.all_finds.usage()
+        self.0.all_finds.usage()
     }
 
     /// Closes the connections, once nobody uses them.
     pub async fn close(&self) {
-        let Shared { closing, tasks, .. } = &self.own.lanes.shared;
+        let Shared { closing, tasks, .. } = &self.0.lanes.shared;
         closing.cancel();
         tasks.close();
         tasks.wait().await;
-        tokio::join!(self.own.all_finds.close(), self.pool.close());
+        tokio::join!(self.0.all_finds.close(), self.0.pool.close());
     }
 }
 

@@ -59,7 +59,7 @@ pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error>
         // Boxed: a future is moved whole, and this one is large and seldom.
         return Box::pin(database.transact(alone)).await;
     }
-    database.own.lanes.new_pets.ask(pet).await
+    database.0.lanes.new_pets.ask(pet).await
 }
 
 /// Inserts that travel together.
@@ -170,7 +170,7 @@ async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
 
 /// The pet, if there is one. Read together with those that others ask for at the moment.
 pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
-    database.own.lanes.pets.ask(id).await
+    database.0.lanes.pets.ask(id).await
 }
 
 /// Reads that travel together.
