@@ -18,7 +18,7 @@ use std::{
 };
 
 use sqlx::{Connection as _, Executor as _, PgConnection};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::{
     ConnectOptions,
@@ -43,7 +43,9 @@ pub struct Breaker(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     options: ConnectOptions,
-    open: watch::Sender<bool>,
+    /// Asked several times a request: a channel's lock would have cores wait for each other.
+    open: AtomicBool,
+    opened: Notify,
     probing: AtomicBool,
     marks: Mutex<Marks>,
 }
@@ -73,7 +75,8 @@ impl Breaker {
     pub(super) fn new(options: ConnectOptions) -> Self {
         Self(Arc::new(Shared {
             options,
-            open: watch::Sender::new(false),
+            open: AtomicBool::new(false),
+            opened: Notify::new(),
             probing: AtomicBool::new(false),
             marks: Mutex::default(),
         }))
@@ -82,7 +85,7 @@ impl Breaker {
     /// Whether PostgreSQL is known to be out of reach.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        *self.0.open.borrow()
+        self.0.open.load(Ordering::Acquire)
     }
 
     /// Lets a statement through while PostgreSQL is in reach; else refuses it, at no cost.
@@ -95,10 +98,10 @@ impl Breaker {
 
     /// Waits until PostgreSQL is out of reach.
     pub(super) async fn opened(&self) {
-        let mut open = self.0.open.subscribe();
-        if open.wait_for(|open| *open).await.is_err() {
-            // Nobody is left who could open it.
-            std::future::pending::<()>().await;
+        // Before the look: who opens it after that is heard.
+        let opened = self.0.opened.notified();
+        if !self.is_open() {
+            opened.await;
         }
     }
 
@@ -173,7 +176,7 @@ async fn probe(breaker: Weak<Shared>) {
                     tracing::info!(?away, "PostgreSQL is in reach again");
                     // What was open before may lead to a server that is none any more.
                     breaker.outdate();
-                    breaker.0.open.send_replace(false);
+                    breaker.0.open.store(false, Ordering::Release);
                 }
                 // Not at once again, however many doubt.
                 tokio::time::sleep(PROBE_PAUSE).await;
@@ -187,7 +190,8 @@ async fn probe(breaker: Weak<Shared>) {
                     failed_since = Some(Instant::now());
                     tracing::error!(%error, "PostgreSQL is out of reach: whoever needs it is refused until it answers");
                     metrics::counter!("database_breaker_opened_total").increment(1);
-                    breaker.0.open.send_replace(true);
+                    breaker.0.open.store(true, Ordering::Release);
+                    breaker.0.opened.notify_waiters();
                 }
             }
         }
