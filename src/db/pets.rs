@@ -200,14 +200,10 @@ impl Batch for Reads {
         .bind(ids)
         .fetch(connection);
         // Each as it comes: to collect rows first costs a copy of every pet.
-        bounded(async {
-            while let Some(row) = rows.try_next().await? {
-                let pet = Pet::from(PetRow::from_row(&row)?);
-                found.push((pet.id, Arc::new(pet)));
-            }
-            Ok(())
-        })
-        .await?;
+        while let Some(row) = rows.try_next().await? {
+            let pet = Pet::from(PetRow::from_row(&row)?);
+            found.push((pet.id, Arc::new(pet)));
+        }
         // They are few: to look at all of them is quicker than to hash one.
         let find = |id| {
             let found = found.iter().find(|(found, _)| *found == id);
@@ -221,8 +217,9 @@ impl Batch for Reads {
             "select id, version, status, name, category, photo_urls, tags from pets where id = $1",
         )
         .bind(id.get())
-        .fetch_optional(connection);
-        Ok(bounded(row).await?.map(|row| Arc::new(row.into())))
+        .fetch_optional(connection)
+        .await?;
+        Ok(row.map(|row| Arc::new(row.into())))
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: it is used again only when nothing failed on it that the next statement would meet as well.
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Duration, Instant, timeout};
 
 use super::{LOCK_TIMEOUT, PLANS, Shared, usage::Opened};
 use crate::db::{
@@ -123,6 +123,17 @@ impl Held {
             if bounded(open.connection.execute("rollback")).await.is_err() {
                 self.open = None;
             }
+        }
+    }
+
+    /// Closes it when it was last used so long ago.
+    pub async fn close_unused(&mut self, since: Duration) {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| open.used.elapsed() >= since)
+        {
+            self.close().await;
         }
     }
 

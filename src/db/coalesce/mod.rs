@@ -15,13 +15,14 @@ mod usage;
 
 use std::{
     future::Future,
+    pin::pin,
     sync::{Mutex, PoisonError},
 };
 
 use metrics::Histogram;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{Duration, Instant, timeout, timeout_at},
+    time::{Duration, Instant, interval, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
@@ -46,7 +47,8 @@ const LOCK_TIMEOUT: &str = "lock_timeout = '100ms'";
 /// looks then so costly that PostgreSQL would compile it.
 const PLANS: &str =
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set jit = off";
-/// A connection that nobody needs for so long is closed.
+/// A connection that nobody has needed for so long is closed, at the latest after as long again: one timer that goes
+/// on costs a lane less than one for each statement.
 const KEPT: Duration = Duration::from_secs(30);
 
 /// What a statement says to one of those who asked.
@@ -57,7 +59,7 @@ pub(super) enum Verdict<B: Batch> {
     Alone(B::Ask),
 }
 
-/// What travels together.
+/// What travels together. Its lane bounds how long a statement may last.
 pub(super) trait Batch: Sized + 'static {
     /// What one request asks.
     type Ask: Clone + Send + Sync + 'static;
@@ -200,7 +202,8 @@ fn closed() -> Error {
 
 /// Serves a queue until its lane is gone or the database is closed.
 async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: Held) {
-    let closing = connection.shared.closing.clone();
+    let mut closing = pin!(connection.shared.closing.clone().cancelled_owned());
+    let mut looks = interval(KEPT);
     let mut waiting = Vec::with_capacity(BATCH);
     let sizes = metrics::histogram!("database_batch_requests", "statement" => B::SUMMARY);
     // Whether many ask: one that comes alone, after another such, is sent at once.
@@ -209,20 +212,21 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
     loop {
         let taken = tokio::select! {
             biased;
-            () = closing.cancelled() => break,
-            taken = timeout(KEPT, queue.recv_many(&mut waiting, BATCH)) => taken,
-        };
-        match taken {
-            Ok(0) => break,
-            Ok(taken) => {
-                if busy || taken > 1 {
-                    gather(&mut queue, &mut waiting, BATCH, &mut turn).await;
-                }
-                busy = waiting.len() > 1;
-                answer(&mut waiting, &mut connection, &sizes).await;
+            () = &mut closing => break,
+            taken = queue.recv_many(&mut waiting, BATCH) => taken,
+            _ = looks.tick() => {
+                connection.close_unused(KEPT).await;
+                continue;
             }
-            Err(_) => connection.close().await,
+        };
+        if taken == 0 {
+            break;
         }
+        if busy || taken > 1 {
+            gather(&mut queue, &mut waiting, BATCH, &mut turn).await;
+        }
+        busy = waiting.len() > 1;
+        answer(&mut waiting, &mut connection, &sizes).await;
     }
     connection.close().await;
 }
@@ -250,8 +254,13 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held, 
         .map(|waiting| (waiting.ask, waiting.answer))
         .unzip();
 
-    let statement = connection.run(async |connection| B::many(connection, &mut asks).await);
-    let error = match timeout_at(since + QUERY_TIMEOUT, statement).await {
+    let result = {
+        // Pinned where it is: some ten kilobytes that would be copied twice.
+        let many = async |connection: &mut Connection| B::many(connection, &mut asks).await;
+        let statement = pin!(connection.run(many));
+        timeout_at(since + QUERY_TIMEOUT, statement).await
+    };
+    let error = match result {
         Ok(Ok(verdicts)) => {
             for (answer, verdict) in answers.into_iter().zip(verdicts) {
                 match verdict {
