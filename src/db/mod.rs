@@ -67,12 +67,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone)]
 pub struct Database(Arc<Own>);
 
-/// What each worker has to itself. Requests count who holds what: of one count for all workers, each would wait
-/// for the others' cores.
+/// What each worker has to itself. Behind one pointer of its own, since each request clones it: the counts behind
+/// a pool are all workers', and one core waits for the other to count.
 #[derive(Debug)]
 struct Own {
-    /// The connections that all share.
-    pool: Pool,
     lanes: Lanes,
     /// Made for the first find.
     finds: OnceLock<Pool>,
@@ -90,7 +88,6 @@ struct Lanes {
 impl Own {
     fn new(shared: Shared, all_finds: Finds) -> Arc<Self> {
         Arc::new(Self {
-            pool: shared.pool.clone(),
             lanes: Lanes {
                 pets: Lane::new(shared.clone()),
                 new_pets: Lane::new(shared.clone()),
@@ -145,11 +142,11 @@ impl Database {
         const CONNECTIONS: u32 = 4;
         const PATIENCE: Duration = Duration::from_millis(250);
         let pool = Pool::new(
-            self.0.pool.connect_options(),
+            self.pool().connect_options(),
             CONNECTIONS,
             PATIENCE,
-            self.0.pool.breaker.clone(),
-            self.0.pool.pooler.clone(),
+            self.pool().breaker.clone(),
+            self.pool().pooler.clone(),
         );
         Self::over(pool.without_bounds_on_locks())
     }
@@ -173,8 +170,8 @@ impl Database {
     /// # Errors
     /// [`Error::Unavailable`] when PostgreSQL cannot be reached.
     pub async fn look_for_pooler(&self) -> Result<(), Error> {
-        if pooler::is_between(&self.0.pool.connect_options()).await? {
-            self.0.pool.go_behind_pooler();
+        if pooler::is_between(&self.pool().connect_options()).await? {
+            self.pool().go_behind_pooler();
         }
         Ok(())
     }
@@ -182,32 +179,29 @@ impl Database {
     /// What the functions of this room take for a single statement.
     #[must_use]
     pub fn pool(&self) -> &Pool {
-        &self.0.pool
+        &self.0.lanes.shared.pool
     }
 
     /// The same for a single statement that finds many by anything but their keys: planned for its values.
     fn finds(&self) -> &Pool {
         let Own {
-            pool,
-            finds,
-            all_finds,
-            ..
+            finds, all_finds, ..
         } = &*self.0;
-        finds.get_or_init(|| all_finds.another(pool))
+        finds.get_or_init(|| all_finds.another(self.pool()))
     }
 
     /// Whether PostgreSQL is known to be out of reach. Whoever has connections of its own asks first, and
     /// tells what failed.
     #[must_use]
     pub fn breaker(&self) -> &Breaker {
-        &self.0.pool.breaker
+        &self.pool().breaker
     }
 
     /// Whether a pooler is between PostgreSQL and us: then a statement outside a transaction, or one that
     /// was prepared before, may meet a server that does not know it.
     #[must_use]
     pub fn is_behind_pooler(&self) -> bool {
-        self.0.pool.pooler.is_there()
+        self.pool().pooler.is_there()
     }
 
     /// Begins a transaction.
@@ -215,7 +209,7 @@ impl Database {
     /// # Errors
     /// [`Error::Unavailable`] when no connection can be had in time.
     pub async fn begin(&self) -> Result<Transaction, Error> {
-        self.0.pool.begin().await
+        self.pool().begin().await
     }
 
     /// Commits; only after this has succeeded may a client be told so.
@@ -267,7 +261,7 @@ impl Database {
     /// [`Error::Unavailable`] when it cannot be had.
     pub async fn unhurried(&self) -> Result<PgConnection, Error> {
         let options =
-            ConnectOptions::clone(&self.0.pool.connect_options()).disable_statement_logging();
+            ConnectOptions::clone(&self.pool().connect_options()).disable_statement_logging();
         Ok(PgConnection::connect_with(&options).await?)
     }
 
@@ -277,7 +271,7 @@ impl Database {
     /// [`Error`] when there is none in time.
     pub async fn ping(&self) -> Result<(), Error> {
         const SIGN_OF_LIFE: Duration = Duration::from_millis(900);
-        patience::wait(SIGN_OF_LIFE, sqlx::query("select 1").execute(&self.0.pool)).await?;
+        patience::wait(SIGN_OF_LIFE, sqlx::query("select 1").execute(self.pool())).await?;
         Ok(())
     }
 
@@ -287,15 +281,13 @@ impl Database {
     /// [`Error`] when it says nothing in time.
     pub async fn server_version(&self) -> Result<ServerVersion, Error> {
         let number = sqlx::query_scalar("select current_setting('server_version_num')::int");
-        Ok(ServerVersion(
-            bounded(number.fetch_one(&self.0.pool)).await?,
-        ))
+        Ok(ServerVersion(bounded(number.fetch_one(self.pool())).await?))
     }
 
     /// What is used at the moment of the connections that requests share.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        self.0.pool.usage()
+        self.pool().usage()
     }
 
     /// The same of those that the lanes keep to themselves, of all workers together.
@@ -323,7 +315,7 @@ impl Database {
         closing.cancel();
         tasks.close();
         tasks.wait().await;
-        tokio::join!(self.0.all_finds.close(), self.0.pool.close());
+        tokio::join!(self.0.all_finds.close(), self.pool().close());
     }
 }
 

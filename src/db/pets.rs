@@ -84,8 +84,7 @@ impl Batch for Inserts {
         let columns = asks.iter().collect::<PetArrays<'_>>();
         // Each row's place and identifier come back beside what was stored, so that nobody has to guess which
         // row is whose. In the order of identifiers, so that two such statements never wait for each other.
-        let rows: Vec<(i64, i64, Option<i64>)> = bounded(
-            sqlx::query_as(
+        let rows: Vec<(i64, i64, Option<i64>)> = sqlx::query_as(
                 "with given as materialized (
                      select place, coalesce(id, nextval('pet_ids')) as id, status, name, category,
                             ($8::text[])[first_url:last_url] as photo_urls, tags
@@ -109,8 +108,7 @@ impl Batch for Inserts {
             .bind(columns.last_urls)
             .bind(columns.tags)
             .bind(columns.urls)
-            .fetch_all(&mut *connection),
-        )
+            .fetch_all(&mut *connection)
         .await?;
 
         let mut versions = vec![None; asks.len()];

@@ -126,13 +126,10 @@ impl Held {
         }
     }
 
-    /// Closes it when it was last used so long ago.
-    pub async fn close_unused(&mut self, since: Duration) {
-        if self
-            .open
-            .as_ref()
-            .is_some_and(|open| open.used.elapsed() >= since)
-        {
+    /// Closes a connection that nobody has needed for so long.
+    pub async fn close_unused(&mut self, unused_for: Duration) {
+        let open = self.open.as_ref();
+        if open.is_some_and(|open| open.used.elapsed() >= unused_for) {
             self.close().await;
         }
     }

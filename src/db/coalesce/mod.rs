@@ -22,7 +22,7 @@ use std::{
 use metrics::Histogram;
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{Duration, Instant, interval, timeout_at},
+    time::{Duration, Instant, MissedTickBehavior, interval, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
@@ -202,8 +202,10 @@ fn closed() -> Error {
 
 /// Serves a queue until its lane is gone or the database is closed.
 async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: Held) {
-    let mut closing = pin!(connection.shared.closing.clone().cancelled_owned());
+    // Of its own: lanes do not meet at one lock.
+    let mut closing = pin!(connection.shared.closing.child_token().cancelled_owned());
     let mut looks = interval(KEPT);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut waiting = Vec::with_capacity(BATCH);
     let sizes = metrics::histogram!("database_batch_requests", "statement" => B::SUMMARY);
     // Whether many ask: one that comes alone, after another such, is sent at once.
