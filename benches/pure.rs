@@ -75,7 +75,7 @@ fn key_hashed(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn request_id() -> impl Sized {
-    api::middleware::observe::random_id()
+    api::request_id::random_id()
 }
 
 #[divan::bench]

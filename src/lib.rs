@@ -44,7 +44,7 @@
 //! app::stall         no answer that nobody takes
 //! app::wire          no message of two lengths (app::framing)
 //! api::middleware    what is around every handler, each step with its reason
-//!   observe          id, span, access line, metrics, the body of an error
+//!   observe          id, span, the body of an error; access line and metrics once it is sent (seen)
 //!   well_formed      one Host
 //!   load_shed        no more at once than can be answered, nor for longer (db::patience)
 //!   client           whose address it is

@@ -39,7 +39,7 @@ const NOUNS: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
     &["state", "error", "extract", "openapi", "access", "answer", "conditional", "fields", "idempotency",
-      "operations", "paging", "presented", "problem"];
+      "operations", "paging", "presented", "problem", "request_id"];
 
 const DB_SHARED: &[&str] = &[
     "mod", "error", "codec", "coalesce", "breaker", "patience", "pool", "pooler",

@@ -23,6 +23,7 @@ pub mod paging;
 pub mod pets;
 pub mod presented;
 pub mod problem;
+pub mod request_id;
 pub mod state;
 pub mod users;
 

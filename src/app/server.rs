@@ -99,8 +99,9 @@ pub async fn serve(
                     }
                 }
             }
-            gauge.decrement(1);
+            // A stop waits for this task, and not for the worker to sleep.
             seen::write_down();
+            gauge.decrement(1);
             drop(permit);
         };
         worker.spawn(tasks.track_future(served));

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::framing::{Framing, Verdict};
-use crate::api::{middleware::observe::random_id, problem::Problem};
+use crate::api::{problem::Problem, request_id::random_id};
 
 /// Bytes of a small answer, its head included.
 const SMALL: usize = 1024;

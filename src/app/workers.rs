@@ -46,6 +46,7 @@ impl Workers {
                 .spawn(move || {
                     seen::gather_here();
                     runtime.block_on(tick_until(ended));
+                    seen::write_down();
                 })?;
             Ok((handle, router))
         };
@@ -81,6 +82,8 @@ async fn tick_until(ended: CancellationToken) {
     let tick = async {
         loop {
             tokio::time::sleep(EVERY).await;
+            // One that always has something to do never sleeps.
+            seen::write_down();
         }
     };
     ended.run_until_cancelled(tick).await;

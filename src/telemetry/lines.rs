@@ -1,7 +1,7 @@
 //! Log lines on their way to stderr: those that come within a few milliseconds are written together, by a
 //! thread of their own, so that no request waits for the disk or terminal.
 //!
-//! Invariants: lines keep their order, and none is lost but to `kill -9`, which may take those few
+//! Invariants: lines keep their order, and none that was said is lost but to `kill -9`, which may take those few
 //! milliseconds. Memory is bounded: while stderr cannot keep up, whoever logs waits for it.
 
 use std::{

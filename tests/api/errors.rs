@@ -265,6 +265,7 @@ async fn signs_of_life_and_metrics_are_where_they_belong() {
         "{metrics}"
     );
     let text = metrics.text();
+    // A request is counted once its answer is on its way, and these were some requests ago.
     for line in [
         "http_requests_total{method=\"GET\",route=\"/api/v3/pet/{petId}\",status=\"200\"}",
         "http_request_duration_seconds_bucket{method=\"POST\",route=\"/api/v3/pet\"",

@@ -1,4 +1,5 @@
-//! What is around every handler, a step a file; here is their order, and its reasons, read from top to bottom.
+//! What is around every handler, a step a file (and in [`seen`] and [`traced`] what [`observe()`] leaves behind);
+//! here is their order, and its reasons, read from top to bottom.
 //!
 //! Invariant: no failure leaves but as an answer with a body, seen by [`observe()`]. What is done around a
 //! future gets it pinned in its place: a future that is handed on is copied whole, and at each hand twice as large.

@@ -5,7 +5,6 @@
 //! behind a 5xx; every 4xx and 5xx leaves as a problem.
 
 use std::{
-    cell::RefCell,
     pin::pin,
     sync::{Arc, OnceLock},
     time::Instant,
@@ -14,7 +13,7 @@ use std::{
 use axum::{
     body::Body,
     extract::{MatchedPath, Request},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderValue, StatusCode, header},
     response::Response,
 };
 use tracing::Instrument;
@@ -27,72 +26,13 @@ use crate::{
     api::{
         error::{Cause, InOwnForm, X_REQUEST_ID},
         problem::Problem,
+        request_id::RequestId,
     },
     domain::caller::Caller,
 };
 
 /// Whom a request turns out to come from, for the access line.
 pub type AnsweredTo = OnceLock<Arc<Caller>>;
-
-/// A request's id, 1–64 characters of `[A-Za-z0-9._-]`.
-#[derive(Debug, Clone)]
-pub struct RequestId(HeaderValue);
-
-impl RequestId {
-    /// The caller's own id where it is fit, so that it finds its request in our log; else a new one.
-    pub(super) fn of(headers: &HeaderMap) -> Self {
-        let fit = |value: &&HeaderValue| {
-            let id = value.as_bytes();
-            (1..=64).contains(&id.len())
-                && id
-                    .iter()
-                    .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b))
-        };
-        Self(
-            headers
-                .get(X_REQUEST_ID)
-                .filter(fit)
-                .cloned()
-                .unwrap_or_else(random_id),
-        )
-    }
-
-    /// As text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        self.0.to_str().unwrap_or_default()
-    }
-}
-
-/// A new id: 128 random bits, so that ids of all replicas differ.
-#[must_use]
-pub fn random_id() -> HeaderValue {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = [0; 32];
-    for (digits, byte) in text.chunks_exact_mut(2).zip(random_bits()) {
-        digits[0] = DIGITS[usize::from(byte >> 4)];
-        digits[1] = DIGITS[usize::from(byte & 15)];
-    }
-    HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("none"))
-}
-
-/// From the operating system, for many ids at a time: asking it costs more than all else about an id.
-fn random_bits() -> [u8; 16] {
-    thread_local! {
-        static DRAWN: RefCell<(usize, [u8; 1024])> = const { RefCell::new((1024, [0; 1024])) };
-    }
-    DRAWN.with_borrow_mut(|(at, drawn)| {
-        if *at == drawn.len() {
-            // Without random numbers the id is useless, the request is not.
-            let _ = getrandom::fill(drawn);
-            *at = 0;
-        }
-        let mut bits = [0; 16];
-        bits.copy_from_slice(&drawn[*at..*at + 16]);
-        *at += 16;
-        bits
-    })
-}
 
 /// The outermost layer.
 pub async fn observe(
@@ -114,6 +54,7 @@ pub async fn observe(
     let response = pin!(next(request)).instrument(span.clone()).await;
     let response = finish(response, &id);
 
+    let latency = begun.elapsed();
     let said = span.enter();
     if let Some(Cause(cause)) = response.extensions().get() {
         let (id, route) = (id.as_str(), path.unwrap_or("none"));
@@ -123,7 +64,7 @@ pub async fn observe(
         method,
         route,
         status: response.status(),
-        latency: begun.elapsed(),
+        latency,
         caller: caller.get().cloned(),
         id,
     };
@@ -155,7 +96,7 @@ fn describe(error: &dyn std::error::Error) -> String {
 /// Writes the id into the head and, if the response is an error, its body.
 fn finish(mut response: Response, id: &RequestId) -> Response {
     let status = response.status();
-    response.headers_mut().insert(X_REQUEST_ID, id.0.clone());
+    response.headers_mut().insert(X_REQUEST_ID, id.header());
     let own_form = response.extensions().get::<InOwnForm>().is_some();
     if (status.is_client_error() || status.is_server_error()) && !own_form {
         let problem = response

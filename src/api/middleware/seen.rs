@@ -1,11 +1,12 @@
 //! What was seen of an answered request, written down: its access line and its metrics.
 //!
 //! A worker writes down what it saw when no task of its is left to run, just before it sleeps: by then the
-//! answers are on their way, so no client waits for its access line, and the lines of many requests are written
-//! one after the other, which costs each of them less.
+//! answers are on their way, so hardly a client waits for its access line, and the lines of many requests are
+//! written one after the other, which costs each of them less. Other threads write at once, and so does whoever
+//! is traced.
 //!
-//! Invariants: one access line a request, whatever becomes of the worker; each connection's lines are written
-//! before it is counted as ended, so that a stop loses none.
+//! Invariants: one access line a request, a tenth of a second late at most; an HTTP/1 connection's are written
+//! before it has ended, which a stop waits for.
 
 use std::{cell::RefCell, collections::HashMap, sync::Arc, time::Duration};
 
@@ -15,8 +16,7 @@ use axum::{
 };
 use metrics::{Counter, Histogram};
 
-use super::observe::RequestId;
-use crate::domain::caller::Caller;
+use crate::{api::request_id::RequestId, domain::caller::Caller};
 
 /// What waits to be written at most: a worker that never gets to sleep writes so many at once.
 const ROOM: usize = 256;
@@ -26,7 +26,7 @@ thread_local! {
     static WAITING: RefCell<Option<Vec<Seen>>> = const { RefCell::new(None) };
 }
 
-/// From now on this thread calls [`write_down`] before it sleeps.
+/// From now on this thread calls [`write_down`] before it sleeps, and when it has not slept for long.
 pub fn gather_here() {
     WAITING.set(Some(Vec::with_capacity(ROOM)));
 }
