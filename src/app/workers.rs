@@ -76,13 +76,12 @@ impl Workers {
 
 /// Keeps a timer that ends sooner than those of requests. The runtime wakes itself up, by a write to the kernel,
 /// for each new timer that would end before all others: beside none but those of idle connections that is one a
-/// request.
+/// request. What was seen waits for it where the worker never sleeps.
 async fn tick_until(ended: CancellationToken) {
     const EVERY: Duration = Duration::from_millis(100);
     let tick = async {
         loop {
             tokio::time::sleep(EVERY).await;
-            // One that always has something to do never sleeps.
             seen::write_down();
         }
     };

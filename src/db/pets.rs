@@ -85,30 +85,30 @@ impl Batch for Inserts {
         // Each row's place and identifier come back beside what was stored, so that nobody has to guess which
         // row is whose. In the order of identifiers, so that two such statements never wait for each other.
         let rows: Vec<(i64, i64, Option<i64>)> = sqlx::query_as(
-                "with given as materialized (
-                     select place, coalesce(id, nextval('pet_ids')) as id, status, name, category,
-                            ($8::text[])[first_url:last_url] as photo_urls, tags
-                     from unnest($1::bigint[], $2::text[], $3::text[], $4::jsonb[], $5::int[], $6::int[],
-                                 $7::jsonb[])
-                          with ordinality
-                          as given (id, status, name, category, first_url, last_url, tags, place)
-                 ), stored as (
-                     insert into pets (id, status, name, category, photo_urls, tags)
-                     select id, status, name, category, photo_urls, tags from given order by id, place
-                     on conflict (id) do nothing
-                     returning id, version
-                 )
-                 select place, id, version from given left join stored using (id) order by id, place",
-            )
-            .bind(columns.ids)
-            .bind(columns.statuses)
-            .bind(columns.names)
-            .bind(columns.categories)
-            .bind(columns.first_urls)
-            .bind(columns.last_urls)
-            .bind(columns.tags)
-            .bind(columns.urls)
-            .fetch_all(&mut *connection)
+            "with given as materialized (
+                 select place, coalesce(id, nextval('pet_ids')) as id, status, name, category,
+                        ($8::text[])[first_url:last_url] as photo_urls, tags
+                 from unnest($1::bigint[], $2::text[], $3::text[], $4::jsonb[], $5::int[], $6::int[],
+                             $7::jsonb[])
+                      with ordinality
+                      as given (id, status, name, category, first_url, last_url, tags, place)
+             ), stored as (
+                 insert into pets (id, status, name, category, photo_urls, tags)
+                 select id, status, name, category, photo_urls, tags from given order by id, place
+                 on conflict (id) do nothing
+                 returning id, version
+             )
+             select place, id, version from given left join stored using (id) order by id, place",
+        )
+        .bind(columns.ids)
+        .bind(columns.statuses)
+        .bind(columns.names)
+        .bind(columns.categories)
+        .bind(columns.first_urls)
+        .bind(columns.last_urls)
+        .bind(columns.tags)
+        .bind(columns.urls)
+        .fetch_all(&mut *connection)
         .await?;
 
         let mut versions = vec![None; asks.len()];

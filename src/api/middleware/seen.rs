@@ -88,7 +88,7 @@ impl Seen {
     }
 }
 
-/// Bounded: anybody can make up a method.
+/// A method as metrics and traces name it. Bounded: anybody can make one up.
 #[must_use]
 pub fn method_label(method: &Method) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
