@@ -263,9 +263,9 @@ impl Chunk {
         }
     }
 
-    const fn following() -> Self {
+    fn following() -> Self {
         Self {
-            json: Vec::new(),
+            json: Vec::with_capacity(Pace::BYTES),
             first: false,
         }
     }

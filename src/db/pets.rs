@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, PgExecutor};
+use sqlx::{FromRow as _, PgExecutor, postgres::PgRow};
 
 use super::{
     Connection, Database, Error, bounded,
@@ -199,7 +199,7 @@ impl Batch for Reads {
         .fetch(connection);
         // Each as it comes: to collect rows first costs a copy of every pet.
         while let Some(row) = rows.try_next().await? {
-            let pet = Pet::from(PetRow::from_row(&row)?);
+            let pet = pet(&row)?;
             found.push((pet.id, Arc::new(pet)));
         }
         // They are few: to look at all of them is quicker than to hash one.
@@ -311,12 +311,17 @@ pub async fn find_by_status(
     limit: usize,
 ) -> Result<Vec<Pet>, Error> {
     let names: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
-    let rows = sqlx::query_as::<_, PetRow>(FIND_BY_STATUS)
+    let is_every = Status::ALL.iter().all(|status| statuses.contains(status));
+    let query = sqlx::query(if is_every {
+        FIND_BY_EVERY_STATUS
+    } else {
+        FIND_BY_STATUS
+    });
+    let query = query
         .bind(names)
         .bind(after.map_or(0, PetId::get))
-        .bind(row_limit(limit))
-        .fetch_all(database.finds());
-    Ok(pets(bounded(rows).await?).collect())
+        .bind(row_limit(limit));
+    bounded(database.finds().rows(query, pet)).await
 }
 
 /// Each status has an index of its own, read in order and no further than the limit. For a single `status = any
@@ -339,6 +344,16 @@ pub const FIND_BY_STATUS: &str = "
     order by id
     limit $3";
 
+/// No pet has to be left out, and one index instead of three has to be planned for and read: two thirds of the time.
+///
+/// Public for the test that reads its plan.
+#[doc(hidden)]
+pub const FIND_BY_EVERY_STATUS: &str =
+    "select id, version, status, name, category, photo_urls, tags from pets
+     where id > $2
+     order by id
+     limit $3";
+
 /// Which pets a set of tag names finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TagMatch {
@@ -357,15 +372,15 @@ pub async fn find_by_tags(
     after: Option<PetId>,
     limit: usize,
 ) -> Result<Vec<Pet>, Error> {
-    let rows = sqlx::query_as::<_, PetRow>(match tag_match {
+    let query = sqlx::query(match tag_match {
         TagMatch::Any => FIND_BY_ANY_TAG,
         TagMatch::All => FIND_BY_ALL_TAGS,
-    })
-    .bind(names)
-    .bind(after.map_or(0, PetId::get))
-    .bind(row_limit(limit))
-    .fetch_all(database.finds());
-    Ok(pets(bounded(rows).await?).collect())
+    });
+    let query = query
+        .bind(names)
+        .bind(after.map_or(0, PetId::get))
+        .bind(row_limit(limit));
+    bounded(database.finds().rows(query, pet)).await
 }
 
 /// Public for the test that reads its plan.
@@ -386,6 +401,6 @@ fn row_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
-fn pets(rows: Vec<PetRow>) -> impl Iterator<Item = Pet> {
-    rows.into_iter().map(Pet::from)
+fn pet(row: &PgRow) -> Result<Pet, sqlx::Error> {
+    PetRow::from_row(row).map(Pet::from)
 }

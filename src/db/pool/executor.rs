@@ -12,6 +12,28 @@ use sqlx::{
 
 use super::Pool;
 
+impl Pool {
+    /// What `read` makes of each row of a single statement as it comes: to collect many rows first costs a copy
+    /// of each.
+    pub async fn rows<'q, T>(
+        &self,
+        query: impl Execute<'q, Postgres> + 'q,
+        read: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
+    ) -> Result<Vec<T>, sqlx::Error> {
+        let mut lease = self.lease_for_one().await?;
+        let read_all = async {
+            let mut all = Vec::new();
+            let mut rows = lease.connection.fetch(query);
+            while let Some(row) = rows.try_next().await? {
+                all.push(read(&row)?);
+            }
+            Ok(all)
+        };
+        let all = read_all.await;
+        lease.end(all).await
+    }
+}
+
 type Step = Either<PgQueryResult, PgRow>;
 
 /// A single statement; what it gives is collected, so that its connection is free again when this ends.
