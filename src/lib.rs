@@ -8,7 +8,7 @@
 //! F4  api
 //! F3  auth | limits
 //! F2  db | blobs | renderings
-//! F1  config | http_client | trace
+//! F1  config | http_client | trace | turn
 //! F0  domain
 //! ```
 //!
@@ -18,6 +18,7 @@
 //! - [`config`]: what the operator decides; loaded once, checked, no secret can be printed.
 //! - [`http_client`]: HTTP towards others: whom we ask, and trust.
 //! - [`trace`]: what a span says of a trace, and W3C Trace Context, in and out.
+//! - [`turn`]: a thread's turn on a core, which it may give away.
 //! - [`db`]: PostgreSQL, the only room that knows sqlx; a file a noun, a free function a question. What many
 //!   requests ask at once travels together.
 //! - [`blobs`]: where the bytes of images are, the only room that knows `object_store`.
@@ -40,7 +41,7 @@
 //!
 //! ```text
 //! app::server        accept, bounds, HTTP/1 or HTTP/2 (app::listener, app::activity)
-//! app::workers       a runtime a core, which answers
+//! app::workers       a runtime a core, which answers (app::awake)
 //! app::stall         no answer that nobody takes
 //! app::wire          no message of two lengths (app::framing)
 //! api::middleware    what is around every handler, each step with its reason
@@ -78,3 +79,4 @@ pub mod renderings;
 pub mod shutdown;
 pub mod telemetry;
 pub mod trace;
+pub mod turn;

@@ -25,7 +25,7 @@ const FLOORS: &[&[&str]] = &[
     &["api"],
     &["auth", "limits"],
     &["db", "blobs", "renderings"],
-    &["config", "http_client", "trace"],
+    &["config", "http_client", "trace", "turn"],
     &["domain"],
 ];
 

@@ -4,6 +4,7 @@
 //! request: tests bind port 0.
 
 mod activity;
+mod awake;
 mod demo;
 mod framing;
 mod gauges;

@@ -33,7 +33,9 @@ use tokio::{
 use tokio_util::task::TaskTracker;
 use tower::{Service, ServiceExt};
 
-use super::{activity::Activity, listener, stall::Stall, wire::Guarded, workers::Workers};
+use super::{
+    activity::Activity, awake::Work, listener, stall::Stall, wire::Guarded, workers::Workers,
+};
 use crate::{
     api::{
         self,
@@ -185,9 +187,11 @@ async fn connection(
     }
     // Not tower's: that one is copied for each request.
     let service = service_fn(|request| {
+        let work = Work::begin();
         let answer = router.clone().call(from_peer(request, peer));
         async move {
             let mut response: Response = answer.await?;
+            drop(work);
             if shutdown.is_soft() {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
@@ -230,7 +234,7 @@ where
     let service = tower::service_fn(move |request| {
         let (service, activity) = (service.clone(), working.clone());
         async move {
-            let _in_work = activity.begin();
+            let (_work, _in_work) = (Work::begin(), activity.begin());
             let response = service.oneshot(request).await?;
             Ok::<_, S::Error>(response.map(|body| activity.follow(body)))
         }

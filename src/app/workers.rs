@@ -17,6 +17,7 @@ use axum::Router;
 use tokio::runtime::{self, Handle};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::awake;
 use crate::api::middleware::seen;
 
 /// Runtimes, each with its own router; they end when dropped.
@@ -38,14 +39,20 @@ impl Workers {
         let start = |(index, router)| {
             let runtime = runtime::Builder::new_current_thread()
                 .enable_all()
-                .on_thread_park(seen::write_down)
+                .on_thread_park(|| {
+                    seen::write_down();
+                    awake::before_sleep();
+                })
                 .build()?;
             let (handle, ended) = (runtime.handle().clone(), ended.clone());
             thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
                     seen::gather_here();
-                    runtime.block_on(tick_until(ended));
+                    runtime.block_on(async {
+                        awake::begin_here().await;
+                        tick_until(ended).await;
+                    });
                     seen::write_down();
                 })?;
             Ok((handle, router))

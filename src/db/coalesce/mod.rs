@@ -27,13 +27,9 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
 
-use self::{
-    gather::{Turn, gather},
-    held::Held,
-    usage::Usage,
-};
+use self::{gather::gather, held::Held, usage::Usage};
 use super::{Connection, Error, QUERY_TIMEOUT, RETRY_PAUSE, TRIES, patience, pool::Pool};
-use crate::trace;
+use crate::{trace, turn::Turn};
 
 /// Requests in one statement: with 32 a lane is slower, with more no faster.
 const BATCH: usize = 128;
@@ -210,7 +206,7 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
     let sizes = metrics::histogram!("database_batch_requests", "statement" => B::SUMMARY);
     // Whether many ask: one that comes alone, after another such, is sent at once.
     let mut busy = false;
-    let mut turn = Turn::new();
+    let mut turn = Turn::default();
     loop {
         let taken = tokio::select! {
             biased;

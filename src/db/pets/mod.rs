@@ -1,10 +1,15 @@
 //! Pets in PostgreSQL, one row each.
 
+mod finds;
+
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
 use sqlx::{FromRow as _, PgExecutor, postgres::PgRow};
 
+pub use self::finds::{
+    FIND_BY_ANY_TAG, FIND_BY_EVERY_STATUS, FIND_BY_STATUS, TagMatch, find_by_status, find_by_tags,
+};
 use super::{
     Connection, Database, Error, bounded,
     coalesce::{Batch, Verdict},
@@ -12,7 +17,7 @@ use super::{
 };
 use crate::domain::{
     id::PetId,
-    pet::{NewPet, Pet, PetDetails, Status, Version},
+    pet::{NewPet, Pet, PetDetails, Version},
 };
 
 /// Which versions of a pet a change may be made to; `None`: whichever there is.
@@ -301,104 +306,6 @@ pub async fn delete(
 
 fn versions(expected: Expected<'_>) -> Option<Vec<i64>> {
     expected.map(|versions| versions.iter().map(|version| version.0).collect())
-}
-
-/// The first `limit` pets after `after`, by identifier, whose status is one of `statuses`.
-pub async fn find_by_status(
-    database: &Database,
-    statuses: &[Status],
-    after: Option<PetId>,
-    limit: usize,
-) -> Result<Vec<Pet>, Error> {
-    let names: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
-    let is_every = Status::ALL.iter().all(|status| statuses.contains(status));
-    let query = sqlx::query(if is_every {
-        FIND_BY_EVERY_STATUS
-    } else {
-        FIND_BY_STATUS
-    });
-    let query = query
-        .bind(names)
-        .bind(after.map_or(0, PetId::get))
-        .bind(row_limit(limit));
-    bounded(database.finds().rows(query, pet)).await
-}
-
-/// Each status has an index of its own, read in order and no further than the limit. For a single `status = any
-/// ($1)` no index is in the order of the answer as soon as it names two.
-///
-/// Public for the test that reads its plan.
-#[doc(hidden)]
-pub const FIND_BY_STATUS: &str = "
-    select id, version, status, name, category, photo_urls, tags
-    from (
-        (select * from pets where status = 'available' and 'available' = any ($1) and id > $2
-         order by id limit $3)
-        union all
-        (select * from pets where status = 'pending' and 'pending' = any ($1) and id > $2
-         order by id limit $3)
-        union all
-        (select * from pets where status = 'sold' and 'sold' = any ($1) and id > $2
-         order by id limit $3)
-    ) pet
-    order by id
-    limit $3";
-
-/// No pet has to be left out, and one index instead of three has to be planned for and read: two thirds of the time.
-///
-/// Public for the test that reads its plan.
-#[doc(hidden)]
-pub const FIND_BY_EVERY_STATUS: &str =
-    "select id, version, status, name, category, photo_urls, tags from pets
-     where id > $2
-     order by id
-     limit $3";
-
-/// Which pets a set of tag names finds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TagMatch {
-    /// Those with any of them.
-    #[default]
-    Any,
-    /// Those with all of them.
-    All,
-}
-
-/// The first `limit` pets after `after`, by identifier, that `names` finds.
-pub async fn find_by_tags(
-    database: &Database,
-    names: &[String],
-    tag_match: TagMatch,
-    after: Option<PetId>,
-    limit: usize,
-) -> Result<Vec<Pet>, Error> {
-    let query = sqlx::query(match tag_match {
-        TagMatch::Any => FIND_BY_ANY_TAG,
-        TagMatch::All => FIND_BY_ALL_TAGS,
-    });
-    let query = query
-        .bind(names)
-        .bind(after.map_or(0, PetId::get))
-        .bind(row_limit(limit));
-    bounded(database.finds().rows(query, pet)).await
-}
-
-/// Public for the test that reads its plan.
-#[doc(hidden)]
-pub const FIND_BY_ANY_TAG: &str =
-    "select id, version, status, name, category, photo_urls, tags from pets
-     where tag_names && $1 and id > $2
-     order by id
-     limit $3";
-
-const FIND_BY_ALL_TAGS: &str =
-    "select id, version, status, name, category, photo_urls, tags from pets
-     where tag_names @> $1 and id > $2
-     order by id
-     limit $3";
-
-fn row_limit(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
 fn pet(row: &PgRow) -> Result<Pet, sqlx::Error> {
