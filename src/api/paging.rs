@@ -265,6 +265,7 @@ impl Chunk {
 
     fn following() -> Self {
         Self {
+            // What a page is to be, so that hardly one is copied as it grows.
             json: Vec::with_capacity(Pace::BYTES),
             first: false,
         }

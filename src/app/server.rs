@@ -191,6 +191,7 @@ async fn connection(
         let answer = router.clone().call(from_peer(request, peer));
         async move {
             let mut response: Response = answer.await?;
+            // Till here it is in work: moved into what answers it.
             drop(work);
             if shutdown.is_soft() {
                 let close = HeaderValue::from_static("close");
@@ -234,7 +235,7 @@ where
     let service = tower::service_fn(move |request| {
         let (service, activity) = (service.clone(), working.clone());
         async move {
-            let (_work, _in_work) = (Work::begin(), activity.begin());
+            let _in_work = (Work::begin(), activity.begin());
             let response = service.oneshot(request).await?;
             Ok::<_, S::Error>(response.map(|body| activity.follow(body)))
         }

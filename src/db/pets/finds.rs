@@ -50,7 +50,8 @@ pub const FIND_BY_STATUS: &str = "
     order by id
     limit $3";
 
-/// Every pet, in the order of one index instead of three: a third less of PostgreSQL's time.
+/// Every pet has one of all statuses (`pets_status_known`), so `$1` need not be asked: one index in its order instead
+/// of three, for a third less of PostgreSQL's time.
 ///
 /// Public for the test that reads its plan.
 #[doc(hidden)]

@@ -1,4 +1,5 @@
-//! A pool runs a single statement as a connection does, so that the functions of this room take either.
+//! A pool runs a single statement as a connection does, so that the functions of this room take either; or reads
+//! its rows one by one.
 
 use futures_util::{
     StreamExt as _, TryStreamExt as _,
@@ -14,7 +15,7 @@ use super::Pool;
 
 impl Pool {
     /// What `read` makes of each row of a single statement as it comes: to collect many rows first costs a copy
-    /// of each.
+    /// of each. Rows behind one that it cannot read are passed over before the connection is used again.
     pub async fn rows<'q, T>(
         &self,
         query: impl Execute<'q, Postgres> + 'q,
