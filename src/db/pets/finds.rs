@@ -16,18 +16,14 @@ pub async fn find_by_status(
     after: Option<PetId>,
     limit: usize,
 ) -> Result<Vec<Pet>, Error> {
-    let names: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
+    let names = statuses.iter().map(|status| status.as_str()).collect();
     let is_every = Status::ALL.iter().all(|status| statuses.contains(status));
-    let query = sqlx::query(if is_every {
+    let statement = if is_every {
         FIND_BY_EVERY_STATUS
     } else {
         FIND_BY_STATUS
-    });
-    let query = query
-        .bind(names)
-        .bind(after.map_or(0, PetId::get))
-        .bind(row_limit(limit));
-    bounded(database.finds().rows(query, pet)).await
+    };
+    page(database, statement, names, after, limit).await
 }
 
 /// Each status has an index of its own, read in order and no further than the limit. For a single `status = any
@@ -79,15 +75,12 @@ pub async fn find_by_tags(
     after: Option<PetId>,
     limit: usize,
 ) -> Result<Vec<Pet>, Error> {
-    let query = sqlx::query(match tag_match {
+    let names = names.iter().map(String::as_str).collect();
+    let statement = match tag_match {
         TagMatch::Any => FIND_BY_ANY_TAG,
         TagMatch::All => FIND_BY_ALL_TAGS,
-    });
-    let query = query
-        .bind(names)
-        .bind(after.map_or(0, PetId::get))
-        .bind(row_limit(limit));
-    bounded(database.finds().rows(query, pet)).await
+    };
+    page(database, statement, names, after, limit).await
 }
 
 /// Public for the test that reads its plan.
@@ -104,6 +97,17 @@ const FIND_BY_ALL_TAGS: &str =
      order by id
      limit $3";
 
-fn row_limit(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX)
+/// The page that a statement of these finds.
+async fn page(
+    database: &Database,
+    statement: &'static str,
+    names: Vec<&str>,
+    after: Option<PetId>,
+    limit: usize,
+) -> Result<Vec<Pet>, Error> {
+    let query = sqlx::query(statement)
+        .bind(names)
+        .bind(after.map_or(0, PetId::get))
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    bounded(database.finds().rows(query, pet)).await
 }
