@@ -5,13 +5,15 @@
     reason = "a benchmark that cannot go on says why and ends"
 )]
 
+use std::time::Duration;
+
 use divan::{Bencher, black_box};
 use futures_util::FutureExt;
 use pet_inventory::{
     api,
     auth::secret::{Kind, Secret, sha256},
-    config::Config,
-    db::{ConnectOptions, Database},
+    config::{Config, PlanLimits},
+    db::{ConnectOptions, Database, limits::Lease},
     domain::{
         caller::{Caller, CallerId, Scopes},
         clock::Clock,
@@ -19,7 +21,7 @@ use pet_inventory::{
         pet::{Label, Pet, PetDetails, PetName, PhotoUrl, Status, Version},
         plan::Plan,
     },
-    limits::{Limiter, Scope},
+    limits::{Limiter, caller::CallerState},
 };
 
 fn main() {
@@ -35,30 +37,43 @@ fn caller(plan: Plan) -> Caller {
     }
 }
 
-/// A limiter whose plan Free has no day, so that it asks no database.
-fn limiter() -> Limiter {
-    let mut config = Config::defaults().expect("the defaults");
-    config.plans.free.per_day = None;
-    let database = Database::new(ConnectOptions::new_without_pgpass(), &config.database);
-    Limiter::new(config.plans, Scope::Replica(database), Clock::system())
-}
-
-fn admit(bencher: Bencher<'_, '_>, plan: Plan) {
+#[divan::bench]
+fn admitted_without_a_limit(bencher: Bencher<'_, '_>) {
+    let config = Config::defaults().expect("the defaults");
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.expect("a runtime");
     let _inside = runtime.enter();
-    let (limiter, caller) = (limiter(), caller(plan));
+    let database = Database::new(ConnectOptions::new_without_pgpass(), &config.database);
+    let limiter = Limiter::new(config.plans, database, Clock::system());
+    let caller = caller(Plan::Enterprise);
     bencher.bench_local(|| limiter.admit(black_box(&caller), None).now_or_never());
 }
 
-#[divan::bench]
-fn admitted_without_a_limit(bencher: Bencher<'_, '_>) {
-    admit(bencher, Plan::Enterprise);
+/// A caller with a lease of a day.
+fn leased(granted: u32) -> CallerState {
+    let day = Duration::from_hours(24);
+    let mut state = CallerState::default();
+    let limits = PlanLimits {
+        per_minute: Some(u32::MAX),
+        per_day: Some(u32::MAX),
+        in_flight: None,
+    };
+    state.set_limits(&limits, Duration::ZERO);
+    let lease = Lease {
+        granted,
+        slice_ends_in: day,
+        minute_used: granted,
+        minute_frees_in: day,
+        ..Lease::default()
+    };
+    state.apply(lease, Duration::ZERO, Duration::ZERO);
+    state
 }
 
 #[divan::bench]
-fn refused_for_the_minute(bencher: Bencher<'_, '_>) {
-    admit(bencher, Plan::Free);
+fn admitted_from_a_lease(bencher: Bencher<'_, '_>) {
+    let mut state = leased(u32::MAX);
+    bencher.bench_local(|| state.admit(black_box(Duration::from_secs(1))));
 }
 
 #[divan::bench]

@@ -24,7 +24,7 @@
 //! - [`blobs`]: where the bytes of images are, the only room that knows `object_store`.
 //! - [`renderings`]: smaller versions of images, the only room that decodes pixels.
 //! - [`auth`]: who are you: from a secret to a [`domain::caller::Caller`]; knows no HTTP types.
-//! - [`limits`]: may you, now: requests against plans; knows no HTTP types either.
+//! - [`limits`]: decides whether a caller's request may proceed, by leased slices; knows no HTTP types either.
 //! - [`api`]: HTTP, the only room that knows axum, bodies and status codes; a file a noun, one layer stack.
 //! - [`app`]: the composition root; builds every part and runs them behind the hyper server.
 //! - [`local_postgres`]: the PostgreSQL of a run without a database URL.
@@ -50,7 +50,7 @@
 //!   load_shed        no more at once than can be answered, nor for longer (db::patience)
 //!   client           whose address it is
 //!   authenticate     auth → db::credentials
-//!   rate_limit       limits → db::usage
+//!   rate_limit       limits: from a lease in memory, or db::limits leases for all that wait
 //!   authorize        api::access says which scopes the operation needs
 //!   time_limit       an answer, or 503
 //!   idempotency      the same POST twice

@@ -30,7 +30,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// What stands in the database after the migration of that number: rows as that version of the program
 /// wrote them. A new migration gets its own line.
-const ROWS: [(i64, &str); 13] = [
+const ROWS: [(i64, &str); 14] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -55,7 +55,8 @@ const ROWS: [(i64, &str); 13] = [
     ),
     (
         4,
-        "insert into daily_usage (bucket, day, used, granted) values ('caller:1', '2020-02-29', 7, 1);
+        "insert into daily_usage (bucket, day, used, granted) values
+         ('caller:1', '2020-02-29', 7, 1), ('caller:1', (now() at time zone 'utc')::date, 9, 1);
          insert into minute_usage (bucket, admitted) values ('caller:1', array[now()])",
     ),
     (
@@ -112,6 +113,10 @@ const ROWS: [(i64, &str); 13] = [
     (
         14,
         "insert into callers (name, plan, scopes) values ('user:2', 'free', '{read:pets}')",
+    ),
+    (
+        15,
+        "insert into limit_usage (key, day_used) values ('caller:2', 1)",
     ),
 ];
 
@@ -230,8 +235,12 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
     let renamed = |name: &&&str| name.parse::<CallerName>().is_ok() && name.contains(":user:");
     assert_eq!(names.iter().filter(renamed).count(), 2, "{names:?}");
     assert!(names.contains(&"user:1"), "{names:?}");
-    let used = "select used from daily_usage where bucket = 'caller:1' and day = '2020-02-29'";
-    assert_eq!(number(&mut connection, used).await, 7);
+    // What was used today and in the last minute counts on.
+    let used = "select day_used from limit_usage
+                where key = 'caller:1' and day = (now() at time zone 'utc')::date";
+    assert_eq!(number(&mut connection, used).await, 9);
+    let used = "select slices[61]::bigint from limit_usage where key = 'caller:1'";
+    assert_eq!(number(&mut connection, used).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

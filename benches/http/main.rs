@@ -17,7 +17,7 @@
 //! ```text
 //! cargo bench --bench http                      the table
 //! cargo bench --bench http -- --quick           the same, shorter
-//! cargo bench --bench http -- --only get,post   some rows: get refuse post status tags images
+//! cargo bench --bench http -- --only get,post   some rows: get limited occasional refuse post status tags images
 //! cargo bench --bench http -- --growth          GET and POST with more pets, and with more callers
 //! cargo bench --bench http -- --idle            GET beside 10,000 idle connections
 //! ```
@@ -35,6 +35,7 @@
     reason = "a benchmark that cannot go on says why and ends; it rounds; naive code uses axum as it comes"
 )]
 
+mod callers;
 mod data;
 mod images;
 mod load;
@@ -58,7 +59,7 @@ struct Options {
     /// One short round.
     #[arg(long)]
     quick: bool,
-    /// Rows: get, refuse, post, status, tags, images.
+    /// Rows: get, limited, occasional, refuse, post, status, tags, images.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// GET and POST with more pets, and with more callers.
@@ -79,6 +80,9 @@ struct Options {
     /// Another build of the service, to see what changed.
     #[arg(long, default_value = env!("CARGO_BIN_EXE_pet-inventory"))]
     service: PathBuf,
+    /// An earlier build of the service, measured in turn with this one in the row `limited`.
+    #[arg(long)]
+    before: Option<PathBuf>,
     /// Be one of the servers that the service is compared with.
     #[arg(long, hide = true)]
     serve: Option<servers::Kind>,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Options,
+    Options, callers,
     data::{Database, Postgres},
     images,
     load::{Ask, Load, pgbench},
@@ -23,12 +23,16 @@ pub struct Bench<'a> {
     postgres: &'a Postgres,
     pub database: &'a Database,
     pub service: Server,
+    /// Of an earlier build.
+    pub before: Option<Server>,
     naive: Server,
     fixed: Server,
     /// Of an unlimited caller.
     pub keys: Vec<String>,
     /// Of a caller on plan Free.
     limited: Vec<String>,
+    /// Where the service's metrics are.
+    pub operations: String,
 }
 
 const JSON: &str = r#"["content-type"] = "application/json""#;
@@ -39,7 +43,7 @@ impl Bench<'_> {
         self.postgres.folder()
     }
 
-    fn get(&self, name: &str, path: &str, keys: &[String], headers: &str) -> Load {
+    pub fn get(&self, name: &str, path: &str, keys: &[String], headers: &str) -> Load {
         let ask = Ask {
             method: "GET",
             path,
@@ -115,6 +119,7 @@ pub async fn all(options: &Options) {
     let limited = database.callers("limited", "free", 1).await;
     let folder = postgres.folder();
     let images = format!("file://{}", folder.join("images").display());
+    let operations = free_address();
     let settings = [
         ("PET_INVENTORY__IMAGES__URL", images.as_str()),
         // Each wrong key is answered 401, as the first hundred of a minute always are.
@@ -122,8 +127,20 @@ pub async fn all(options: &Options) {
             "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
             "4000000000",
         ),
+        // No request of a Pro caller is refused.
+        ("PET_INVENTORY__PLANS__PRO__PER_MINUTE", "1000000000"),
+        ("PET_INVENTORY__PLANS__PRO__PER_DAY", "4000000000"),
+        ("PET_INVENTORY__OPERATIONS__LISTEN", &operations),
     ];
+    let before = match &options.before {
+        Some(program) => {
+            Some(Server::service(program, &database.url, folder, &settings[..4]).await)
+        }
+        None => None,
+    };
     let bench = Bench {
+        before,
+        operations: operations.clone(),
         service: Server::service(&options.service, &database.url, folder, &settings).await,
         naive: Server::other(Kind::Naive, &database.url, folder, &keys).await,
         fixed: Server::other(Kind::Static, &database.url, folder, &keys).await,
@@ -136,6 +153,12 @@ pub async fn all(options: &Options) {
     table::header();
     if options.wants("get") {
         gets(&bench).await;
+    }
+    if options.wants("limited") {
+        callers::limited(&bench).await;
+    }
+    if options.wants("occasional") {
+        callers::occasional(&bench).await;
     }
     if options.wants("refuse") {
         refusals(&bench).await;
@@ -153,6 +176,12 @@ pub async fn all(options: &Options) {
     if options.wants("images") {
         images::rows(&bench).await;
     }
+}
+
+/// An address of this machine that nothing listens on.
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").to_string()
 }
 
 async fn gets(bench: &Bench<'_>) {
@@ -233,7 +262,7 @@ async fn posts(bench: &Bench<'_>) {
 }
 
 /// The service's reqwest wants somebody to speak TLS, which nobody does here.
-fn client() -> reqwest::Client {
+pub fn client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]);
     client.build().expect("a client")

@@ -52,6 +52,7 @@ impl Server {
         command
             .args(["-c", "ulimit -n 65536 2>/dev/null; exec \"$0\" serve"])
             .arg(program)
+            .env("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0")
             .envs(settings.iter().copied());
         Self::start(command, url, &folder.join("service.log")).await
     }
@@ -65,6 +66,7 @@ impl Server {
         let mut command = Command::new(std::env::current_exe().expect("a name"));
         command
             .args(["--serve", name])
+            .env("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0")
             .env("BENCH_KEYS", keys.join(" "));
         Self::start(command, url, &folder.join(format!("{name}.log"))).await
     }
@@ -74,7 +76,6 @@ impl Server {
         let mut child = command
             .env("DATABASE_URL", url)
             .env("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:0")
-            .env("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)

@@ -23,8 +23,7 @@ use super::{
 };
 use crate::{
     db::{self, Connection, Database, idempotency::Kept},
-    domain::caller::Caller,
-    limits::bucket_name,
+    domain::caller::{Caller, CallerKey},
 };
 
 /// `draft-ietf-httpapi-idempotency-key-header`.
@@ -63,7 +62,7 @@ impl ClientKey {
         if headers.get_all(IDEMPOTENCY_KEY).iter().count() > 1 {
             return Err(invalid("must be given once"));
         }
-        let caller = bucket_name(caller, extensions.get().copied());
+        let caller = CallerKey::new(caller, extensions.get().copied()).to_string();
         Ok(Some(Self { caller, text }))
     }
 

@@ -1,4 +1,4 @@
-//! `/limits`: what a caller's plan admits, and what is left of it.
+//! `GET /limits`: the limits of the caller's plan, and their state.
 
 use std::sync::Arc;
 
@@ -12,17 +12,18 @@ use utoipa::ToSchema;
 use utoipa_axum::routes;
 
 use super::{answer, error::Error, operations::Operations};
-use crate::{
-    domain::caller::Caller,
-    limits::{Standing, Standings, whole_seconds},
+use crate::domain::{
+    caller::Caller,
+    clock::whole_seconds,
+    limit::{LimitStatus, Window},
 };
 
-/// The operation.
+/// Router of the operation.
 pub fn router() -> Operations {
     Operations::new().routes(routes!(get))
 }
 
-/// How a caller's limits stand.
+/// State of a caller's limits.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Limits, example = json!({
     "plan": "free",
@@ -43,49 +44,49 @@ struct LimitsBody {
     day: Option<WindowBody>,
 }
 
-/// How one limit stands.
+/// State of one limit.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LimitWindow)]
 struct WindowBody {
     /// Requests that the window admits.
     #[schema(value_type = i64, minimum = 0, maximum = 4_294_967_295_i64)]
     limit: u32,
-    /// Requests that it still would.
+    /// Requests that it still admits.
     #[schema(value_type = i64, minimum = 0, maximum = 4_294_967_295_i64)]
     remaining: u32,
-    /// Seconds until it would admit more.
+    /// Seconds until it admits more.
     #[schema(value_type = i64, minimum = 0, maximum = 86_400)]
     reset: u64,
 }
 
-impl From<Standing> for WindowBody {
-    fn from(standing: Standing) -> Self {
+impl From<Window> for WindowBody {
+    fn from(window: Window) -> Self {
         Self {
-            limit: standing.limit,
-            remaining: standing.remaining,
-            reset: whole_seconds(standing.reset),
+            limit: window.limit,
+            remaining: window.remaining,
+            reset: whole_seconds(window.reset),
         }
     }
 }
 
-/// See what is left of the plan
+/// Get the state of the limits
 ///
-/// Counts as a request itself.
+/// Responds even when a limit is reached, and is not counted against the limits. It has a limit of its own: 60
+/// requests per minute.
 #[utoipa::path(
     get, path = "/limits", operation_id = "getLimits", tag = "limits",
     security(("api_key" = []), ("bearer" = [])),
-    responses((status = 200, description = "The plan, and how its limits stand.", body = LimitsBody)),
+    responses((status = 200, description = "The plan, and the state of its limits.", body = LimitsBody)),
 )]
 async fn get(
     Extension(caller): Extension<Arc<Caller>>,
-    // None: unlimited.
-    standings: Option<Extension<Standings>>,
+    // Set by the rate limit layer.
+    Extension(status): Extension<LimitStatus>,
 ) -> Result<Response, Error> {
-    let standings = standings.map_or_else(Standings::default, |Extension(standings)| standings);
     let body = LimitsBody {
         plan: caller.plan.as_str(),
-        minute: standings.minute.map(WindowBody::from),
-        day: standings.day.map(WindowBody::from),
+        minute: status.minute.map(WindowBody::from),
+        day: status.day.map(WindowBody::from),
     };
     let mut response = answer::json(StatusCode::OK, &body)?;
     let no_store = HeaderValue::from_static("no-store");

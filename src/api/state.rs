@@ -21,7 +21,7 @@ use crate::{
     config::{self, Plans},
     db::Database,
     domain::caller::Scopes,
-    limits::{Limiter, address::WrongCredentials, logins::Logins},
+    limits::{Limiter, token_buckets::Logins, wrong_credentials::WrongCredentials},
     renderings::Renderer,
 };
 
@@ -93,6 +93,7 @@ impl AppState {
         let database = self.database.of_a_worker();
         Self::new(Parts {
             authenticator: self.authenticator.on(database.clone()),
+            limiter: self.limiter.for_worker(database.clone()),
             database,
             ..Parts::clone(self)
         })

@@ -2,32 +2,21 @@
 
 use metrics::gauge;
 
-use crate::{
-    api::state::AppState,
-    db::{Database, Usage},
-    telemetry::Metrics,
-};
+use crate::{api::state::AppState, db::Usage, telemetry::Metrics};
 
 /// What renders the metrics, these included.
-pub fn render(
-    metrics: Metrics,
-    state: AppState,
-    counters: Option<Database>,
-) -> impl Fn() -> String + Clone {
+pub fn render(metrics: Metrics, state: AppState) -> impl Fn() -> String + Clone {
     move || {
-        read(&state, counters.as_ref());
+        read(&state);
         metrics.render()
     }
 }
 
-fn read(state: &AppState, counters: Option<&Database>) {
+fn read(state: &AppState) {
     let database = &state.database;
     of_pool("requests", database.usage());
     of_pool("lanes", database.usage_of_lanes());
     of_pool("finds", database.usage_of_finds());
-    if let Some(counters) = counters {
-        of_pool("counters", counters.usage());
-    }
     let open = database.breaker().is_open();
     gauge!("database_breaker_open").set(if open { 1.0 } else { 0.0 });
 

@@ -34,10 +34,10 @@ use crate::{
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords, secret::Secret},
     blobs::{self, Blobs},
-    config::{self, Config, DemoKeys, LimitsScope},
+    config::{self, Config, DemoKeys},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
-    limits::{Limiter, Scope, address::WrongCredentials, logins::Logins},
+    limits::{Limiter, token_buckets::Logins, wrong_credentials::WrongCredentials},
     local_postgres::{self, Durability, LocalPostgres, SearchPath},
     renderings::Renderer,
     shutdown::Shutdown,
@@ -148,7 +148,6 @@ impl App {
         Box::pin(db::migrations::apply(&options)).await?;
         let database = Database::new(options, &config.database);
         database.look_for_pooler().await?;
-        let counters = counters(&config, own, &database);
 
         let api = listener::listen(&config, Listener::Api, own)?;
         let private = listener::listen(&config, Listener::Operations, own)?;
@@ -167,14 +166,7 @@ impl App {
             admitted.extend(Box::pin(demo::store_keys(&database)).await?);
         }
 
-        let limiter = Limiter::new(
-            config.plans.clone(),
-            match &counters {
-                Some(counters) => Scope::Cluster(counters.clone()),
-                None => Scope::Replica(database.clone()),
-            },
-            clock.clone(),
-        );
+        let limiter = Limiter::new(config.plans.clone(), database.clone(), clock.clone());
         let blobs = Blobs::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
@@ -218,7 +210,7 @@ impl App {
         let workers = Workers::start(routers).map_err(Error::Workers)?;
         let operations_router = api::operations_router(
             state.clone(),
-            gauges::render(metrics.clone(), state.clone(), counters),
+            gauges::render(metrics.clone(), state.clone()),
         );
         Ok(Self {
             api: (api.0, api.1, workers),
@@ -273,7 +265,8 @@ impl App {
                 state.blobs.clone(),
                 state.leftovers.clone(),
             )),
-            tokio::spawn(upkeep::of_limits(
+            tokio::spawn(upkeep::flush_limits(limiter.clone())),
+            tokio::spawn(upkeep::sweep_limits(
                 limiter.clone(),
                 state.wrong_credentials.clone(),
                 state.logins.clone(),
@@ -362,16 +355,4 @@ async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
     }
     Database::commit(transaction).await?;
     Ok(key)
-}
-
-/// Connections for the counters that all replicas share, where they do: few, their own, so that neither
-/// requests nor counters wait for the other, and without waiting for the disk at each commit: after a crash
-/// of PostgreSQL a count may lack its last moments, which no client was promised.
-fn counters(config: &Config, own: bool, database: &Database) -> Option<Database> {
-    let shared = match config.limits.scope {
-        LimitsScope::Auto => !own,
-        LimitsScope::Replica => false,
-        LimitsScope::Cluster => true,
-    };
-    shared.then(|| database.for_counters())
 }

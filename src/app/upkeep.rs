@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{
     db::{self, Database},
-    limits::{Limiter, address::WrongCredentials, logins::Logins},
+    limits::{Limiter, token_buckets::Logins, wrong_credentials::WrongCredentials},
     telemetry::Metrics,
 };
 
@@ -19,12 +19,21 @@ pub async fn of_metrics(metrics: Metrics) {
     }
 }
 
-/// Forgets what limits no longer need to know.
-pub async fn of_limits(limiter: Limiter, wrong_credentials: WrongCredentials, logins: Logins) {
-    const EVERY: Duration = Duration::from_secs(30);
+/// Returns unused requests to the limits of callers.
+pub async fn flush_limits(limiter: Limiter) {
+    const PERIOD: Duration = Duration::from_millis(500);
     loop {
-        tokio::time::sleep(EVERY).await;
-        limiter.sweep().await;
+        tokio::time::sleep(PERIOD).await;
+        limiter.flush().await;
+    }
+}
+
+/// Forgets full token buckets.
+pub async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials, logins: Logins) {
+    const PERIOD: Duration = Duration::from_secs(30);
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        limiter.sweep();
         wrong_credentials.sweep();
         logins.sweep();
     }
@@ -63,7 +72,6 @@ async fn sweep_once(database: &Database) -> Result<(), db::Error> {
     while db::idempotency::sweep(pool).await? > 0 {}
     while db::oauth::sweep(pool).await? > 0 {}
     while db::sessions::sweep(pool).await? > 0 {}
-    while db::usage::sweep_minutes(pool).await? > 0 {}
-    while db::usage::sweep_days(pool).await? > 0 {}
+    while db::limits::purge(pool).await? > 0 {}
     Ok(())
 }

@@ -8,10 +8,9 @@ use crate::{
     config::{Config, Plans},
     db::{self, callers::CallerRecord},
     domain::{
-        caller::{CallerName, Scope},
+        caller::{CallerKey, CallerName, Scope},
         plan::Plan,
     },
-    limits,
 };
 
 /// List callers and put them on plans.
@@ -58,8 +57,8 @@ impl Callers {
                     let Some(caller) = db::callers::find(pool, &name).await? else {
                         return Ok(None);
                     };
-                    let bucket = limits::caller_bucket(caller.id);
-                    Ok(Some((db::usage::today(pool, &bucket).await?, caller)))
+                    let key = CallerKey::Caller(caller.id).to_string();
+                    Ok(Some((db::limits::used_today(pool, &key).await?, caller)))
                 })
                 .await?;
                 let Some((used, caller)) = found else {
@@ -87,7 +86,7 @@ fn unknown(name: &CallerName) -> Error {
     format!("no caller {name}; see: pet-inventory callers list").into()
 }
 
-/// What is charged is charged in advance, a few requests at a time, where a process counts alone.
+/// The use includes what replicas have leased and not used yet, for about a second.
 fn show_json(caller: &CallerRecord, used: u32, plans: &Plans) -> String {
     let mut json = to_json(caller, plans);
     json["usedToday"] = json!(used);

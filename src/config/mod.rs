@@ -24,8 +24,8 @@ use serde::Deserialize;
 
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
-    Auth, Database, DemoKeys, FromEnvironment, Images, Limits, LimitsScope, LocalPostgres,
-    LogFormat, Operations, OtlpHeaders, PlanLimits, Plans, Server, Telemetry, Users,
+    Auth, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres, LogFormat,
+    Operations, OtlpHeaders, PlanLimits, Plans, Server, Telemetry, Users,
 };
 pub use self::settings::Setting;
 use crate::domain::caller::Scope;

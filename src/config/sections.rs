@@ -126,7 +126,7 @@ impl Plans {
 }
 
 /// `[plans.*]`: requests; `None` is "unlimited".
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanLimits {
     /// Requests admitted in any 60 s.
@@ -141,6 +141,12 @@ pub struct PlanLimits {
 }
 
 impl PlanLimits {
+    /// Whether requests are counted for the plan.
+    #[must_use]
+    pub const fn has_rates(&self) -> bool {
+        self.per_minute.is_some() || self.per_day.is_some()
+    }
+
     /// Requests that an hour admits; `None`: any number.
     #[must_use]
     pub fn per_hour(&self) -> Option<u32> {
@@ -154,22 +160,9 @@ impl PlanLimits {
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Limits {
-    pub scope: LimitsScope,
     #[serde(deserialize_with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
     pub wrong_credentials_per_minute: NonZeroU32,
-}
-
-/// Who shares the limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LimitsScope {
-    /// `Replica` on our own PostgreSQL, `Cluster` on a given one.
-    Auto,
-    /// This process alone.
-    Replica,
-    /// All processes on the database.
-    Cluster,
 }
 
 /// `[auth]`

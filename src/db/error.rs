@@ -1,5 +1,9 @@
 //! What can go wrong with PostgreSQL, classified by what it means for whoever asked.
 
+use std::io;
+
+use tokio::sync::oneshot::error::RecvError;
+
 /// A failure of the database room.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -61,18 +65,42 @@ impl Error {
         }
     }
 
-    /// The same, for one more of those whom it concerns.
-    pub(super) fn again(&self) -> Self {
+    /// Whether the statement certainly changed nothing: it was not sent, or PostgreSQL has undone it.
+    #[must_use]
+    pub fn is_not_executed(&self) -> bool {
+        match self {
+            Self::Overloaded | Self::Locked(_) | Self::Contended(_) | Self::Query(_) => true,
+            Self::Unavailable(sqlx::Error::Io(error)) => matches!(
+                error.kind(),
+                io::ErrorKind::NotConnected | io::ErrorKind::ConnectionRefused
+            ),
+            _ => false,
+        }
+    }
+
+    /// A copy for another of the requests that shared the failed statement.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
         let text = || sqlx::Error::Protocol(self.to_string());
         match self {
             Self::TimedOut => Self::TimedOut,
             Self::Overloaded => Self::Overloaded,
+            Self::Unavailable(sqlx::Error::Io(error)) => {
+                Self::Unavailable(io::Error::new(error.kind(), self.to_string()).into())
+            }
             Self::Unavailable(_) => Self::Unavailable(text()),
             Self::Locked(_) => Self::Locked(text()),
             Self::Contended(_) => Self::Contended(text()),
             Self::Corrupt(what) => Self::Corrupt(what.clone()),
             Self::Url(_) | Self::Migrate(_) | Self::Query(_) => Self::Query(text()),
         }
+    }
+}
+
+/// The responding task ended with its runtime.
+impl From<RecvError> for Error {
+    fn from(_: RecvError) -> Self {
+        Self::Unavailable(sqlx::Error::PoolClosed)
     }
 }
 

@@ -19,6 +19,7 @@ pub mod idempotency;
 pub mod images;
 pub mod imports;
 pub mod inventory;
+pub mod limits;
 pub mod migrations;
 pub mod oauth;
 pub mod orders;
@@ -27,7 +28,6 @@ pub mod pets;
 mod pool;
 mod pooler;
 pub mod sessions;
-pub mod usage;
 pub mod users;
 
 use std::{
@@ -83,6 +83,7 @@ struct Lanes {
     pets: Lane<pets::Reads>,
     new_pets: Lane<pets::Inserts>,
     callers: Lane<credentials::LookUps>,
+    leases: Lane<limits::Leases>,
 }
 
 impl Own {
@@ -92,6 +93,7 @@ impl Own {
                 pets: Lane::new(shared.clone()),
                 new_pets: Lane::new(shared.clone()),
                 callers: Lane::new(shared.clone()),
+                leases: Lane::new(shared.clone()),
                 shared,
             },
             finds: OnceLock::new(),
@@ -133,22 +135,6 @@ impl Database {
             breaker,
             Pooler::default(),
         ))
-    }
-
-    /// A few connections for the counters of requests alone, so that neither they nor the requests wait for
-    /// each other.
-    #[must_use]
-    pub fn for_counters(&self) -> Self {
-        const CONNECTIONS: u32 = 4;
-        const PATIENCE: Duration = Duration::from_millis(250);
-        let pool = Pool::new(
-            self.pool().connect_options(),
-            CONNECTIONS,
-            PATIENCE,
-            self.pool().breaker.clone(),
-            self.pool().pooler.clone(),
-        );
-        Self::over(pool.without_bounds_on_locks())
     }
 
     fn over(pool: Pool) -> Self {

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{Invalid, check_text, plan::Plan};
+use super::{Invalid, address::AddressKey, check_text, plan::Plan};
 
 /// Identifier of a caller in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -203,6 +203,35 @@ impl Caller {
             name: CallerName("anonymous".to_owned()),
             plan: Plan::Free,
             scopes,
+        }
+    }
+}
+
+/// The party that limits and idempotency keys belong to: all credentials of a caller share it. Anonymous callers are
+/// told apart by their addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CallerKey {
+    /// A caller with an identity.
+    Caller(CallerId),
+    /// An anonymous caller.
+    Anonymous(Option<AddressKey>),
+}
+
+impl CallerKey {
+    /// Returns the key of a caller that sends from `address`.
+    #[must_use]
+    pub fn new(caller: &Caller, address: Option<AddressKey>) -> Self {
+        caller.id.map_or(Self::Anonymous(address), Self::Caller)
+    }
+}
+
+/// As it is stored.
+impl fmt::Display for CallerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Caller(CallerId(id)) => write!(f, "caller:{id}"),
+            Self::Anonymous(Some(address)) => write!(f, "address:{address}"),
+            Self::Anonymous(None) => f.write_str("address:"),
         }
     }
 }

@@ -11,6 +11,12 @@ use std::{
 /// A moment: so long after some beginning that all moments of one clock share. Never goes back.
 pub type Moment = Duration;
 
+/// Whole seconds of a duration, rounded up.
+#[must_use]
+pub fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
 /// A monotonic clock.
 #[derive(Debug, Clone)]
 pub enum Clock {

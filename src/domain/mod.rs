@@ -3,10 +3,12 @@
 //! Invariant: a value of a type in here is valid. The only way to make one is through a constructor
 //! that checks, so no floor above has to check again.
 
+pub mod address;
 pub mod caller;
 pub mod clock;
 pub mod id;
 pub mod image;
+pub mod limit;
 pub mod merge_patch;
 pub mod order;
 pub mod pet;

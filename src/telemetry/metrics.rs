@@ -68,7 +68,7 @@ const fn described(
 }
 
 const PLANS: (&str, &[&str]) = ("plan", &["free", "pro", "enterprise", "open"]);
-const POOLS: (&str, &[&str]) = ("pool", &["requests", "lanes", "finds", "counters"]);
+const POOLS: (&str, &[&str]) = ("pool", &["requests", "lanes", "finds"]);
 #[rustfmt::skip]
 const METHODS: (&str, &[&str]) =
     ("method", &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"]);
@@ -90,12 +90,10 @@ pub const METRICS: &[Described] = &[
     gauge("http_connections", &[("listener", &["api", "operations"])], "Connections open, by listener."),
 
     counter("limits_admitted_total", &[PLANS], "Requests admitted to limited and unlimited plans, by plan."),
-    counter("limits_refused_total", &[PLANS, ("limit", &["minute", "day", "in-flight"])],
+    counter("limits_refused_total", &[PLANS, ("limit", &["minute", "day", "in-flight", "limits"])],
         "Requests refused by a plan's limit, by plan and limit."),
     counter("limits_addresses_shut_total", &[],
-        "Times that an address had spent its budget of wrong credentials."),
-    counter("limits_uncounted_total", &[],
-        "Requests admitted without the shared counters, which were out of reach."),
+        "Client addresses that reached the failed-authentication limit."),
     counter("logins_total", &[("result", &["ok", "wrong", "limited", "failed"])],
         "Tries to log in: let in, wrong, more than an account may have, or failed by our own fault."),
     gauge("password_hashes_waiting", &[], "Passwords being hashed, or waiting for their turn."),
@@ -106,12 +104,12 @@ pub const METRICS: &[Described] = &[
 
     gauge("database_connections", &[POOLS, ("state", &["idle", "used"])],
         "Connections to PostgreSQL: those that requests share, those of the lanes on which requests travel \
-         together, those of the workers for finds, and those of the counters that replicas share."),
-    gauge("database_connections_max", &[("pool", &["requests", "finds", "counters"])],
+         together, and those of the workers for finds."),
+    gauge("database_connections_max", &[("pool", &["requests", "finds"])],
         "Connections to PostgreSQL that there may be (of requests: database.max_connections; of finds: two a \
          worker that has been asked to find something)."),
     gauge("database_waiting", &[POOLS], "Requests that wait for a connection, or for others' statement to end."),
-    histogram("database_batch_requests", &[("statement", &["SELECT pets", "INSERT pets", "SELECT credentials"])],
+    histogram("database_batch_requests", &[("statement", &["SELECT pets", "INSERT pets", "SELECT credentials", "UPDATE limit_usage"])],
         "Requests that one statement of a lane answered."),
     counter("database_retries_total", &[],
         "Transactions done anew because PostgreSQL gave another one the preference."),

@@ -1,5 +1,5 @@
-//! Plans and limits: hard ceilings, what counts, what is told, who shares what. The clock is turned by
-//! hand; nothing here waits for a minute to pass.
+//! Plans and limits: ceilings, counted requests, headers. The clocks of the service and of PostgreSQL are turned by hand;
+//! nothing here waits for a minute to pass.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,32 +12,50 @@ use serde_json::json;
 use sqlx::Connection as _;
 use tokio::task::JoinSet;
 
-use crate::support::{Answer, Ask, TestApp, TestDatabase, eventually, scopes};
+use crate::support::{
+    Answer, Ask, Home, TestApp, TestDatabase, eventually, postgres::TestClock, scopes,
+};
 
-/// A service by a clock that stands still, and a key of a caller on a plan.
+/// A service by clocks that stand still, and a key of a caller on a plan.
 struct Limited {
     app: TestApp,
     clock: Clock,
+    /// PostgreSQL's.
+    database: TestClock,
     key: String,
 }
 
+/// A counted request: 404.
+const PROBE: &str = "/pet/1";
+
 impl Limited {
     async fn start(plan: Plan, settings: &[(&str, &str)]) -> Self {
-        Self::on(TestDatabase::migrated().await, plan, settings).await
-    }
-
-    /// In a process that counts alone.
-    async fn alone(plan: Plan, settings: &[(&str, &str)]) -> Self {
-        let mut settings = settings.to_vec();
-        settings.push(("PET_INVENTORY__LIMITS__SCOPE", "replica"));
-        Self::start(plan, &settings).await
-    }
-
-    async fn on(database: TestDatabase, plan: Plan, settings: &[(&str, &str)]) -> Self {
         let clock = Clock::manual();
-        let app = TestApp::at(database, settings, clock.clone()).await;
+        let database = TestClock::new(TestDatabase::migrated().await).await;
+        let app = TestApp::at(database.database.shared(), settings, clock.clone()).await;
         let key = key(&app, "limited", plan).await;
-        Self { app, clock, key }
+        Self {
+            app,
+            clock,
+            database,
+            key,
+        }
+    }
+
+    /// Turns both clocks.
+    async fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+        self.database.advance(by).await;
+    }
+
+    async fn advance_seconds(&self, seconds: u64) {
+        self.advance(Duration::from_secs(seconds)).await;
+    }
+
+    /// Requests recorded on the caller's day.
+    async fn used(&self) -> i64 {
+        let used = "select coalesce(sum(day_used), 0)::bigint from limit_usage";
+        self.app.database.number(used).await
     }
 
     async fn ask(&self, path: &str) -> Answer {
@@ -48,9 +66,9 @@ impl Limited {
     async fn admitted(&self, requests: usize) -> usize {
         let mut admitted = 0;
         for _ in 0..requests {
-            let answer = self.ask("/limits").await;
+            let answer = self.ask(PROBE).await;
             match answer.status.as_u16() {
-                200 => admitted += 1,
+                404 => admitted += 1,
                 429 => {}
                 _ => panic!("{answer}"),
             }
@@ -76,7 +94,7 @@ const FREE_PER_DAY: &str = "PET_INVENTORY__PLANS__FREE__PER_DAY";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_at_once_and_not_one_more_in_any_minute() {
-    let limited = Limited::alone(Plan::Free, &[]).await;
+    let limited = Limited::start(Plan::Free, &[]).await;
     assert_eq!(limited.admitted(70).await, 60);
 
     let refused = limited.ask("/pet/1").await;
@@ -86,118 +104,101 @@ async fn sixty_at_once_and_not_one_more_in_any_minute() {
         "https://iana.org/assignments/http-problem-types#quota-exceeded"
     );
     assert_eq!(problem["violated-policies"], json!(["minute"]));
-    assert_eq!(refused.header("retry-after"), "60");
+    // Until the slice of these 60 has left the window.
+    assert_eq!(refused.header("retry-after"), "61");
     assert_eq!(
         refused.header("ratelimit-policy"),
         r#""minute";q=60;w=60, "day";q=1000;w=86400"#
     );
     let state = refused.header("ratelimit");
     assert!(
-        state.starts_with(r#""minute";r=0;t=60, "day";r=940;t="#),
+        state.starts_with(r#""minute";r=0;t=61, "day";r=940;t="#),
         "{refused}"
     );
     assert_eq!(refused.header("x-ratelimit-limit"), "60");
     assert_eq!(refused.header("x-ratelimit-remaining"), "0");
-    assert_eq!(refused.header("x-ratelimit-reset"), "60");
+    assert_eq!(refused.header("x-ratelimit-reset"), "61");
 
-    limited.clock.advance(Duration::from_secs(59));
-    assert_eq!(
-        limited.ask("/pet/1").await.is(429).header("retry-after"),
-        "1"
-    );
-    limited.clock.advance(Duration::from_secs(1));
+    limited.advance_seconds(60).await;
+    assert_eq!(limited.ask(PROBE).await.is(429).header("retry-after"), "1");
+    limited.advance_seconds(1).await;
     assert_eq!(limited.admitted(70).await, 60);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_admitted_at_retry_after_and_not_a_second_earlier() {
-    let limited = Limited::alone(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;
+    let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;
     // Admissions 7.3 s apart, so that no wait is a whole number of seconds.
     for _ in 0..5 {
-        limited.ask("/limits").await.is(200);
-        limited.clock.advance(Duration::from_millis(7_300));
+        limited.ask(PROBE).await.is(404);
+        limited.advance(Duration::from_millis(7_300)).await;
     }
     for _ in 0..8 {
-        let refused = limited.ask("/limits").await.is(429);
+        let refused = limited.ask(PROBE).await.is(429);
         let wait: u64 = refused
             .header("retry-after")
             .parse()
             .expect("whole seconds");
-        limited.clock.advance(Duration::from_secs(wait - 1));
-        limited.ask("/limits").await.is(429);
-        limited.clock.advance(Duration::from_secs(1));
-        limited.ask("/limits").await.is(200);
+        limited.advance_seconds(wait - 1).await;
+        limited.ask(PROBE).await.is(429);
+        limited.advance_seconds(1).await;
+        limited.ask(PROBE).await.is(404);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn minute_and_day_are_one_decision() {
     let limits = [(FREE_PER_MINUTE, "2"), (FREE_PER_DAY, "5")];
-    for scope in ["replica", "cluster"] {
-        let mut settings = limits.to_vec();
-        settings.push(("PET_INVENTORY__LIMITS__SCOPE", scope));
-        let limited = Limited::start(Plan::Free, &settings).await;
-        // Refused by the minute, which spends nothing of the day.
-        assert_eq!(limited.admitted(10).await, 2, "{scope}");
-        let charged = "select coalesce(sum(used), 0)::bigint from daily_usage";
-        let used = limited.app.database.number(charged).await;
-        assert!(used <= 3, "{scope}: {used}");
-        if scope == "cluster" {
-            continue; // The minute is by the database's clock there, which nobody turns.
-        }
-        limited.clock.advance(Duration::from_mins(1));
-        assert_eq!(limited.admitted(10).await, 2);
-        limited.clock.advance(Duration::from_mins(1));
-        assert_eq!(limited.admitted(10).await, 1);
-        let refused = limited.ask("/limits").await;
-        assert_eq!(refused.problem(429)["violated-policies"], json!(["day"]));
-        let wait: u64 = refused
-            .header("retry-after")
-            .parse()
-            .expect("whole seconds");
-        let midnight = "select ceil(extract(epoch from date_trunc('day', now() at time zone 'utc')
-                        + interval '1 day' - (now() at time zone 'utc')))::bigint";
-        let midnight = limited.app.database.number(midnight).await;
-        // The clock of the limits is two minutes ahead, by hand.
-        let off = (i64::try_from(wait).expect("small") + 120 - midnight).abs();
-        assert!(off <= 121, "Retry-After {wait}, midnight in {midnight}");
-    }
+    let limited = Limited::start(Plan::Free, &limits).await;
+    // Refused by the minute, which uses nothing of the day.
+    assert_eq!(limited.admitted(10).await, 2);
+    assert_eq!(limited.used().await, 2);
+    limited.advance_seconds(61).await;
+    assert_eq!(limited.admitted(10).await, 2);
+    limited.advance_seconds(61).await;
+    assert_eq!(limited.admitted(10).await, 1);
+    let refused = limited.ask(PROBE).await;
+    assert_eq!(refused.problem(429)["violated-policies"], json!(["day"]));
+    // It was noon, two minutes and two seconds ago.
+    let midnight = 12 * 3_600 - 2 * 61;
+    assert_eq!(refused.header("retry-after"), midnight.to_string());
+    limited.advance_seconds(midnight - 1).await;
+    limited.ask(PROBE).await.is(429);
+    limited.advance_seconds(1).await;
+    assert_eq!(limited.admitted(10).await, 2);
+    assert_eq!(limited.used().await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_day_outlasts_the_process() {
-    let settings = [
-        (FREE_PER_MINUTE, "unlimited"),
-        (FREE_PER_DAY, "20"),
-        ("PET_INVENTORY__LIMITS__SCOPE", "replica"),
-    ];
+    let settings = [(FREE_PER_MINUTE, "unlimited"), (FREE_PER_DAY, "20")];
     let limited = Limited::start(Plan::Free, &settings).await;
     assert_eq!(limited.admitted(7).await, 7);
     let second = TestApp::beside(&limited.app, &settings).await;
     let mut admitted = 7;
     for _ in 0..30 {
-        let answer = ask(&second, &limited.key, "/limits").await;
-        admitted += u32::from(answer.status.as_u16() == 200);
+        let answer = ask(&second, &limited.key, PROBE).await;
+        admitted += u32::from(answer.status.as_u16() == 404);
     }
-    // The first process may still hold a lease of one.
-    assert!((19..=20).contains(&admitted), "{admitted}");
+    // The first process may still hold what it leased in advance.
+    assert!((15..=20).contains(&admitted), "{admitted}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_keys_of_a_caller_share_its_limit() {
-    let limited = Limited::alone(Plan::Free, &[(FREE_PER_MINUTE, "4")]).await;
+    let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "4")]).await;
     let other = limited.app.make_key("limited", Scopes::all()).await.secret;
     for _ in 0..2 {
-        limited.ask("/limits").await.is(200);
-        ask(&limited.app, &other, "/limits").await.is(200);
+        limited.ask(PROBE).await.is(404);
+        ask(&limited.app, &other, PROBE).await.is(404);
     }
-    limited.ask("/limits").await.is(429);
-    ask(&limited.app, &other, "/limits").await.is(429);
+    limited.ask(PROBE).await.is(429);
+    ask(&limited.app, &other, PROBE).await.is(429);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_authenticated_request_counts_but_our_own_failures() {
-    let limited = Limited::alone(Plan::Free, &[]).await;
+    let limited = Limited::start(Plan::Free, &[]).await;
     let left = |answer: &Answer| -> u32 {
         let left = answer.header("x-ratelimit-remaining");
         left.parse().expect("a number")
@@ -248,7 +249,7 @@ async fn every_authenticated_request_counts_but_our_own_failures() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn enterprise_is_unlimited_and_nothing_is_said_of_limits() {
-    let limited = Limited::alone(Plan::Enterprise, &[]).await;
+    let limited = Limited::start(Plan::Enterprise, &[]).await;
     assert_eq!(limited.admitted(300).await, 300);
     let answer = limited.ask("/limits").await.is(200);
     assert!(answer.optional_header("ratelimit").is_none(), "{answer}");
@@ -256,27 +257,56 @@ async fn enterprise_is_unlimited_and_nothing_is_said_of_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_are_told_on_request() {
-    let limited = Limited::alone(Plan::Pro, &[]).await;
-    let told = limited.ask("/limits").await.is(200).json();
-    assert_eq!(told["plan"], "pro");
+async fn get_limits_is_not_counted_and_responds_at_the_limit() {
+    let limited = Limited::start(Plan::Free, &[]).await;
+    let told = limited.ask("/limits").await.is(200);
     assert_eq!(
-        told["minute"],
-        json!({"limit": 600, "remaining": 599, "reset": 60})
+        told.json(),
+        json!({
+            "plan": "free",
+            "minute": {"limit": 60, "remaining": 60, "reset": 0},
+            "day": {"limit": 1000, "remaining": 1000, "reset": 43_200}
+        })
     );
-    assert_eq!(told["day"]["remaining"], 49_999);
+    assert_eq!(told.header("x-ratelimit-remaining"), "60");
+    assert_eq!(limited.admitted(70).await, 60);
+    let told = limited.ask("/limits").await.is(200);
+    let full = json!({"limit": 60, "remaining": 0, "reset": 61});
+    assert_eq!(told.json()["minute"], full);
+    assert_eq!(told.json()["day"]["remaining"], 940);
+    assert_eq!(told.header("x-ratelimit-remaining"), "0");
+    assert_eq!(limited.used().await, 60);
+    // Its own limit.
+    for _ in 0..58 {
+        limited.ask("/limits").await.is(200);
+    }
+    let refused = limited.ask("/limits").await;
+    assert_eq!(refused.problem(429)["violated-policies"], json!(["limits"]));
+    assert_eq!(refused.header("x-ratelimit-remaining"), "0");
+    limited.advance_seconds(1).await;
+    limited.ask("/limits").await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_plan_takes_effect_at_once() {
-    let limited = Limited::alone(Plan::Pro, &[]).await;
+    let limited = Limited::start(Plan::Pro, &[]).await;
     assert_eq!(limited.admitted(70).await, 70);
     let set = "update callers set plan = 'free' where name = 'limited'";
     limited.app.database.run(set).await;
-    eventually(async || limited.ask("/limits").await.status.as_u16() == 429).await;
+    eventually(async || limited.ask(PROBE).await.status.as_u16() == 429).await;
     let set = "update callers set plan = 'enterprise' where name = 'limited'";
     limited.app.database.run(set).await;
-    eventually(async || limited.ask("/limits").await.status.as_u16() == 200).await;
+    eventually(async || limited.ask(PROBE).await.status.as_u16() == 404).await;
+    let set = "update callers set plan = 'pro' where name = 'limited'";
+    limited.app.database.run(set).await;
+    // What was used before counts on both plans.
+    eventually(async || {
+        let answer = limited.ask(PROBE).await.is(404);
+        answer.optional_header("x-ratelimit-limit") == Some("600")
+    })
+    .await;
+    assert!(limited.admitted(600).await < 530);
+    assert_eq!(limited.ask(PROBE).await.is(429).header("retry-after"), "61");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -293,8 +323,8 @@ async fn two_replicas_share_both_limits() {
             clients.spawn(async move {
                 let mut admitted = 0;
                 for _ in 0..8 {
-                    let answer = ask(&apps[client % 2], &key, "/limits").await;
-                    admitted += u32::from(answer.status.as_u16() == 200);
+                    let answer = ask(&apps[client % 2], &key, PROBE).await;
+                    admitted += u32::from(answer.status.as_u16() == 404);
                 }
                 admitted
             });
@@ -304,42 +334,31 @@ async fn two_replicas_share_both_limits() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn without_the_shared_counters_the_minute_still_holds() {
-    let limited = Limited::start(Plan::Free, &[]).await;
-    assert_eq!(limited.admitted(10).await, 10);
-    limited.app.database.run("drop table minute_usage").await;
-    assert_eq!(limited.admitted(100).await, 50);
-}
-
-/// Whoever is over the limit is refused without a word to the database: its tables are locked away.
+/// A caller over its limit is refused without a statement: the tables are locked.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_cost_no_statement() {
-    for scope in ["replica", "cluster"] {
-        let settings = [("PET_INVENTORY__LIMITS__SCOPE", scope)];
-        let limited = Limited::start(Plan::Free, &settings).await;
-        assert_eq!(limited.admitted(61).await, 60);
-        let mut connection = limited.app.database.connect().await;
-        let mut transaction = connection.begin().await.expect("a transaction");
-        sqlx::query("lock table daily_usage, minute_usage, credentials, callers")
-            .execute(&mut *transaction)
-            .await
-            .expect("locked");
-        let begun = std::time::Instant::now();
-        assert_eq!(limited.admitted(200).await, 0, "{scope}");
-        assert!(
-            begun.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            begun.elapsed()
-        );
-        transaction.rollback().await.expect("unlocked");
-    }
+    let limited = Limited::start(Plan::Free, &[]).await;
+    assert_eq!(limited.admitted(61).await, 60);
+    let mut connection = limited.app.database.connect().await;
+    let mut transaction = connection.begin().await.expect("a transaction");
+    sqlx::query("lock table limit_usage, credentials, callers")
+        .execute(&mut *transaction)
+        .await
+        .expect("locked");
+    let begun = std::time::Instant::now();
+    assert_eq!(limited.admitted(200).await, 0);
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    transaction.rollback().await.expect("unlocked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_credentials_shut_out_their_address_alone() {
     let settings = [("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")];
-    let limited = Limited::alone(Plan::Enterprise, &settings).await;
+    let limited = Limited::start(Plan::Enterprise, &settings).await;
     let from = async |address: &str, key: &str| {
         let request = limited.app.anonymous(Method::GET, "/limits");
         let request = request
@@ -371,7 +390,7 @@ async fn wrong_credentials_shut_out_their_address_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_believes_a_stranger_about_addresses() {
-    let limited = Limited::alone(Plan::Enterprise, &[]).await;
+    let limited = Limited::start(Plan::Enterprise, &[]).await;
     for number in 0..100 {
         let request = limited.app.anonymous(Method::GET, "/limits");
         let request = request.header("x-forwarded-for", format!("192.0.2.{number}"));
@@ -389,7 +408,7 @@ async fn anonymous_callers_are_on_the_free_plan_each_by_address() {
         ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
         (FREE_PER_MINUTE, "3"),
     ];
-    let limited = Limited::alone(Plan::Free, &settings).await;
+    let limited = Limited::start(Plan::Free, &settings).await;
     let from = async |address: &str| {
         let request = limited.app.anonymous(Method::GET, "/pet/1");
         request.header("x-forwarded-for", address).answer().await
@@ -405,7 +424,7 @@ async fn anonymous_callers_are_on_the_free_plan_each_by_address() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_may_bound_requests_at_once() {
     let setting = ("PET_INVENTORY__PLANS__ENTERPRISE__IN_FLIGHT", "1");
-    let limited = Limited::alone(Plan::Enterprise, &[setting]).await;
+    let limited = Limited::start(Plan::Enterprise, &[setting]).await;
     let refused = while_one_waits(&limited).await;
     assert_eq!(
         refused.problem(429)["violated-policies"],
@@ -416,7 +435,7 @@ async fn a_plan_may_bound_requests_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn more_than_can_be_answered_is_shed() {
-    let limited = Limited::alone(
+    let limited = Limited::start(
         Plan::Enterprise,
         &[("PET_INVENTORY__SERVER__MAX_REQUESTS", "1")],
     )
@@ -435,7 +454,6 @@ async fn more_than_can_be_answered_is_shed() {
 
 /// The answer to a request beside one that waits for a locked table.
 async fn while_one_waits(limited: &Limited) -> Answer {
-    limited.ask("/limits").await.is(200);
     let mut connection = limited.app.database.connect().await;
     let mut transaction = connection.begin().await.expect("a transaction");
     sqlx::query("lock table pets")
@@ -449,7 +467,7 @@ async fn while_one_waits(limited: &Limited) -> Answer {
     let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
                  and datname = current_database()";
     eventually(async || limited.app.database.number(waits).await == 1).await;
-    let answer = limited.ask("/limits").await;
+    let answer = limited.ask("/store/inventory").await;
     transaction.rollback().await.expect("unlocked");
     waiting.await.expect("an answer").is(404);
     answer
@@ -459,20 +477,20 @@ async fn while_one_waits(limited: &Limited) -> Answer {
 async fn changes_of_credentials_take_effect_within_a_second() {
     let app = TestApp::start().await;
     let key = app.make_key("changing", Scopes::all()).await;
-    ask(&app, &key.secret, "/limits").await.is(200);
+    ask(&app, &key.secret, PROBE).await.is(404);
     let revoke = format!(
         "update credentials set revoked_at = now() where id = {}",
         key.id
     );
     app.database.run(&revoke).await;
-    eventually(async || ask(&app, &key.secret, "/limits").await.status.as_u16() == 401).await;
+    eventually(async || ask(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
     // What was unknown is remembered as that, and no longer than it is true.
     let restore = format!(
         "update credentials set revoked_at = null where id = {}",
         key.id
     );
     app.database.run(&restore).await;
-    eventually(async || ask(&app, &key.secret, "/limits").await.status.as_u16() == 200).await;
+    eventually(async || ask(&app, &key.secret, PROBE).await.status.as_u16() == 404).await;
     app.database
         .run("update callers set scopes = '{}' where name = 'changing'")
         .await;
@@ -480,7 +498,7 @@ async fn changes_of_credentials_take_effect_within_a_second() {
     app.database
         .run("delete from callers where name = 'changing'")
         .await;
-    eventually(async || ask(&app, &key.secret, "/limits").await.status.as_u16() == 401).await;
+    eventually(async || ask(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
 }
 
 /// A known credential needs no look-up: its tables are locked away.
@@ -507,52 +525,59 @@ async fn a_known_credential_costs_no_look_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_plan_opens_or_closes_a_day_at_once() {
-    for scope in ["replica", "cluster"] {
-        let settings = [
-            (FREE_PER_DAY, "3"),
-            (FREE_PER_MINUTE, "unlimited"),
-            ("PET_INVENTORY__LIMITS__SCOPE", scope),
-        ];
-        let limited = Limited::start(Plan::Free, &settings).await;
-        assert_eq!(limited.admitted(5).await, 3, "{scope}");
-        let set = |plan| format!("update callers set plan = '{plan}' where name = 'limited'");
-        limited.app.database.run(&set("pro")).await;
-        eventually(async || limited.ask("/limits").await.status.as_u16() == 200).await;
-        limited.app.database.run(&set("free")).await;
-        eventually(async || limited.ask("/limits").await.status.as_u16() == 429).await;
-    }
+    let settings = [(FREE_PER_DAY, "3"), (FREE_PER_MINUTE, "unlimited")];
+    let limited = Limited::start(Plan::Free, &settings).await;
+    assert_eq!(limited.admitted(5).await, 3);
+    let set = |plan| format!("update callers set plan = '{plan}' where name = 'limited'");
+    limited.app.database.run(&set("pro")).await;
+    eventually(async || limited.ask(PROBE).await.status.as_u16() == 404).await;
+    limited.app.database.run(&set("free")).await;
+    eventually(async || limited.ask(PROBE).await.status.as_u16() == 429).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_give_back_what_fails_through_our_own_fault() {
+async fn requests_that_fail_through_the_services_fault_are_returned() {
     let limited = Limited::start(Plan::Free, &[]).await;
-    limited.ask("/limits").await.is(200);
-    limited
-        .app
-        .database
-        .run("alter table pets rename to gone")
-        .await;
+    limited.ask(PROBE).await.is(404);
+    let rename = "alter table pets rename to gone";
+    limited.app.database.run(rename).await;
     for _ in 0..20 {
-        limited.ask("/pet/1").await.is(500);
+        limited.ask(PROBE).await.is(500);
     }
     let told = limited.ask("/limits").await.is(200).json();
-    assert_eq!(told["minute"]["remaining"], 58, "{told}");
-    assert_eq!(told["day"]["remaining"], 998, "{told}");
+    assert_eq!(told["minute"]["remaining"], 59, "{told}");
+    assert_eq!(told["day"]["remaining"], 999, "{told}");
+    // In the row, too, once the slice has ended.
+    limited.advance_seconds(1).await;
+    eventually(async || limited.used().await == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_days_count_one_replica_admits_nothing_and_nobody_queues() {
-    let limited = Limited::alone(Plan::Free, &[]).await;
+async fn a_request_that_ends_in_its_own_timeout_is_counted() {
+    let settings = [("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "300ms")];
+    let limited = Limited::start(Plan::Free, &settings).await;
+    limited.ask(PROBE).await.is(404);
+    let mut connection = limited.app.database.connect().await;
+    let mut transaction = connection.begin().await.expect("a transaction");
+    let lock = sqlx::query("lock table pets").execute(&mut *transaction);
+    lock.await.expect("locked");
+    limited.ask(PROBE).await.is(503);
+    transaction.rollback().await.expect("unlocked");
+    let told = limited.ask("/limits").await.is(200).json();
+    assert_eq!(told["minute"]["remaining"], 58, "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_counters_nothing_is_admitted_and_nobody_queues() {
+    let limited = Limited::start(Plan::Free, &[]).await;
     assert_eq!(limited.admitted(2).await, 2);
-    limited
-        .app
-        .database
-        .run("alter table daily_usage rename to gone")
-        .await;
+    limited.advance_seconds(1).await;
+    let rename = "alter table limit_usage rename to gone";
+    limited.app.database.run(rename).await;
     let begun = std::time::Instant::now();
     let mut clients = JoinSet::new();
     for _ in 0..30 {
-        let request = limited.app.anonymous(Method::GET, "/limits");
+        let request = limited.app.anonymous(Method::GET, PROBE);
         let request = request.header("api_key", &limited.key);
         clients.spawn(async { request.answer().await.status.as_u16() });
     }
@@ -563,19 +588,89 @@ async fn without_the_days_count_one_replica_admits_nothing_and_nobody_queues() {
         "{:?}",
         begun.elapsed()
     );
-    limited
-        .app
-        .database
-        .run("alter table gone rename to daily_usage")
-        .await;
-    limited.clock.advance(Duration::from_secs(1));
+    let rename = "alter table gone rename to limit_usage";
+    limited.app.database.run(rename).await;
     assert_eq!(limited.admitted(70).await, 58);
+    assert_eq!(limited.used().await, 60);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixty_four_greedy_callers_get_exactly_their_limits() {
+    let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;
+    let mut clients = JoinSet::new();
+    for number in 0..64 {
+        let key = key(&limited.app, &format!("greedy-{number}"), Plan::Free).await;
+        for _ in 0..12 {
+            let request = limited.app.anonymous(Method::GET, PROBE);
+            let request = request.header("api_key", &key);
+            clients.spawn(async { request.answer().await.status.as_u16() });
+        }
+    }
+    let statuses = clients.join_all().await;
+    let admitted = statuses.iter().filter(|status| **status == 404).count();
+    let refused = statuses.iter().filter(|status| **status == 429).count();
+    assert_eq!((admitted, refused), (64 * 5, 64 * 7), "{statuses:?}");
+    assert_eq!(limited.used().await, 64 * 5);
+}
+
+/// One for the slice, one for its last tenth, in which no lease of the slice is used, and some that return unused requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_requests_a_second_cost_few_lease_statements() {
+    const SECONDS: u32 = 4;
+    let home = Home::new();
+    let service = home.serve().await;
+    let statements = async || -> u32 {
+        let url = format!("http://{}/metrics", service.operations);
+        let text = crate::support::client().get(url).answer().await.text();
+        let name = "database_batch_requests_count{statement=\"UPDATE limit_usage\"} ";
+        let count = text.lines().find_map(|line| line.strip_prefix(name));
+        count.map_or(0, |count| count.parse().expect("a number"))
+    };
+    let request = || service.request(Method::GET, PROBE, "pro-key").answer();
+    request().await.is(404);
+    let before = statements().await;
+    let mut pace = tokio::time::interval(Duration::from_millis(100));
+    for _ in 0..10 * SECONDS {
+        pace.tick().await;
+        request().await.is(404);
+    }
+    let cost = statements().await - before;
+    println!("{cost} lease statements in {SECONDS} s");
+    assert!((SECONDS..=4 * SECONDS).contains(&cost), "{cost}");
+    service.stop().await;
+}
+
+/// All at once, and the limit to the request.
+#[tokio::test(flavor = "multi_thread")]
+async fn six_hundred_requests_at_once_use_exactly_the_limit() {
+    for replicas in [1, 2] {
+        let limited = Limited::start(Plan::Free, &[]).await;
+        let second = TestApp::beside(&limited.app, &[]).await;
+        let mut clients = JoinSet::new();
+        for number in 0..600 {
+            let app = if number % replicas == 0 {
+                &limited.app
+            } else {
+                &second
+            };
+            let request = app
+                .anonymous(Method::GET, PROBE)
+                .header("api_key", &limited.key);
+            clients.spawn(async { request.answer().await.status.as_u16() });
+        }
+        let statuses = clients.join_all().await;
+        let admitted = statuses.iter().filter(|status| **status == 404).count();
+        assert_eq!(admitted, 60, "{replicas} replicas: {statuses:?}");
+        let refused = statuses.iter().filter(|status| **status == 429).count();
+        assert_eq!(admitted + refused, 600, "{statuses:?}");
+        assert_eq!(limited.used().await, 60);
+    }
 }
 
 /// However many come at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_wrong_keys_at_once_few_are_looked_up() {
-    let limited = Limited::alone(Plan::Enterprise, &[]).await;
+    let limited = Limited::start(Plan::Enterprise, &[]).await;
     let mut clients = JoinSet::new();
     for _ in 0..400 {
         let key = Secret::generate(Kind::ApiKey).expect("random numbers");
@@ -594,7 +689,7 @@ async fn of_wrong_keys_at_once_few_are_looked_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_good_key_passes_though_its_address_is_shut() {
-    let limited = Limited::alone(Plan::Enterprise, &[]).await;
+    let limited = Limited::start(Plan::Enterprise, &[]).await;
     for _ in 0..101 {
         ask(&limited.app, "wrong", "/limits").await;
     }
@@ -613,7 +708,7 @@ async fn a_good_key_passes_though_its_address_is_shut() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn options_are_free() {
-    let limited = Limited::alone(Plan::Free, &[]).await;
+    let limited = Limited::start(Plan::Free, &[]).await;
     for path in ["/api/v3/pet/1", "/oauth/token"] {
         for _ in 0..70 {
             let request = limited.app.bare(Method::OPTIONS, path);

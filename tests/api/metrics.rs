@@ -6,10 +6,7 @@ use pet_inventory::telemetry::{Described, Kind, METRICS};
 
 use crate::{
     images::pictures::png,
-    support::{
-        Ask,
-        process::{Home, Service},
-    },
+    support::{Ask, process::Home},
 };
 
 /// What is measured only where it is configured.
@@ -34,9 +31,7 @@ fn sample(line: &str) -> (&str, BTreeMap<&str, &str>, f64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_is_described_and_every_description_is_of_one() {
     let home = Home::new();
-    let mut command = home.command(["serve"]);
-    command.env("PET_INVENTORY__LIMITS__SCOPE", "cluster");
-    let service = Service::start(&home, command).await;
+    let service = home.serve().await;
     service.do_some_of_everything(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
     let answer = crate::support::client().get(url).answer().await.is(200);

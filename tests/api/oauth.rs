@@ -8,12 +8,15 @@ use oauth2::{
 use pet_inventory::{
     auth::secret::{self, Kind, Secret},
     db::{self, credentials::NewCredential},
-    domain::caller::{Scope, Scopes},
+    domain::{
+        caller::{Scope, Scopes},
+        clock::Clock,
+    },
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Ask, TestApp, eventually, scopes};
+use crate::support::{Answer, Ask, TestApp, TestDatabase, eventually, scopes};
 
 /// A client as `clients create` makes it.
 struct TestClient {
@@ -387,7 +390,7 @@ async fn metadata_names_endpoints_that_are_there() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_token_endpoint_is_throttled() {
-    let app = TestApp::start().await;
+    let app = TestApp::at(TestDatabase::migrated().await, &[], Clock::manual()).await;
     let client = client(&app, "acme", Scopes::all()).await;
     let mut admitted = 0;
     for _ in 0..70 {

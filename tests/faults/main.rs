@@ -23,6 +23,7 @@ mod capacity;
 mod checker;
 mod clients;
 mod crashes;
+mod limits;
 mod outages;
 #[cfg(feature = "outside-tools")]
 mod outside;

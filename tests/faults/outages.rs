@@ -203,8 +203,8 @@ async fn row_04_a_frozen_postgres_freezes_nobody() {
     row.end();
 }
 
-/// The pool, the counters, the one that listens, and a probe; nothing here finds anything.
-const MOST: i64 = 16 + 4 + 1 + 1;
+/// The pool, a lane of leases per worker, the one that listens, and a probe; nothing here finds anything.
+const MOST: i64 = 16 + 2 + 1 + 1;
 const OURS: &str = "select count(*) from pg_stat_activity where application_name = 'pet-inventory'";
 
 /// Waits a while for something to be so; gives whether it is.

@@ -176,11 +176,11 @@ async fn first_page() -> (TestApp, Browser, String) {
     (app, browser, key.secret)
 }
 
-/// Spends so many requests.
+/// Sends so many counted requests.
 async fn spend(app: &TestApp, key: &str, requests: u32) {
     for _ in 0..requests {
-        let ask = app.anonymous(Method::GET, "/limits").header("api_key", key);
-        ask.answer().await.is(200);
+        let ask = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
+        ask.answer().await.is(404);
     }
 }
 
@@ -203,23 +203,22 @@ async fn the_first_page_shows_a_callers_limits() {
     browser
         .until("document.querySelector('meter') !== null")
         .await;
-    assert_eq!(meters(&browser).await, json!([[59, 60], [999, 1000]]));
-    let limits = browser.text("#limits").await;
-    for part in [
-        "Plan: free",
-        "59 of 60 requests left this minute",
-        "more in 60 s",
-        "999 of 1,000 requests left today (UTC)",
-    ] {
-        assert!(limits.contains(part), "{part}: {limits}");
-    }
+    assert_eq!(meters(&browser).await, json!([[60, 60], [1000, 1000]]));
 
     // The numbers are the service's, to the last one.
-    spend(&app, &key, 54).await;
+    spend(&app, &key, 56).await;
     browser.click("#ask button").await;
     browser
         .until_says("#limits", "4 of 60 requests left this minute")
         .await;
+    let limits = browser.text("#limits").await;
+    for part in [
+        "Plan: free",
+        "more in 6",
+        "944 of 1,000 requests left today (UTC)",
+    ] {
+        assert!(limits.contains(part), "{part}: {limits}");
+    }
     assert_eq!(meters(&browser).await, json!([[4, 60], [944, 1000]]));
     for width in [375, 768, 1280] {
         for scheme in ["light", "dark"] {
@@ -231,12 +230,23 @@ async fn the_first_page_shows_a_callers_limits() {
             browser.picture(&format!("home-{width}-{scheme}.png")).await;
         }
     }
+    // At the limit, too; a refusal is shown in its own words.
     spend(&app, &key, 4).await;
+    browser.click("#ask button").await;
+    browser
+        .until_says("#limits", "0 of 60 requests left this minute")
+        .await;
+    for _ in 0..60 {
+        let ask = app
+            .anonymous(Method::GET, "/limits")
+            .header("api_key", &key);
+        ask.answer().await;
+    }
     browser.click("#ask button").await;
     browser
         .until_says(
             "#limits",
-            "Limit reached: minute; the request is admitted in ",
+            "Limit reached: limits; the request is admitted in ",
         )
         .await;
 

@@ -3,8 +3,24 @@
 use super::Error;
 use crate::{
     auth::{self, password, session},
-    db, renderings,
+    db, limits, renderings,
 };
+
+impl From<limits::Error> for Error {
+    fn from(error: limits::Error) -> Self {
+        match error {
+            limits::Error::Exceeded {
+                limits,
+                retry_after,
+                ..
+            } => Self::LimitExceeded {
+                policies: limits.iter().map(|limit| limit.as_str()).collect(),
+                retry_after,
+            },
+            limits::Error::Database(error) => Self::Database(error),
+        }
+    }
+}
 
 impl From<auth::Error> for Error {
     fn from(error: auth::Error) -> Self {

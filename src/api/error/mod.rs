@@ -18,8 +18,8 @@ use crate::{
     domain::{
         Invalid,
         caller::{Scope, Scopes},
+        clock::whole_seconds,
     },
-    limits::whole_seconds,
 };
 
 /// A failed request.

@@ -17,8 +17,10 @@ use crate::{
         state::{AnonymousScopes, AppState},
     },
     auth::{self, Presented},
-    domain::caller::{Caller, Scopes},
-    limits::address::AddressKey,
+    domain::{
+        address::AddressKey,
+        caller::{Caller, Scopes},
+    },
 };
 
 /// The caller of a request whose operation needs one, also among the request's extensions.
@@ -48,8 +50,8 @@ pub fn needed(rules: &Arc<AccessRules>, request: &Request) -> Option<Scopes> {
     }
 }
 
-/// Whom the credentials of a request stand for. Wrong ones spend the budget of the address they come
-/// from; once that is spent, none from there is looked at for a while but those we know to be good.
+/// Resolves the request's credentials to a caller. Failures count against the client address; an address over its
+/// limit gets 429, except for cached valid credentials.
 async fn caller(
     state: &AppState,
     headers: &HeaderMap,
@@ -70,23 +72,23 @@ async fn caller(
     }
 }
 
-/// Whom a credential that nobody remembers stands for.
+/// Looks up a credential that is not cached.
 async fn look_up(
     state: &AppState,
     presented: Result<Presented<'_>, auth::Error>,
     client: Option<AddressKey>,
 ) -> Result<Arc<Caller>, Error> {
-    let budget = &state.wrong_credentials;
+    let limit = &state.wrong_credentials;
     let foreign = presented
         .as_ref()
         .is_ok_and(|presented| state.authenticator.is_foreign(*presented));
-    let turn = match client {
-        // A slow issuer must not take the turns of everybody else.
+    let permit = match client {
+        // A slow issuer must not hold the permits of other credentials.
         Some(client) if foreign => {
-            budget.listen_to(client).map_err(too_many_wrong)?;
+            limit.check(client).map_err(too_many_wrong)?;
             None
         }
-        Some(client) => Some(budget.turn(client).await.map_err(too_many_wrong)?),
+        Some(client) => Some(limit.permit(client).await.map_err(too_many_wrong)?),
         None => None,
     };
     let found = match presented {
@@ -94,13 +96,13 @@ async fn look_up(
         Err(malformed) => Err(malformed),
     };
     if let (Some(client), Err(auth::Error::Invalid)) = (client, &found) {
-        budget.wrong(client);
+        limit.count(client);
     }
-    drop(turn);
+    drop(permit);
     Ok(found?)
 }
 
-/// The answer to an address that has spent its budget of wrong credentials.
+/// The error of an address over its failed-authentication limit.
 fn too_many_wrong(retry_after: Duration) -> Error {
     Error::LimitExceeded {
         policies: vec!["wrong-credentials"],

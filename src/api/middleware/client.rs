@@ -11,7 +11,7 @@ use axum::{
 };
 use ipnet::IpNet;
 
-use crate::{api::state::TrustedProxies, limits::address::AddressKey};
+use crate::{api::state::TrustedProxies, domain::address::AddressKey};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

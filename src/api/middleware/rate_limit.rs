@@ -1,34 +1,41 @@
-//! A caller's plan, enforced, and how it stands, told in the headers of every answer.
-
-use std::time::Duration;
+//! Enforces the limits of the caller's plan, and reports their state in the headers of every response.
 
 use axum::{
     extract::Request,
-    http::{HeaderMap, HeaderName, HeaderValue, Method},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode},
     response::{IntoResponse, Response},
 };
 
+use super::operation_path;
 use crate::{
-    api::{error::Error, openapi::BASE},
-    domain::caller::Caller,
-    limits::{Limiter, Standing, Standings, Verdict, Window, address::AddressKey, whole_seconds},
+    api::{
+        error::{Cause, Error},
+        openapi::BASE,
+    },
+    domain::{
+        address::AddressKey,
+        caller::Caller,
+        clock::whole_seconds,
+        limit::{LimitStatus, Window},
+    },
+    limits::Limiter,
 };
 
 /// `draft-ietf-httpapi-ratelimit-headers`.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// `draft-ietf-httpapi-ratelimit-headers`.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// Requests that the tighter window admits.
+/// Limit of the tighter window.
 pub const X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// Requests that it still would.
+/// Requests remaining in the tighter window.
 pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-/// Seconds until it would admit more.
+/// Seconds until the tighter window has more capacity.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 const MINUTE_SECONDS: &str = "60";
 const DAY_SECONDS: &str = "86400";
 
-/// Lets a caller's request through to `next` while its plan has room.
+/// Passes a caller's request to `next` if its limits have capacity.
 pub async fn rate_limit(
     limiter: &Limiter,
     caller: &Caller,
@@ -36,31 +43,45 @@ pub async fn rate_limit(
     mut request: Box<Request>,
     next: impl AsyncFnOnce(Box<Request>) -> Response,
 ) -> Response {
-    let (mut response, standings) = match limiter.admit(caller, client).await {
-        Verdict::Admitted(standings, permit) => {
-            // Whoever has no limits asks `/limits` for none.
-            if standings != Standings::default() {
-                request.extensions_mut().insert(standings);
+    let reports_limits = operation_path(&request) == Some("/limits");
+    let admission = if reports_limits {
+        let status = Box::pin(limiter.status(caller, client)).await;
+        status.map(|status| (status, <_>::default()))
+    } else {
+        limiter.admit(caller, client).await
+    };
+    let (mut response, status) = match admission {
+        Ok((status, permit)) => {
+            if reports_limits {
+                request.extensions_mut().insert(status);
             }
             let response = next(request).await;
-            if response.status().is_server_error() {
-                // Boxed: a future is moved whole, and this one is large and seldom.
-                Box::pin(limiter.take_back(permit)).await;
+            if !is_counted(&response) {
+                limiter.give_back(&permit);
             }
-            (response, standings)
+            (response, status)
         }
-        Verdict::Refused {
-            windows,
-            retry_after,
-            standings,
-        } => (exceeded(&windows, retry_after).into_response(), standings),
-        Verdict::Unknown(error) => return Error::from(error).into_response(),
+        Err(error) => {
+            let status = error.status();
+            (Error::from(error).into_response(), status)
+        }
     };
-    write_headers(response.headers_mut(), &standings);
+    write_headers(response.headers_mut(), &status);
     response
 }
 
-/// Lets a request that needs no credential through to `next` while its address has room.
+/// Whether a request with this response counts: it does not if it failed through the service's own fault, or was
+/// refused with 429. One that ended in its own timeout counts.
+fn is_counted(response: &Response) -> bool {
+    if response.status() == StatusCode::TOO_MANY_REQUESTS {
+        return false;
+    }
+    let cause = response.extensions().get::<Cause>();
+    let timed_out = || cause.is_some_and(|Cause(error)| matches!(**error, Error::TimedOut));
+    !response.status().is_server_error() || timed_out()
+}
+
+/// Passes a request that needs no credential to `next` if its client address has capacity.
 ///
 /// # Errors
 /// [`Error::LimitExceeded`].
@@ -70,57 +91,38 @@ pub async fn rate_limit_open(
     request: Box<Request>,
     next: impl AsyncFnOnce(Box<Request>) -> Response,
 ) -> Result<Response, Error> {
-    // Beside the API, what is only read is about the service, and the same for everybody.
+    // Outside the API, a GET only reads what describes the service.
     let in_api = request.uri().path().starts_with(BASE);
-    let Some(address) = client.filter(|_| in_api || request.method() == Method::POST) else {
-        return Ok(next(request).await);
-    };
-    match limiter.admit_stranger(address) {
-        Verdict::Admitted(_, permit) => {
-            let response = next(request).await;
-            if response.status().is_server_error() {
-                // Boxed: a future is moved whole, and this one is large and seldom.
-                Box::pin(limiter.take_back(permit)).await;
-            }
-            Ok(response)
-        }
-        Verdict::Refused {
-            windows,
-            retry_after,
-            ..
-        } => Err(exceeded(&windows, retry_after)),
-        Verdict::Unknown(error) => Err(error.into()),
+    if let Some(address) = client.filter(|_| in_api || request.method() == Method::POST) {
+        limiter.admit_open(address)?;
     }
+    Ok(next(request).await)
 }
 
-fn exceeded(windows: &[Window], retry_after: Duration) -> Error {
-    Error::LimitExceeded {
-        policies: windows.iter().map(|window| window.as_str()).collect(),
-        retry_after,
-    }
-}
-
-fn write_headers(headers: &mut HeaderMap, standings: &Standings) {
-    /// Of two windows.
-    const ROOM: usize = 64;
-    let (mut policy, mut state) = (String::with_capacity(ROOM), String::with_capacity(ROOM));
-    let mut tighter: Option<Standing> = None;
-    for (name, window, standing) in [
-        ("minute", MINUTE_SECONDS, standings.minute),
-        ("day", DAY_SECONDS, standings.day),
+fn write_headers(headers: &mut HeaderMap, status: &LimitStatus) {
+    /// Bytes that two windows need.
+    const CAPACITY: usize = 64;
+    let (mut policy, mut state) = (
+        String::with_capacity(CAPACITY),
+        String::with_capacity(CAPACITY),
+    );
+    let mut tighter: Option<Window> = None;
+    for (name, seconds, window) in [
+        ("minute", MINUTE_SECONDS, status.minute),
+        ("day", DAY_SECONDS, status.day),
     ] {
-        let Some(standing) = standing else {
+        let Some(window) = window else {
             continue;
         };
         let comma = if policy.is_empty() { "" } else { ", " };
         let [mut limit, mut remaining, mut reset] = [(); 3].map(|()| itoa::Buffer::new());
-        let limit = limit.format(standing.limit);
-        policy.extend([comma, "\"", name, "\";q=", limit, ";w=", window]);
-        let remaining = remaining.format(standing.remaining);
-        let reset = reset.format(whole_seconds(standing.reset));
+        let limit = limit.format(window.limit);
+        policy.extend([comma, "\"", name, "\";q=", limit, ";w=", seconds]);
+        let remaining = remaining.format(window.remaining);
+        let reset = reset.format(whole_seconds(window.reset));
         state.extend([comma, "\"", name, "\";r=", remaining, ";t=", reset]);
-        if tighter.is_none_or(|tighter| standing.remaining < tighter.remaining) {
-            tighter = Some(standing);
+        if tighter.is_none_or(|tighter| window.remaining < tighter.remaining) {
+            tighter = Some(window);
         }
     }
     let Some(tighter) = tighter else {

@@ -15,7 +15,7 @@ use crate::{
     },
     auth::oauth,
     db::{Database, oauth::Client},
-    limits::address::AddressKey,
+    domain::address::AddressKey,
 };
 
 /// A form from a client that has authenticated itself (RFC 6749 §2.3.1).
@@ -62,11 +62,10 @@ impl FromRequest<AppState> for ClientRequest {
             (None, None) => return Err(OAuthError::InvalidClient),
         };
 
-        // A wrong secret is a wrong credential, and spends the same budget.
-        let budget = &state.wrong_credentials;
-        let turn =
+        let limit = &state.wrong_credentials;
+        let permit =
             match address {
-                Some(address) => Some(budget.turn(address).await.map_err(|retry_after| {
+                Some(address) => Some(limit.permit(address).await.map_err(|retry_after| {
                     Error::LimitExceeded {
                         policies: vec!["wrong-credentials"],
                         retry_after,
@@ -77,9 +76,9 @@ impl FromRequest<AppState> for ClientRequest {
         let database = Database::from_ref(state);
         let client = oauth::authenticate_client(&database, &client_id, &secret).await;
         if let (Err(oauth::Error::InvalidClient), Some(address)) = (&client, address) {
-            budget.wrong(address);
+            limit.count(address);
         }
-        drop(turn);
+        drop(permit);
         Ok(Self {
             client: client?,
             form,

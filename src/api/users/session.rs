@@ -27,7 +27,7 @@ use crate::{
     config::Plans,
     db::Database,
     domain::user::{Password, Username},
-    limits::logins::Logins,
+    limits::token_buckets::Logins,
 };
 
 /// Petstore's: requests an hour that the session's plan admits.
@@ -189,7 +189,7 @@ impl Door {
         let username: Username = pair.username.parse().map_err(|_| wrong())?;
         let password = Password::claimed(pair.password).ok_or_else(wrong)?;
         self.logins
-            .admit(&username.folded())
+            .take(&username.folded())
             .map_err(|retry_after| Error::LimitExceeded {
                 policies: vec!["logins"],
                 retry_after,

@@ -16,6 +16,8 @@ use crate::db::{
 /// The connection of a lane: opened when it is needed, closed when it has not been for long.
 pub(super) struct Held {
     pub shared: Shared,
+    /// Of the lane's own.
+    settings: &'static [&'static str],
     open: Option<Open>,
 }
 
@@ -29,8 +31,18 @@ struct Open {
 }
 
 impl Held {
-    pub const fn new(shared: Shared) -> Self {
-        Self { shared, open: None }
+    pub const fn new(shared: Shared, settings: &'static [&'static str]) -> Self {
+        Self {
+            shared,
+            settings,
+            open: None,
+        }
+    }
+
+    /// The statements that make the settings of the lane's own, each after `set`.
+    fn set(&self, set: &str) -> String {
+        let set = |setting: &&str| format!("; {set} {setting}");
+        self.settings.iter().map(set).collect()
     }
 
     /// Runs statements; behind a pooler in a transaction, which alone stays on one server.
@@ -39,11 +51,12 @@ impl Held {
         statements: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let behind_pooler = self.shared.pool.pooler.is_there();
+        let more = behind_pooler.then(|| self.set("set local"));
         let open = self.ready().await?;
-        if behind_pooler {
+        if let Some(more) = more {
             // Whatever of it fails, there may be one to undo.
             open.in_transaction = true;
-            let begin = format!("{}; set local {LOCK_TIMEOUT}", pooler::BEGIN);
+            let begin = format!("{}; set local {LOCK_TIMEOUT}{more}", pooler::BEGIN);
             let begin = sqlx::raw_sql(AssertSqlSafe(begin));
             bounded(open.connection.execute(begin)).await?;
         }
@@ -82,7 +95,8 @@ impl Held {
                 let options = pool.connect_options();
                 let mut connection = bounded(Connection::connect_with(&options)).await?;
                 if !pool.pooler.is_there() {
-                    let settings = format!("{SESSION_SETTINGS}; set {LOCK_TIMEOUT}; {PLANS}");
+                    let more = self.set("set");
+                    let settings = format!("{SESSION_SETTINGS}; set {LOCK_TIMEOUT}; {PLANS}{more}");
                     let settings = sqlx::raw_sql(AssertSqlSafe(settings));
                     bounded(connection.execute(settings)).await?;
                 }

@@ -64,6 +64,8 @@ pub(super) trait Batch: Sized + 'static {
 
     /// What it does to which table, as a trace names it.
     const SUMMARY: &'static str;
+    /// PostgreSQL's settings for its statements, beside those of all batches: `a = 1`, one each.
+    const SETTINGS: &'static [&'static str] = &[];
 
     /// Answers all, in their order, with one statement. Takes them; when the statement fails, it leaves them.
     fn many(
@@ -168,7 +170,7 @@ impl<B: Batch> Lane<B> {
             _ => {
                 let (sender, receiver) = mpsc::channel(QUEUE);
                 self.shared.usage.watch(&sender);
-                let task = serve(receiver, Held::new(self.shared.clone()));
+                let task = serve(receiver, Held::new(self.shared.clone(), B::SETTINGS));
                 self.shared.tasks.spawn(task);
                 queue.insert(sender).clone()
             }
@@ -287,7 +289,7 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held, 
         }
     } else {
         for answer in answers {
-            let _ = answer.send(Err(error.again()));
+            let _ = answer.send(Err(error.duplicate()));
         }
     }
 }

@@ -59,9 +59,6 @@ pub struct Pool {
     queue: Arc<Semaphore>,
     /// How many it has room for.
     places: usize,
-    /// Whether a statement that had to wait for a connection waits the less for a lock. It costs round trips,
-    /// in which it holds its own.
-    bounds_locks: bool,
     pub(super) breaker: Breaker,
     pub(super) pooler: Pooler,
     /// Whether new connections are as the pooler needs them.
@@ -104,18 +101,9 @@ impl Pool {
             connections,
             queue: Arc::new(Semaphore::new(places)),
             places,
-            bounds_locks: true,
             breaker,
             pooler,
             adapted: Arc::default(),
-        }
-    }
-
-    /// The same, for statements that are given up long before a wait for a lock would end.
-    pub(super) fn without_bounds_on_locks(self) -> Self {
-        Self {
-            bounds_locks: false,
-            ..self
         }
     }
 
@@ -224,7 +212,7 @@ impl Pool {
         } else {
             "begin"
         };
-        if waited < NO_WAIT || !self.bounds_locks {
+        if waited < NO_WAIT {
             return behind_pooler.then_some(begin.into());
         }
         // Zero would mean for ever.

@@ -211,6 +211,48 @@ impl Drop for TestDatabase {
     }
 }
 
+/// A clock of a test's own for PostgreSQL: a function of that name stands before the real one in the search path.
+#[allow(dead_code, reason = "for the test binaries that turn it")]
+pub struct TestClock {
+    /// The database that goes by it.
+    pub database: TestDatabase,
+}
+
+#[allow(dead_code, reason = "for the test binaries that turn it")]
+impl TestClock {
+    /// A clock that stands still at noon, for connections from now on.
+    pub async fn new(database: TestDatabase) -> Self {
+        for statement in [
+            "create schema test_clock",
+            "create table test_clock.now (at timestamptz not null)",
+            "insert into test_clock.now values ('2026-01-15T12:00:00Z')",
+            "create function test_clock.clock_timestamp() returns timestamptz
+             language sql volatile as 'select at from test_clock.now'",
+        ] {
+            database.run(statement).await;
+        }
+        let name = database.options.get_database().unwrap_or_default();
+        let path =
+            format!("alter database {name} set search_path = public, test_clock, pg_catalog");
+        database.run(&path).await;
+        Self { database }
+    }
+
+    /// Turns it to a time in milliseconds since 1970.
+    pub async fn set(&self, millis: i64) {
+        let at = format!("to_timestamp({millis}::float8 / 1000)");
+        let set = format!("update test_clock.now set at = {at}");
+        self.database.run(&set).await;
+    }
+
+    /// Turns it forward.
+    pub async fn advance(&self, by: std::time::Duration) {
+        let by = by.as_micros();
+        let set = format!("update test_clock.now set at = at + {by} * interval '1 microsecond'");
+        self.database.run(&set).await;
+    }
+}
+
 /// The URL of a database behind a socket, which no `PG…` variable of the environment changes.
 pub fn url(options: &PgConnectOptions) -> String {
     url_at(

@@ -101,6 +101,14 @@ impl Stage {
         serve(&self.home, &self.settings).await
     }
 
+    /// Another replica, at an address of its own.
+    pub async fn serve_beside(&self) -> Service {
+        let mut settings = self.settings.clone();
+        let listen = "PET_INVENTORY__SERVER__LISTEN".to_owned();
+        settings.push((listen, "127.0.0.1:0".to_owned()));
+        serve(&self.home, &settings).await
+    }
+
     /// A metric, summed over its labels that contain these words.
     pub async fn metric(&self, name: &str, labels: &str) -> f64 {
         let url = format!("http://{}/metrics", self.service.operations);

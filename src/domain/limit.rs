@@ -1,0 +1,57 @@
+//! Limits of a caller, and their state.
+
+use std::time::Duration;
+
+/// Limit that can refuse a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// Requests in any 60 s.
+    Minute,
+    /// Requests in the UTC day.
+    Day,
+    /// Requests in progress (`plans.*.in_flight`).
+    InFlight,
+    /// Requests to `GET /limits` itself.
+    Status,
+}
+
+impl Limit {
+    /// Name in headers, problems and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Minute => "minute",
+            Self::Day => "day",
+            Self::InFlight => "in-flight",
+            Self::Status => "limits",
+        }
+    }
+}
+
+/// State of one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Requests that the window admits.
+    pub limit: u32,
+    /// Requests that it still admits.
+    pub remaining: u32,
+    /// Time until it admits more than that.
+    pub reset: Duration,
+}
+
+impl Window {
+    /// Whether the window admits no more requests.
+    #[must_use]
+    pub const fn is_used(&self) -> bool {
+        self.remaining == 0
+    }
+}
+
+/// State of a caller's limits; `None` is unlimited.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LimitStatus {
+    /// Any 60 s.
+    pub minute: Option<Window>,
+    /// The UTC day.
+    pub day: Option<Window>,
+}

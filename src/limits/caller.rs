@@ -1,0 +1,359 @@
+//! Admission of the requests of one caller, from leased slices. Time and the responses of the database are arguments.
+//!
+//! The contract, "Plans and limits", states the algorithm. Invariants:
+//!
+//! - A request is admitted from a lease of the current slice, or refused because its limits have nothing left.
+//! - A lease is used for at most 0.9 of the rest of its slice, from the moment at which its statement was sent.
+//! - One statement of this caller is in progress at a time; requests that it does not cover join the next one.
+//! - Unused requests are returned at most once: after a failure that leaves open whether they were, not at all.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::sync::{Semaphore, oneshot};
+
+use super::Error;
+use crate::{
+    config::PlanLimits,
+    db::{
+        self,
+        limits::{Lease, LeaseRequest, Slice},
+    },
+    domain::{
+        clock::Moment,
+        limit::{Limit, LimitStatus, Window},
+    },
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Largest number of requests that are leased in advance.
+const MAX_IN_ADVANCE: usize = 1 << 20;
+/// Time without a request after which a caller is forgotten.
+const FORGET_AFTER: Duration = Duration::from_mins(1);
+
+/// The slice that an admitted request is counted in, or the reason why it is refused.
+pub type Decision = Result<(Slice, LimitStatus), Error>;
+
+#[derive(Debug)]
+struct HeldLease {
+    slice: Slice,
+    granted: u32,
+    unused: u32,
+    expires: Moment,
+    /// Latest moment at which the slice can end.
+    slice_ends: Moment,
+}
+
+#[derive(Debug)]
+struct Refusal {
+    limits: Vec<Limit>,
+    capacity_returns: Moment,
+    remembered_until: Moment,
+}
+
+/// Statement in progress.
+#[derive(Debug)]
+struct SentStatement {
+    id: i64,
+    limits: PlanLimits,
+    returned: Option<(Slice, u32)>,
+}
+
+/// State of one caller on this replica.
+#[derive(Debug, Default)]
+pub struct CallerState {
+    /// Whether a lease task of this caller is running.
+    pub is_leasing: bool,
+    /// Permits for requests in progress, where the plan limits them.
+    pub in_flight: Option<Arc<Semaphore>>,
+    limits: PlanLimits,
+    lease: Option<HeldLease>,
+    /// The caller's row after the last statement, and the moment of the response.
+    row: (Lease, Moment),
+    refusal: Option<Refusal>,
+    /// Unused requests by slice, to be returned.
+    unused: BTreeMap<Slice, u32>,
+    /// Admitted requests of the last two slices with a lease.
+    used: [(Slice, u32); 2],
+    waiting: VecDeque<oneshot::Sender<Decision>>,
+    sent: Option<SentStatement>,
+    /// Identifier of a lease whose response was lost, to be undone.
+    lost: Option<i64>,
+    last_request: Moment,
+}
+
+impl CallerState {
+    /// Sets the limits. A change discards the cached refusal and ends the lease.
+    pub fn set_limits(&mut self, limits: &PlanLimits, now: Moment) {
+        self.last_request = now;
+        if self.limits != *limits {
+            self.limits = *limits;
+            self.in_flight = None;
+            self.refusal = None;
+            self.retire_lease();
+            while !self.limits.has_rates() && !self.waiting.is_empty() {
+                self.decide_first(Ok(<_>::default()), now);
+            }
+        }
+    }
+
+    /// Decides from memory; `None` if the request has to wait for a lease.
+    pub fn admit(&mut self, now: Moment) -> Option<Decision> {
+        if !self.limits.has_rates() {
+            return Some(Ok(<_>::default()));
+        }
+        // Requests that came first are decided first.
+        if !self.waiting.is_empty() {
+            return None;
+        }
+        let from_lease = self.admit_from_lease(now).map(Ok);
+        from_lease.or_else(|| self.cached_refusal(now).map(Err))
+    }
+
+    /// Queues a request for the next lease.
+    pub fn enqueue(&mut self) -> oneshot::Receiver<Decision> {
+        let (waiting, decided) = oneshot::channel();
+        self.waiting.push_back(waiting);
+        decided
+    }
+
+    fn admit_from_lease(&mut self, now: Moment) -> Option<(Slice, LimitStatus)> {
+        let usable = |lease: &&mut HeldLease| lease.unused > 0 && now < lease.expires;
+        let lease = self.lease.as_mut().filter(usable)?;
+        lease.unused -= 1;
+        let slice = lease.slice;
+        self.add_used(slice, 1);
+        Some((slice, self.status(now)))
+    }
+
+    fn cached_refusal(&self, now: Moment) -> Option<Error> {
+        let remembered = |refusal: &&Refusal| now < refusal.remembered_until;
+        let refusal = self.refusal.as_ref().filter(remembered)?;
+        let wait = refusal.capacity_returns.saturating_sub(now);
+        Some(Error::exceeded(&refusal.limits, wait, self.status(now)))
+    }
+
+    /// State of the limits, as far as this replica knows.
+    #[must_use]
+    pub fn status(&self, now: Moment) -> LimitStatus {
+        let (row, at) = &self.row;
+        let leased = self.lease.as_ref().map_or(0, |lease| lease.unused);
+        let unused = leased + self.unused.values().sum::<u32>();
+        let window = |limit: Option<u32>, used: u32, resets: Duration| {
+            limit.map(|limit| Window {
+                limit,
+                remaining: limit.saturating_sub(used.saturating_sub(unused)),
+                reset: (*at + resets).saturating_sub(now),
+            })
+        };
+        LimitStatus {
+            minute: window(self.limits.per_minute, row.minute_used, row.minute_frees_in),
+            day: window(self.limits.per_day, row.day_used, row.day_ends_in),
+        }
+    }
+
+    /// Returns a request that failed through the service's own fault, or that was gone when it was admitted.
+    pub fn give_back(&mut self, slice: Slice, now: Moment) {
+        self.add_used(slice, -1);
+        self.refusal = None;
+        match &mut self.lease {
+            Some(lease) if lease.slice == slice && now < lease.expires => lease.unused += 1,
+            _ => self.add_unused(slice, u32::from(self.limits.has_rates())),
+        }
+    }
+
+    fn add_used(&mut self, slice: Slice, requests: i32) {
+        if let Some((_, used)) = self.used.iter_mut().find(|(of, _)| *of == slice) {
+            *used = used.saturating_add_signed(requests);
+        }
+    }
+
+    fn used_in(&self, slice: Slice) -> u32 {
+        let of_slice = self.used.iter().find(|(of, _)| *of == slice);
+        of_slice.map_or(0, |(_, used)| *used)
+    }
+
+    fn add_unused(&mut self, slice: Slice, unused: u32) {
+        if unused > 0 {
+            *self.unused.entry(slice).or_default() += unused;
+        }
+    }
+
+    /// Ends the lease; its unused requests are to be returned.
+    pub fn retire_lease(&mut self) {
+        if let Some(lease) = &mut self.lease {
+            let (slice, unused) = (lease.slice, mem::take(&mut lease.unused));
+            self.add_unused(slice, unused);
+        }
+    }
+
+    fn retire_expired_lease(&mut self, now: Moment) {
+        if self
+            .lease
+            .as_ref()
+            .is_some_and(|lease| now >= lease.expires)
+        {
+            self.retire_lease();
+        }
+    }
+
+    /// Whether a request still waits. Those that have timed out do not.
+    pub fn has_waiting(&mut self) -> bool {
+        self.waiting.retain(|waiting| !waiting.is_closed());
+        !self.waiting.is_empty()
+    }
+
+    /// Whether requests are to be returned or a lost lease undone.
+    #[must_use]
+    pub fn has_unused(&self) -> bool {
+        !self.unused.is_empty() || self.lost.is_some()
+    }
+
+    /// The next statement of this caller, with the identifier `id`.
+    pub fn next_request(&mut self, key: String, id: i64, now: Moment) -> LeaseRequest {
+        self.retire_expired_lease(now);
+        // A lost lease is undone by a statement of its own, which can be repeated: nothing else is lost with it.
+        let (id, returned, waiting) = match self.lost {
+            None => (id, self.unused.pop_first(), self.waiting.len()),
+            Some(lost) => (lost, None, 0),
+        };
+        self.sent = Some(SentStatement {
+            id,
+            limits: self.limits,
+            returned,
+        });
+        LeaseRequest {
+            key,
+            per_minute: self.limits.per_minute,
+            per_day: self.limits.per_day,
+            waiting,
+            wanted: self.lease_size(waiting, now),
+            returned,
+            id,
+            lost: self.lost,
+        }
+    }
+
+    /// The requests that wait; or, while the caller keeps sending, twice its last lease, and in a new slice the use
+    /// of the slice before.
+    fn lease_size(&self, waiting: usize, now: Moment) -> usize {
+        let in_advance = match &self.lease {
+            Some(lease) if waiting > 0 && now < lease.slice_ends => lease.granted.saturating_mul(2),
+            Some(lease) if waiting > 0 && now < lease.slice_ends + SECOND => {
+                self.used_in(lease.slice)
+            }
+            _ => 0,
+        };
+        waiting.max(MAX_IN_ADVANCE.min(in_advance as usize))
+    }
+
+    /// Decides waiting requests by the response to a statement that was sent at `sent`. Those that it does not cover
+    /// keep waiting.
+    pub fn apply(&mut self, lease: Lease, sent: Moment, now: Moment) {
+        self.lost = None;
+        if self.used[1].0 != lease.slice {
+            self.used = [self.used[1], (lease.slice, 0)];
+        }
+        if lease.granted > 0 {
+            self.retire_lease();
+            self.lease = Some(HeldLease {
+                slice: lease.slice,
+                granted: lease.granted,
+                unused: lease.granted,
+                expires: sent + lease.slice_ends_in.mul_f64(0.9),
+                slice_ends: now + lease.slice_ends_in,
+            });
+        }
+        self.row = (lease, now);
+        // A lease of the plan before is not for requests of this one.
+        if self
+            .sent
+            .take()
+            .is_some_and(|sent| sent.limits != self.limits)
+        {
+            return self.retire_lease();
+        }
+        while !self.waiting.is_empty()
+            && let Some(admitted) = self.admit_from_lease(now)
+        {
+            self.decide_first(Ok(admitted), now);
+        }
+        // A lease that arrived too late is returned first: it may be all that the limits left.
+        self.retire_expired_lease(now);
+        if !self.waiting.is_empty() && self.unused.is_empty() {
+            self.refusal = self.refusal_by_row(sent, now);
+            while !self.waiting.is_empty()
+                && let Some(refused) = self.cached_refusal(now)
+            {
+                self.decide_first(Err(refused), now);
+            }
+        }
+    }
+
+    fn decide_first(&mut self, decision: Decision, now: Moment) {
+        let waiting = self.waiting.pop_front();
+        if let Some(Err(Ok((slice, _)))) = waiting.map(|waiting| waiting.send(decision)) {
+            self.give_back(slice, now);
+        }
+    }
+
+    /// The refusal of a request for which the row has no capacity; `None` if it has.
+    fn refusal_by_row(&self, sent: Moment, now: Moment) -> Option<Refusal> {
+        let (row, status) = (&self.row.0, self.status(now));
+        let (limits, waits): (Vec<_>, Vec<_>) =
+            [(Limit::Minute, status.minute), (Limit::Day, status.day)]
+                .into_iter()
+                .filter_map(|(limit, window)| Some((limit, window.filter(Window::is_used)?.reset)))
+                .unzip();
+        let wait = waits.into_iter().max()?;
+        // Reduced by 5 %: this clock may be slow. At most 1 s if another replica may still return requests of this slice
+        // or the one before.
+        let mut remembered = wait.mul_f64(0.95);
+        if row.slice_used > self.used_in(row.slice)
+            || row.last_slice_used > self.used_in(row.slice - 1)
+        {
+            remembered = remembered.min(SECOND);
+        }
+        Some(Refusal {
+            limits,
+            capacity_returns: now + wait,
+            remembered_until: sent + remembered,
+        })
+    }
+
+    /// Refuses all waiting requests after a failed statement.
+    pub fn fail(&mut self, error: &db::Error) {
+        match self.sent.take() {
+            Some(sent) if error.is_not_executed() => {
+                let (slice, unused) = sent.returned.unwrap_or_default();
+                self.add_unused(slice, unused);
+            }
+            Some(sent) => self.lost = Some(sent.id),
+            None => {}
+        }
+        for waiting in self.waiting.drain(..) {
+            let _ = waiting.send(Err(error.duplicate().into()));
+        }
+    }
+
+    /// Whether requests are to be returned and no lease task is running.
+    pub fn needs_flush(&mut self, now: Moment) -> bool {
+        self.retire_expired_lease(now);
+        self.has_unused() && !self.is_leasing
+    }
+
+    /// Whether the state can be forgotten, once it needs no flush.
+    #[must_use]
+    pub fn is_idle(&self, now: Moment) -> bool {
+        let in_flight = self
+            .in_flight
+            .as_ref()
+            .is_some_and(|permits| Arc::strong_count(permits) > 1);
+        let is_busy = self.is_leasing || in_flight || self.has_unused();
+        !is_busy && now >= self.last_request + FORGET_AFTER
+    }
+}

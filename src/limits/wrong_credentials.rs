@@ -1,0 +1,87 @@
+//! Failed-authentication limit: invalid credentials by client address, in memory per replica.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use dashmap::DashMap;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::token_buckets::TokenBuckets;
+use crate::domain::{
+    address::AddressKey,
+    clock::{Clock, Moment},
+};
+
+/// Credentials of one address that are looked up at the same time: the number by which the limit can be exceeded.
+const CONCURRENT_LOOKUPS: u32 = 4;
+
+/// Counts invalid credentials by client address. Clones share the counts.
+#[derive(Debug, Clone)]
+pub struct WrongCredentials {
+    buckets: TokenBuckets<AddressKey>,
+    lookups: Arc<DashMap<AddressKey, Arc<Semaphore>>>,
+    blocked_until: Arc<DashMap<AddressKey, Moment>>,
+    clock: Clock,
+}
+
+impl WrongCredentials {
+    /// Admits a burst of `per_minute`, then `per_minute` per minute.
+    #[must_use]
+    pub fn new(per_minute: NonZeroU32, clock: Clock) -> Self {
+        // The failure for which there is no token blocks the address: the last one of the burst.
+        let burst = NonZeroU32::new(per_minute.get() - 1).unwrap_or(NonZeroU32::MIN);
+        Self {
+            buckets: TokenBuckets::with_burst(per_minute, burst, clock.clone()),
+            lookups: Arc::default(),
+            blocked_until: Arc::default(),
+            clock,
+        }
+    }
+
+    /// Waits for a permit to look up a credential of this address.
+    ///
+    /// # Errors
+    /// The time for which the address is blocked.
+    pub async fn permit(&self, address: AddressKey) -> Result<OwnedSemaphorePermit, Duration> {
+        let lookups = || Arc::new(Semaphore::new(CONCURRENT_LOOKUPS as usize));
+        let lookups = Arc::clone(&self.lookups.entry(address).or_insert_with(lookups));
+        // An address that was blocked lately has one lookup at a time, as its bucket fills one by one.
+        let was_blocked = self.blocked_until.contains_key(&address);
+        let permits = if was_blocked { CONCURRENT_LOOKUPS } else { 1 };
+        // The semaphore is never closed.
+        let permit = lookups.acquire_many_owned(permits).await;
+        self.check(address)?;
+        permit.map_err(|_| Duration::ZERO)
+    }
+
+    /// Checks that the address is not blocked.
+    ///
+    /// # Errors
+    /// The time for which it is.
+    pub fn check(&self, address: AddressKey) -> Result<(), Duration> {
+        let until = self
+            .blocked_until
+            .get(&address)
+            .map_or(Moment::ZERO, |until| *until);
+        match until.saturating_sub(self.clock.now()) {
+            Duration::ZERO => Ok(()),
+            wait => Err(wait),
+        }
+    }
+
+    /// Counts an invalid credential.
+    pub fn count(&self, address: AddressKey) {
+        if let Err(wait) = self.buckets.take(&address) {
+            metrics::counter!("limits_addresses_shut_total").increment(1);
+            self.blocked_until.insert(address, self.clock.now() + wait);
+        }
+    }
+
+    /// Forgets addresses with full buckets.
+    pub fn sweep(&self) {
+        let now = self.clock.now();
+        self.blocked_until.retain(|_, until| *until > now);
+        self.lookups
+            .retain(|_, lookups| Arc::strong_count(lookups) > 1);
+        self.buckets.sweep();
+    }
+}

@@ -1,0 +1,167 @@
+//! Row 17: limits hold, and recorded use is admitted use, while replicas and PostgreSQL are killed or frozen.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+use pet_inventory::domain::caller::Scopes;
+use reqwest::Method;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    stage::{Row, Stage},
+    support::{Service, make_key},
+};
+
+/// A limit that the clients reach, and one that they do not.
+const REACHED: i64 = 2_500;
+const NOT_REACHED: i64 = 50_000;
+const CLIENTS: usize = 12;
+
+/// A stage with the key of a caller that may send so many requests a minute.
+async fn limited(limit: i64) -> (Stage, String) {
+    let limit = limit.to_string();
+    let stage = Stage::start(&[("PLANS__PRO__PER_MINUTE", &limit)]).await;
+    let key = make_key(
+        &mut stage.cluster.connect().await,
+        "limited",
+        Scopes::all(),
+        None,
+    )
+    .await;
+    let set = "update callers set plan = 'pro' where name = 'limited'";
+    stage.cluster.run(set).await;
+    (stage, key.secret)
+}
+
+/// Clients that send requests until they are told to stop.
+#[derive(Clone, Default)]
+struct Clients {
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    /// Requests that were answered 404, and those without an answer.
+    admitted: Arc<AtomicI64>,
+    unanswered: Arc<AtomicI64>,
+}
+
+impl Clients {
+    fn start(&self, service: &Service, key: &str) {
+        for _ in 0..CLIENTS {
+            let (this, key) = (self.clone(), key.to_owned());
+            let request = service.request(Method::GET, "/pet/1", &key);
+            self.tasks.spawn(async move {
+                while !this.stop.is_cancelled() {
+                    let request = request.try_clone().expect("a request without a body");
+                    match request.send().await.map(|answer| answer.status().as_u16()) {
+                        Ok(404) => this.admitted.fetch_add(1, Ordering::Relaxed),
+                        Ok(429 | 503) => 0,
+                        Ok(status) => panic!("{status}"),
+                        Err(_) => this.unanswered.fetch_add(1, Ordering::Relaxed),
+                    };
+                    tokio::time::sleep(Duration::from_millis(15)).await;
+                }
+            });
+        }
+    }
+
+    /// Stops them; returns the numbers of admitted and unanswered requests.
+    async fn stop(self) -> (i64, i64) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        // Unused requests are returned within a second after their slice.
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        let count = |count: &AtomicI64| count.load(Ordering::Relaxed);
+        (count(&self.admitted), count(&self.unanswered))
+    }
+}
+
+async fn recorded(stage: &Stage) -> i64 {
+    let recorded = "select day_used from limit_usage join callers on key = 'caller:' || id where name = 'limited'";
+    stage.cluster.number(recorded).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_17_limits_hold_while_a_replica_is_killed() {
+    let mut row = Row::begin(17, "a replica killed 3 times under limited callers").await;
+    let (stage, key) = limited(REACHED).await;
+    let clients = Clients::default();
+    clients.start(&stage.service, &key);
+    let mut largest = 0;
+    for _ in 0..3 {
+        let mut second = stage.serve_beside().await;
+        let of_second = Clients {
+            stop: clients.stop.child_token(),
+            ..clients.clone()
+        };
+        of_second.start(&second, &key);
+        tokio::time::sleep(Duration::from_millis(1_300)).await;
+        second.signal(Signal::SIGKILL);
+        second.ended().await;
+        of_second.stop.cancel();
+        let granted = "select max(lease_granted) from limit_usage";
+        largest = largest.max(stage.cluster.number(granted).await);
+    }
+    let (admitted, unanswered) = clients.stop().await;
+    let recorded = recorded(&stage).await;
+    row.note(format!(
+        "{admitted} admitted, {unanswered} unanswered, {recorded} recorded"
+    ));
+    row.at_most("admitted", admitted, REACHED);
+    row.at_most("recorded", recorded, REACHED);
+    row.at_least("recorded", recorded, admitted);
+    // A lease for each kill, and the responses that it cut off.
+    let lost = recorded - admitted - unanswered;
+    row.at_most(
+        "lost with the leases of the killed",
+        lost,
+        3 * 2 * largest.max(100),
+    );
+    row.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_17_limits_hold_through_a_frozen_postgresql() {
+    let mut row = Row::begin(17, "PostgreSQL frozen twice under a limited caller").await;
+    let (stage, key) = limited(NOT_REACHED).await;
+    let clients = Clients::default();
+    clients.start(&stage.service, &key);
+    for frozen in [700, 3_000] {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        stage.cluster.signal(Signal::SIGSTOP);
+        tokio::time::sleep(Duration::from_millis(frozen)).await;
+        stage.cluster.signal(Signal::SIGCONT);
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (admitted, unanswered) = clients.stop().await;
+    row.at_most("unanswered", unanswered, 0);
+    row.at_least("admitted", admitted, 1_000);
+    // Leases whose responses were lost may stay recorded; nothing is admitted without being recorded.
+    row.at_least("recorded", recorded(&stage).await, admitted);
+    row.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_17_limits_hold_through_a_killed_postgresql() {
+    let mut row = Row::begin(17, "PostgreSQL killed under a limited caller").await;
+    let (mut stage, key) = limited(REACHED).await;
+    let clients = Clients::default();
+    clients.start(&stage.service, &key);
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    stage.cluster.kill();
+    stage.cluster.resume().await;
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let (admitted, _) = clients.stop().await;
+    let recorded = recorded(&stage).await;
+    row.note(format!("{admitted} admitted, {recorded} recorded"));
+    // The leases of the last second before the crash may be forgotten: this many at most.
+    let of_a_second = i64::try_from(CLIENTS).expect("small") * 1_000 / 15;
+    row.at_most("admitted", admitted, REACHED + of_a_second);
+    row.at_most("forgotten", admitted - recorded, of_a_second);
+    row.end();
+}
