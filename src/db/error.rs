@@ -65,11 +65,11 @@ impl Error {
         }
     }
 
-    /// Whether the statement certainly changed nothing: it was not sent, or PostgreSQL has undone it.
+    /// Whether the statement was certainly not sent.
     #[must_use]
-    pub fn is_not_executed(&self) -> bool {
+    pub fn is_not_sent(&self) -> bool {
         match self {
-            Self::Overloaded | Self::Locked(_) | Self::Contended(_) | Self::Query(_) => true,
+            Self::Overloaded => true,
             Self::Unavailable(sqlx::Error::Io(error)) => matches!(
                 error.kind(),
                 io::ErrorKind::NotConnected | io::ErrorKind::ConnectionRefused

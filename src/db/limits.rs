@@ -6,37 +6,39 @@
 //! - Rows are locked in the order of their keys, so that two replicas never deadlock; the clock is read behind the lock.
 //! - The commit does not wait for the disk: a crash of PostgreSQL may forget the leases of its last second.
 
-use std::{collections::HashMap, slice, time::Duration};
+use std::time::Duration;
 
-use sqlx::{FromRow, PgExecutor};
+use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
 
 use super::{
     Connection, Database, Error, bounded,
     coalesce::{Batch, Verdict},
 };
+use crate::config::PlanLimits;
 
 /// Second of the database's clock, since 1970.
 pub type Slice = i64;
 
-/// Request for a lease on the limits of one caller. A batch must not hold two of one caller.
+/// Request for a lease on the limits of one caller.
 #[derive(Debug, Clone, Default)]
 pub struct LeaseRequest {
     /// Key of the caller's row: `caller:7` or `address:192.0.2.1`.
     pub key: String,
-    /// Limit of any 60 s; `None` is unlimited.
-    pub per_minute: Option<u32>,
-    /// Limit of a UTC day; `None` is unlimited.
-    pub per_day: Option<u32>,
+    /// Limits of the caller.
+    pub limits: PlanLimits,
     /// Number of requests that wait for this lease.
     pub waiting: usize,
     /// Number of requests to lease, at least `waiting`. Beyond `waiting`, at most half of what the limits leave is granted.
     pub wanted: usize,
     /// Unused requests of an earlier slice.
     pub returned: Option<(Slice, u32)>,
-    /// Identifier of this lease.
-    pub id: i64,
-    /// Identifier of a lease whose response was lost. It is undone if it is the row's last one.
-    pub lost: Option<i64>,
+    /// Random identifier of the replica.
+    pub replica: i64,
+    /// Sequence number. The statement has no effect if a later one of the replica has been executed, or if it is 0.
+    pub number: i64,
+    /// Number of the first of the unanswered statements before. If one of them has been executed, its grant is returned in
+    /// place of `returned`, which must be the same in all of them.
+    pub unconfirmed: Option<i64>,
 }
 
 /// Response to a [`LeaseRequest`], with the state of the caller's row after it.
@@ -65,7 +67,7 @@ pub struct Lease {
 /// Leases requests of one caller, in one statement with the leases of others.
 ///
 /// # Errors
-/// [`Error::Overloaded`] and [`Error::is_not_executed`] when nothing was leased. After any other error the lease may exist.
+/// Any; the statement may have been executed, or be executed later.
 pub async fn lease(database: &Database, request: LeaseRequest) -> Result<Lease, Error> {
     database.0.lanes.leases.ask(request).await
 }
@@ -85,81 +87,66 @@ impl Batch for Leases {
         connection: &mut Connection,
         asks: &mut Vec<LeaseRequest>,
     ) -> Result<Vec<Verdict<Self>>, Error> {
-        let mut leases = lease_all(connection, asks).await?;
-        let leases = asks
-            .drain(..)
-            .map(|ask| Verdict::Answered(take(&mut leases, &ask)));
-        Ok(leases.collect())
+        let leases = lease_all(connection, asks).await?;
+        asks.clear();
+        Ok(leases
+            .into_iter()
+            .map(|lease| Verdict::Answered(Ok(lease)))
+            .collect())
     }
 
     async fn one(connection: &mut Connection, ask: LeaseRequest) -> Result<Lease, Error> {
-        let mut leases = lease_all(connection, slice::from_ref(&ask)).await?;
-        take(&mut leases, &ask)
+        let leases = lease_all(connection, &[ask]).await?;
+        let missing = || Error::Corrupt("lease_requests returned no row".into());
+        leases.into_iter().next().ok_or_else(missing)
     }
 }
 
-fn take(leases: &mut HashMap<String, Lease>, ask: &LeaseRequest) -> Result<Lease, Error> {
-    let missing = || Error::Corrupt(format!("lease_requests returned nothing for {}", ask.key));
-    leases.remove(&ask.key).ok_or_else(missing)
-}
-
-#[derive(FromRow)]
-struct LeaseRow {
-    key: String,
-    granted: i64,
-    slice: Slice,
-    slice_ends_in: f64,
-    slice_used: i64,
-    last_slice_used: i64,
-    minute_used: i64,
-    minute_frees_in: f64,
-    day_used: i64,
-    day_ends_in: f64,
-}
-
-impl From<LeaseRow> for Lease {
-    fn from(row: LeaseRow) -> Self {
-        let time = |seconds: f64| Duration::from_secs_f64(seconds.max(0.0));
-        Self {
-            granted: count(row.granted),
-            slice: row.slice,
-            slice_ends_in: time(row.slice_ends_in),
-            slice_used: count(row.slice_used),
-            last_slice_used: count(row.last_slice_used),
-            minute_used: count(row.minute_used),
-            minute_frees_in: time(row.minute_frees_in),
-            day_used: count(row.day_used),
-            day_ends_in: time(row.day_ends_in),
-        }
+impl FromRow<'_, PgRow> for Lease {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        let count = |column| row.try_get(column).map(count);
+        let time = |column| {
+            row.try_get(column)
+                .map(|seconds: f64| Duration::from_secs_f64(seconds.max(0.0)))
+        };
+        Ok(Self {
+            granted: count("granted")?,
+            slice: row.try_get("slice")?,
+            slice_ends_in: time("slice_ends_in")?,
+            slice_used: count("slice_used")?,
+            last_slice_used: count("last_slice_used")?,
+            minute_used: count("minute_used")?,
+            minute_frees_in: time("minute_frees_in")?,
+            day_used: count("day_used")?,
+            day_ends_in: time("day_ends_in")?,
+        })
     }
 }
 
 async fn lease_all(
     connection: &mut Connection,
     requests: &[LeaseRequest],
-) -> Result<HashMap<String, Lease>, Error> {
+) -> Result<Vec<Lease>, Error> {
     type Column = fn(&LeaseRequest) -> Option<i64>;
-    const COLUMNS: [Column; 8] = [
-        |request| request.per_minute.map(i64::from),
-        |request| request.per_day.map(i64::from),
+    const COLUMNS: [Column; 9] = [
+        |request| request.limits.per_minute.map(i64::from),
+        |request| request.limits.per_day.map(i64::from),
         |request| i64::try_from(request.waiting).ok(),
         |request| i64::try_from(request.wanted).ok(),
         |request| request.returned.map(|(slice, _)| slice),
         |request| request.returned.map(|(_, unused)| unused.into()),
-        |request| Some(request.id),
-        |request| request.lost,
+        |request| Some(request.replica),
+        |request| Some(request.number),
+        |request| request.unconfirmed,
     ];
     let keys: Vec<_> = requests.iter().map(|request| &*request.key).collect();
-    let statement = "select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    let mut query = sqlx::query_as::<_, LeaseRow>(statement).bind(keys);
+    let statement =
+        "select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) order by request";
+    let mut query = sqlx::query_as(statement).bind(keys);
     for column in COLUMNS {
         query = query.bind(requests.iter().map(column).collect::<Vec<_>>());
     }
-    let rows = query.fetch_all(connection).await?;
-    Ok(rows
-        .into_iter()
-        .map(|row| (row.key.clone(), row.into()))
-        .collect())
+    Ok(query.fetch_all(connection).await?)
 }
 
 fn count(count: i64) -> u32 {

@@ -16,6 +16,9 @@ pub enum Limit {
 }
 
 impl Limit {
+    /// All limits.
+    pub const ALL: [Self; 4] = [Self::Minute, Self::Day, Self::InFlight, Self::Status];
+
     /// Name in headers, problems and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

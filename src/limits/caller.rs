@@ -4,8 +4,9 @@
 //!
 //! - A request is admitted from a lease of the current slice, or refused because its limits have nothing left.
 //! - A lease is used for at most 0.9 of the rest of its slice, from the moment at which its statement was sent.
-//! - One statement of this caller is in progress at a time; requests that it does not cover join the next one.
-//! - Unused requests are returned at most once: after a failure that leaves open whether they were, not at all.
+//! - One lease statement of this caller is in progress at a time; requests that it does not cover join the next one.
+//! - A statement that fails may have been executed, or be executed later. The next one returns the same requests and
+//!   names the failed one, so that they are returned once and its lease is undone.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Error;
 use crate::{
@@ -34,6 +35,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const MAX_IN_ADVANCE: usize = 1 << 20;
 /// Time without a request after which a caller is forgotten.
 const FORGET_AFTER: Duration = Duration::from_mins(1);
+/// Time after the end of a slice at which its unused requests are flushed.
+const FLUSH_AFTER: Duration = Duration::from_millis(200);
 
 /// The slice that an admitted request is counted in, or the reason why it is refused.
 pub type Decision = Result<(Slice, LimitStatus), Error>;
@@ -55,10 +58,13 @@ struct Refusal {
     remembered_until: Moment,
 }
 
-/// Statement in progress.
+/// Statement in progress, or one without a response.
 #[derive(Debug)]
 struct SentStatement {
-    id: i64,
+    /// Number of the first one, if several had no response.
+    number: i64,
+    /// Whether no other before it had no response.
+    is_first: bool,
     limits: PlanLimits,
     returned: Option<(Slice, u32)>,
 }
@@ -69,7 +75,7 @@ pub struct CallerState {
     /// Whether a lease task of this caller is running.
     pub is_leasing: bool,
     /// Permits for requests in progress, where the plan limits them.
-    pub in_flight: Option<Arc<Semaphore>>,
+    in_flight: Option<Arc<Semaphore>>,
     limits: PlanLimits,
     lease: Option<HeldLease>,
     /// The caller's row after the last statement, and the moment of the response.
@@ -81,8 +87,8 @@ pub struct CallerState {
     used: [(Slice, u32); 2],
     waiting: VecDeque<oneshot::Sender<Decision>>,
     sent: Option<SentStatement>,
-    /// Identifier of a lease whose response was lost, to be undone.
-    lost: Option<i64>,
+    /// Statement with a lost response.
+    unconfirmed: Option<SentStatement>,
     last_request: Moment,
 }
 
@@ -94,11 +100,28 @@ impl CallerState {
             self.limits = *limits;
             self.in_flight = None;
             self.refusal = None;
-            self.retire_lease();
+            self.end_lease();
             while !self.limits.has_rates() && !self.waiting.is_empty() {
                 self.decide_first(Ok(<_>::default()), now);
             }
         }
+    }
+
+    /// Acquires a permit for a request in progress, if the plan limits them.
+    ///
+    /// # Errors
+    /// [`Error::Exceeded`].
+    pub fn acquire_in_flight(
+        &mut self,
+        now: Moment,
+    ) -> Result<Option<OwnedSemaphorePermit>, Error> {
+        let Some(max) = self.limits.in_flight else {
+            return Ok(None);
+        };
+        let permits = || Arc::new(Semaphore::new(max as usize));
+        let permit = Arc::clone(self.in_flight.get_or_insert_with(permits)).try_acquire_owned();
+        let refused = |_| Error::exceeded(&[Limit::InFlight], SECOND, self.status(now));
+        permit.map(Some).map_err(refused)
     }
 
     /// Decides from memory; `None` if the request has to wait for a lease.
@@ -137,17 +160,27 @@ impl CallerState {
         Some(Error::exceeded(&refusal.limits, wait, self.status(now)))
     }
 
+    /// Leased requests that are unused.
+    #[must_use]
+    pub fn unused(&self) -> u32 {
+        let leased = self.lease.as_ref().map_or(0, |lease| lease.unused);
+        leased + self.unused.values().sum::<u32>()
+    }
+
     /// State of the limits, as far as this replica knows.
     #[must_use]
     pub fn status(&self, now: Moment) -> LimitStatus {
-        let (row, at) = &self.row;
-        let leased = self.lease.as_ref().map_or(0, |lease| lease.unused);
-        let unused = leased + self.unused.values().sum::<u32>();
+        self.status_of(&self.row.0, self.unused(), self.row.1, now)
+    }
+
+    /// State of the limits by the caller's row, which was read at `at`, with so many unused requests.
+    #[must_use]
+    pub fn status_of(&self, row: &Lease, unused: u32, at: Moment, now: Moment) -> LimitStatus {
         let window = |limit: Option<u32>, used: u32, resets: Duration| {
             limit.map(|limit| Window {
                 limit,
                 remaining: limit.saturating_sub(used.saturating_sub(unused)),
-                reset: (*at + resets).saturating_sub(now),
+                reset: (at + resets).saturating_sub(now),
             })
         };
         LimitStatus {
@@ -162,7 +195,8 @@ impl CallerState {
         self.refusal = None;
         match &mut self.lease {
             Some(lease) if lease.slice == slice && now < lease.expires => lease.unused += 1,
-            _ => self.add_unused(slice, u32::from(self.limits.has_rates())),
+            // Slice 0 is that of requests that were not counted.
+            _ => self.add_unused(slice, u32::from(slice > 0)),
         }
     }
 
@@ -183,58 +217,63 @@ impl CallerState {
         }
     }
 
-    /// Ends the lease; its unused requests are to be returned.
-    pub fn retire_lease(&mut self) {
-        if let Some(lease) = &mut self.lease {
+    /// Ends the lease; its unused requests are to be returned at once.
+    pub fn end_lease(&mut self) {
+        self.retire_lease(Moment::MAX);
+        self.lease = None;
+    }
+
+    /// Stops admitting from a lease that expires by `now`; its unused requests are to be returned.
+    fn retire_lease(&mut self, now: Moment) {
+        if let Some(lease) = &mut self.lease
+            && now >= lease.expires
+        {
             let (slice, unused) = (lease.slice, mem::take(&mut lease.unused));
             self.add_unused(slice, unused);
         }
     }
 
-    fn retire_expired_lease(&mut self, now: Moment) {
-        if self
-            .lease
-            .as_ref()
-            .is_some_and(|lease| now >= lease.expires)
-        {
-            self.retire_lease();
-        }
-    }
-
-    /// Whether a request still waits. Those that have timed out do not.
-    pub fn has_waiting(&mut self) -> bool {
+    /// Whether the next statement is to be sent at once: requests wait, or more are to be returned. What a failure
+    /// left is for the next request, or the next flush. Requests that have timed out do not wait.
+    pub fn needs_statement(&mut self) -> bool {
         self.waiting.retain(|waiting| !waiting.is_closed());
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || (self.unconfirmed.is_none() && !self.unused.is_empty())
     }
 
-    /// Whether requests are to be returned or a lost lease undone.
-    #[must_use]
-    pub fn has_unused(&self) -> bool {
-        !self.unused.is_empty() || self.lost.is_some()
+    fn has_unused(&self) -> bool {
+        !self.unused.is_empty() || self.unconfirmed.is_some()
     }
 
-    /// The next statement of this caller, with the identifier `id`.
-    pub fn next_request(&mut self, key: String, id: i64, now: Moment) -> LeaseRequest {
-        self.retire_expired_lease(now);
-        // A lost lease is undone by a statement of its own, which can be repeated: nothing else is lost with it.
-        let (id, returned, waiting) = match self.lost {
-            None => (id, self.unused.pop_first(), self.waiting.len()),
-            Some(lost) => (lost, None, 0),
+    /// The next statement of this caller, by the replica `replica`; `number` is larger than that of any before.
+    pub fn next_request(
+        &mut self,
+        key: String,
+        replica: i64,
+        number: i64,
+        now: Moment,
+    ) -> LeaseRequest {
+        self.retire_lease(now);
+        let waiting = self.waiting.len();
+        let unconfirmed = self.unconfirmed.take();
+        let (first, returned) = match &unconfirmed {
+            None => (number, self.unused.pop_first()),
+            Some(before) => (before.number, before.returned),
         };
         self.sent = Some(SentStatement {
-            id,
+            number: first,
+            is_first: unconfirmed.is_none(),
             limits: self.limits,
             returned,
         });
         LeaseRequest {
             key,
-            per_minute: self.limits.per_minute,
-            per_day: self.limits.per_day,
+            limits: self.limits,
             waiting,
             wanted: self.lease_size(waiting, now),
             returned,
-            id,
-            lost: self.lost,
+            replica,
+            number,
+            unconfirmed: unconfirmed.map(|before| before.number),
         }
     }
 
@@ -254,12 +293,11 @@ impl CallerState {
     /// Decides waiting requests by the response to a statement that was sent at `sent`. Those that it does not cover
     /// keep waiting.
     pub fn apply(&mut self, lease: Lease, sent: Moment, now: Moment) {
-        self.lost = None;
         if self.used[1].0 != lease.slice {
             self.used = [self.used[1], (lease.slice, 0)];
         }
         if lease.granted > 0 {
-            self.retire_lease();
+            self.end_lease();
             self.lease = Some(HeldLease {
                 slice: lease.slice,
                 granted: lease.granted,
@@ -275,7 +313,7 @@ impl CallerState {
             .take()
             .is_some_and(|sent| sent.limits != self.limits)
         {
-            return self.retire_lease();
+            return self.end_lease();
         }
         while !self.waiting.is_empty()
             && let Some(admitted) = self.admit_from_lease(now)
@@ -283,7 +321,7 @@ impl CallerState {
             self.decide_first(Ok(admitted), now);
         }
         // A lease that arrived too late is returned first: it may be all that the limits left.
-        self.retire_expired_lease(now);
+        self.retire_lease(now);
         if !self.waiting.is_empty() && self.unused.is_empty() {
             self.refusal = self.refusal_by_row(sent, now);
             while !self.waiting.is_empty()
@@ -327,23 +365,25 @@ impl CallerState {
 
     /// Refuses all waiting requests after a failed statement.
     pub fn fail(&mut self, error: &db::Error) {
-        match self.sent.take() {
-            Some(sent) if error.is_not_executed() => {
+        self.unconfirmed = match self.sent.take() {
+            Some(sent) if sent.is_first && error.is_not_sent() => {
                 let (slice, unused) = sent.returned.unwrap_or_default();
                 self.add_unused(slice, unused);
+                None
             }
-            Some(sent) => self.lost = Some(sent.id),
-            None => {}
-        }
+            sent => sent,
+        };
         for waiting in self.waiting.drain(..) {
             let _ = waiting.send(Err(error.duplicate().into()));
         }
     }
 
-    /// Whether requests are to be returned and no lease task is running.
+    /// Whether requests are to be returned by a flush: no lease task is running, and none has in the time in which the
+    /// next request of a caller that keeps sending would have returned them.
     pub fn needs_flush(&mut self, now: Moment) -> bool {
-        self.retire_expired_lease(now);
-        self.has_unused() && !self.is_leasing
+        self.retire_lease(now);
+        let waited = |lease: &HeldLease| now >= lease.slice_ends + FLUSH_AFTER;
+        self.has_unused() && !self.is_leasing && self.lease.as_ref().is_none_or(waited)
     }
 
     /// Whether the state can be forgotten, once it needs no flush.

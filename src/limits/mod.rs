@@ -5,8 +5,6 @@
 //! - [`token_buckets`], [`wrong_credentials`]: limits by client address and account, which need not be exact.
 
 pub mod caller;
-mod error;
-mod metrics;
 pub mod token_buckets;
 pub mod wrong_credentials;
 
@@ -21,26 +19,68 @@ use std::{
 };
 
 use dashmap::{DashMap, mapref::one::RefMut};
-use futures_util::{StreamExt as _, stream};
+use metrics::Counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-pub use self::error::Error;
-use self::{caller::CallerState, metrics::LimitMetrics, token_buckets::TokenBuckets};
+use self::{caller::CallerState, token_buckets::TokenBuckets};
 use crate::{
     config::{PlanLimits, Plans},
-    db::{self, Database, limits::Slice},
+    db::{
+        self, Database,
+        limits::{LeaseRequest, Slice},
+    },
     domain::{
         address::AddressKey,
         caller::{Caller, CallerKey},
-        clock::{Clock, Moment},
+        clock::Clock,
         limit::{Limit, LimitStatus},
+        plan::Plan,
     },
 };
 
+/// Kinds of requests in the label `plan`; the last one is requests that need no credential.
+const PLANS: [&str; 4] = ["free", "pro", "enterprise", "open"];
 /// Requests to `GET /limits` per minute and caller.
 const STATUS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).unwrap();
-/// Maximum number of concurrent lease statements of a flush.
+/// Maximum number of callers whose unused requests are being returned by flushes.
 const CONCURRENT_FLUSHES: usize = 512;
+
+/// Reason why a request is not admitted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Limits are reached.
+    #[error("limits reached: {limits:?}")]
+    Exceeded {
+        /// The limits.
+        limits: Vec<Limit>,
+        /// Time until capacity returns.
+        retry_after: Duration,
+        /// State of the limits.
+        status: LimitStatus,
+    },
+    /// The counters cannot be reached.
+    #[error(transparent)]
+    Database(#[from] db::Error),
+}
+
+impl Error {
+    fn exceeded(limits: &[Limit], retry_after: Duration, status: LimitStatus) -> Self {
+        Self::Exceeded {
+            limits: limits.to_vec(),
+            retry_after,
+            status,
+        }
+    }
+
+    /// State of the limits, as far as it is known.
+    #[must_use]
+    pub fn status(&self) -> LimitStatus {
+        match self {
+            Self::Exceeded { status, .. } => *status,
+            Self::Database(_) => LimitStatus::default(),
+        }
+    }
+}
 
 /// Counted request, to be given back if it fails through the service's own fault.
 #[derive(Debug, Default)]
@@ -65,8 +105,11 @@ struct Shared {
     callers: DashMap<CallerKey, CallerState>,
     open: Option<TokenBuckets<AddressKey>>,
     status: TokenBuckets<CallerKey>,
-    metrics: LimitMetrics,
-    next_id: AtomicI64,
+    /// Registered once, because a look-up by labels costs more than counting does.
+    admitted: [Counter; PLANS.len()],
+    flushes: Arc<Semaphore>,
+    replica: i64,
+    statements: AtomicI64,
     clock: Clock,
 }
 
@@ -75,14 +118,19 @@ impl Limiter {
     #[must_use]
     pub fn new(plans: Plans, database: Database, clock: Clock) -> Self {
         let open = plans.free.per_minute.and_then(NonZeroU32::new);
+        // Registered, so that the series begin at 0.
+        for plan in PLANS {
+            let _ = Limit::ALL.map(|limit| refused(plan, limit));
+        }
         let shared = Shared {
             plans,
             callers: DashMap::new(),
             open: open.map(|per_minute| TokenBuckets::new(per_minute, clock.clone())),
             status: TokenBuckets::new(STATUS_PER_MINUTE, clock.clone()),
-            metrics: LimitMetrics::new(),
-            // At random: other replicas must not use the same identifiers.
-            next_id: AtomicI64::new(RandomState::new().hash_one(()).cast_signed()),
+            admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
+            flushes: Arc::new(Semaphore::new(CONCURRENT_FLUSHES)),
+            replica: RandomState::new().hash_one(()).cast_signed(),
+            statements: AtomicI64::new(1),
             clock,
         };
         Self {
@@ -100,7 +148,7 @@ impl Limiter {
         }
     }
 
-    /// Admits one request of a caller. Anonymous callers are told apart by `address`.
+    /// Admits one request of a caller. Anonymous callers are identified by `address`.
     ///
     /// # Errors
     /// [`Error`] when a limit is reached, or the counters cannot be reached.
@@ -112,7 +160,7 @@ impl Limiter {
             self.admit_limited(CallerKey::new(caller, address), limits)
                 .await
         };
-        self.shared.metrics.count(Some(caller.plan), &admission);
+        self.count(Some(caller.plan), &admission);
         admission
     }
 
@@ -121,7 +169,7 @@ impl Limiter {
         let (decided, in_flight) = {
             let mut state = self.state(key);
             state.set_limits(limits, now);
-            let in_flight = acquire_in_flight(&mut state, limits.in_flight, now)?;
+            let in_flight = state.acquire_in_flight(now)?;
             let decided = state.admit(now).ok_or_else(|| {
                 let decided = state.enqueue();
                 if !state.is_leasing {
@@ -138,14 +186,11 @@ impl Limiter {
             Err(decided) => Box::pin(db::patience::wait(db::QUERY_TIMEOUT, decided)).await?,
         };
         let (slice, status) = decision?;
-        let counted = Some((key, slice));
-        Ok((
-            status,
-            Permit {
-                counted,
-                _in_flight: in_flight,
-            },
-        ))
+        let permit = Permit {
+            counted: Some((key, slice)),
+            _in_flight: in_flight,
+        };
+        Ok((status, permit))
     }
 
     /// State of a caller's limits, for a request that is not counted against them but limited by itself.
@@ -159,21 +204,30 @@ impl Limiter {
     ) -> Result<LimitStatus, Error> {
         let (key, now) = (CallerKey::new(caller, address), self.shared.clock.now());
         let limits = self.shared.plans.limits(caller.plan);
-        let taken = self.shared.status.take(&key);
-        let is_leasing = {
+        if let Err(wait) = self.shared.status.take(&key) {
             let mut state = self.state(key);
             state.set_limits(limits, now);
-            if let Err(wait) = taken {
-                let refused = Err(Error::exceeded(&[Limit::Status], wait, state.status(now)));
-                self.shared.metrics.count(Some(caller.plan), &refused);
-                return refused.map(|(status, _)| status);
-            }
-            !limits.has_rates() || std::mem::replace(&mut state.is_leasing, true)
-        };
-        if !is_leasing {
-            self.lease_now(key).await?;
+            let status = state.status(now);
+            let refused = Err(Error::exceeded(&[Limit::Status], wait, status));
+            self.count(Some(caller.plan), &refused);
+            return refused.map(|(status, _)| status);
         }
-        Ok(self.state(key).status(now))
+        if !limits.has_rates() {
+            return Ok(LimitStatus::default());
+        }
+        let unused = self.state(key).unused();
+        // Number 0: like a late statement, it has no effect.
+        let request = LeaseRequest {
+            key: key.to_string(),
+            limits: *limits,
+            replica: self.shared.replica,
+            ..LeaseRequest::default()
+        };
+        let row = db::limits::lease(&self.database, request).await?;
+        let (mut state, now) = (self.state(key), self.shared.clock.now());
+        state.set_limits(limits, now);
+        // A lease that was granted meanwhile may not be in this row.
+        Ok(state.status_of(&row, unused.min(state.unused()), now, now))
     }
 
     /// Admits one request to an endpoint that needs no credential.
@@ -181,15 +235,26 @@ impl Limiter {
     /// # Errors
     /// [`Error::Exceeded`].
     pub fn admit_open(&self, address: AddressKey) -> Admission {
-        let taken = self
-            .shared
-            .open
-            .as_ref()
-            .map_or(Ok(()), |open| open.take(&address));
+        let open = self.shared.open.as_ref();
+        let taken = open.map_or(Ok(()), |open| open.take(&address));
         let refused = |wait| Error::exceeded(&[Limit::Minute], wait, LimitStatus::default());
         let admission = taken.map(|()| <_>::default()).map_err(refused);
-        self.shared.metrics.count(None, &admission);
+        self.count(None, &admission);
         admission
+    }
+
+    /// Counts an admission of a caller on `plan`; `None` is a request that needs no credential.
+    fn count(&self, plan: Option<Plan>, admission: &Admission) {
+        let plan = plan.map_or(PLANS.len() - 1, |plan| plan as usize);
+        match admission {
+            Ok(_) => self.shared.admitted[plan].increment(1),
+            Err(Error::Exceeded { limits, .. }) => {
+                for limit in limits {
+                    refused(PLANS[plan], *limit).increment(1);
+                }
+            }
+            Err(Error::Database(_)) => {}
+        }
     }
 
     /// Gives back the request of a permit: it failed through the service's own fault.
@@ -201,38 +266,24 @@ impl Limiter {
 
     /// Leases until no request of the caller waits. Runs in its own task, so that a disconnect does not lose a lease.
     async fn lease(self, key: CallerKey) {
-        while self
-            .lease_once(key)
-            .await
-            .is_ok_and(|()| self.state(key).is_leasing)
-        {}
-    }
-
-    /// Executes one statement of a caller. Leasing ends unless there is something left to do.
-    async fn lease_once(&self, key: CallerKey) -> Result<(), db::Error> {
-        let sent = self.shared.clock.now();
-        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let request = self.state(key).next_request(key.to_string(), id, sent);
-        let leased = db::limits::lease(&self.database, request).await;
-        let mut state = self.state(key);
-        let leased = leased
-            .map(|lease| state.apply(lease, sent, self.shared.clock.now()))
-            .inspect_err(|error| state.fail(error));
-        state.is_leasing = leased.is_ok() && (state.has_waiting() || state.has_unused());
-        leased
-    }
-
-    /// Executes one statement of a caller for which `is_leasing` is set, and those that requests wait for behind it.
-    async fn lease_now(&self, key: CallerKey) -> Result<(), db::Error> {
-        let this = self.clone();
-        let leased = tokio::spawn(async move {
-            let leased = this.lease_once(key).await;
-            if this.state(key).is_leasing {
-                tokio::spawn(this.lease(key));
+        loop {
+            let sent = self.shared.clock.now();
+            let number = self.shared.statements.fetch_add(1, Ordering::Relaxed);
+            let replica = self.shared.replica;
+            let request = self
+                .state(key)
+                .next_request(key.to_string(), replica, number, sent);
+            let leased = db::limits::lease(&self.database, request).await;
+            let mut state = self.state(key);
+            match leased {
+                Ok(lease) => state.apply(lease, sent, self.shared.clock.now()),
+                Err(error) => state.fail(&error),
             }
-            leased
-        });
-        leased.await.unwrap_or(Err(db::Error::TimedOut))
+            state.is_leasing = state.needs_statement();
+            if !state.is_leasing {
+                return;
+            }
+        }
     }
 
     fn state(&self, key: CallerKey) -> RefMut<'_, CallerKey, CallerState> {
@@ -244,19 +295,23 @@ impl Limiter {
         let (now, mut flushed) = (self.shared.clock.now(), Vec::new());
         self.shared.callers.retain(|key, state| {
             if state.needs_flush(now) {
-                state.is_leasing = true;
                 flushed.push(*key);
             }
             !state.is_idle(now)
         });
-        let flush = async |key| {
-            if let Err(error) = self.lease_now(key).await {
-                tracing::debug!(%error, "failed to return unused requests; retrying in 0.5 s");
+        for key in flushed {
+            // The semaphore is never closed.
+            let permit = Arc::clone(&self.shared.flushes).acquire_owned().await;
+            let mut state = self.state(key);
+            if state.needs_flush(now) {
+                state.is_leasing = true;
+                let lease = self.clone().lease(key);
+                tokio::spawn(async move {
+                    lease.await;
+                    drop(permit);
+                });
             }
-        };
-        stream::iter(flushed)
-            .for_each_concurrent(CONCURRENT_FLUSHES, flush)
-            .await;
+        }
     }
 
     /// Forgets the full token buckets.
@@ -265,17 +320,17 @@ impl Limiter {
         self.shared.open.iter().for_each(TokenBuckets::sweep);
     }
 
-    /// Returns all unused requests before a shutdown, those of leases in progress, too. Nothing must be admitted any more.
+    /// Returns all unused requests before a shutdown, also those of leases in progress. Nothing must be admitted any more.
     pub async fn close(&self) {
         const PERIOD: Duration = Duration::from_millis(10);
-        const PERIODS: usize = 50;
-        for _ in 0..PERIODS {
-            // Before: what is being leased now is returned in the next round.
-            let leases = self.shared.callers.iter().any(|state| state.is_leasing);
+        let is_leasing = || self.shared.callers.iter().any(|state| state.is_leasing);
+        loop {
+            // Before: a lease that arrives after its state was looked at is returned in the next round.
+            let was_leasing = is_leasing();
             let states = self.shared.callers.iter_mut();
-            states.for_each(|mut state| state.retire_lease());
+            states.for_each(|mut state| state.end_lease());
             self.flush().await;
-            if !leases {
+            if !was_leasing && !is_leasing() {
                 return;
             }
             tokio::time::sleep(PERIOD).await;
@@ -283,22 +338,6 @@ impl Limiter {
     }
 }
 
-/// Acquires a permit for a request in progress, if the plan limits them to `max`.
-fn acquire_in_flight(
-    state: &mut CallerState,
-    max: Option<u32>,
-    now: Moment,
-) -> Result<Option<OwnedSemaphorePermit>, Error> {
-    let Some(max) = max else { return Ok(None) };
-    let permits = || Arc::new(Semaphore::new(max as usize));
-    let permits = state.in_flight.get_or_insert_with(permits);
-    let permit = Arc::clone(permits).try_acquire_owned();
-    let refused = |_| {
-        Error::exceeded(
-            &[Limit::InFlight],
-            Duration::from_secs(1),
-            state.status(now),
-        )
-    };
-    permit.map(Some).map_err(refused)
+fn refused(plan: &'static str, limit: Limit) -> Counter {
+    metrics::counter!("limits_refused_total", "plan" => plan, "limit" => limit.as_str())
 }

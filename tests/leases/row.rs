@@ -14,8 +14,8 @@ pub struct Row {
     pub day_used: i64,
     pub slice: i64,
     pub slices: Vec<i64>,
-    lease_id: i64,
-    lease_granted: i64,
+    /// The last statement of each replica, the latest first: replica, number, slice and grant.
+    statements: Vec<(i64, i64, i64, i64)>,
 }
 
 impl Row {
@@ -25,8 +25,7 @@ impl Row {
             day_used: 0,
             slice: 0,
             slices: vec![0; 61],
-            lease_id: 0,
-            lease_granted: 0,
+            statements: Vec::new(),
         }
     }
 
@@ -37,20 +36,35 @@ impl Row {
             micros.div_euclid(1_000_000 * DAY),
         );
         let limit = |limit: Option<u32>| limit.map_or(i64::MAX, i64::from);
-        if request.lost == Some(self.lease_id) {
-            self.slices[60] -= self.lease_granted;
-            self.day_used -= self.lease_granted;
-        }
-        if let Some((slice, unused)) = request.returned {
+        let (mut waiting, mut wanted) = (signed(request.waiting), signed(request.wanted));
+        let unused = request
+            .returned
+            .map(|(slice, unused)| (slice, i64::from(unused)));
+        let stored = |statement: &&(i64, i64, i64, i64)| statement.0 == request.replica;
+        let before = self.statements.iter().find(stored).copied();
+        let returned = match before {
+            None => None,
+            Some((_, number, ..)) if number >= request.number => {
+                (waiting, wanted) = (0, 0);
+                None
+            }
+            Some((_, number, slice, granted))
+                if request.unconfirmed.is_some_and(|first| number >= first) =>
+            {
+                Some((slice, granted))
+            }
+            Some(_) => unused,
+        };
+        if let Some((slice, unused)) = returned {
             let place = SLICES - 1 - (self.slice - slice);
             if let Some(used) = usize::try_from(place)
                 .ok()
                 .and_then(|place| self.slices.get_mut(place))
             {
-                *used = (*used - i64::from(unused)).max(0);
+                *used = (*used - unused).max(0);
             }
             if slice.div_euclid(DAY) == self.day {
-                self.day_used = (self.day_used - i64::from(unused)).max(0);
+                self.day_used = (self.day_used - unused).max(0);
             }
         }
         let total = self.slices.iter().sum::<i64>();
@@ -58,6 +72,7 @@ impl Row {
             self.slices = vec![0; 60];
             self.slices.push(total);
             self.slice = second;
+            self.statements.clear();
         }
         while self.slice < second {
             self.slices.remove(0);
@@ -77,19 +92,24 @@ impl Row {
         }
         self.day = day;
         let used = self.slices.iter().sum::<i64>();
-        let minute_left = limit(request.per_minute).saturating_sub(used);
-        let day_left = limit(request.per_day).saturating_sub(self.day_used);
+        let minute_left = limit(request.limits.per_minute).saturating_sub(used);
+        let day_left = limit(request.limits.per_day).saturating_sub(self.day_used);
         let room = minute_left.min(day_left).max(0);
-        let (waiting, wanted) = (signed(request.waiting), signed(request.wanted));
         let granted = room.min(waiting + (wanted - waiting).min((room - waiting).max(0) / 2));
         self.slices[60] += granted;
         self.day_used += granted;
-        (self.lease_id, self.lease_granted) = (request.id, granted);
+        if request.number > before.map_or(0, |(_, number, ..)| number) {
+            self.statements
+                .retain(|statement| statement.0 != request.replica);
+            let statement = (request.replica, request.number, self.slice, granted);
+            self.statements.insert(0, statement);
+            self.statements.truncate(32);
+        }
         let minute_used = self.slices.iter().sum::<i64>();
         let mut gone = 0;
         let frees = (0..).zip(&self.slices).find(|(_, slice)| {
             gone += **slice;
-            gone > 0 && minute_used - gone < limit(request.per_minute)
+            gone > 0 && minute_used - gone < limit(request.limits.per_minute)
         });
         let until = |second: i64| {
             let micros = (second * 1_000_000 - micros).max(0);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pet_inventory::{
-    config::Config,
+    config::{Config, PlanLimits},
     db::{
         Database,
         limits::{Lease, LeaseRequest, lease},
@@ -24,6 +24,8 @@ use super::{
 fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
     let clock = prop_oneof![6 => 0_i64..900, 3 => 0_i64..5_000, 1 => 0_i64..90_000, 1 => -40_000_i64..0, 1 => Just(86_400_000)];
     let limit = prop_oneof![1 => Just(None), 4 => (1_u32..60).prop_map(Some)];
+    // Sometimes more than a row keeps.
+    let replica = prop_oneof![3 => 0_i64..3, 1 => 0_i64..60];
     let returned = prop::option::of((0_i64..70, 0_u32..5));
     (
         clock,
@@ -32,19 +34,25 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
         0_usize..20,
         0_usize..20,
         returned,
-        any::<bool>(),
+        (replica, -2_i64..3, prop::option::of(1_i64..4)),
     )
         .prop_map(
-            |(clock, per_minute, per_day, waiting, more, returned, lost)| {
+            |(clock, per_minute, per_day, waiting, more, returned, statement)| {
+                let (replica, age, unconfirmed) = statement;
                 let request = LeaseRequest {
-                    per_minute: per_minute.or(if per_day.is_none() { Some(10) } else { None }),
-                    per_day,
+                    limits: PlanLimits {
+                        per_minute: per_minute.or(if per_day.is_none() { Some(10) } else { None }),
+                        per_day,
+                        in_flight: None,
+                    },
                     waiting,
                     wanted: waiting + if waiting > 0 { more } else { 0 },
                     // An age for now.
                     returned,
-                    // Whether the lease before is said to be lost.
-                    lost: lost.then_some(0),
+                    replica,
+                    // Ages for now.
+                    number: age,
+                    unconfirmed,
                     ..LeaseRequest::default()
                 };
                 (clock, request)
@@ -54,14 +62,16 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_statement_does_what_the_model_does() {
+    /// A number that is no slice and no number of a statement.
+    const FIRST_REPLICA: i64 = 1_000_000_000_000_000;
     /// An hour before midnight.
     const BEGIN: i64 = (20_000 * 86_400 - 3_600) * 1_000;
     let clock = TestClock::new(TestDatabase::migrated().await).await;
     let config = Config::defaults().expect("the defaults");
     let database = Database::new(clock.database.options().clone(), &config.database);
     let mut runner = TestRunner::new(RunnerConfig::default());
-    let histories = prop::collection::vec(step(), 1..40);
-    for history in 0..120 {
+    let histories = prop::collection::vec(step(), 1..120);
+    for history in 0..60 {
         let steps = histories
             .new_tree(&mut runner)
             .expect("a history")
@@ -74,11 +84,13 @@ async fn the_statement_does_what_the_model_does() {
             let second = now.div_euclid(1_000);
             let row = row.get_or_insert_with(|| Row::new(second.div_euclid(86_400)));
             request.key.clone_from(&key);
-            request.id = i64::try_from(number).expect("small") + 1;
-            request.lost = request.lost.map(|_| request.id - 1);
-            // A caller without a row has nothing to return.
-            let returned = request.returned.filter(|_| number > 0);
-            request.returned = returned.map(|(age, unused)| (second - age, unused));
+            // Some have a number that the replica has used before.
+            let next = i64::try_from(number).expect("small") * 2;
+            request.number = (next - request.number.max(0) * 3).max(0);
+            request.unconfirmed = request.unconfirmed.map(|age| request.number - age);
+            request.replica += FIRST_REPLICA;
+            let age = request.returned;
+            request.returned = age.map(|(age, unused)| (second - age, unused));
             let expected = row.lease(&request, now * 1_000);
             let leased = lease(&database, request.clone()).await.expect("a lease");
             // The database's clock is a float: exact to a microsecond or two.
@@ -128,10 +140,14 @@ async fn leases_of_many_callers_never_deadlock() {
                 for round in 0..20 {
                     let request = LeaseRequest {
                         key: format!("caller:{number}"),
-                        per_day: Some(35),
+                        limits: PlanLimits {
+                            per_day: Some(35),
+                            ..PlanLimits::default()
+                        },
                         waiting: 1,
                         wanted: 1,
-                        id: round,
+                        replica: i64::try_from(replica).expect("small") + 1_000_000,
+                        number: round + 1,
                         ..LeaseRequest::default()
                     };
                     granted += lease(&database, request).await.expect("a lease").granted;

@@ -39,6 +39,11 @@ impl Service {
         let image = image["imageId"].as_str().expect("an id");
         let small = ask(Method::GET, &format!("{path}/images/{image}?width=300"));
         small.answer().await.is(200);
+        // Of a limited plan: its requests are leased.
+        self.request(Method::GET, &path, "free-key")
+            .answer()
+            .await
+            .is(200);
         self.request(Method::GET, &path, "wrong")
             .answer()
             .await
