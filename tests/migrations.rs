@@ -30,7 +30,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// What stands in the database after the migration of that number: rows as that version of the program
 /// wrote them. A new migration gets its own line.
-const ROWS: [(i64, &str); 14] = [
+const ROWS: [(i64, &str); 15] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -117,6 +117,10 @@ const ROWS: [(i64, &str); 14] = [
     (
         15,
         "insert into limit_usage (key, day_used) values ('caller:2', 1)",
+    ),
+    (
+        16,
+        "insert into limit_usage (key, day_used, statements) values ('caller:3', 1, '{77,1,1753000000,1}')",
     ),
 ];
 

@@ -645,7 +645,7 @@ async fn ten_requests_a_second_cost_few_lease_statements() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_at_once_use_exactly_the_limit() {
     // More than max_requests by default: nothing but the limit may refuse them.
-    let settings = [("SERVER__MAX_REQUESTS", "6000")];
+    let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "6000")];
     for (requests, replicas) in [(600, 1), (600, 2), (5_000, 1), (5_000, 2)] {
         let limited = Limited::start(Plan::Free, &settings).await;
         let second = TestApp::beside(&limited.app, &settings).await;

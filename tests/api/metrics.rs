@@ -139,7 +139,7 @@ async fn what_was_done_is_counted() {
         ("images_rendering_seconds_count", 1.0),
         (
             "database_batch_requests_count{statement=\"SELECT pets\"}",
-            1.0,
+            2.0,
         ),
         (
             "database_batch_requests_sum{statement=\"INSERT pets\"}",
