@@ -1,4 +1,4 @@
-//! What each request pays for without asking anybody: `cargo bench --bench pure`.
+//! Benchmarks of per-request work without I/O: `cargo bench --bench pure`.
 
 #![allow(
     clippy::expect_used,
@@ -49,7 +49,7 @@ fn admitted_without_a_limit(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| limiter.admit(black_box(&caller), None).now_or_never());
 }
 
-/// A caller with a lease of a day.
+/// Returns the state of a caller with a lease for a day.
 fn leased(granted: u32) -> CallerState {
     let day = Duration::from_hours(24);
     let mut state = CallerState::default();

@@ -1,15 +1,16 @@
-//! HTTP towards others: issuers, a bucket, a collector of traces. Invariant: whom we trust, and that nobody is
-//! asked but whom the operator named, is said here alone.
+//! HTTP client for token issuers, S3 and the trace collector.
+//!
+//! Invariant: only this module decides about trusted certificates, redirects and proxies.
 
 use std::sync::Arc;
 
 use reqwest::{Client, ClientBuilder, redirect};
 use rustls::{ClientConfig, Error, RootCertStore, crypto::ring};
 
-/// Begins a client that follows no redirect, and takes no proxy from the environment.
+/// Returns a builder for a client that follows no redirects and uses no proxy.
 ///
 /// # Errors
-/// When TLS has none of the versions that we speak, which it has.
+/// When the crypto provider supports no TLS version, which does not happen.
 pub fn builder() -> Result<ClientBuilder, Error> {
     Ok(Client::builder()
         .tls_backend_preconfigured(tls()?)
@@ -18,8 +19,8 @@ pub fn builder() -> Result<ClientBuilder, Error> {
         .user_agent(concat!("pet-inventory/", env!("CARGO_PKG_VERSION"))))
 }
 
-/// Trusts the roots that are compiled in, which a bare container has too, and those of the machine,
-/// among them an organisation's own. Names its provider: reqwest's own way to find one panics.
+/// Trusts the compiled-in roots, for containers without a certificate store, and those of the machine, for an
+/// organisation's own roots. Sets the crypto provider explicitly, because reqwest's default lookup panics.
 fn tls() -> Result<ClientConfig, Error> {
     let mut roots = RootCertStore {
         roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
@@ -32,7 +33,7 @@ fn tls() -> Result<ClientConfig, Error> {
     Ok(config)
 }
 
-/// What went wrong, with all that led to it: "error sending request" alone helps nobody.
+/// Formats an error with its causes: reqwest's "error sending request" alone does not tell the problem.
 #[must_use]
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -1,13 +1,13 @@
-//! The program `pet-inventory`; everything it does is in the library.
+//! Entry point of the program `pet-inventory`.
 
-// With optimisation the compiler looks through all futures that lie in each other, more than 128 deep.
+// Optimised builds resolve nested futures more deeply than the default limit of 128.
 #![recursion_limit = "256"]
 
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-/// A request makes and frees some dozens of small things; this allocator is the faster one at that.
+/// Faster than the default allocator at the dozens of small allocations of a request.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -1,8 +1,9 @@
-//! Smaller versions of images: the only room that decodes pixels.
+//! Creates smaller versions of images.
 //!
-//! Invariants: never on an async thread; the pixels that are being worked on take no more memory than is
-//! configured, and no more than half of the cores, whoever asks for how many; what comes out has the orientation applied and holds none of the
-//! metadata that came in but its colour profile, without which the colours would be others.
+//! Invariants:
+//! - Only this module decodes pixels, and not on async threads.
+//! - Decoding is bounded: by the configured memory, and by half of the cores.
+//! - The output has the orientation applied. Its only metadata is the colour profile, which keeps the colours right.
 
 use std::{
     collections::VecDeque,
@@ -30,57 +31,57 @@ use crate::{
     trace,
 };
 
-/// Renderings that may be waited for at once.
+/// Maximum number of requests that wait for renderings.
 const PLACES: usize = 256;
-/// Renderings that one does not wait for the other unless they are the same, by and large.
+/// Number of locks against concurrent work on the same rendering. Different renderings seldom share one.
 const TURNS: usize = 64;
-/// Images of which it is remembered that they cannot be decoded.
+/// Maximum number of remembered images that cannot be decoded.
 const REMEMBERED: usize = 1_024;
-/// Of the 100 that JPEG has.
+/// JPEG quality, of 100.
 const JPEG_QUALITY: u8 = 85;
-/// The largest colour profile that is kept.
+/// Maximum size in bytes of a colour profile that is kept.
 const MAX_PROFILE: usize = 16 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Why there is no rendering.
+/// Rendering failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Too many are waited for already.
-    #[error("too many renderings are waited for")]
+    /// Too many requests are waiting.
+    #[error("too many requests wait for a rendering")]
     Busy,
-    /// The pixels cannot be decoded, or take more memory than there is for them.
+    /// The pixels cannot be decoded, or need more memory than there is.
     #[error("the image cannot be decoded: {0}")]
     Undecodable(String),
-    /// A bug in a decoder, or in here.
-    #[error("an image made its decoder panic: {0}")]
+    /// A decoder or this module panicked.
+    #[error("the image decoder panicked: {0}")]
     Panicked(#[from] tokio::task::JoinError),
 }
 
-/// Makes renderings. Clones share its bounds.
+/// Renderer of images. Clones share its limits.
 #[derive(Debug, Clone)]
 pub struct Renderer {
-    /// A permit for each MiB.
+    /// One permit per MiB.
     memory: Arc<Semaphore>,
     budget: u64,
-    /// Half of the cores, so that nobody else's requests wait for them.
+    /// Permits for half of the cores; the others remain free for other requests.
     cores: Arc<Semaphore>,
     places: Arc<Semaphore>,
     turns: Arc<[Mutex<()>; TURNS]>,
-    /// What is not tried again each time that it is asked for.
+    /// Keys of images that are not tried again.
     undecodable: Arc<SyncMutex<VecDeque<String>>>,
 }
 
-/// A smaller version of an image.
+/// Smaller version of an image.
 #[derive(Debug)]
 pub struct Rendered {
-    /// What it is.
+    /// Image type.
     pub kind: ImageType,
-    /// Its bytes.
+    /// Encoded bytes.
     pub bytes: Bytes,
 }
 
 impl Renderer {
-    /// One that works within so many bytes of memory.
+    /// Creates a renderer that decodes within this many bytes of memory.
     #[must_use]
     pub fn new(memory: u64) -> Self {
         let budget = (memory / MIB).clamp(1, 1 << 20);
@@ -95,7 +96,7 @@ impl Renderer {
         }
     }
 
-    /// A place among those who wait, for as long as it is held.
+    /// Acquires a permit to wait for a rendering.
     ///
     /// # Errors
     /// [`Error::Busy`].
@@ -105,7 +106,7 @@ impl Renderer {
             .map_err(|_| Error::Busy)
     }
 
-    /// Waits until nobody else in this process makes the same rendering.
+    /// Locks a rendering, so that this process does not make it twice at the same time.
     pub async fn turn(&self, which: impl Hash) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         which.hash(&mut hasher);
@@ -113,11 +114,11 @@ impl Renderer {
         self.turns[turn].lock().await
     }
 
-    /// Makes an image at most so wide, and never larger than it is. `original` gives its bytes, once there is
-    /// memory for them; `key` is what they are known by.
+    /// Makes an image at most `width` wide, never larger than it is. `original` returns its bytes, and is awaited once
+    /// there is memory for them; `key` identifies them.
     ///
     /// # Errors
-    /// [`Error`], or what `original` fails with.
+    /// [`Error`], or the error of `original`.
     pub async fn render<E: From<Error>>(
         &self,
         key: &str,
@@ -126,11 +127,12 @@ impl Renderer {
         original: impl Future<Output = Result<Bytes, E>>,
     ) -> Result<Rendered, E> {
         if self.undecodable().iter().any(|known| known == key) {
-            return Err(Error::Undecodable("it was tried before".into()).into());
+            return Err(Error::Undecodable("an earlier attempt failed".into()).into());
         }
         let needed = memory_for(facts, width);
         if needed > self.budget {
-            let reason = format!("it would take {needed} MiB of memory");
+            let reason =
+                format!("it needs {needed} MiB of memory, more than images.rendering_memory");
             return Err(Error::Undecodable(reason).into());
         }
         let needed = u32::try_from(needed).unwrap_or(u32::MAX);
@@ -141,7 +143,7 @@ impl Renderer {
             let begun = Instant::now();
             let rendered = render(&bytes, facts.kind, width);
             metrics::histogram!("images_rendering_seconds").record(begun.elapsed());
-            // Only now: whoever asked may be gone, the work is not.
+            // Held until the work ends, which goes on even if the request was cancelled.
             drop((core, memory));
             rendered
         };
@@ -156,12 +158,12 @@ impl Renderer {
         match done {
             Ok(Ok(rendered)) => Ok(rendered),
             Ok(Err(error)) => {
-                tracing::warn!(key, %error, "an image cannot be decoded");
+                tracing::warn!(key, %error, "failed to decode an image; not retrying it");
                 self.remember(key);
                 Err(Error::Undecodable(error.to_string()).into())
             }
             Err(panic) => {
-                tracing::error!(key, error = %panic, "an image made its decoder panic");
+                tracing::error!(key, error = %panic, "image decoder panicked");
                 Err(Error::Panicked(panic).into())
             }
         }
@@ -180,7 +182,7 @@ impl Renderer {
     }
 }
 
-/// MiB that an image takes, beside its file, while it is decoded and made smaller, at worst.
+/// Returns the maximum memory for decoding and shrinking an image, without its file, in MiB.
 fn memory_for(
     Facts {
         kind,
@@ -191,14 +193,14 @@ fn memory_for(
 ) -> u64 {
     let pixels = u64::from(width) * u64::from(height);
     let decoding = match kind {
-        // 16 bits a channel.
+        // 16 bits per channel.
         ImageType::Png => 9,
-        // The coefficients of a progressive one, in up to four channels, beside three of pixels.
+        // The coefficients of a progressive JPEG in up to four channels, and three channels of pixels.
         ImageType::Jpeg => 11,
-        // A canvas, a frame that is drawn on it, and what is copied from there.
+        // A canvas, a frame that is drawn on it, and a copy of the result.
         ImageType::Gif | ImageType::WebP => 12,
     };
-    // Lanczos first scales the columns, in floats. Whether the image lies on its side is not known yet.
+    // Lanczos first scales the columns, in floats. The orientation is not known yet.
     let columns = u64::from(wanted.get()) * u64::from(width.max(height));
     let shrinking = 4 * pixels + 20 * columns.min(pixels);
     (pixels * decoding).max(shrinking).div_ceil(MIB)
@@ -227,7 +229,7 @@ fn render(bytes: &[u8], kind: ImageType, width: RenderingWidth) -> Result<Render
     encode(&image, kind, profile)
 }
 
-/// The pixels of an image, in 8 bits a channel: nothing else is written, and twice the memory is saved.
+/// Decodes an image to 8 bits per channel. The output has no more, and this halves the memory.
 fn decode(decoder: impl ImageDecoder) -> ImageResult<DynamicImage> {
     use ColorType as C;
     let (width, height) = decoder.dimensions();
@@ -263,7 +265,7 @@ fn decode(decoder: impl ImageDecoder) -> ImageResult<DynamicImage> {
     image.ok_or_else(too_large)
 }
 
-/// Makes 8 bits of 16, where they are.
+/// Converts 16-bit channels to 8 bits, in place.
 fn halve(pixels: &mut Vec<u8>) {
     let length = pixels.len() / 2;
     for at in 0..length {
@@ -275,7 +277,7 @@ fn halve(pixels: &mut Vec<u8>) {
     pixels.shrink_to_fit();
 }
 
-/// Makes an image so wide, as it is seen once it is turned; its height follows.
+/// Shrinks an image to a width, measured after the orientation is applied. The aspect ratio stays.
 fn shrink(image: DynamicImage, orientation: Orientation, width: RenderingWidth) -> DynamicImage {
     use Orientation as O;
     let is_on_its_side = match orientation {
@@ -297,8 +299,8 @@ fn shrink(image: DynamicImage, orientation: Orientation, width: RenderingWidth) 
         u32::try_from(rounded.max(1)).unwrap_or(side)
     };
     let (width, height) = (scaled(image.width()), scaled(image.height()));
-    // Lanczos works on floats, four times the memory. Averaging down to twice the size first costs no
-    // quality that anybody sees.
+    // Lanczos works on floats, which take four times the memory. Averaging down to twice the size first has no visible
+    // effect.
     let halfway = if image.width() / 4 >= width && image.height() / 4 >= height {
         image.thumbnail_exact(width * 2, height * 2)
     } else {
@@ -307,7 +309,7 @@ fn shrink(image: DynamicImage, orientation: Orientation, width: RenderingWidth) 
     halfway.resize_exact(width, height, FilterType::Lanczos3)
 }
 
-/// JPEG for what was one, or was a WebP without transparency; PNG for the rest.
+/// Encodes JPEG and opaque WebP images as JPEG, and all others as PNG.
 fn encode(
     image: &DynamicImage,
     kind: ImageType,
@@ -325,7 +327,7 @@ fn encode(
         (false, true) => image.to_luma_alpha8().into(),
         (false, false) => image.to_luma8().into(),
     };
-    // A profile of other channels than those that are written would be wrong.
+    // A profile for other channels than the written ones would be wrong.
     let channels: &[u8] = if colour.has_color() { b"RGB " } else { b"GRAY" };
     let profile = profile.filter(|profile| {
         profile.len() <= MAX_PROFILE && profile.get(16..20).is_some_and(|it| it == channels)

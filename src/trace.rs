@@ -1,9 +1,10 @@
-//! What is said for traces: spans, and the W3C Trace Context that joins ours to those of others.
+//! Target of trace spans, and propagation of W3C Trace Context.
 //!
-//! A span is made where the work is, by `tracing`'s macros at level debug with [`TARGET`]; `telemetry` sends
-//! it on. Invariants: while nobody collects traces such a span is off where it stands, at the cost of a
-//! branch; a span never holds a secret, or a value that a client sent, but for the names listed where it is
-//! made.
+//! The code that does the work creates a `tracing` span at level debug with [`TARGET`]; `telemetry` exports it.
+//!
+//! Invariants:
+//! - While traces are not exported, a span is disabled at its call site and costs one branch.
+//! - A span holds no secret, and no value sent by a client except the fields listed at its call site.
 
 use http::HeaderMap;
 use opentelemetry::{Context, global, trace::TraceContextExt};
@@ -11,23 +12,23 @@ use opentelemetry_http::{HeaderExtractor, HeaderInjector};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// The target of what is for traces alone. No log line has it.
+/// Target of trace spans. No log line has it.
 pub const TARGET: &str = "trace";
 
-/// Makes a span go on with the trace that `traceparent` and `tracestate` tell of. Without them, or where
-/// they cannot be read, it begins one of its own.
+/// Sets the parent of `span` from the `traceparent` and `tracestate` headers. If they are missing or invalid, the span
+/// starts a new trace.
 pub fn go_on(span: &Span, headers: &HeaderMap) {
     if span.is_disabled() {
         return;
     }
     let theirs = global::get_text_map_propagator(|it| it.extract(&HeaderExtractor(headers)));
     if theirs.span().span_context().is_valid() {
-        // It fails for a span that has begun, which this one has not.
+        // This fails only for a span that has started; this one has not.
         let _ = span.set_parent(theirs);
     }
 }
 
-/// Tells whom we ask which trace it is for.
+/// Adds the current trace context to the headers of an outgoing request.
 pub fn pass_on(headers: &mut HeaderMap) {
     let ours = Context::current();
     if ours.has_active_span() {

@@ -1,4 +1,4 @@
-//! Each migration applies over the data of the one before, once, whoever else does the same.
+//! Migrations: each applies once over the data of the one before, even if replicas start together.
 
 #![allow(
     clippy::expect_used,
@@ -28,8 +28,7 @@ use sqlx::{AssertSqlSafe, PgConnection, migrate::Migrator};
 
 static MIGRATOR: Migrator = sqlx::migrate!();
 
-/// What stands in the database after the migration of that number: rows as that version of the program
-/// wrote them. A new migration gets its own line.
+/// Statements that insert rows as the program wrote them after each migration. A new migration adds an entry.
 const ROWS: [(i64, &str); 15] = [
     (
         1,
@@ -106,7 +105,7 @@ const ROWS: [(i64, &str); 15] = [
     (12, "update image_place set id = gen_random_uuid()"),
     (
         13,
-        // As an operator could before there were accounts.
+        // Names that operators could choose before there were accounts.
         "insert into callers (name, plan, scopes) values
          ('user:2', 'pro', '{read:pets}'), ('user:' || repeat('x', 49) || ' y', 'pro', '{}')",
     ),
@@ -138,7 +137,7 @@ async fn number(connection: &mut PgConnection, question: &str) -> i64 {
         .unwrap_or_else(|error| panic!("{question}: {error}"))
 }
 
-/// The schema, in words that differ when it does.
+/// Returns the columns, indexes, constraints, functions and triggers of the schema as text.
 async fn schema(connection: &mut PgConnection) -> Vec<String> {
     sqlx::query_scalar(
         "select format('%s.%s %s %s %s', table_name, column_name, data_type, is_nullable, column_default)
@@ -156,14 +155,14 @@ async fn schema(connection: &mut PgConnection) -> Vec<String> {
 }
 
 #[test]
-fn every_migration_has_its_rows_here() {
+fn migrations_all_have_test_rows() {
     let files: BTreeSet<i64> = MIGRATOR.iter().map(|migration| migration.version).collect();
     let rows: BTreeSet<i64> = ROWS.iter().map(|(version, _)| *version).collect();
     assert_eq!(files, rows, "add the rows of the new migration to ROWS");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_migration_applies_over_the_data_of_the_one_before() {
+async fn migrations_apply_over_existing_data() {
     let database = TestDatabase::empty().await;
     let mut connection = database.connect().await;
     for (version, rows) in ROWS {
@@ -173,7 +172,7 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
             .unwrap_or_else(|error| panic!("migration {version}: {error}"));
         run(&mut connection, rows).await;
     }
-    // What was applied one by one is what is applied at once.
+    // The schema is the same whether migrations run one by one or together.
     apply(database.options()).await.expect("nothing is missing");
     let whole = TestDatabase::migrated().await;
     assert_eq!(
@@ -220,7 +219,7 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
         kept.expect("a database").expect("an answer").answer["status"],
         201
     );
-    // Pets that were there before anybody counted them are counted.
+    // The inventory includes pets from before migration 8.
     let inventory = db::inventory::count(&mut connection).await;
     let mut inventory = inventory.expect("a database");
     inventory.sort_by_key(|(status, _)| status.as_str());
@@ -233,13 +232,13 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
         (images[0].content.key.as_str(), images.len()),
         ("ab/abcd", 1)
     );
-    // Callers that had the name of an account's have another, and that of an account has its own.
+    // Callers with names reserved for accounts have been renamed, but not the account's own caller.
     let callers = db::callers::list(&mut connection).await.expect("callers");
     let names: Vec<_> = callers.iter().map(|caller| caller.name.as_str()).collect();
     let renamed = |name: &&&str| name.parse::<CallerName>().is_ok() && name.contains(":user:");
     assert_eq!(names.iter().filter(renamed).count(), 2, "{names:?}");
     assert!(names.contains(&"user:1"), "{names:?}");
-    // What was used today and in the last minute counts on.
+    // Use of today and of the last minute is carried over.
     let used = "select day_used from limit_usage
                 where key = 'caller:1' and day = (now() at time zone 'utc')::date";
     assert_eq!(number(&mut connection, used).await, 9);
@@ -248,7 +247,7 @@ async fn each_migration_applies_over_the_data_of_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn applying_twice_changes_nothing() {
+async fn migrations_applied_twice_change_nothing() {
     let database = TestDatabase::empty().await;
     let mut connection = database.connect().await;
     apply(database.options()).await.expect("migrated");
@@ -277,7 +276,7 @@ async fn applying_twice_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_that_start_together_each_finds_every_migration_applied_once() {
+async fn migrations_started_together_are_applied_once() {
     for _ in 0..3 {
         let database = TestDatabase::empty().await;
         let appliers = (0..4).map(|_| apply(database.options()));
@@ -295,7 +294,7 @@ async fn of_many_that_start_together_each_finds_every_migration_applied_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migration_that_is_not_the_one_applied_stops_the_start() {
+async fn migration_with_another_checksum_stops_the_start() {
     let database = TestDatabase::migrated().await;
     let mut connection = database.connect().await;
     run(
@@ -307,7 +306,7 @@ async fn a_migration_that_is_not_the_one_applied_stops_the_start() {
         .await
         .expect_err("another migration 1");
     assert!(error.to_string().contains("migration"), "{error}");
-    // One of a later release is none of this one's business.
+    // A migration of a later release is ignored.
     let database = TestDatabase::migrated().await;
     let mut connection = database.connect().await;
     run(

@@ -1,4 +1,4 @@
-//! Tests that drive programs beyond PostgreSQL's own; `.ci/setup --all` installs those.
+//! Tests that need programs other than PostgreSQL's, installed by `.ci/setup --all`.
 
 #![allow(
     clippy::disallowed_methods,
@@ -41,15 +41,15 @@ use support::{
     process::{Home, Service},
 };
 
-/// A free port of this machine; nobody else takes it in the next moments, as far as anybody can tell.
+/// Returns a free address of this machine. The port is not reserved.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address")
 }
 
-/// PostgreSQL's programs, of which the server believes that midnight (UTC) is twenty seconds away.
+/// Creates wrappers of PostgreSQL's programs in `folder` that set the server's clock to 20 s before midnight (UTC).
 ///
-/// By the library, not by the command `faketime`: that stays in between as a process of its own.
+/// Preloads the library, since the command `faketime` stays as a process between the service and the server.
 fn before_midnight(folder: &Path) -> PathBuf {
     let library = fs::read_dir("/usr/lib")
         .expect("/usr/lib")
@@ -87,9 +87,9 @@ fn real_program(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// The day is the database's, and it really ends.
+/// The quota day is that of the database's clock.
 #[tokio::test(flavor = "multi_thread")]
-async fn at_midnight_by_the_databases_clock_the_day_begins_anew() {
+async fn daily_limit_resets_at_midnight_of_the_database_clock() {
     let home = Home::new();
     let mut command = home.command(["serve"]);
     command

@@ -1,4 +1,4 @@
-//! Callers on limited plans beside unlimited ones.
+//! Benchmark rows that compare callers on limited and unlimited plans.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::{
     table::{self, Round, median},
 };
 
-/// Free callers, and the time between two requests of one: 0.9 requests a second.
+/// Free callers, and the pause between two requests of one (0.9 requests per second).
 const FREE_CALLERS: usize = 1_000;
 const PAUSE: Duration = Duration::from_micros(1_111_111);
 
-/// GET by callers whose limits are raised so far that nothing is refused.
+/// Measures GET by callers on a limited plan, with limits so high that no request is refused.
 pub async fn limited(bench: &Bench<'_>) {
     let many = bench.database.callers("pro", "pro", 100).await;
     let variants = [
@@ -75,12 +75,13 @@ pub async fn limited(bench: &Bench<'_>) {
     }
 }
 
-/// Free callers at their real limit, each with a connection, beside as many requests of one Enterprise caller.
+/// Measures GET by Free callers within their default limits, one connection each, and the same load by one Enterprise
+/// caller.
 pub async fn occasional(bench: &Bench<'_>) {
     let free = bench.database.callers("free", "free", FREE_CALLERS).await;
     let enterprise = vec![bench.keys[0].clone(); FREE_CALLERS];
     let requests = if bench.options.quick { 5 } else { 15 };
-    // Each caller's row is added, and each key cached, before.
+    // Creates each caller's row and caches each key before the measurement.
     for keys in [&free, &enterprise] {
         paced(bench, keys, 2).await;
     }
@@ -105,7 +106,7 @@ pub async fn occasional(bench: &Bench<'_>) {
     table::line("", "Free", &of_free, &ratio);
 }
 
-/// So many requests by each key at its pace; the keys begin one after the other.
+/// Sends `requests` requests per key, one per [`PAUSE`]; the keys start evenly spread over one pause.
 async fn paced(bench: &Bench<'_>, keys: &[String], requests: u32) -> Round {
     let begun = Instant::now();
     let mut clients = JoinSet::new();
@@ -177,7 +178,9 @@ async fn lease_statements(bench: &Bench<'_>) -> f64 {
         .await
         .expect("text");
     let line = text.lines().find_map(|line| {
-        line.strip_prefix("database_batch_requests_count{statement=\"UPDATE limit_usage\"} ")
+        line.strip_prefix(
+            "db_client_operation_batch_size_count{db_query_summary=\"UPDATE limit_usage\"} ",
+        )
     });
     line.map_or(0.0, |count| count.parse().expect("a number"))
 }

@@ -9,7 +9,7 @@ use pet_inventory::{
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
-/// A PostgreSQL of ours, gone with its folder when dropped.
+/// An embedded PostgreSQL, removed with its folder when dropped.
 pub struct Postgres {
     folder: tempfile::TempDir,
     server: LocalPostgres,
@@ -29,12 +29,11 @@ impl Postgres {
         Self { folder, server }
     }
 
-    /// Where logs go.
+    /// Returns the folder of logs and generated files.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The directory of its socket.
     pub fn socket(&self) -> PathBuf {
         let options = self.server.connect_options();
         options.get_socket().expect("a socket").clone()
@@ -47,7 +46,7 @@ impl Postgres {
         pid.expect("a number")
     }
 
-    /// A database of so many pets.
+    /// Creates a database with `pets` pets.
     pub async fn database(&self, name: &str, pets: u32) -> Database {
         let options = self.server.connect_options();
         let mut connection = connect(&options).await;
@@ -60,7 +59,7 @@ impl Postgres {
         );
         let database = Database { url, options, pets };
         let mut connection = connect(&database.options).await;
-        // An index is made faster than it is kept up.
+        // Building the index afterwards is faster than maintaining it during the insert.
         run(&mut connection, "drop index pets_by_tag_name").await;
         run(
             &mut connection,
@@ -85,7 +84,6 @@ impl Postgres {
     }
 }
 
-/// A database of pets.
 pub struct Database {
     pub url: String,
     pub options: ConnectOptions,
@@ -93,7 +91,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// As if it had been so for long: planned for, and written to its place.
+    /// Vacuums, analyzes, resets the id sequence and checkpoints, so that runs start from a steady state.
     pub async fn settle(&self) {
         let mut connection = connect(&self.options).await;
         run(&mut connection, "vacuum analyze").await;
@@ -105,7 +103,7 @@ impl Database {
         run(&mut connection, "checkpoint").await;
     }
 
-    /// Takes the pets that were added away again.
+    /// Deletes the pets that a row added.
     pub async fn clean(&self) {
         let mut connection = connect(&self.options).await;
         run(
@@ -116,7 +114,7 @@ impl Database {
         self.settle().await;
     }
 
-    /// Some image: its pet, its identifier, and where its bytes are.
+    /// Returns one image: its pet, its identifier and the key of its bytes.
     pub async fn an_image(&self) -> (i64, String, String) {
         let mut connection = connect(&self.options).await;
         sqlx::query_as(
@@ -127,7 +125,7 @@ impl Database {
         .expect("an image")
     }
 
-    /// So many callers of a plan, each with a key.
+    /// Creates `count` callers on a plan; returns a key of each.
     pub async fn callers(&self, prefix: &str, plan: &str, count: usize) -> Vec<String> {
         let keys: Vec<Secret> = (0..count)
             .map(|_| Secret::generate(Kind::ApiKey).expect("random numbers"))

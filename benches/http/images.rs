@@ -1,4 +1,4 @@
-//! Images of a megabyte, beside nginx on the same folder.
+//! Benchmark rows for images of 1 MB, compared with nginx on the same folder.
 
 use std::{
     fmt::Write as _,
@@ -23,10 +23,9 @@ use crate::{
     table::{self, Round, median},
 };
 
-/// Clients that send or read at once.
 const CONNECTIONS: u32 = 8;
 
-/// Uploads, and reading one of them again and again.
+/// Measures uploads, and repeated reads of one image.
 pub async fn rows(bench: &Bench<'_>) {
     let folder = bench.folder();
     let Some(nginx) = Nginx::start(folder).await else {
@@ -51,7 +50,7 @@ pub async fn rows(bench: &Bench<'_>) {
         jpeg,
     );
     let ours = Load::of_file(folder, "upload", &ours, &image, MARK);
-    // The same names again and again: it need not keep what nobody reads.
+    // nginx overwrites 100 files, so that the disk does not fill up.
     let theirs = ask("PUT", "/put/{n}", 100, jpeg);
     let theirs = Load::of_file(folder, "put", &theirs, &image, MARK);
     compare("uploadImage, 1 MB", bench, &ours, &nginx, &theirs).await;
@@ -94,10 +93,10 @@ async fn compare(row: &str, bench: &Bench<'_>, ours: &Load, nginx: &Nginx, their
     table::line("", "service", &service, &ratio);
 }
 
-/// Bytes of the file that are another number in each upload, so that no two are of the same content.
+/// Range of bytes that differs in each upload, so that no two uploads have the same content.
 const MARK: Range<usize> = 6..22;
 
-/// A JPEG of noise, which nothing makes smaller, and in it a comment that holds the mark.
+/// Returns a JPEG of noise, which does not compress, with a comment that holds the mark.
 fn megabyte() -> Vec<u8> {
     const SIDE: u32 = 700;
     let mut state = 1_u64;
@@ -118,7 +117,7 @@ fn megabyte() -> Vec<u8> {
     jpeg
 }
 
-/// nginx, on a folder; stopped when dropped.
+/// An nginx that serves a folder, stopped when dropped.
 struct Nginx {
     address: String,
     child: Child,
@@ -126,7 +125,7 @@ struct Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // Not killed: its workers would stay.
+        // SIGKILL would leave its workers running.
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }

@@ -1,4 +1,4 @@
-//! wrk and pgbench, and what they say.
+//! Runs wrk and pgbench and parses their results.
 
 use std::{
     fmt::Write as _,
@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-/// Ends with the way to get it where there is no wrk.
+/// Panics with installation instructions if wrk is missing.
 pub fn require_wrk() {
     let there = Command::new("wrk")
         .arg("--version")
@@ -24,7 +24,7 @@ pub fn require_wrk() {
     );
 }
 
-/// What wrk says in the end, as JSON.
+/// Lua function that prints wrk's results as JSON.
 const DONE: &str = r#"function done(summary, latency)
     io.write(string.format(
         '\nRESULT {"requests":%d,"micros":%d,"p50":%d,"p99":%d,"errors":%d,"other":%d}\n',
@@ -34,15 +34,15 @@ const DONE: &str = r#"function done(summary, latency)
 end
 "#;
 
-/// What wrk sends, as a script of its: thousands of whole requests made beforehand, then one after the other.
+/// A wrk script. It builds thousands of requests in advance and sends them in turn.
 pub struct Load {
     script: PathBuf,
 }
 
-/// What is asked.
+/// Requests of a load.
 pub struct Ask<'a> {
     pub method: &'a str,
-    /// `{n}` is a number from 1 to `pets`, at random.
+    /// Path; `{n}` is replaced by a random number from 1 to `pets`.
     pub path: &'a str,
     pub pets: u32,
     pub keys: &'a [String],
@@ -92,7 +92,7 @@ end
         Self { script: file }
     }
 
-    /// Sends a file, in which the bytes of `mark` are another number each time.
+    /// Creates a load that sends a file, with another number in the bytes of `mark` each time.
     pub fn of_file(
         folder: &Path,
         name: &str,
@@ -135,7 +135,7 @@ end
         Self { script: file }
     }
 
-    /// Puts it on a server.
+    /// Runs the load against a server.
     pub async fn run(&self, address: &str, connections: u32, seconds: u32) -> Run {
         let threads = if connections < 16 { 1 } else { 2 };
         let output = tokio::process::Command::new("wrk")
@@ -165,20 +165,20 @@ end
     }
 }
 
-/// What one run gave.
+/// Result of one run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Run {
     pub requests: f64,
-    /// A second.
+    /// Requests per second.
     pub rate: f64,
     /// Milliseconds.
     pub p50: f64,
     pub p99: f64,
-    /// Answers of 400 and more.
+    /// Responses with a status of 400 or more.
     pub refused: f64,
 }
 
-/// Transactions a second of pgbench, clients that read the same rows by a prepared statement.
+/// Runs pgbench: clients that read the same rows by a prepared statement, without HTTP.
 pub async fn pgbench(
     socket: &Path,
     database: &str,

@@ -1,18 +1,19 @@
-//! The service under load, beside what people would write and beside what it could cost at least:
-//! `cargo bench --bench http`.
+//! HTTP benchmark: the service under load, compared with a naive implementation and with lower bounds.
 //!
-//! It starts a PostgreSQL of its own with the data (durable: each commit waits for the disk), the service (the
-//! real program: keys, limits, request ids, metrics, ETags and the access log, which goes to a file, all on),
-//! and what it is compared with:
+//! It starts an embedded PostgreSQL (durable: each commit waits for the disk), the real program (keys, limits, request
+//! ids,
+//! metrics, ETags, and the access log written to a file), and the variants to compare with:
 //!
-//! - *naive*: what a user would write: axum, a `PgPool` of 16 connections, one `query_as … where id = $1` or
-//!   `insert` a request, the caller of a key found in a hash map; no log, metrics, limits or ETags.
-//! - *static*: one pet's JSON from memory, behind everything that the service has around its operations.
-//! - *pgbench*: the same row by a prepared statement; no HTTP.
+//! - *naive*: the obvious implementation: axum, a `PgPool` of 16 connections, one `query_as … where id = $1` or
+//!   `insert` per
+//!   request, and keys in a hash map; no log, metrics, limits or ETags.
+//! - *static*: the JSON of one pet from memory, behind all of the service's middleware.
+//! - *pgbench*: the same row by a prepared statement, without HTTP.
 //! - *nginx*: the same bytes from and to the same folder, without waiting for the disk.
 //!
-//! `wrk` (Debian's package of that name) makes the load. All of it shares this machine, so absolute numbers
-//! say little; the variants of a row take turns, and what counts is their ratio: the median of the rounds.
+//! `wrk` (Debian package `wrk`) generates the load. Everything shares this machine, so absolute numbers mean little:
+//! the
+//! variants of a row run in turns, and the result is the ratio of their medians over all rounds.
 //!
 //! ```text
 //! cargo bench --bench http                      the table
@@ -49,44 +50,44 @@ use std::path::PathBuf;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
-/// As the service has it, so that it is no difference between them.
+/// The service's allocator, so that variants do not differ in it.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// What to measure.
+/// Compare the service with other implementations under load
 #[derive(Debug, Parser)]
 struct Options {
-    /// One short round.
+    /// Run one short round
     #[arg(long)]
     quick: bool,
-    /// Rows: get, limited, occasional, refuse, post, status, tags, images.
+    /// Run these rows only: get, limited, occasional, refuse, post, status, tags, images
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// GET and POST with more pets, and with more callers.
+    /// Measure GET and POST with more pets, and with more callers
     #[arg(long)]
     growth: bool,
-    /// GET beside 10,000 idle connections.
+    /// Measure GET beside 10,000 idle connections
     #[arg(long)]
     idle: bool,
-    /// Rounds; the median counts.
+    /// Number of rounds; the result is their median
     #[arg(long)]
     rounds: Option<usize>,
-    /// Seconds of each run.
+    /// Duration of each run in seconds
     #[arg(long)]
     seconds: Option<u32>,
-    /// Pets in the table.
+    /// Number of pets in the table
     #[arg(long, default_value_t = 100_000)]
     pets: u32,
-    /// Another build of the service, to see what changed.
+    /// Program to measure, such as another build of the service
     #[arg(long, default_value = env!("CARGO_BIN_EXE_pet-inventory"))]
     service: PathBuf,
-    /// An earlier build of the service, measured in turn with this one in the row `limited`.
+    /// Earlier build of the service, measured in turns with this one in the row `limited`
     #[arg(long)]
     before: Option<PathBuf>,
-    /// Be one of the servers that the service is compared with.
+    /// Run as one of the servers that the service is compared with
     #[arg(long, hide = true)]
     serve: Option<servers::Kind>,
-    /// cargo says so to every benchmark.
+    /// Ignored; cargo passes it to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }

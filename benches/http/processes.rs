@@ -1,23 +1,23 @@
-//! What processes cost, as the kernel counts it.
+//! CPU time and memory of processes, from `/proc`.
 
 use std::fs;
 
-/// Ticks a second of the kernel's accounts; 100 on every Linux that people run.
+/// Clock ticks per second in `/proc`: 100 on all common Linux kernels.
 const TICKS: f64 = 100.0;
 
-/// CPU seconds that a process has used, its threads included.
+/// Returns the CPU seconds that a process and its threads have used.
 pub fn cpu(pid: u32) -> f64 {
     let times = stat(pid);
     (times[0] + times[1]) as f64 / TICKS
 }
 
-/// CPU seconds of PostgreSQL: its postmaster, the backends there are, and those that ended.
+/// Returns the CPU seconds of PostgreSQL: postmaster, running backends and ended backends.
 pub fn postgres_cpu(postmaster: u32) -> f64 {
     let own: u64 = stat(postmaster).iter().sum();
     own as f64 / TICKS + children(postmaster).into_iter().map(cpu).sum::<f64>()
 }
 
-/// Resident memory in MB, and the most it ever was since [`forget_peak`].
+/// Returns the resident memory in MB, and its peak since [`forget_peak`].
 pub fn memory(pid: u32) -> (f64, f64) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -28,13 +28,13 @@ pub fn memory(pid: u32) -> (f64, f64) {
     (field("VmRSS:"), field("VmHWM:"))
 }
 
-/// Lets the peak of a process's memory begin anew.
+/// Resets the peak memory of a process.
 pub fn forget_peak(pid: u32) {
-    // Where it is not allowed the peak is the larger one.
+    // Without the permission the peak stays, which overestimates the growth.
     let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
-/// User, system, and those of children that ended.
+/// Returns the user and system time in ticks, of the process and of its ended children.
 fn stat(pid: u32) -> [u64; 4] {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);

@@ -1,4 +1,4 @@
-//! What is measured, row by row.
+//! Measures the rows of the HTTP benchmark.
 
 use std::{
     io::{Read as _, Write as _},
@@ -17,21 +17,21 @@ use crate::{
     table::{self, Round, median},
 };
 
-/// The service, what it is compared with, and what they stand on.
+/// The running service, its comparison variants and their database.
 pub struct Bench<'a> {
     pub options: &'a Options,
     postgres: &'a Postgres,
     pub database: &'a Database,
     pub service: Server,
-    /// Of an earlier build.
+    /// Earlier build of the service.
     pub before: Option<Server>,
     naive: Server,
     fixed: Server,
-    /// Of an unlimited caller.
+    /// Keys of unlimited callers.
     pub keys: Vec<String>,
-    /// Of a caller on plan Free.
+    /// Key of a caller on plan Free.
     limited: Vec<String>,
-    /// Where the service's metrics are.
+    /// Address of the service's metrics.
     pub operations: String,
 }
 
@@ -67,7 +67,7 @@ impl Bench<'_> {
         Load::new(self.folder(), "post", &ask)
     }
 
-    /// One run, and what it cost whom.
+    /// Runs a load once and measures the CPU time and the memory that it takes.
     pub async fn round(
         &self,
         server: &Server,
@@ -105,7 +105,7 @@ async fn measure(
     }
 }
 
-/// The table.
+/// Measures and prints all selected rows.
 pub async fn all(options: &Options) {
     let postgres = Postgres::start().await;
     println!(
@@ -122,12 +122,12 @@ pub async fn all(options: &Options) {
     let operations = free_address();
     let settings = [
         ("PET_INVENTORY__IMAGES__URL", images.as_str()),
-        // Each wrong key is answered 401, as the first hundred of a minute always are.
+        // So high that a wrong key always gets 401, never 429.
         (
             "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
             "4000000000",
         ),
-        // No request of a Pro caller is refused.
+        // Admits all requests of a Pro caller.
         ("PET_INVENTORY__PLANS__PRO__PER_MINUTE", "1000000000"),
         ("PET_INVENTORY__PLANS__PRO__PER_DAY", "4000000000"),
         ("PET_INVENTORY__OPERATIONS__LISTEN", &operations),
@@ -172,13 +172,13 @@ pub async fn all(options: &Options) {
     if options.wants("tags") {
         tags(&bench).await;
     }
-    // Last: for a while after it the disk is busy with what was uploaded.
+    // Last: the disk stays busy with the uploads for a while.
     if options.wants("images") {
         images::rows(&bench).await;
     }
 }
 
-/// An address of this machine that nothing listens on.
+/// Returns a free address of this machine. The port is not reserved.
 fn free_address() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").to_string()
@@ -261,14 +261,14 @@ async fn posts(bench: &Bench<'_>) {
     bench.database.clean().await;
 }
 
-/// The service's reqwest wants somebody to speak TLS, which nobody does here.
+/// Returns an HTTP client. reqwest requires a TLS provider, although no request here uses TLS.
 pub fn client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]);
     client.build().expect("a client")
 }
 
-/// What costs no database: 429, 401, 304.
+/// Measures responses that need no database: 429, 401 and 304.
 async fn refusals(bench: &Bench<'_>) {
     let fixed = bench.get("static", "/api/v3/pet/{n}", &bench.keys, "");
     let client = client();
@@ -323,9 +323,9 @@ async fn refusals(bench: &Bench<'_>) {
     }
 }
 
-/// Every pet, in one answer.
+/// Measures a find of all pets in one response.
 async fn whole_find(bench: &Bench<'_>) {
-    /// Bytes of the end.
+    /// Number of bytes kept from the end of the response.
     const KEPT: usize = 32;
     let ask = format!(
         "GET /api/v3/pet/findByStatus?status=available,pending,sold HTTP/1.1\r\nHost: a\r\n\
@@ -339,7 +339,7 @@ async fn whole_find(bench: &Bench<'_>) {
         processes::forget_peak(bench.service.pid);
         let before = processes::memory(bench.service.pid).0;
         let begun = Instant::now();
-        // No more of a client than psql is, which writes nowhere.
+        // A minimal client that discards what it reads, as psql does by writing to `/dev/null`.
         let mut stream = TcpStream::connect(&bench.service.address).expect("a connection");
         stream.write_all(ask.as_bytes()).expect("asked");
         let (mut piece, mut end) = (vec![0; 256 << 10], Vec::new());
@@ -373,7 +373,7 @@ async fn whole_find(bench: &Bench<'_>) {
     );
 }
 
-/// Seconds that psql takes for the same columns.
+/// Returns the seconds that psql takes for the same columns.
 async fn copy(bench: &Bench<'_>) -> f64 {
     let columns = "id, status, name, category, photo_urls, tags";
     let begun = Instant::now();
@@ -391,7 +391,7 @@ async fn copy(bench: &Bench<'_>) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
-/// Twenty of a million.
+/// Measures a find with 20 matches among 1,000,000 pets.
 async fn tags(bench: &Bench<'_>) {
     let many = if bench.options.quick {
         bench.options.pets
@@ -439,8 +439,10 @@ async fn tags(bench: &Bench<'_>) {
     }
 }
 
-/// GET and POST with more pets, then with more callers; and GET of naive code, which meets a PostgreSQL whose
-/// memory does not hold all pets, too.
+/// Measures GET and POST with more pets, then with more callers.
+///
+/// GET of the naive variant shows how much of a loss is PostgreSQL's: its memory does not hold all pets of the largest
+/// size.
 pub async fn growth(options: &Options) {
     struct Size {
         name: String,
@@ -494,7 +496,7 @@ pub async fn growth(options: &Options) {
             of_naive: vec![],
         });
     }
-    // In turns, so that all meet the machine in the same moods.
+    // In turns, so that all sizes see the same load from other users of the machine.
     let seconds = options.seconds();
     for round in 0..=options.rounds() {
         for size in &mut all {
@@ -506,7 +508,7 @@ pub async fn growth(options: &Options) {
             let post = measure(&postgres, &size.service, &size.post, 64, seconds).await;
             size.gets.push(get);
             size.posts.push(post);
-            // The first one is to get warm: each key is looked up once.
+            // The first round is a warm-up: it looks up each key once.
             if round == 0 {
                 let all_keys = seconds + (size.callers / 5_000) as u32;
                 measure(&postgres, &size.service, &size.get, 64, all_keys).await;
@@ -535,7 +537,7 @@ pub async fn growth(options: &Options) {
     }
 }
 
-/// The busy beside the idle.
+/// Measures GET with and without 10,000 idle connections.
 pub async fn idle(options: &Options) {
     const IDLE: usize = 10_000;
     let postgres = Postgres::start().await;
@@ -583,7 +585,7 @@ pub async fn idle(options: &Options) {
     drop(connections);
 }
 
-/// Connections that have asked once, and stay.
+/// Opens connections that send one request each and then stay idle.
 async fn idle_connections(address: &str, key: &str, count: usize) -> Vec<tokio::net::TcpStream> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let files = nix::sys::resource::Resource::RLIMIT_NOFILE;

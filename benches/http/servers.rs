@@ -1,4 +1,4 @@
-//! The service, and the servers it is compared with, each a process of its own.
+//! Server processes: the service, and the variants it is compared with.
 
 use std::{collections::HashMap, fs::File, path::Path, process::Stdio, sync::Arc};
 
@@ -10,7 +10,7 @@ use axum::{
     routing::{get, post},
 };
 use pet_inventory::{
-    api::state::AppState, app::App, config::Config, domain::clock::Clock, shutdown::Shutdown,
+    api::state::AppState, app::App, config::Config, domain::clock::Clock, server::Shutdown,
     telemetry,
 };
 use serde::{Deserialize, Serialize};
@@ -21,26 +21,26 @@ use tokio::{
     process::{Child, ChildStdout, Command},
 };
 
-/// What a server is.
+/// Variant of a server.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub enum Kind {
-    /// What a user would write.
+    /// The obvious implementation with axum and sqlx
     Naive,
-    /// The service around an answer from memory.
+    /// The service's middleware around a response from memory
     Static,
 }
 
-/// A server that runs; killed when dropped.
+/// A running server, killed when dropped.
 pub struct Server {
     pub pid: u32,
     pub address: String,
     _child: Child,
-    /// Open for whatever else it says.
+    /// Kept open, since the server may write more.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
 impl Server {
-    /// The real program.
+    /// Starts the real program.
     pub async fn service(
         program: &Path,
         url: &str,
@@ -57,7 +57,7 @@ impl Server {
         Self::start(command, url, &folder.join("service.log")).await
     }
 
-    /// This program as another server.
+    /// Starts this program as another variant.
     pub async fn other(kind: Kind, url: &str, folder: &Path, keys: &[String]) -> Self {
         let name = match kind {
             Kind::Naive => "naive",
@@ -98,7 +98,7 @@ impl Server {
     }
 }
 
-/// Is one of the others.
+/// Runs a variant in this process.
 pub async fn serve(kind: Kind) {
     match kind {
         Kind::Naive => naive().await,
@@ -227,7 +227,7 @@ async fn naive() {
     let url = std::env::var("DATABASE_URL").expect("the bench says so");
     let pool = PgPoolOptions::new()
         .max_connections(16)
-        // It would be slower by a seventh else.
+        // A ping before each use would make it slower by a seventh.
         .test_before_acquire(false)
         .connect(&url)
         .await

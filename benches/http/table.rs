@@ -1,19 +1,19 @@
-//! Results, and how they are printed.
+//! Prints the results as a table.
 
 use crate::load::Run;
 
-/// One round of a variant.
+/// Result of one round of a variant.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Round {
     pub run: Run,
-    /// CPU microseconds a request of the server and of PostgreSQL.
+    /// CPU microseconds per request, of the server and of PostgreSQL.
     pub server: f64,
     pub postgres: f64,
     /// Resident memory of the server in MB.
     pub memory: f64,
 }
 
-/// The median of something of all rounds.
+/// Returns the median of a value over all rounds.
 pub fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(of).collect();
     values.sort_by(f64::total_cmp);
@@ -27,7 +27,7 @@ pub fn header() {
     );
 }
 
-/// One line of the table; gives its requests a second.
+/// Prints one line of the table; returns its requests per second.
 pub fn line(row: &str, variant: &str, rounds: &[Round], ratio: &str) -> f64 {
     let rate = median(rounds, |round| round.run.rate);
     println!(

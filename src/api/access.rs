@@ -1,5 +1,6 @@
-//! What each operation needs of its caller, read from the OpenAPI document that is generated from the
-//! handlers: the document cannot promise what is not enforced, and a handler cannot forget to ask.
+//! Access rules: the scopes that each operation requires, read from the generated OpenAPI document.
+//!
+//! Invariant: the documented scopes are the enforced ones, and every operation declares its own.
 
 use std::{collections::HashMap, str::FromStr};
 
@@ -9,30 +10,30 @@ use utoipa::openapi::OpenApi;
 
 use crate::domain::caller::{Scope, Scopes};
 
-/// Who may use an operation.
+/// Access rule of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody; a credential is not looked at.
+    /// No caller needed; a credential is ignored.
     Public,
-    /// A caller with these scopes.
+    /// Caller with all of these scopes, possibly none.
     Needs(Scopes),
 }
 
-/// The access rule of every operation, by path and method.
+/// Access rules of all operations, by path and method.
 #[derive(Debug, Default)]
 pub struct AccessRules(HashMap<String, Vec<(Method, Access)>>);
 
 impl AccessRules {
-    /// Reads the document; its paths lie below `base`.
+    /// Reads the rules from `document`, with paths relative to `base`.
     ///
     /// # Errors
-    /// The operation that does not say what it needs, or needs what does not exist.
+    /// A message that names the operation with a missing or inconsistent `security`, or with an unknown scope.
     pub fn from_document(document: &OpenApi, base: &str) -> Result<Self, String> {
         let document = serde_json::to_value(document).map_err(|error| error.to_string())?;
         let mut rules = Self::default();
         for (path, item) in document["paths"].as_object().into_iter().flatten() {
             if !item["servers"].is_null() {
-                // Beside the API, for strangers.
+                // Paths with their own `servers` are outside the API and need no caller.
                 continue;
             }
             for (method, operation) in item.as_object().into_iter().flatten() {
@@ -51,7 +52,7 @@ impl AccessRules {
         Ok(rules)
     }
 
-    /// The rule of an operation, by the path of its route; `None` when there is no such operation.
+    /// Returns the rule of an operation by the path of its route, or `None` if there is no such operation.
     #[must_use]
     pub fn find(&self, method: &Method, path: &str) -> Option<Access> {
         // HEAD is GET without the body (RFC 9110 §9.3.2).
@@ -66,12 +67,11 @@ impl AccessRules {
     }
 }
 
-/// Reads a `security` field: a list of ways in, each naming its scheme and scopes. All ways into one
-/// operation need the same scopes, whichever credential it is.
+/// Reads a `security` field: a list of alternative schemes, each with its scopes, which must be the same for all.
 fn access(security: &Value) -> Result<Access, String> {
     let ways: Vec<_> = security
         .as_array()
-        .ok_or("no `security(...)`: say which scopes it needs, or `security(())` for none")?
+        .ok_or("missing `security(...)`: add the required scopes, or `security(())` for none")?
         .iter()
         .flat_map(|way| way.as_object().into_iter().flatten())
         .map(|(_, scopes)| scopes)
@@ -80,7 +80,7 @@ fn access(security: &Value) -> Result<Access, String> {
         return Ok(Access::Public);
     };
     if rest.iter().any(|scopes| scopes != first) {
-        return Err("its ways in need different scopes".into());
+        return Err("the security schemes require different scopes".into());
     }
     let scopes: Scopes = first
         .as_array()

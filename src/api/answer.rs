@@ -1,4 +1,4 @@
-//! Successful answers in JSON, as every noun gives them.
+//! Builds the JSON responses that all resources share.
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -9,17 +9,17 @@ use utoipa::ToSchema;
 
 use super::error::Error;
 
-/// A body as compact JSON.
+/// Returns a response with `body` as compact JSON.
 ///
 /// # Errors
-/// [`Error::Internal`] when it has no JSON.
+/// [`Error::Internal`] if `body` cannot be serialized.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Response, Error> {
     let body = serde_json::to_vec(body).map_err(|error| Error::Internal(error.into()))?;
     let headers = [(header::CONTENT_TYPE, "application/json")];
     Ok((status, headers, body).into_response())
 }
 
-/// The same for something new, which lies at a URL of its own.
+/// Returns a 201 response with `body`, and the URL of the new resource in `Location`.
 ///
 /// # Errors
 /// As [`json`] and [`located`].
@@ -27,10 +27,10 @@ pub fn created(location: String, body: &impl Serialize) -> Result<Response, Erro
     located(location, json(StatusCode::CREATED, body)?)
 }
 
-/// An answer that says where what it shows lies.
+/// Adds `Location` to a response.
 ///
 /// # Errors
-/// [`Error::Internal`] when the URL cannot stand in a header.
+/// [`Error::Internal`] if `location` is not a valid header value.
 pub fn located(location: String, mut response: Response) -> Result<Response, Error> {
     let location =
         HeaderValue::try_from(location).map_err(|error| Error::Internal(error.into()))?;
@@ -38,24 +38,24 @@ pub fn located(location: String, mut response: Response) -> Result<Response, Err
     Ok(response)
 }
 
-/// What was done, where nothing is left to be shown: Petstore's `ApiResponse`.
+/// Result of an action that returns no resource: Petstore's `ApiResponse`.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(example = json!({"code": 200, "type": "deleted", "message": "1"}))]
 pub struct ApiResponse {
-    /// The HTTP status.
+    /// HTTP status code.
     #[schema(minimum = 200, maximum = 200)]
     pub code: u16,
-    /// What was done.
+    /// The action, such as `deleted`.
     #[serde(rename = "type")]
     #[schema(max_length = 16, pattern = "^[a-z ]+$")]
     pub kind: &'static str,
-    /// To what.
+    /// Details of the action, such as the deleted identifier.
     #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
     pub message: String,
 }
 
 impl ApiResponse {
-    /// The answer to a deletion.
+    /// Returns the response to a deletion.
     ///
     /// # Errors
     /// As [`json`].
@@ -63,7 +63,7 @@ impl ApiResponse {
         Self::done("deleted", what.to_string())
     }
 
-    /// The answer to anything done.
+    /// Returns a 200 response for an action.
     ///
     /// # Errors
     /// As [`json`].

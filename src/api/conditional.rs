@@ -1,4 +1,4 @@
-//! Conditional requests on pets and images (RFC 9110 §13): versions as entity tags, `If-Match`, `If-None-Match`.
+//! Conditional requests on pets and images (RFC 9110 §13): entity tags, `If-Match`, `If-None-Match`, `If-Range`.
 
 use std::convert::Infallible;
 
@@ -10,31 +10,31 @@ use axum::{
 use super::{error::Error, problem::Violation};
 use crate::domain::pet::Version;
 
-/// The strong entity tag of a version.
+/// Returns the strong entity tag of a version.
 #[must_use]
 pub fn etag(version: Version) -> HeaderValue {
     let mut digits = itoa::Buffer::new();
     let tag = ["\"", digits.format(version.0), "\""].concat();
-    // Digits between quotes are always a valid header value.
+    // Digits in quotes are always a valid header value.
     HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-/// `If-Match`: the versions that a change may be made to.
+/// `If-Match`: the versions that may be changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct IfMatch {
-    /// `None`: any, because the header is absent or `*`. Tags that are weak or not ours match nothing,
-    /// so they are left out, and the list may be empty.
+    /// `None` if the header is absent or `*`, which allows any version. Weak and foreign tags match nothing and are
+    /// left out, so the list may be empty.
     versions: Option<Vec<Version>>,
 }
 
 impl IfMatch {
-    /// What a statement compares with.
+    /// Returns the versions to compare with in a statement, or `None` for any.
     #[must_use]
     pub fn versions(&self) -> Option<&[Version]> {
         self.versions.as_deref()
     }
 
-    /// Whether a change may be made to this version.
+    /// Returns true if `version` may be changed.
     #[must_use]
     pub fn admits(&self, version: Version) -> bool {
         self.versions
@@ -60,7 +60,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
             Some(Err(NotATag)) => {
                 return Err(Error::Invalid(vec![Violation::new(
                     "If-Match",
-                    "must be * or entity tags in double quotes, as ETag gave them",
+                    "must be * or a list of entity tags in double quotes",
                 )]));
             }
         };
@@ -68,20 +68,20 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
     }
 }
 
-/// `If-None-Match`: the versions that the client has already.
+/// `If-None-Match`: the versions that the client already has.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum IfNoneMatch {
-    /// None of them.
+    /// No version: the header is absent or malformed.
     #[default]
     None,
-    /// Whichever there is.
+    /// Any version (`*`).
     Any,
-    /// These.
+    /// The listed versions.
     Versions(Vec<Version>),
 }
 
 impl IfNoneMatch {
-    /// Whether the client has this version.
+    /// Returns true if the client has `version`.
     #[must_use]
     pub fn has(&self, version: Version) -> bool {
         match self {
@@ -92,7 +92,7 @@ impl IfNoneMatch {
     }
 }
 
-/// What cannot be read is ignored: then the client just gets the whole answer.
+/// A malformed header is ignored, so that the client gets the full response.
 impl<S: Send + Sync> FromRequestParts<S> for IfNoneMatch {
     type Rejection = Infallible;
 
@@ -108,7 +108,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IfNoneMatch {
     }
 }
 
-/// Whether `If-None-Match` names what has this tag (without its quotes): then the client has it already.
+/// Returns true if `If-None-Match` matches the entity tag `opaque`, given without its quotes.
 #[must_use]
 pub fn is_had(headers: &HeaderMap, opaque: &str) -> bool {
     match entity_tags(headers, &header::IF_NONE_MATCH) {
@@ -118,8 +118,8 @@ pub fn is_had(headers: &HeaderMap, opaque: &str) -> bool {
     }
 }
 
-/// Whether `If-Range` lets a range of what has this tag be sent: where it is absent, or names the very tag
-/// (RFC 9110 §13.1.5). A date never does: we give none.
+/// Returns true if `If-Range` is absent or is the strong entity tag `opaque` (RFC 9110 §13.1.5). A date never matches:
+/// there is no `Last-Modified`.
 #[must_use]
 pub fn admits_range(headers: &HeaderMap, opaque: &str) -> bool {
     match entity_tags(headers, &header::IF_RANGE) {
@@ -144,7 +144,7 @@ struct Tag<'a> {
 }
 
 impl Tag<'_> {
-    /// The version it stands for; `None` when we never gave such a tag.
+    /// Returns the version, or `None` for a tag that [`etag`] does not create.
     fn version(&self) -> Option<Version> {
         let version = self.opaque.parse().ok()?;
         (etag(Version(version)).as_bytes() == format!("\"{}\"", self.opaque).as_bytes())
@@ -169,7 +169,7 @@ fn entity_tags<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Result<T
     Some(Ok(Tags::Listed(tags)))
 }
 
-/// Reads `"*" / #entity-tag`. An opaque tag may hold commas, so splitting at them will not do.
+/// Parses `"*" / #entity-tag`. An opaque tag may contain commas, so the value cannot be split at them.
 fn parse(value: &str) -> Result<Tags<'_>, NotATag> {
     let mut rest = value.trim_matches([' ', '\t']);
     if rest == "*" {

@@ -1,5 +1,4 @@
-//! Our own extractors: what the stock ones reject never gets past them in another form than
-//! [`Error`]'s. (`.clippy.toml` bans the stock ones.)
+//! Extractors that reject requests with [`Error`]. `.clippy.toml` bans axum's own, which reject in plain text.
 
 use std::{borrow::Cow, convert::Infallible, str::FromStr};
 
@@ -21,7 +20,7 @@ use super::{
 };
 use crate::domain::Invalid;
 
-/// The path's one parameter.
+/// The only path parameter of a route.
 #[derive(Debug)]
 pub struct Path<T>(pub T);
 
@@ -43,7 +42,7 @@ impl<S: Send + Sync, T: FromStr<Err = Invalid>> FromRequestParts<S> for Path<T> 
     }
 }
 
-/// The path's two parameters.
+/// The two path parameters of a route.
 #[derive(Debug)]
 pub struct PathPair<A, B>(pub A, pub B);
 
@@ -72,7 +71,7 @@ where
     }
 }
 
-/// The host that was asked, as clients reach it.
+/// Host that the client addressed, or `localhost` if the request names none.
 #[derive(Debug)]
 pub struct Host(pub String);
 
@@ -80,7 +79,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Host {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        // HTTP/2 has the host in the target.
+        // HTTP/2 sends the host in the request target.
         let host = parts.uri.authority().map(Authority::as_str).or_else(|| {
             let host = parts.headers.get(header::HOST)?;
             host.to_str().ok()
@@ -89,7 +88,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Host {
     }
 }
 
-/// Parameters of a query or a form, in the order they came.
+/// Parameters of a query or form, in the order received.
 #[derive(Debug, Default)]
 pub struct Parameters(Vec<Parameter>);
 
@@ -97,12 +96,12 @@ pub struct Parameters(Vec<Parameter>);
 struct Parameter {
     name: String,
     value: String,
-    /// Both as they were sent.
+    /// Name and value as sent.
     encoded: String,
 }
 
 impl Parameters {
-    /// Reads `application/x-www-form-urlencoded`, which is a query's form too.
+    /// Parses `application/x-www-form-urlencoded`, which is the format of queries, too.
     fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
         let decode = |text: &str| {
             Self::decode(text)
@@ -123,7 +122,7 @@ impl Parameters {
             .map(Self)
     }
 
-    /// Decodes a name or a value. `None` when it is not UTF-8.
+    /// Decodes a name or a value. Returns `None` if it is not UTF-8.
     #[must_use]
     pub fn decode(encoded: &str) -> Option<String> {
         let spaced = encoded.replace('+', " ");
@@ -133,7 +132,7 @@ impl Parameters {
             .map(Cow::into_owned)
     }
 
-    /// All of that name.
+    /// Returns all values of a parameter.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0
             .iter()
@@ -141,13 +140,13 @@ impl Parameters {
             .map(|parameter| parameter.value.as_str())
     }
 
-    /// A list: the parameter repeated, its values separated by commas, or both.
+    /// Returns the values of a list parameter, which may be repeated, separated by commas, or both.
     #[must_use]
     pub fn list<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
         self.all(name).flat_map(|value| value.split(',')).collect()
     }
 
-    /// A parameter that may be absent, read and checked. There more than once, it is wrong.
+    /// Reads and checks a parameter that may be absent. Repeating it is a violation.
     pub fn optional<T>(
         &self,
         violations: &mut Violations,
@@ -165,15 +164,14 @@ impl Parameters {
             .ok()
     }
 
-    /// Both these and those.
+    /// Appends the parameters of `more`.
     #[must_use]
     pub fn and(mut self, more: Self) -> Self {
         self.0.extend(more.0);
         self
     }
 
-    /// A query of those of these names, encoded as they were sent, and one more, whose value needs no
-    /// encoding.
+    /// Returns a query of the parameters in `names`, encoded as sent, then one more that needs no encoding.
     #[must_use]
     pub fn query_with(&self, names: &[&str], (name, value): (&str, &str)) -> String {
         let kept = self
@@ -186,7 +184,7 @@ impl Parameters {
     }
 }
 
-/// The query's parameters.
+/// Query parameters.
 #[derive(Debug)]
 pub struct Query(pub Parameters);
 
@@ -198,7 +196,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
     }
 }
 
-/// A JSON body.
+/// JSON body.
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
@@ -214,7 +212,7 @@ where
         require_media_type(request.headers(), "application/json", &["application/json"])?;
         require_plain(request.headers())?;
         let body = read_body(request.into_body(), BodyLimits::from_ref(state)).await?;
-        // serde takes an array for an object whose fields come in order.
+        // serde would accept an array for an object, with its elements as the fields.
         if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
             parse_json::<IgnoredAny>(&body)?;
             let reason = format!("must be {}", T::KIND.name());
@@ -224,7 +222,7 @@ where
     }
 }
 
-/// A JSON Merge Patch (RFC 7396).
+/// JSON Merge Patch (RFC 7396).
 #[derive(Debug)]
 pub struct MergePatch(pub serde_json::Value);
 
@@ -246,7 +244,7 @@ where
     }
 }
 
-/// A form body, which may be absent.
+/// Form body, which may be absent.
 #[derive(Debug)]
 pub struct Form(pub Parameters);
 
@@ -288,7 +286,7 @@ fn require_media_type(
     }
 }
 
-/// Refuses a body that is encoded (RFC 9110 §8.4): read as it is, it would be something else than was meant.
+/// Rejects an encoded body (RFC 9110 §8.4), which would be misread, since decoding is not supported.
 ///
 /// # Errors
 /// [`Error::EncodedBody`].
@@ -308,7 +306,7 @@ pub fn require_plain(headers: &HeaderMap) -> Result<(), Error> {
     }
 }
 
-/// Whether a body is said to be of this media type, whatever its parameters.
+/// Returns true if `Content-Type` has this media type, with any parameters.
 #[must_use]
 pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
     headers
@@ -318,14 +316,13 @@ pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
         .is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
 }
 
-/// Reads a whole body, within its bounds: a handler that wrote before the end has come could have
-/// acted on half a request.
+/// Reads a whole body within its limits, so that no handler acts on half of a request.
 ///
 /// # Errors
-/// [`Error::BodyTooLarge`], [`Error::BodyTimeout`], and [`Error::Invalid`] for a body cut off.
+/// [`Error::BodyTooLarge`], [`Error::BodyTimeout`], or [`Error::Invalid`] if the body is cut off.
 pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Error> {
     let too_large = || Error::BodyTooLarge(limits.max_size);
-    // What says that it is too large need not be read.
+    // A declared length over the limit is rejected without reading.
     if http_body::Body::size_hint(&body).lower() > limits.max_size {
         return Err(too_large());
     }
@@ -337,18 +334,18 @@ pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Error> {
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Error::Invalid(vec![Violation::new(
             "body",
-            "must be as long as the request says",
+            "must be complete; it ends early",
         )])),
     }
 }
 
-/// Reads JSON. The reasons it gives hold positions, never a piece of the body.
+/// Parses JSON. Error messages contain positions, never parts of the body.
 fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(body).map_err(|error| {
         let place = format_args!("line {} column {}", error.line(), error.column());
         let reason = match error.classify() {
-            Category::Data => format!("must be a JSON object, each of its fields once ({place})"),
-            Category::Eof => format!("must be whole JSON; it ends early ({place})"),
+            Category::Data => format!("must be a JSON object without duplicate fields ({place})"),
+            Category::Eof => format!("must be complete JSON; it ends early ({place})"),
             Category::Syntax | Category::Io => format!("must be valid JSON ({place})"),
         };
         Error::Invalid(vec![Violation::new("body", reason)])

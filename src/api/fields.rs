@@ -1,7 +1,7 @@
-//! Fields of a JSON body, read so that every wrong one is named at once.
+//! Reads the fields of a JSON body so that all invalid ones are reported at once.
 //!
-//! serde stops at the first field of a wrong type. A [`Field`] swallows the type error and keeps it
-//! for [`Violations`], where it stands beside the broken rules of the other fields.
+//! serde stops at the first field of a wrong type. A [`Field`] keeps a type error as a value, which [`Violations`]
+//! reports together with those of other fields.
 
 use std::fmt::Display;
 
@@ -11,14 +11,14 @@ use serde_json::Value;
 use super::{error::Error, problem::Violation};
 use crate::domain::Invalid;
 
-/// The kinds of JSON values that bodies are made of.
+/// Kind of a JSON value in a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.
     Boolean,
-    /// A number without a fraction, of 64 bits.
+    /// A 64-bit integer.
     Integer,
-    /// A text.
+    /// A string.
     String,
     /// An array.
     Array,
@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What a client should have sent, after "must be ".
+    /// Returns the kind in words that follow "must be " in an error message.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// Whether JSON that begins so may be of this kind.
+    /// Returns true if JSON that begins with `byte` may be of this kind.
     #[must_use]
     pub const fn may_begin_with(self, byte: Option<&u8>) -> bool {
         match self {
@@ -60,10 +60,10 @@ impl Kind {
     }
 }
 
-/// An integer written with a fraction or an exponent, `1.0` or `1e3`, which is one all the same (JSON Schema
-/// §6.1.1); as the double that it is to every reader (RFC 8259 §6).
+/// Returns the value of an integer that is written with a fraction or exponent, as in `1.0` or `1e3` (JSON Schema
+/// §6.1.1), and so is read as a double (RFC 8259 §6).
 fn whole(value: &Value) -> Option<i64> {
-    // 2^63. It does not fit; -2^63 would, but integers below it, which are read as doubles, come out as it too.
+    // 2^63 does not fit. -2^63 would, but smaller integers, which are read as doubles, are rounded to it, too.
     const END: f64 = 9_223_372_036_854_775_808.0;
     let double = value.as_f64().filter(|_| value.is_f64())?;
     #[expect(clippy::cast_possible_truncation, reason = "it is whole and fits")]
@@ -71,11 +71,11 @@ fn whole(value: &Value) -> Option<i64> {
     whole
 }
 
-/// A type that can stand in a JSON body.
+/// Type of a field in a JSON body.
 pub trait FieldType: DeserializeOwned {
-    /// Of what kind its values are.
+    /// Kind of its values.
     const KIND: Kind;
-    /// A value past every bound of a field: what is wrong with it says more than the type does.
+    /// Value outside the bounds of every field. Its range error replaces the type error.
     const PAST_BOUNDS: Option<Self> = None;
 }
 
@@ -96,20 +96,20 @@ impl<T: FieldType> FieldType for Vec<Field<T>> {
     const KIND: Kind = Kind::Array;
 }
 
-/// A field of a JSON object, or an element of an array.
+/// Field of a JSON object, or element of an array.
 #[derive(Debug, Default)]
 pub enum Field<T> {
-    /// Not there, or `null`, which means the same.
+    /// Absent, or `null`, which means the same.
     #[default]
     Absent,
-    /// There.
+    /// Present.
     Value(T),
-    /// There, and of another type.
+    /// Present, but of another type.
     WrongType,
 }
 
 impl<T: Copy> Field<T> {
-    /// The same, to be looked at more than once.
+    /// Returns a copy, so that the field can be checked more than once.
     #[must_use]
     pub const fn copied(&self) -> Self {
         match self {
@@ -133,17 +133,17 @@ impl<'de, T: FieldType> Deserialize<'de> for Field<T> {
     }
 }
 
-/// Collects what is wrong with a body.
+/// Collects the violations of a request.
 #[derive(Debug, Default)]
 pub struct Violations(Vec<Violation>);
 
 impl Violations {
-    /// Adds a broken rule.
+    /// Adds a violation of `field`.
     pub fn add(&mut self, field: impl Into<String>, reason: impl Display) {
         self.0.push(Violation::new(field, reason));
     }
 
-    /// A field that may be absent, checked.
+    /// Checks a field that may be absent.
     pub fn optional<T: FieldType, U>(
         &mut self,
         name: impl Display,
@@ -165,7 +165,7 @@ impl Violations {
         }
     }
 
-    /// A field that must be there, checked.
+    /// Checks a field that must be present.
     pub fn required<T: FieldType, U>(
         &mut self,
         name: impl Display,
@@ -173,7 +173,7 @@ impl Violations {
         check: impl FnOnce(T) -> Result<U, Invalid>,
     ) -> Option<U> {
         let name = name.to_string();
-        // What was there twice is not read, and yet not missing.
+        // A parameter given twice reads as absent, but its violation is already reported.
         let is_known = self.0.iter().any(|violation| violation.field == name);
         if matches!(field, Field::Absent) && !is_known {
             self.add(&name, "is required");
@@ -181,7 +181,7 @@ impl Violations {
         self.optional(name, field, check)
     }
 
-    /// An array: first its length is checked, then each element; absent is empty.
+    /// Checks the length of an array, then each element. An absent array is empty.
     pub fn array<T: FieldType, U>(
         &mut self,
         name: &str,
@@ -189,7 +189,7 @@ impl Violations {
         check_length: impl FnOnce(usize) -> Result<(), Invalid>,
         mut check: impl FnMut(&mut Self, String, Field<T>) -> Option<U>,
     ) -> Vec<U> {
-        // Elements past the bound are not looked at: what is wrong with each would be said, too.
+        // The elements of an array that is too long are not checked, since each could add a violation.
         let elements = self.optional(name, field, |elements| {
             check_length(elements.len()).map(|()| elements)
         });
@@ -201,10 +201,10 @@ impl Violations {
             .collect()
     }
 
-    /// The whole, unless a part of it was wrong.
+    /// Returns `whole`, unless there is a violation.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with all that was added.
+    /// [`Error::Invalid`] with all violations.
     pub fn finish<T>(self, whole: Option<T>) -> Result<T, Error> {
         match whole {
             Some(whole) if self.0.is_empty() => Ok(whole),

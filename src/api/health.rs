@@ -1,4 +1,4 @@
-//! Signs of life, without a credential or a limit: for orchestrators, on both listeners.
+//! Liveness and readiness endpoints, without credentials or limits, on both listeners.
 
 use axum::{
     Router,
@@ -14,19 +14,19 @@ use super::{
 };
 use crate::db::Database;
 
-/// `/livez` and `/readyz`.
+/// Returns the router of `/livez` and `/readyz`.
 pub fn router() -> Router<AppState> {
     Router::new()
         .route("/livez", get(live))
         .route("/readyz", get(ready))
 }
 
-/// The process runs. It says nothing of the database: restarting us would not bring that back.
+/// Succeeds while the process runs. Does not check the database, since a restart of the process would not fix it.
 async fn live() -> Response {
     ok()
 }
 
-/// Requests are welcome: the database answers, and the process is not about to stop.
+/// Succeeds while the database responds and the process is not about to stop.
 async fn ready(
     State(database): State<Database>,
     State(readiness): State<Readiness>,

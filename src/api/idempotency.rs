@@ -1,10 +1,12 @@
-//! `Idempotency-Key`: a POST sent again is answered as the first time and does nothing.
+//! `Idempotency-Key`: a repeated POST gets the first response again and has no further effect.
 //!
-//! The layer of that name reads the key, takes the request's fingerprint and answers what was answered
-//! before; [`Idempotency::run`], called by the handler, does what is new. Invariant: the answer to a change
-//! is kept in the transaction that makes it, so whatever crashes when, both are there or neither is. The
-//! layer keeps refusals, which changed nothing, by the same claim: no key has two answers. 5xx and 429 are not
-//! kept: trying again is what the client should do.
+//! The middleware of this name reads the key, computes the fingerprint of the request and replays a stored response.
+//! For a new request, the handler calls [`Idempotency::run`].
+//!
+//! Invariants:
+//! - The response to a change is stored in the transaction of the change, so a crash loses both or neither.
+//! - The middleware stores refusals, which changed nothing, under the same claim, so no key has two responses.
+//! - 5xx and 429 responses are not stored: the client should retry.
 
 use std::sync::Arc;
 
@@ -26,32 +28,32 @@ use crate::{
     domain::caller::{Caller, CallerKey},
 };
 
-/// `draft-ietf-httpapi-idempotency-key-header`.
+/// Request header of `draft-ietf-httpapi-idempotency-key-header`.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const MAX_KEY: usize = 255;
 
-/// On an answer that was kept from an earlier request.
+/// Header of a replayed response.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// A request's key, if it has one.
+/// Key and fingerprint of a request, if it has a key.
 #[derive(Debug, Clone, Default)]
 pub struct Idempotency(Option<Arc<Key>>);
 
-/// A key as a client sent it, for a request of which not all is known yet.
+/// Key of a request, without its fingerprint.
 #[derive(Debug)]
 pub struct ClientKey {
-    /// Whose key it is: another caller's same key is another.
+    /// Owner: the same key of another caller is a different key.
     caller: String,
     text: String,
 }
 
 impl ClientKey {
-    /// Reads the key of a request that has a caller.
+    /// Reads the key of a request. Returns `None` without a key or a caller.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it is no key.
+    /// [`Error::Invalid`] if the key is malformed or given twice.
     pub fn of(headers: &HeaderMap, extensions: &Extensions) -> Result<Option<Self>, Error> {
-        // Without a caller there is no operation behind this either, and nobody whose key it could be.
+        // A request without a caller reaches no operation, and its key would have no owner.
         let (Some(value), Some(caller)) = (
             headers.get(IDEMPOTENCY_KEY),
             extensions.get::<Arc<Caller>>(),
@@ -66,7 +68,7 @@ impl ClientKey {
         Ok(Some(Self { caller, text }))
     }
 
-    /// The key together with the SHA-256 of its whole request.
+    /// Adds the fingerprint: the SHA-256 of the request.
     #[must_use]
     pub fn with_fingerprint(self, fingerprint: Vec<u8>) -> Idempotency {
         Idempotency(Some(Arc::new(Key {
@@ -77,7 +79,7 @@ impl ClientKey {
     }
 }
 
-/// The key, bare or as a quoted string (RFC 8941 §3.3.3).
+/// Reads a key, bare or as a quoted string (RFC 8941 §3.3.3).
 fn read_key(value: &HeaderValue) -> Result<String, Error> {
     let text = value
         .to_str()
@@ -86,7 +88,7 @@ fn read_key(value: &HeaderValue) -> Result<String, Error> {
     let key = match text.strip_prefix('"') {
         Some(open) => open
             .strip_suffix('"')
-            .ok_or_else(|| invalid("must be bare or end with the quote that it begins with"))?,
+            .ok_or_else(|| invalid("must have a closing quote if it begins with a quote"))?,
         None => text,
     };
     if key.contains('\t') {
@@ -104,11 +106,8 @@ fn invalid(reason: &str) -> Error {
 
 #[derive(Debug)]
 struct Key {
-    /// Whose key it is.
     caller: String,
-    /// What the client sent.
     text: String,
-    /// SHA-256 of the request.
     fingerprint: Vec<u8>,
 }
 
@@ -121,16 +120,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
 }
 
 impl Idempotency {
-    /// Whether the request has a key. Without one, what it does need not share a transaction with its answer.
+    /// Returns true if the request has a key. Without one, its change and its response need not share a transaction.
     #[must_use]
     pub const fn has_key(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The answer that was given before, if there is one: then there is nothing to do.
+    /// Returns the stored response to the same request, if any.
     ///
     /// # Errors
-    /// [`Error::IdempotencyKeyReused`] when it was given to another request.
+    /// [`Error::IdempotencyKeyReused`] if the key was used for another request.
     pub async fn answered(&self, database: &Database) -> Result<Option<Response>, Error> {
         let Some(key) = &self.0 else {
             return Ok(None);
@@ -139,8 +138,8 @@ impl Idempotency {
         kept.map(|kept| key.replay(kept)).transpose()
     }
 
-    /// Keeps the answer to a request that changed nothing, unless the same request was answered meanwhile:
-    /// then gives that answer, since nobody can tell which of the two the client sent first.
+    /// Stores the response to a request that changed nothing. Returns the response to the same request that was stored
+    /// in the meantime, if any, since the order of the two requests is unknown.
     pub(super) async fn keep(
         &self,
         database: &Database,
@@ -160,12 +159,10 @@ impl Idempotency {
             .await
     }
 
-    /// Does `work` in a transaction and commits it, with its answer, unless the request was answered
-    /// before: then that answer is given again.
+    /// Runs `work` in a transaction that also stores its response, or returns the response stored before.
     ///
     /// # Errors
-    /// What `work` fails with, after everything it did is undone; [`Error::IdempotencyKeyInUse`];
-    /// [`Error::IdempotencyKeyReused`].
+    /// The error of `work`, which is rolled back; [`Error::IdempotencyKeyInUse`]; [`Error::IdempotencyKeyReused`].
     pub async fn run<W>(self, database: &Database, work: W) -> Result<Response, Error>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<Response, Error> + Clone,
@@ -192,8 +189,8 @@ impl Key {
         Ok(response)
     }
 
-    /// Claims the key until the transaction ends. Only the holder of the claim sees for sure whether there
-    /// was an answer before: gives that one.
+    /// Claims the key until the transaction ends and returns the stored response, if any. Only the holder of the claim
+    /// can rely on there being none.
     async fn claim(&self, transaction: &mut Connection) -> Result<Option<Response>, Error> {
         if !db::idempotency::claim(transaction, &self.caller, &self.text).await? {
             return Err(Error::IdempotencyKeyInUse);
@@ -202,7 +199,7 @@ impl Key {
         kept.map(|kept| self.replay(kept)).transpose()
     }
 
-    /// The answer that was kept, if the request is the one it was for.
+    /// Returns the stored response if it belongs to the same request.
     fn replay(&self, kept: Kept) -> Result<Response, Error> {
         if kept.fingerprint != self.fingerprint {
             return Err(Error::IdempotencyKeyReused);
@@ -213,7 +210,7 @@ impl Key {
         answer.replay()
     }
 
-    /// Keeps an answer, unless there is one.
+    /// Stores a response, unless there is one.
     async fn keep(&self, transaction: &mut Connection, answer: &Answer) -> Result<(), Error> {
         let kept = Kept {
             fingerprint: self.fingerprint.clone(),
@@ -223,7 +220,7 @@ impl Key {
     }
 }
 
-/// An answer as it is kept.
+/// Stored response.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Answer {
     status: u16,
@@ -234,7 +231,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// What of a response is kept, and the response.
+    /// Returns the parts of a response that are stored, and the response.
     pub(super) async fn of(response: Response) -> Result<(Self, Response), Error> {
         let (parts, body) = response.into_parts();
         let body = body

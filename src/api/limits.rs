@@ -34,11 +34,11 @@ struct LimitsBody {
     /// The plan.
     #[schema(max_length = 10, pattern = "^(free|pro|enterprise)$")]
     plan: &'static str,
-    /// Any 60 seconds; absent when unlimited.
+    /// Limit for any 60 seconds; absent if unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     minute: Option<WindowBody>,
-    /// The UTC day; absent when unlimited.
+    /// Limit for the UTC day; absent if unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     day: Option<WindowBody>,
@@ -48,13 +48,13 @@ struct LimitsBody {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = LimitWindow)]
 struct WindowBody {
-    /// Requests that the window admits.
+    /// Maximum number of requests in the window.
     #[schema(value_type = i64, minimum = 0, maximum = 4_294_967_295_i64)]
     limit: u32,
-    /// Requests that it still admits.
+    /// Remaining requests in the window.
     #[schema(value_type = i64, minimum = 0, maximum = 4_294_967_295_i64)]
     remaining: u32,
-    /// Seconds until it admits more.
+    /// Seconds until more requests are available.
     #[schema(value_type = i64, minimum = 0, maximum = 86_400)]
     reset: u64,
 }

@@ -1,7 +1,6 @@
-//! HTTP: the only room that knows axum, bodies and status codes.
+//! The HTTP API: routes by resource, and the layers around them ([`middleware`]).
 //!
-//! Here the nouns are mounted; what is around them stands in [`middleware`]. Invariant: no failure leaves but
-//! as a problem ([`error`]).
+//! Invariant: every error response is a problem document ([`error`]), except those that hyper sends itself.
 
 pub mod access;
 pub mod answer;
@@ -31,9 +30,13 @@ use std::sync::Arc;
 
 use axum::{
     Router,
+    body::Body,
+    extract::Request,
     http::{Uri, header},
     routing::get,
 };
+use hyper::body::Incoming;
+use tower::util::MapRequest;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -45,7 +48,7 @@ use self::{
     state::{AppState, Links},
 };
 
-/// Every noun of the API.
+/// All resources of the API.
 fn nouns() -> Operations {
     Operations::with_document(openapi::base())
         .merge(pets::router())
@@ -55,12 +58,12 @@ fn nouns() -> Operations {
         .merge(limits::router())
 }
 
-/// What of the API strangers may use, each address within its budget.
+/// Open operations of the API, limited per client address.
 fn open() -> Operations {
     Operations::new().merge(users::open_router())
 }
 
-/// What lies beside the API, where its RFCs look for it, and needs no caller.
+/// Endpoints outside the API's base path, at the paths that their RFCs define. They need no caller.
 fn beside() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().merge(oauth::router())
 }
@@ -77,20 +80,20 @@ pub fn document(links: &Links) -> OpenApi {
     )
 }
 
-/// What each operation needs of its caller.
+/// Access rules of all operations.
 ///
 /// # Errors
-/// A sentence that names the operation whose `security` cannot be read; a test rules it out.
+/// If the `security` of an operation cannot be read; the message names it. A test rules it out.
 pub fn access_rules(document: &OpenApi) -> Result<Arc<AccessRules>, String> {
     AccessRules::from_document(document, openapi::BASE).map(Arc::new)
 }
 
-/// The operations, with nothing around them yet.
+/// The operations, without layers.
 pub fn operations() -> Router<AppState> {
     nouns().into_routes()
 }
 
-/// `operations`, the document and the pages, with everything around them.
+/// `operations`, the document and the pages, with all layers.
 ///
 /// # Errors
 /// When the document cannot be written as JSON; a test rules it out.
@@ -115,7 +118,7 @@ pub fn router(
     Ok(everything.with_state(state))
 }
 
-/// What the operator's listener serves: signs of life, and `metrics`, rendered at each request.
+/// Router of the operations listener: health, and `metrics`, rendered at each request.
 pub fn operations_router(
     state: AppState,
     metrics: impl Fn() -> String + Clone + Send + Sync + 'static,
@@ -130,8 +133,23 @@ pub fn operations_router(
         .with_state(state)
 }
 
-/// Takes the slashes off the end of a path of the API; `/docs/` and the like need theirs.
-pub fn without_trailing_slash(uri: &Uri) -> Option<Uri> {
+/// A router as the server calls it.
+pub type HttpApi = MapRequest<Router, fn(Request<Incoming>) -> Request<Body>>;
+
+/// Wraps a router for the server. A trailing slash of an API path is ignored; tower-http's `NormalizePath` would
+/// also change paths such as `/docs/`, which need theirs.
+#[must_use]
+pub fn http_service(router: Router) -> HttpApi {
+    MapRequest::new(router, |mut request| {
+        if let Some(uri) = without_trailing_slash(request.uri()) {
+            *request.uri_mut() = uri;
+        }
+        request.map(Body::new)
+    })
+}
+
+/// The URI without slashes at the end of its path, if it is a path of the API and has some.
+fn without_trailing_slash(uri: &Uri) -> Option<Uri> {
     let path = uri.path();
     let trimmed = path.trim_end_matches('/');
     if trimmed.len() == path.len() || !trimmed.starts_with(openapi::BASE) {

@@ -1,7 +1,6 @@
-//! Operations of the API: their routes, which lie below its base, and the part of the document about them,
-//! whose paths begin there.
+//! Operations of the API: their routes below the base path, and the document, with paths relative to it.
 //!
-//! Not axum's `nest`, which does the same: it would rewrite the target of each request on its way.
+//! axum's `nest` would do the same, but rewrites the target of each request.
 
 use axum::{Router, routing::MethodRouter};
 use utoipa::openapi::OpenApi;
@@ -9,22 +8,22 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
 use super::{openapi::BASE, state::AppState};
 
-/// Operations, with nothing around them yet.
+/// Operations, without middleware.
 #[derive(Default)]
 pub struct Operations {
     routes: Router<AppState>,
-    /// For its document alone.
+    /// Used only for its document.
     documented: OpenApiRouter,
 }
 
 impl Operations {
-    /// None yet.
+    /// Returns an empty set of operations.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// None yet, and a document that they are added to.
+    /// Returns an empty set of operations, which are added to `document`.
     #[must_use]
     pub fn with_document(document: OpenApi) -> Self {
         Self {
@@ -33,7 +32,7 @@ impl Operations {
         }
     }
 
-    /// Adds those on one path, as `routes!` gives them.
+    /// Adds the operations on one path, as `routes!` returns them.
     #[must_use]
     pub fn routes(mut self, (schemas, paths, methods): UtoipaMethodRouter<AppState>) -> Self {
         for path in paths.paths.keys() {
@@ -45,7 +44,7 @@ impl Operations {
         self
     }
 
-    /// Both these and those.
+    /// Adds the operations of `more`.
     #[must_use]
     pub fn merge(self, more: Self) -> Self {
         Self {
@@ -54,12 +53,12 @@ impl Operations {
         }
     }
 
-    /// Their routes.
+    /// Returns the routes.
     pub fn into_routes(self) -> Router<AppState> {
         self.routes
     }
 
-    /// The document about them.
+    /// Returns the document.
     #[must_use]
     pub fn into_document(self) -> OpenApi {
         self.documented.into_openapi()

@@ -1,9 +1,12 @@
-//! Answers of any length: every match streamed in the order of identifiers, or a page of them.
+//! Lists in the order of identifiers, either streamed as a whole or returned a page at a time.
 //!
-//! Both read pages by keyset (`where id > last order by id limit n`), so that
-//! memory stays bounded whatever the number of matches, a slow client holds no database connection, and
-//! no page costs more than the first. Pages are large where matches are small, and each is read while the one
-//! before is sent. What exists from the first page to the last is in the answer exactly once.
+//! Invariants:
+//! - Pages are read by keyset (`where id > last order by id limit n`): none costs more than the first, and memory is
+//!   bounded for any number of matches.
+//! - A slow client holds no database connection.
+//! - A match that exists while the whole list is read is in it exactly once.
+//!
+//! Pages have more matches where these are small. Each is read while the one before it is sent.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -23,19 +26,19 @@ use crate::{
     domain::Invalid,
 };
 
-/// How many a client may ask for at once.
+/// Maximum value of `limit`.
 const MAX_LIMIT: usize = 1_000;
-/// How many names a list parameter may hold.
+/// Maximum number of names in a list parameter.
 const MAX_NAMES: usize = 100;
 
-/// Something to find: how its matches are read, told apart and written.
+/// Query with a list of matches.
 pub trait Find: Send + Sync + 'static {
     /// A match.
     type Item: Send + Sync;
-    /// What the matches are in the order of.
+    /// Identifier that matches are sorted by.
     type Id: Copy + Display + FromStr + Send + Sync;
 
-    /// The first `limit` matches after `after`.
+    /// Returns the first `limit` matches after `after`.
     fn page(
         &self,
         database: &Database,
@@ -43,14 +46,14 @@ pub trait Find: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Self::Item>, db::Error>> + Send;
 
-    /// What a match is told apart by.
+    /// Returns the identifier of a match.
     fn id(item: &Self::Item) -> Self::Id;
 
-    /// Adds a match, as JSON.
+    /// Appends a match as JSON.
     fn write(item: &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()>;
 }
 
-/// The names that a list parameter holds, none of them empty; with none at all it is as good as missing.
+/// Returns the names in a list parameter, or none if it is absent. Empty names and more than 100 names are violations.
 pub fn names<'a>(
     violations: &mut Violations,
     query: &'a Parameters,
@@ -59,7 +62,7 @@ pub fn names<'a>(
     let names = query.list(parameter);
     let reason = match names.len() {
         0 => return names,
-        _ if names.iter().any(|name| name.is_empty()) => "must not hold an empty name",
+        _ if names.iter().any(|name| name.is_empty()) => "must not contain an empty name",
         1..=MAX_NAMES => return names,
         _ => "must be at most 100 names",
     };
@@ -67,7 +70,7 @@ pub fn names<'a>(
     Vec::new()
 }
 
-/// The same, each read, once; wrong ones are left out.
+/// Parses the names in a list parameter and removes duplicates. Invalid names are violations and left out.
 pub fn each_once<T: FromStr<Err = Invalid> + PartialEq>(
     violations: &mut Violations,
     query: &Parameters,
@@ -84,19 +87,19 @@ pub fn each_once<T: FromStr<Err = Invalid> + PartialEq>(
     read
 }
 
-/// Which of the matches are asked for.
+/// Range of the matches that a request selects.
 pub struct Window<Id> {
-    /// At most so many; `None`: all of them.
+    /// Maximum number of matches; all of them if `None`.
     limit: Option<usize>,
-    /// Those behind this one.
+    /// Identifier that the matches follow.
     after: Option<Id>,
 }
 
 impl<Id: FromStr> Window<Id> {
-    /// Reads `limit` and `cursor`, and with them ends the reading of a query.
+    /// Reads `limit` and `cursor`, then reports all violations of the query.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with all that was wrong with it.
+    /// [`Error::Invalid`] with all violations.
     pub fn read(mut violations: Violations, query: &Parameters) -> Result<Self, Error> {
         let limit = query.optional(&mut violations, "limit", |text| {
             text.parse()
@@ -109,10 +112,10 @@ impl<Id: FromStr> Window<Id> {
     }
 }
 
-/// Answers what the window shows. `path` and the `kept` parameters make the URL of the next page.
+/// Responds with the matches in the window. The URL of the next page has `path` and the `kept` query parameters.
 ///
 /// # Errors
-/// When the first page cannot be read.
+/// The first page cannot be read.
 pub async fn answer<F: Find>(
     database: Database,
     links: &Links,
@@ -125,7 +128,7 @@ pub async fn answer<F: Find>(
         return whole(database, find, after).await;
     };
 
-    // One more than asked for tells whether more remains.
+    // One more match than requested shows if there is another page.
     let mut items = find.page(&database, after, limit + 1).await?;
     let more = items.len() > limit;
     items.truncate(limit);
@@ -144,8 +147,8 @@ pub async fn answer<F: Find>(
     Ok(response)
 }
 
-/// Every match. The first page is read before the answer begins, so that most failures still have a
-/// status; after that a failure cuts the connection, which no client can take for the end.
+/// Streams all matches. The first page is read before the response begins, so that most failures still get a status. A
+/// later failure cuts the connection, which no client can mistake for the end.
 async fn whole<F: Find>(
     database: Database,
     find: F,
@@ -173,25 +176,24 @@ async fn whole<F: Find>(
     Ok(json_response(Body::from_stream(first.chain(following))))
 }
 
-/// How many matches are read at once: as many as make a page of about so many bytes.
+/// Number of matches per page, chosen so that a page has about [`Pace::BYTES`].
 #[derive(Clone, Copy)]
 struct Pace(usize);
 
 impl Pace {
-    /// Soon read, so that the answer begins at once.
+    /// Small, so that the response begins early.
     const FIRST: Self = Self(128);
-    /// What memory has room for, were they all as large as a pet may be.
+    /// Bounds memory if all matches have the maximum size of a pet.
     const MOST: usize = 512;
     const BYTES: usize = 256 << 10;
 
-    /// The pace after a full page that became so many bytes.
+    /// Returns the pace after a full page of `bytes`.
     fn after(self, bytes: usize) -> Self {
         let fitting = Self::BYTES * self.0 / bytes.max(1);
         Self(fitting.clamp(1, Self::MOST))
     }
 }
 
-/// What of a whole answer is still to be read.
 struct Rest<F: Find> {
     database: Database,
     find: F,
@@ -200,16 +202,16 @@ struct Rest<F: Find> {
 }
 
 impl<F: Find> Rest<F> {
-    /// Sends it piece by piece. PostgreSQL looks for a page while the one before is written and sent, and a
-    /// client that is slower than that is waited for without a database connection.
+    /// Sends the pages. PostgreSQL searches for a page while the one before it is serialized and sent. No database
+    /// connection is held while waiting for a slow client.
     async fn send(self, chunks: mpsc::Sender<Result<Bytes, Error>>) {
         let all = async {
             if let Err(error) = self.send_all(&chunks).await {
-                tracing::error!(%error, "an answer was cut off in the middle");
+                tracing::error!(%error, "failed to stream a list; closing the connection");
                 let _ = chunks.send(Err(error)).await;
             }
         };
-        // Whoever is gone needs no more of it.
+        // Stops when the client disconnects.
         tokio::select! {
             () = chunks.closed() => {}
             () = all => {}
@@ -217,7 +219,7 @@ impl<F: Find> Rest<F> {
     }
 
     async fn send_all(&self, chunks: &mpsc::Sender<Result<Bytes, Error>>) -> Result<(), Error> {
-        // Of these items, and of the next.
+        // Of `items`, and of the page after them.
         let (mut pace, mut next_pace) = (self.pace, self.pace);
         let mut items = self.page(self.after, pace).await?;
         while let Some(last) = last_of_full::<F>(&items, pace) {
@@ -243,15 +245,14 @@ impl<F: Find> Rest<F> {
     }
 }
 
-/// The last match of a page that may have another behind it.
+/// Returns the last match of a full page, which another page may follow.
 fn last_of_full<F: Find>(items: &[F::Item], Pace(limit): Pace) -> Option<F::Id> {
     items.last().filter(|_| items.len() == limit).map(F::id)
 }
 
-/// A piece of a JSON array.
 struct Chunk {
     json: Vec<u8>,
-    /// Whether the next element is the array's first.
+    /// True if the next element is the first of the array.
     first: bool,
 }
 
@@ -265,7 +266,7 @@ impl Chunk {
 
     fn following() -> Self {
         Self {
-            // What a page is to be, so that hardly one is copied as it grows.
+            // The intended size of a page, so that it rarely has to grow.
             json: Vec::with_capacity(Pace::BYTES),
             first: false,
         }
@@ -295,13 +296,13 @@ fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// The form of a cursor, as clients see it.
+/// Opaque position in a list.
 #[derive(utoipa::ToSchema)]
 #[schema(value_type = String, format = "cursor", min_length = 2, max_length = 22)]
 #[expect(dead_code, reason = "describes the parameter, which is read as text")]
 pub struct Cursor(String);
 
-/// A cursor is the last identifier of the page before; opaque, so that it may become something else.
+/// Encodes the last identifier of a page. Opaque to clients, so that the format can change.
 fn write_cursor(last: impl Display) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(last.to_string())
 }
@@ -312,5 +313,5 @@ fn read_cursor<Id: FromStr>(cursor: &str) -> Result<Id, Invalid> {
         .ok()
         .and_then(|bytes| String::from_utf8(bytes).ok())
         .and_then(|text| text.parse().ok())
-        .ok_or(Invalid::because("must be a cursor that a page's Link gave"))
+        .ok_or(Invalid::because("must be a cursor from a Link header"))
 }

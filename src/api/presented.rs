@@ -1,18 +1,17 @@
-//! What a request shows to say whose it is. A credential in the query is never read.
+//! Reads the credentials of a request from its headers. Credentials in the query are never read.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::auth::{self, Presented};
 
-/// The header of the interface document, §5. Proxies may drop a name with an underscore: nginx needs
+/// API key header (interface document, §5). Proxies may drop a name with an underscore: nginx needs
 /// `underscores_in_headers on`.
 pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 
-/// What the request shows; `None` when that is nothing. A header given twice is one credential too many
-/// to say whose request it is.
+/// Returns the credentials of a request, or `None` if it has none. A repeated header is rejected as ambiguous.
 ///
 /// # Errors
-/// [`auth::Error::Invalid`] for what has not the form of a credential.
+/// [`auth::Error::Invalid`] if a header is repeated or `Authorization` has another scheme than `Bearer`.
 pub fn presented(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Error> {
     let once = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
@@ -32,7 +31,7 @@ pub fn presented(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Err
     })
 }
 
-/// RFC 6750 §2.1; the scheme's name in any case (RFC 9110 §11.1).
+/// Returns the token of an `Authorization` value (RFC 6750 §2.1). The scheme is case-insensitive (RFC 9110 §11.1).
 fn bearer_token(authorization: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = authorization.split_at_checked("Bearer ".len())?;
     scheme

@@ -1,4 +1,4 @@
-//! The form of every error: RFC 9457 `application/problem+json`.
+//! Bodies of error responses: RFC 9457 `application/problem+json`.
 
 use std::fmt::Display;
 
@@ -10,13 +10,13 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One broken rule.
+/// Violation of a validation rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Violation {
-    /// Where: the path of a JSON field (`tags[2].name`), the name of a parameter or header, or `body`.
+    /// Location: the path of a JSON field (`tags[2].name`), a parameter, a header, `body`, `query` or `path`.
     #[schema(example = "tags[2].name", max_length = 255, pattern = r"^[^\x00]*$")]
     pub field: String,
-    /// What the rule is.
+    /// The rule.
     #[schema(
         example = "must be at most 255 characters",
         max_length = 255,
@@ -26,7 +26,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// `reason` broken at `field`.
+    /// Creates a violation of the rule `reason` at `field`.
     pub fn new(field: impl Into<String>, reason: impl Display) -> Self {
         Self {
             field: field.into(),
@@ -35,49 +35,48 @@ impl Violation {
     }
 }
 
-/// The body of every error: RFC 9457, with `code` and `message` of Petstore's `ApiResponse` beside it,
-/// so that a client which knows only that reads it too.
+/// Body of an error response: RFC 9457, plus `code` and `message` of Petstore's `ApiResponse` for its clients.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// What kind of problem it is; `about:blank` where the status says it all.
+    /// Type of the problem; `about:blank` if the status alone describes the problem.
     #[serde(rename = "type")]
     #[schema(format = "uri-reference", example = "about:blank", max_length = 255)]
     kind: String,
-    /// The kind in words.
+    /// Title of the type.
     #[schema(example = "Bad Request", max_length = 64, pattern = "^[ -~]+$")]
     title: String,
-    /// The HTTP status.
+    /// HTTP status code.
     #[schema(example = 400, minimum = 400, maximum = 599)]
     status: u16,
-    /// What is wrong with this very request.
+    /// Description of the problem with this request.
     #[schema(
         example = "name must not be empty",
         max_length = 262_144,
         pattern = r"^[^\x00]*$"
     )]
     detail: String,
-    /// The request's id, as in `X-Request-Id`.
+    /// Request id, as in `X-Request-Id`.
     #[schema(
         example = "9f86d081884c7d659a2feaa0c55ad015",
         max_length = 64,
         pattern = "^[A-Za-z0-9._-]+$"
     )]
     instance: String,
-    /// The status again, where Petstore's clients look for it.
+    /// Same as `status`, for Petstore clients.
     #[schema(example = 400, minimum = 400, maximum = 599)]
     code: u16,
-    /// The detail again, where Petstore's clients look for it.
+    /// Same as `detail`, for Petstore clients.
     #[schema(
         example = "name must not be empty",
         max_length = 262_144,
         pattern = r"^[^\x00]*$"
     )]
     message: String,
-    /// Every broken rule, for invalid input.
+    /// All violations, if the input is invalid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 10_000)]
     errors: Vec<Violation>,
-    /// Every limit that is reached, for 429.
+    /// All limits that are reached, for status 429.
     #[serde(
         rename = "violated-policies",
         default,
@@ -87,17 +86,17 @@ pub struct Problem {
     violated_policies: Vec<String>,
 }
 
-/// The name of a limit, as `RateLimit-Policy` has it.
+/// Name of a limit, as in `RateLimit-Policy`.
 #[derive(ToSchema)]
 #[schema(value_type = String, max_length = 32, pattern = "^[a-z-]+$")]
 #[expect(dead_code, reason = "describes what is written as text")]
 struct PolicyName(String);
 
 impl Problem {
-    /// The media type, RFC 9457 §3.
+    /// Media type (RFC 9457 §3).
     pub const MEDIA_TYPE: &'static str = "application/problem+json";
 
-    /// A problem that the status says all of.
+    /// Creates a problem of type `about:blank`.
     #[must_use]
     pub fn new(status: StatusCode, detail: String, errors: Vec<Violation>) -> Self {
         Self {
@@ -113,7 +112,7 @@ impl Problem {
         }
     }
 
-    /// A limit that is reached (`draft-ietf-httpapi-ratelimit-headers`).
+    /// Creates a problem for reached limits (`draft-ietf-httpapi-ratelimit-headers`).
     #[must_use]
     pub fn quota_exceeded(policies: &[&str], detail: String) -> Self {
         Self {
@@ -123,13 +122,13 @@ impl Problem {
         }
     }
 
-    /// The problem of a response that the framework made, which knows nothing but a status.
+    /// Creates the problem of a response from the framework, of which only the status is known.
     #[must_use]
     pub fn of_status(status: StatusCode) -> Self {
         let detail = match status {
             StatusCode::BAD_REQUEST => "the request is not valid HTTP",
             StatusCode::METHOD_NOT_ALLOWED => {
-                "this path does not take this method; the header Allow names those it takes"
+                "the path does not support the method; the Allow header lists the supported methods"
             }
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
                 "the request head is too large or has too many fields"
@@ -140,16 +139,16 @@ impl Problem {
         Self::new(status, detail.to_owned(), Vec::new())
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// The body, about the request of that id.
+    /// Serializes the problem of the request with this id.
     #[must_use]
     pub fn into_json(mut self, request_id: &str) -> Vec<u8> {
-        /// Most need no more.
+        /// Initial capacity in bytes, enough for most problems.
         const ROOM: usize = 512;
         request_id.clone_into(&mut self.instance);
         let mut json = Vec::with_capacity(ROOM);
@@ -160,10 +159,10 @@ impl Problem {
     }
 }
 
-/// Without a body yet: [`super::middleware::observe`] writes it, since it knows the request's id.
+/// Leaves the body empty: [`super::middleware::observe`] writes it, since it knows the request id.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        /// Those of a limit that is reached, which must not cost more than what it refuses.
+        /// Number of headers of a 429 response. Reserved at once, since a refusal must be cheap.
         const HEADERS: usize = 9;
         let mut response = Response::new(Body::empty());
         response.headers_mut().reserve(HEADERS);

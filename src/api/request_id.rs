@@ -1,4 +1,4 @@
-//! What a request is called in our log, in its answer, and by whoever asks about it.
+//! Request ids, which identify a request in the log, in its response and in error bodies.
 
 use std::cell::RefCell;
 
@@ -6,12 +6,12 @@ use axum::http::{HeaderMap, HeaderValue};
 
 use super::error::X_REQUEST_ID;
 
-/// A request's id, 1–64 characters of `[A-Za-z0-9._-]`.
+/// Request id: 1–64 characters of `[A-Za-z0-9._-]`.
 #[derive(Debug, Clone)]
 pub struct RequestId(HeaderValue);
 
 impl RequestId {
-    /// The caller's own id where it is fit, so that it finds its request in our log; else a new one.
+    /// Returns the id that the client sent, so that it finds its request in the log, or a new one if that is invalid.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         let fit = |value: &&HeaderValue| {
@@ -30,20 +30,20 @@ impl RequestId {
         )
     }
 
-    /// For the answer's head.
+    /// Returns the id as a header value.
     #[must_use]
     pub fn header(&self) -> HeaderValue {
         self.0.clone()
     }
 
-    /// As text.
+    /// Returns the id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
     }
 }
 
-/// A new id: 128 random bits, so that ids of all replicas differ.
+/// Returns a new id of 128 random bits, unique across replicas.
 #[must_use]
 pub fn random_id() -> HeaderValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -55,14 +55,14 @@ pub fn random_id() -> HeaderValue {
     HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("none"))
 }
 
-/// From the operating system, for many ids at a time: asking it costs more than all else about an id.
+/// Returns bits that are drawn for 64 ids at a time: the system call costs more than the rest of an id.
 fn random_bits() -> [u8; 16] {
     thread_local! {
         static DRAWN: RefCell<(usize, [u8; 1024])> = const { RefCell::new((1024, [0; 1024])) };
     }
     DRAWN.with_borrow_mut(|(at, drawn)| {
         if *at == drawn.len() {
-            // Without random numbers the id is useless, the request is not.
+            // If this fails, the ids are useless, but the requests need not fail.
             let _ = getrandom::fill(drawn);
             *at = 0;
         }

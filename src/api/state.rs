@@ -1,4 +1,4 @@
-//! What handlers need, declared below them; `app` builds it.
+//! Application state of the handlers and the middleware. `app` builds it.
 
 use std::{
     ops::Deref,
@@ -25,69 +25,68 @@ use crate::{
     renderings::Renderer,
 };
 
-/// All of it. A handler asks for the parts it uses (`State<Database>`). Behind one pointer: axum clones it
-/// several times a request.
+/// Application state. A handler extracts the parts it uses (`State<Database>`). Behind one pointer, since axum clones
+/// it several times per request.
 #[derive(Clone)]
 pub struct AppState(Arc<Parts>);
 
-/// The parts.
+/// Parts of the application state.
 #[derive(Clone)]
 pub struct Parts {
     /// PostgreSQL.
     pub database: Database,
-    /// Who a credential stands for.
+    /// Resolves credentials to callers.
     pub authenticator: Authenticator,
-    /// What each operation needs.
+    /// Access rules of the operations.
     pub access: Arc<AccessRules>,
-    /// What each caller's plan admits.
+    /// Enforces the limits of the callers' plans.
     pub limiter: Limiter,
-    /// What those are.
+    /// Limits of the plans.
     pub plans: Plans,
-    /// How many wrong credentials an address may show.
+    /// Failed-authentication limit by client address.
     pub wrong_credentials: WrongCredentials,
-    /// Whose word on the client's address is taken.
+    /// Proxies that are trusted to name the client address.
     pub trusted_proxies: TrustedProxies,
-    /// How many requests are answered at once.
+    /// Limits of concurrent requests.
     pub places: Places,
-    /// What a request without a credential may do.
+    /// Scopes of anonymous callers.
     pub anonymous: AnonymousScopes,
-    /// How much body is read, and for how long.
+    /// Limits of JSON and form bodies.
     pub body_limits: BodyLimits,
-    /// Where the bytes of images are.
+    /// Image store.
     pub blobs: Blobs,
-    /// How images come in.
+    /// Limits of uploads.
     pub uploads: Uploads,
-    /// What makes images smaller.
+    /// Creates smaller renderings of images.
     pub renderer: Renderer,
-    /// Whom to tell that bytes of images are to be deleted.
+    /// Signals that there may be orphaned blobs.
     pub leftovers: Leftovers,
-    /// The URLs that are handed out.
+    /// Builds the URLs in responses.
     pub links: Links,
-    /// How long an access token lasts.
+    /// Lifetime of an access token.
     pub token_lifetime: TokenLifetime,
     /// Hashes passwords.
     pub passwords: Passwords,
-    /// How often anybody may try to log in to an account.
+    /// Limit of login attempts per account.
     pub logins: Logins,
-    /// Whether strangers may make accounts.
+    /// True if unauthenticated clients may create accounts.
     pub sign_up: SignUp,
-    /// How long a session lasts.
+    /// Lifetime of a session.
     pub session_lifetime: SessionLifetime,
-    /// How long a request may take in all.
+    /// Time limit of a request.
     pub request_timeout: RequestTimeout,
-    /// Whether new requests are welcome.
+    /// Readiness of the process.
     pub readiness: Readiness,
 }
 
 impl AppState {
-    /// All of these.
+    /// Creates the state from its parts.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
     }
 
-    /// The same for one worker: what its requests ask the database for at once travels together, and
-    /// apart from what those of other workers do; so do its finds.
+    /// Returns the state for one worker: its database statements are batched apart from those of other workers.
     #[must_use]
     pub fn of_a_worker(&self) -> Self {
         let database = self.database.of_a_worker();
@@ -143,27 +142,27 @@ handed_out! {
     readiness: Readiness,
 }
 
-/// Proxies whose `X-Forwarded-For` is believed.
+/// Proxies that are trusted to set `X-Forwarded-For`.
 #[derive(Debug, Clone)]
 pub struct TrustedProxies(pub Arc<[IpNet]>);
 
-/// A place for each request that is being answered, and fewer for those whose answers are still being sent
-/// because they are of no known length: who takes long to read one keeps nobody from being answered.
+/// Limits of concurrent requests. While a response of unknown length is streamed, it counts against a lower limit of
+/// its own, so that slow readers do not block other requests.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// Until the answer's head.
+    /// Permits until the response head.
     pub requests: Arc<Semaphore>,
-    /// From there to the end of a streamed body.
+    /// Permits from there to the end of a streamed body.
     pub streams: Arc<Semaphore>,
     max_requests: usize,
 }
 
-/// How many are done at once, of how many that may be.
+/// Number of requests in progress, and its limit.
 #[derive(Debug, Clone, Copy)]
 pub struct InFlight {
-    /// At the moment.
+    /// Current number.
     pub now: usize,
-    /// At most.
+    /// Maximum number.
     pub max: usize,
 }
 
@@ -175,7 +174,7 @@ impl InFlight {
 }
 
 impl Places {
-    /// So many places, and half as many for streams.
+    /// Allows `requests` concurrent requests, and half as many streamed responses.
     #[must_use]
     pub fn new(requests: usize) -> Self {
         Self {
@@ -185,58 +184,58 @@ impl Places {
         }
     }
 
-    /// How many requests are being answered.
+    /// Returns the number of requests in progress.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
         InFlight::of(&self.requests, self.max_requests)
     }
 }
 
-/// The scopes of a request without a credential.
+/// Scopes of a request without a credential.
 #[derive(Debug, Clone, Copy)]
 pub struct AnonymousScopes(pub Scopes);
 
-/// How long a request may take until its answer begins.
+/// Time limit until a response begins.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestTimeout(pub Duration);
 
-/// How long an access token lasts.
+/// Lifetime of an access token.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenLifetime(pub Duration);
 
-/// Whether strangers may make accounts.
+/// True if unauthenticated clients may create accounts.
 #[derive(Debug, Clone, Copy)]
 pub struct SignUp(pub bool);
 
-/// How long a session lasts.
+/// Lifetime of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionLifetime(pub Duration);
 
-/// Bounds of a JSON or form body.
+/// Limits of a JSON or form body.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
-    /// In bytes.
+    /// Maximum size in bytes.
     pub max_size: u64,
-    /// Until all of it has arrived.
+    /// Time limit until the whole body has arrived.
     pub timeout: Duration,
 }
 
-/// How much of an upload is read, for how long, and how many at once.
+/// Limits of uploads.
 #[derive(Debug, Clone)]
 pub struct Uploads {
-    /// A place for each.
+    /// Permits for concurrent uploads.
     pub places: Arc<Semaphore>,
     max: usize,
-    /// Size of an image, in bytes.
+    /// Maximum size of an image in bytes.
     pub max_size: u64,
-    /// Until all of it has arrived.
+    /// Time limit until the whole body has arrived.
     pub timeout: Duration,
-    /// Until more of it has.
+    /// Time limit until more of the body has arrived.
     pub pause: Duration,
 }
 
 impl Uploads {
-    /// Those that are configured; `pause` is how long any body may pause.
+    /// Creates the configured limits. `pause` is the maximum pause within any body.
     #[must_use]
     pub fn new(config: &config::Images, pause: Duration) -> Self {
         Self {
@@ -248,43 +247,43 @@ impl Uploads {
         }
     }
 
-    /// How many are being taken.
+    /// Returns the number of uploads in progress.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
         InFlight::of(&self.places, self.max)
     }
 }
 
-/// Bytes of images that no row has any more, which are deleted behind the request that made them so.
+/// Signal that there may be orphaned blobs, which a background task deletes.
 #[derive(Debug, Clone, Default)]
 pub struct Leftovers(Arc<Notify>);
 
 impl Leftovers {
-    /// Says that there may be some.
+    /// Sends the signal.
     pub fn are_there(&self) {
         self.0.notify_one();
     }
 
-    /// Waits until there may be some.
+    /// Waits for the signal.
     pub async fn wait(&self) {
         self.0.notified().await;
     }
 }
 
-/// Makes the URLs that the service hands out: below `server.public_url` where it is configured, else
-/// relative to the host that was asked (RFC 3986 §4.2).
+/// Builds the URLs in responses: below `server.public_url` if it is configured, else relative to the requested host
+/// (RFC 3986 §4.2).
 #[derive(Debug, Clone)]
 pub struct Links(Arc<str>);
 
 impl Links {
-    /// Links below `public_url`.
+    /// Creates links below `public_url`.
     #[must_use]
     pub fn new(public_url: Option<&Url>) -> Self {
         let base = public_url.map_or("", Url::as_str).trim_end_matches('/');
         Self(base.into())
     }
 
-    /// The same, always absolute: on the host that was asked, where none is configured.
+    /// Returns an absolute URL, on `host` if no public URL is configured.
     #[must_use]
     pub fn absolute_url(&self, path: &str, host: &str) -> String {
         if self.0.is_empty() {
@@ -294,24 +293,24 @@ impl Links {
         }
     }
 
-    /// The URL of a path of ours that begins with `/`.
+    /// Returns the URL of a path of this service, which begins with `/`.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.0)
     }
 }
 
-/// Whether this process takes new requests; it stops to before it stops answering.
+/// Readiness of the process for new requests. It ends before the process stops responding.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<AtomicBool>);
 
 impl Readiness {
-    /// Says that the process is about to stop, to whoever asks `/readyz`.
+    /// Makes `/readyz` fail, since the process is about to stop.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is about to stop.
+    /// Returns true if the process is about to stop.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -1,7 +1,7 @@
-//! The demo keys of a run on our own PostgreSQL, for a first look without setting anything up.
+//! Demo keys on an embedded PostgreSQL, for evaluation without setup.
 //!
-//! Invariant: they do not have the form of our keys, so only a process that admits them lets them reach
-//! the database; their rows are inert everywhere else.
+//! Invariant: demo keys do not have the format of generated keys, so a process looks them up in the database only if it
+//! admits them explicitly; elsewhere their rows have no effect.
 
 use crate::{
     auth::secret::Secret,
@@ -15,14 +15,14 @@ use crate::{
     },
 };
 
-/// Each demo key and its plan.
+/// Demo keys and their plans.
 pub const DEMO_KEYS: [(&str, Plan); 3] = [
     ("special-key", Plan::Enterprise),
     ("pro-key", Plan::Pro),
     ("free-key", Plan::Free),
 ];
 
-/// Stores the demo keys that are not stored yet, and gives them to be admitted.
+/// Stores the demo keys that are not stored yet, and returns all of them.
 pub async fn store_keys(database: &Database) -> Result<Vec<Secret>, db::Error> {
     let mut transaction = database.begin().await?;
     let mut keys = Vec::new();
@@ -34,7 +34,7 @@ pub async fn store_keys(database: &Database) -> Result<Vec<Secret>, db::Error> {
         };
         let name: CallerName = format!("demo-{plan}")
             .parse()
-            .map_err(|reason| db::Error::Corrupt(format!("the name of a demo caller {reason}")))?;
+            .map_err(|reason| db::Error::Corrupt(format!("name of a demo caller {reason}")))?;
         if let Some(caller) = db::callers::insert(&mut *transaction, &name, plan, scopes).await? {
             store(&mut transaction, caller, &key).await?;
         }
@@ -44,7 +44,7 @@ pub async fn store_keys(database: &Database) -> Result<Vec<Secret>, db::Error> {
     Ok(keys)
 }
 
-/// Stores a key that may do all that its caller may, for ever.
+/// Stores a key that has all scopes of its caller and does not expire.
 pub async fn store(
     connection: &mut Connection,
     caller: CallerId,

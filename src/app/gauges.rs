@@ -1,10 +1,10 @@
-//! Metrics that are read off the parts when somebody asks, rather than kept up to date.
+//! Gauges that are read from the application state whenever metrics are rendered.
 
 use metrics::gauge;
 
 use crate::{api::state::AppState, db::Usage, telemetry::Metrics};
 
-/// What renders the metrics, these included.
+/// Returns a function that updates the gauges and renders all metrics.
 pub fn render(metrics: Metrics, state: AppState) -> impl Fn() -> String + Clone {
     move || {
         read(&state);
@@ -18,11 +18,11 @@ fn read(state: &AppState) {
     of_pool("lanes", database.usage_of_lanes());
     of_pool("finds", database.usage_of_finds());
     let open = database.breaker().is_open();
-    gauge!("database_breaker_open").set(if open { 1.0 } else { 0.0 });
+    gauge!("db_client_breaker_open").set(if open { 1.0 } else { 0.0 });
 
     let requests = state.places.in_flight();
-    set("http_requests_in_flight", requests.now);
-    set("http_requests_in_flight_max", requests.max);
+    set("http_server_active_requests", requests.now);
+    set("http_server_active_requests_max", requests.max);
     let uploads = state.uploads.in_flight();
     set("images_uploads_in_flight", uploads.now);
     set("images_uploads_in_flight_max", uploads.max);
@@ -30,14 +30,15 @@ fn read(state: &AppState) {
 }
 
 fn of_pool(pool: &'static str, usage: Usage) {
-    let connections = |state| gauge!("database_connections", "pool" => pool, "state" => state);
+    let connections = |state| gauge!("db_client_connection_count", "db_client_connection_pool_name" => pool, "db_client_connection_state" => state);
     connections("idle").set(usage.idle);
     connections("used").set(usage.used);
     if let Some(max) = usage.max {
-        gauge!("database_connections_max", "pool" => pool).set(max);
+        gauge!("db_client_connection_max", "db_client_connection_pool_name" => pool).set(max);
     }
     let waiting = u32::try_from(usage.waiting).unwrap_or(u32::MAX);
-    gauge!("database_waiting", "pool" => pool).set(waiting);
+    gauge!("db_client_connection_pending_requests", "db_client_connection_pool_name" => pool)
+        .set(waiting);
 }
 
 fn set(name: &'static str, number: usize) {

@@ -1,9 +1,8 @@
-//! Deletes the bytes of images that no row has, behind the requests that made them so.
+//! Deletes blobs in the image store that no row refers to, in the background.
 //!
-//! Two kinds: leftovers, whose key a transaction left behind when it took the last row that had it; and
-//! orphans, written by an upload that ended between its bytes and its row. An orphan is known by its age:
-//! by then every upload that was going on has its row or has failed. And only where the place belongs to our
-//! database: in another's, everything would be an orphan.
+//! - Leftovers: the transaction that deleted the last row of a blob recorded its key.
+//! - Orphans: the upload wrote the blob and ended before it stored the row. Only blobs older than any upload in
+//!   progress count, and only if the image store belongs to this database: otherwise every blob would be an orphan.
 
 use std::time::Duration;
 
@@ -16,14 +15,14 @@ use crate::{
     db::{self, Database},
 };
 
-/// How often leftovers of other replicas, and of failures, are looked for.
+/// Interval of sweeps for leftovers of other replicas and of failed sweeps.
 const EVERY: Duration = Duration::from_mins(1);
-/// How often orphans are, which means listing everything.
+/// Interval of sweeps for orphans, which list the whole image store.
 const EVERY_ORPHANS: Duration = Duration::from_hours(1);
-/// Far beyond the time between the bytes of an upload and its row.
+/// Minimum age of an orphan, far longer than an upload takes.
 const ORPHANED: Duration = Duration::from_hours(24);
 
-/// Sweeps for ever. Not for orphans at once: who began it by mistake has time to notice.
+/// Sweeps forever. Orphans are first swept after an hour, so that an operator has time to notice a wrong configuration.
 pub async fn sweep(database: Database, blobs: Blobs, leftovers: Leftovers) {
     let mut orphans = interval_at(Instant::now() + EVERY_ORPHANS, EVERY_ORPHANS);
     loop {
@@ -35,7 +34,10 @@ pub async fn sweep(database: Database, blobs: Blobs, leftovers: Leftovers) {
         if let Err(error) = done {
             metrics::counter!("images_sweep_failures_total").increment(1);
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "could not delete bytes of images that are gone");
+            tracing::warn!(
+                error,
+                "failed to delete orphaned blobs; the next sweep retries"
+            );
         }
     }
 }
@@ -59,7 +61,7 @@ async fn sweep_leftovers(database: &Database, blobs: &Blobs) -> Result<(), Error
 /// Deletes the orphans that are older than `age`.
 ///
 /// # Errors
-/// When the place or the database fails; the next sweep goes on.
+/// When the image store or the database fails; the next sweep continues.
 pub async fn sweep_orphans(database: &Database, blobs: &Blobs, age: Duration) -> Result<(), Error> {
     let Some(owner) = blobs.owner().await? else {
         return Ok(());
@@ -69,7 +71,7 @@ pub async fn sweep_orphans(database: &Database, blobs: &Blobs, age: Duration) ->
         tracing::warn!(
             owner,
             ours,
-            "the place of images belongs to another database: bytes that no row has are left there"
+            "skipped orphaned blobs: the image store belongs to another database"
         );
         return Ok(());
     }
@@ -80,14 +82,13 @@ pub async fn sweep_orphans(database: &Database, blobs: &Blobs, age: Duration) ->
             let deleted = delete(blobs, orphans).await?;
             let number = deleted.len() as u64;
             metrics::counter!("images_swept_total", "kind" => "orphan").increment(number);
-            tracing::info!(number, "deleted bytes of uploads that were never finished");
+            tracing::info!(number, "deleted orphaned blobs of unfinished uploads");
         }
     }
     Ok(())
 }
 
-/// Deletes the bytes under some keys, and gives those keys. What cannot be deleted does not keep the others;
-/// if nothing can, that is an error.
+/// Deletes blobs, and returns the keys of those that were deleted. Fails only if none could be deleted.
 async fn delete(blobs: &Blobs, keys: Vec<String>) -> Result<Vec<String>, Error> {
     let Err(error) = blobs.delete(&keys).await else {
         return Ok(keys);
@@ -98,7 +99,11 @@ async fn delete(blobs: &Blobs, keys: Vec<String>) -> Result<Vec<String>, Error> 
             Ok(()) => deleted.push(key),
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, key, "could not delete the bytes of an image");
+                tracing::warn!(
+                    error,
+                    key,
+                    "failed to delete a blob; the next sweep retries"
+                );
             }
         }
     }

@@ -1,20 +1,12 @@
-//! The composition root: builds every part, in order, and runs them until they are to stop.
+//! The composition root: builds all parts in order, and runs them until shutdown.
 //!
-//! Building is apart from running, so that whoever builds knows the real addresses before the first
-//! request: tests bind port 0.
+//! Building and running are separate, so that the addresses are known before the first request: tests bind port 0.
 
-mod activity;
-mod awake;
 mod demo;
-mod framing;
 mod gauges;
 pub mod images;
-mod listener;
-mod server;
-mod stall;
+mod listen;
 mod upkeep;
-mod wire;
-mod workers;
 
 use std::{io, net::SocketAddr, num::NonZeroUsize, thread::available_parallelism};
 
@@ -22,11 +14,12 @@ use axum::Router;
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 
-pub use self::{demo::DEMO_KEYS, listener::raise_file_limit};
-use self::{listener::Listener, server::Bounds, workers::Workers};
+pub use self::demo::DEMO_KEYS;
+use self::listen::{Listener, listen};
 use crate::{
     api::{
-        self,
+        self, HttpApi,
+        middleware::seen,
         state::{
             AnonymousScopes, AppState, BodyLimits, Leftovers, Links, Parts, Places, Readiness,
             RequestTimeout, SessionLifetime, SignUp, TokenLifetime, TrustedProxies, Uploads,
@@ -40,16 +33,16 @@ use crate::{
     limits::{Limiter, token_buckets::Logins, wrong_credentials::WrongCredentials},
     local_postgres::{self, Durability, LocalPostgres, SearchPath},
     renderings::Renderer,
-    shutdown::Shutdown,
+    server::{self, Hooks, Limits, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
 };
 
-/// Why the service did not start, or did not stop well. Each says what to do next.
+/// Error at the start or stop of the service. Each message ends with what to do next.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An address could not be bound.
     #[error(
-        "cannot listen on {address} ({key}): {source}. Name another address, or port 0 for any free \
+        "failed to listen on {address} ({key}): {source}. Set another address, or port 0 for any free \
          port: {variable}=127.0.0.1:0"
     )]
     Listen {
@@ -66,9 +59,7 @@ pub enum Error {
     #[error(transparent)]
     Config(#[from] config::Error),
     /// The database cannot be reached or brought up to date.
-    #[error(
-        "{0}. Check database.url (DATABASE_URL), or leave it out to run a PostgreSQL of our own"
-    )]
+    #[error("{0}. Check database.url (DATABASE_URL), or unset it to run an embedded PostgreSQL")]
     Database(#[from] db::Error),
     /// Our own PostgreSQL cannot run.
     #[error(transparent)]
@@ -83,21 +74,21 @@ pub enum Error {
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
     /// A thread or its runtime could not be had.
-    #[error("cannot start a worker: {0}")]
+    #[error("failed to start a worker thread: {0}")]
     Workers(#[source] io::Error),
     /// There is no asking the issuers of tokens for their keys.
-    #[error("cannot make an HTTP client for auth.issuers: {0}")]
+    #[error("failed to build the HTTP client for auth.issuers: {0}")]
     HttpClient(String),
     /// The API contradicts itself; a test rules it out.
-    #[error("the API is built wrongly: {0}")]
+    #[error("invalid API definition: {0}")]
     Api(String),
 }
 
-/// The service, built and bound, not yet serving.
+/// The service: built and bound, not yet serving.
 pub struct App {
-    api: (TcpListener, SocketAddr, Workers),
-    operations: (TcpListener, SocketAddr, Router),
-    bounds: Bounds,
+    api: (TcpListener, SocketAddr, Workers<HttpApi>),
+    operations: (TcpListener, SocketAddr, HttpApi),
+    limits: Limits,
     state: AppState,
     metrics: Metrics,
     local_postgres: Option<LocalPostgres>,
@@ -105,8 +96,8 @@ pub struct App {
 }
 
 impl App {
-    /// Builds everything: starts our own PostgreSQL if no other is named, brings the schema up to date,
-    /// binds both listeners.
+    /// Builds all parts: starts the embedded PostgreSQL unless a database is configured, migrates the schema, binds both
+    /// listeners.
     ///
     /// # Errors
     /// [`Error`], saying what to do next.
@@ -114,7 +105,7 @@ impl App {
         Self::build_with(config, Clock::system()).await
     }
 
-    /// Like [`App::build`], with the clock that limits and the memory of credentials go by.
+    /// Like [`App::build`], with the clock of the limits and of the credential cache.
     ///
     /// # Errors
     /// As [`App::build`].
@@ -122,8 +113,8 @@ impl App {
         Self::build_around(config, clock, api::operations()).await
     }
 
-    /// Like [`App::build_with`], around other operations on the API's paths: `benches/http` has some that
-    /// cost nothing, to tell what everything around them costs.
+    /// Like [`App::build_with`], with other operations on the API's paths: `benches/http` measures the layers around
+    /// operations that cost nothing.
     ///
     /// # Errors
     /// As [`App::build`].
@@ -133,7 +124,7 @@ impl App {
         clock: Clock,
         operations: Router<AppState>,
     ) -> Result<Self, Error> {
-        // Before anybody looks one up.
+        // Before the first metric is looked up.
         let metrics = telemetry::metrics()?;
         let (local_postgres, options) = match &config.database.url {
             Some(url) => (None, db::parse_url(url)?),
@@ -144,18 +135,18 @@ impl App {
             }
         };
         let own = local_postgres.is_some();
-        // Boxed: its place on the stack is large, and needed only here.
+        // Boxed, because its future is large.
         Box::pin(db::migrations::apply(&options)).await?;
         let database = Database::new(options, &config.database);
         database.look_for_pooler().await?;
 
-        let api = listener::listen(&config, Listener::Api, own)?;
-        let private = listener::listen(&config, Listener::Operations, own)?;
+        let api = listen(&config, Listener::Api, own)?;
+        let private = listen(&config, Listener::Operations, own)?;
         let mut admitted = Vec::new();
         if let Some(key) = &config.environment.bootstrap_api_key {
             admitted.push(Box::pin(bootstrap(&database, key.expose_secret())).await?);
         }
-        // Everybody knows these keys: they are for this machine alone.
+        // These keys are public, so they are valid on this machine only.
         let demo_keys = own
             && match config.local_postgres.demo_keys {
                 DemoKeys::Loopback => api.1.ip().is_loopback(),
@@ -202,20 +193,26 @@ impl App {
             readiness: Readiness::default(),
             database,
         });
-        let workers = config.server.workers.unwrap_or_else(Workers::one_a_core);
+        let workers = config.server.workers.unwrap_or_else(cores);
         let routers: Result<Vec<_>, _> = (0..workers.get())
             .map(|_| api::router(operations.clone(), state.of_a_worker(), &document))
+            .map(|router| router.map(api::http_service))
             .collect();
         let routers = routers.map_err(|error| Error::Api(error.to_string()))?;
-        let workers = Workers::start(routers).map_err(Error::Workers)?;
+        let hooks = Hooks {
+            on_start: seen::gather_here,
+            on_park: seen::write_down,
+            after_connection: seen::write_down,
+        };
+        let workers = Workers::start(routers, hooks).map_err(Error::Workers)?;
         let operations_router = api::operations_router(
             state.clone(),
             gauges::render(metrics.clone(), state.clone()),
         );
         Ok(Self {
             api: (api.0, api.1, workers),
-            operations: (private.0, private.1, operations_router),
-            bounds: Bounds {
+            operations: (private.0, private.1, api::http_service(operations_router)),
+            limits: Limits {
                 header_timeout: config.server.header_timeout,
                 idle_timeout: config.server.idle_timeout,
                 max_header_size: usize::try_from(config.server.max_header_size.as_u64())
@@ -229,26 +226,26 @@ impl App {
         })
     }
 
-    /// Where the API listens.
+    /// Address of the API.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.api.1
     }
 
-    /// Where metrics and health listen.
+    /// Address of metrics and health.
     #[must_use]
     pub const fn operations_addr(&self) -> SocketAddr {
         self.operations.1
     }
 
-    /// Whether [`DEMO_KEYS`] are good.
+    /// True if [`DEMO_KEYS`] are valid.
     #[must_use]
     pub const fn has_demo_keys(&self) -> bool {
         self.demo_keys
     }
 
-    /// Serves until `shutdown`: readiness fails first, then no connection is accepted, then requests in
-    /// flight end or are cut off, then everything else stops.
+    /// Serves until `shutdown`: readiness fails first, then no connection is accepted, then requests in progress complete or
+    /// are cut off, then all else stops.
     ///
     /// # Errors
     /// [`Error::LocalPostgres`] when our own PostgreSQL did not stop well.
@@ -273,39 +270,39 @@ impl App {
             )),
             tokio::spawn(upkeep::of_metrics(self.metrics)),
         ];
-        let serving = shutdown.to_be_stopped();
+        let serving = shutdown.separate();
         let (stopping, stop) = (shutdown.clone(), serving.clone());
         tokio::spawn(async move {
-            stopping.soft().await;
-            // First, so that whoever finds the door shut is told why.
+            stopping.graceful().await;
+            // First, so that load balancers stop sending requests before connections are refused.
             state.readiness.stop();
-            stop.stop();
+            stop.begin();
         });
 
-        // Whoever asks the operator's listener is told how it goes to the end.
-        let last = shutdown.later();
-        let (listener, _, router) = self.operations;
-        let (bounds, until) = (self.bounds, last.clone());
+        // The operations listener reports health until the end.
+        let last = shutdown.deferred();
+        let (listener, _, service) = self.operations;
+        let (limits, until) = (self.limits, last.clone());
         let operations = tokio::spawn(async move {
             server::serve(
                 listener,
-                &Workers::here(router),
-                bounds,
+                &Workers::current(service),
+                limits,
                 "operations",
                 until,
             )
             .await;
         });
         let (listener, _, workers) = self.api;
-        server::serve(listener, &workers, bounds, "api", serving).await;
-        last.cut_off();
+        server::serve(listener, &workers, limits, "api", serving).await;
+        last.force();
         let _ = operations.await;
         for task in tasks {
             task.abort();
         }
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
 
-        // A statement that never ends must not keep us: PostgreSQL undoes what is not committed.
+        // A statement that does not end must not block the stop: PostgreSQL rolls back what is not committed.
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, database.close()).await;
         if let Some(local_postgres) = self.local_postgres {
             local_postgres.stop().await?;
@@ -314,13 +311,13 @@ impl App {
     }
 }
 
-/// Starts the PostgreSQL of our own that the configuration describes.
+/// Starts the embedded PostgreSQL.
 async fn start_local_postgres(config: &Config) -> Result<LocalPostgres, Error> {
     let directory = &config.local_postgres.directory;
     Ok(LocalPostgres::start(directory, &search_path(config), Durability::Durable).await?)
 }
 
-/// Where PostgreSQL's programs are looked for.
+/// Directories in which PostgreSQL's programs are searched for.
 #[must_use]
 pub fn search_path(config: &Config) -> SearchPath {
     SearchPath {
@@ -329,7 +326,7 @@ pub fn search_path(config: &Config) -> SearchPath {
     }
 }
 
-/// Half the cores, unless it is configured: a flood of logins leaves the others to everybody else.
+/// Half of the cores by default, so that a flood of logins leaves the others to other requests.
 fn hashes_at_once(users: &config::Users) -> usize {
     users.hashes_at_once.map_or_else(
         || available_parallelism().map_or(1, |cores| cores.get() / 2),
@@ -337,7 +334,7 @@ fn hashes_at_once(users: &config::Users) -> usize {
     )
 }
 
-/// Stores the first key of a database that has none, for a caller `bootstrap` who may do everything.
+/// Stores the first key of a database without keys, for a caller `bootstrap` with all scopes.
 async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
     const REASON: Invalid = Invalid::because("must be 16 to 256 visible ASCII characters");
     if !(16..=256).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {

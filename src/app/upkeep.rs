@@ -1,6 +1,6 @@
-//! What is done again and again beside the requests: forgetting what is over, and folding what can be.
+//! Periodic maintenance: purges expired data, folds inventory changes and returns unused requests to limits.
 //!
-//! Invariant: none of it is needed for a right answer, only for a small and quick one.
+//! Invariant: without it, only memory, storage and latency grow, and limits count requests that were not used.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     telemetry::Metrics,
 };
 
-/// Keeps the memory that metrics take small.
+/// Bounds the memory of metrics.
 pub async fn of_metrics(metrics: Metrics) {
     const EVERY: Duration = Duration::from_secs(1);
     loop {
@@ -28,7 +28,7 @@ pub async fn flush_limits(limiter: Limiter) {
     }
 }
 
-/// Forgets full token buckets.
+/// Removes full token buckets and expired blocks of client addresses.
 pub async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials, logins: Logins) {
     const PERIOD: Duration = Duration::from_secs(30);
     loop {
@@ -39,13 +39,13 @@ pub async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials,
     }
 }
 
-/// Folds the changes of the inventory together, so that few are left to be added up.
+/// Folds inventory changes, so that a read has few of them to add up.
 pub async fn of_inventory(database: Database) {
     const EVERY: Duration = Duration::from_secs(5);
     loop {
         tokio::time::sleep(EVERY).await;
         if let Err(error) = fold_once(&database).await {
-            tracing::warn!(%error, "could not fold the inventory");
+            tracing::warn!(%error, "failed to fold inventory changes; retrying in 5 s");
         }
     }
 }
@@ -55,20 +55,20 @@ async fn fold_once(database: &Database) -> Result<(), db::Error> {
     Ok(())
 }
 
-/// Forgets kept answers after their day, access tokens and sessions that have expired, and counts that are over.
+/// Deletes idempotency keys after a day, expired access tokens and sessions, and limit usage of past days.
 pub async fn of_database(database: Database) {
     const EVERY: Duration = Duration::from_mins(1);
     loop {
         tokio::time::sleep(EVERY).await;
         if let Err(error) = sweep_once(&database).await {
-            tracing::warn!(%error, "could not forget what is over");
+            tracing::warn!(%error, "failed to purge expired rows; retrying in 60 s");
         }
     }
 }
 
 async fn sweep_once(database: &Database) -> Result<(), db::Error> {
     let pool = database.pool();
-    // A thousand at a time, so that nobody waits for a lock for long.
+    // Each call deletes up to 1,000 rows, so that locks are short.
     while db::idempotency::sweep(pool).await? > 0 {}
     while db::oauth::sweep(pool).await? > 0 {}
     while db::sessions::sweep(pool).await? > 0 {}

@@ -1,14 +1,14 @@
-//! What is remembered of credentials, so that a request with a known one costs no look-up.
+//! Caches the results of credential lookups, including unknown credentials.
 //!
-//! Changes in the database are heard of at their commit (`LISTEN`); what they concern is forgotten. The
-//! fallback is forgetting by time: ten minutes after a look-up while changes are heard, a second after it
-//! while they are not (the connection is lost, or a pooler in between swallows them, which a note to
-//! ourselves finds out). What an outside issuer said nobody tells us changes of: a minute. Unknown credentials
-//! are remembered too, so that each costs one look-up. While PostgreSQL is out of reach what was looked up last
-//! is good: nothing can be done with it then but to be told what is wrong with a request.
+//! PostgreSQL announces changes at commit (`LISTEN`), and the affected entries are removed. Entries also expire: after
+//! 10 minutes while notifications arrive, or after 1 second while they do not (connection lost, or a pooler drops them;
+//! a test notification detects both). External issuers announce no changes, so their tokens expire after 1 minute.
+//! While PostgreSQL is unreachable, entries of any age are used unless the credential has expired: requests cannot
+//! change anything then.
 //!
-//! Invariants: a look-up that began before a change is never remembered after it; memory is bounded
-//! whatever is asked.
+//! Invariants:
+//! - A lookup that began before a change is not cached after it.
+//! - The number of entries is bounded.
 
 use std::{
     sync::{
@@ -32,25 +32,23 @@ use crate::{
     },
 };
 
-/// How long a credential of ours is remembered while changes are heard of: many callers that ask once in a
-/// minute or two cost no look-ups.
+/// Lifetime of an entry while notifications arrive: callers with a request every minute or two cost no lookups.
 const WHILE_LISTENING: Duration = Duration::from_mins(10);
-/// How long an outside issuer's is, then.
+/// Lifetime of an entry for an external issuer's token while notifications arrive.
 pub const OF_AN_ISSUER: Duration = Duration::from_mins(1);
-/// How long otherwise.
+/// Lifetime of any entry while notifications do not arrive, and pause before listening again.
 const WHILE_DEAF: Duration = Duration::from_secs(1);
-/// How many credentials are remembered: some 700 bytes each, all told, so 100 MB at most.
+/// Maximum number of entries. An entry takes about 700 bytes in total, so all take about 100 MB at most.
 const CAPACITY: u64 = 150_000;
-/// How often we make sure that we still hear.
+/// Interval between test notifications.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// What is remembered. Cheap to clone.
 #[derive(Clone)]
 pub struct Memory(Arc<Shared>);
 
 struct Shared {
     known: Cache<SecretHash, Known>,
-    /// Counts the changes heard of.
+    /// Number of invalidations so far.
     changes: AtomicU64,
     listening: AtomicBool,
     clock: Clock,
@@ -60,13 +58,12 @@ struct Shared {
 struct Known {
     caller: Option<Arc<Caller>>,
     looked_up: Moment,
-    /// For so long, while changes are heard of.
+    /// Lifetime while notifications arrive.
     longest: Duration,
     expires: Option<Moment>,
 }
 
 impl Memory {
-    /// A memory that knows nothing.
     pub fn new(clock: Clock) -> Self {
         Self(Arc::new(Shared {
             known: Cache::new(CAPACITY),
@@ -76,7 +73,7 @@ impl Memory {
         }))
     }
 
-    /// Whom a secret stands for, looked up unless it is remembered.
+    /// Returns the caller of a secret, from the cache or the database.
     pub async fn caller(
         &self,
         database: &Database,
@@ -86,8 +83,8 @@ impl Memory {
         self.caller_by(hash, WHILE_LISTENING, look_up).await
     }
 
-    /// Whom a secret stands for, by this look-up unless it is remembered; from then on it is, for so long at
-    /// most. A failure is not remembered.
+    /// Returns the caller of a secret from the cache, or runs `look_up` and caches its result for at most `longest`.
+    /// Errors are not cached.
     pub async fn caller_by<E>(
         &self,
         hash: &SecretHash,
@@ -111,9 +108,12 @@ impl Memory {
         Ok(self.remember(*hash, known, changes))
     }
 
-    /// What is remembered of a secret: whom it stands for, or that it is nobody; `None`: nothing. While
-    /// PostgreSQL is `away`, however long ago that was looked up.
-    #[expect(clippy::option_option, reason = "two questions, each with its own no")]
+    /// Returns the cached result for a secret: `None` if there is none, `Some(None)` if the secret is known to be
+    /// invalid. If PostgreSQL is `away` (unreachable), entries of any age are used.
+    #[expect(
+        clippy::option_option,
+        reason = "whether an entry exists, and whether the secret is valid"
+    )]
     pub fn recall(&self, hash: &SecretHash, away: bool) -> Option<Option<Arc<Caller>>> {
         let known = self.0.known.get(hash)?;
         let now = self.0.clock.now();
@@ -130,14 +130,13 @@ impl Memory {
     fn remember(&self, hash: SecretHash, known: Known, changes: u64) -> Option<Arc<Caller>> {
         let caller = known.caller.clone();
         self.0.known.insert(hash, known);
-        // Only now: a change that is heard of from here on finds the entry and takes it out again.
+        // Checked after the insertion: a later change finds the entry and removes it.
         if self.0.changes.load(Ordering::SeqCst) != changes {
             self.0.known.invalidate(&hash);
         }
         caller
     }
 
-    /// Forgets what a change concerns.
     pub fn forget(&self, change: &Change) {
         self.0.changes.fetch_add(1, Ordering::SeqCst);
         match change {
@@ -149,16 +148,16 @@ impl Memory {
     fn set_listening(&self, listening: bool) {
         self.0.listening.store(listening, Ordering::SeqCst);
         if listening {
-            // Of what changed meanwhile nothing was heard.
+            // Changes made while not listening were missed.
             self.forget(&Change::Any);
         }
     }
 
-    /// Hears of changes for ever; whenever that fails, begins anew.
+    /// Listens for changes forever, and starts again after each failure.
     pub async fn follow(self, database: Database) {
         loop {
             if let Err(error) = self.listen(&database).await {
-                tracing::debug!(%error, "not hearing of changed credentials");
+                tracing::debug!(%error, "failed to listen for credential changes; retrying in 1 s");
             }
             self.set_listening(false);
             tokio::time::sleep(WHILE_DEAF).await;
@@ -173,7 +172,7 @@ impl Memory {
             let round = async {
                 loop {
                     match changes.next().await? {
-                        // Our own note: what is said reaches us.
+                        // A test notification: notifications arrive.
                         None if !heard => {
                             heard = true;
                             if !self.0.listening.load(Ordering::SeqCst) {

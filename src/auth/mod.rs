@@ -1,7 +1,9 @@
-//! Who are you: from the secrets that a request shows to a [`Caller`]. Knows no HTTP types.
+//! Authenticates callers by API keys, access tokens, sessions and external JWTs.
 //!
-//! Invariants: a secret is compared by its SHA-256 alone and cannot be printed; unknown, revoked and
-//! expired look the same from outside.
+//! Invariants:
+//! - This module uses no HTTP types.
+//! - A secret is compared only by its SHA-256 hash and cannot be printed.
+//! - Unknown, revoked and expired credentials give the same error.
 
 pub mod jwks;
 mod memory;
@@ -24,49 +26,50 @@ use crate::{
     domain::{caller::Caller, clock::Clock},
 };
 
-/// Why a request has no caller.
+/// Authentication failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The secret is malformed, unknown, revoked or expired, or two secrets name two callers.
+    /// The secret is malformed, unknown, revoked or expired, or two secrets belong to different callers.
     #[error("the credential is not valid")]
     Invalid,
-    /// The issuer of a token does not answer, and we have no keys of it.
+    /// The token's issuer is unreachable or too many requests wait for it, and no cached key fits the token.
     #[error("the token's issuer cannot be reached")]
     IssuerUnavailable,
-    /// Nobody could be asked.
+    /// The database lookup failed.
     #[error(transparent)]
     Database(#[from] db::Error),
 }
 
-/// The secrets of one request, as they were sent.
+/// Credentials of one request, as received.
 #[derive(Clone, Copy)]
 pub enum Presented<'a> {
-    /// As an API key.
+    /// Sent as an API key.
     ApiKey(&'a [u8]),
-    /// As a bearer token. An API key is good there too.
+    /// Sent as a bearer token, which may also be an API key.
     Bearer(&'a [u8]),
-    /// One each.
+    /// Both at once.
     Both {
-        /// The API key.
+        /// API key.
         api_key: &'a [u8],
-        /// The bearer token.
+        /// Bearer token.
         bearer: &'a [u8],
     },
 }
 
-/// Finds out who a caller is.
+/// Authenticator with a cache of credentials.
 #[derive(Clone)]
 pub struct Authenticator {
     database: Database,
-    /// Keys without our form that this process lets through: those for a demo, the bootstrap key.
-    /// Others never reach the database.
+    /// Hashes of accepted keys without this service's format: the demo keys and the bootstrap key. Any other key
+    /// without that format is rejected before a database lookup.
     admitted: Arc<HashSet<SecretHash>>,
     memory: Memory,
     issuers: Issuers,
 }
 
 impl Authenticator {
-    /// An authenticator that lets `admitted` through beside keys of our own form, and tokens of `issuers`.
+    /// Creates an authenticator that accepts keys in this service's format, the keys in `admitted`, and tokens of
+    /// `issuers`.
     #[must_use]
     pub fn new(
         database: Database,
@@ -83,7 +86,7 @@ impl Authenticator {
         }
     }
 
-    /// The same, with the same memory, on another way to the same database.
+    /// Returns an authenticator with the same cache and another handle to the same database.
     #[must_use]
     pub fn on(&self, database: Database) -> Self {
         Self {
@@ -92,19 +95,19 @@ impl Authenticator {
         }
     }
 
-    /// Hears of changed credentials, for ever: then they take effect at once.
+    /// Listens for changed credentials forever and removes them from the cache.
     pub async fn follow_changes(self) {
         self.memory.follow(self.database).await;
     }
 
-    /// Forgets what is remembered of these secrets, so that what was changed by this process is so at once.
+    /// Removes these credentials from the cache, so that a change made by this process takes effect at once.
     pub fn forget(&self, hashes: &[SecretHash]) {
         for hash in hashes {
             self.memory.forget(&Change::Credential(*hash));
         }
     }
 
-    /// Whether an outside issuer is asked about it, which may take its time, rather than our database.
+    /// Returns true if an external issuer's keys check the credential. Fetching those can be slow.
     #[must_use]
     pub fn is_foreign(&self, presented: Presented<'_>) -> bool {
         match presented {
@@ -115,7 +118,7 @@ impl Authenticator {
         }
     }
 
-    /// The caller that a secret stands for, if that is remembered; asks nobody.
+    /// Returns the caller of a cached credential, without a lookup.
     #[must_use]
     pub fn recall(&self, presented: Presented<'_>) -> Option<Arc<Caller>> {
         let text = match presented {
@@ -129,10 +132,10 @@ impl Authenticator {
         self.memory.recall(&secret::sha256(text), away)?
     }
 
-    /// The caller that all secrets shown stand for.
+    /// Returns the caller that all of the request's secrets belong to.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when one of them is no good, or they stand for different callers.
+    /// [`Error::Invalid`] if a secret is not valid or the secrets belong to different callers.
     pub async fn authenticate(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Error> {
         match presented {
             Presented::ApiKey(secret) => self.caller(secret).await,
@@ -142,7 +145,7 @@ impl Authenticator {
                 if one.id != other.id {
                     return Err(Error::Invalid);
                 }
-                // Neither secret lends the other what it may not do itself.
+                // Neither secret extends the scopes of the other.
                 let scopes = one.scopes.intersection(other.scopes);
                 Ok(Arc::new(Caller {
                     scopes,
@@ -159,7 +162,7 @@ impl Authenticator {
         }
         #[expect(
             clippy::disallowed_methods,
-            reason = "tokens tell time by the wall, and the database's would cost a round trip"
+            reason = "tokens use wall-clock time; the database's clock would cost a round trip"
         )]
         let now = Utc::now();
         let look_up = async {

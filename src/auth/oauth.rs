@@ -1,5 +1,7 @@
-//! OAuth 2.0 client credentials (RFC 6749 §4.4): from a client's name and secret to an access token that
-//! may do no more than the client.
+//! Issues, revokes and introspects OAuth 2.0 access tokens (client credentials grant, RFC 6749 §4.4).
+//!
+//! Invariants:
+//! - A token has no scope that its client lacks.
 
 use std::time::Duration;
 
@@ -12,43 +14,43 @@ use crate::{
     domain::caller::{Scope, Scopes},
 };
 
-/// Why there is no token; each an error code of RFC 6749 §5.2.
+/// OAuth failure. The first three variants are error codes of RFC 6749 §5.2.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `invalid_client`: unknown or revoked, or its secret is wrong.
+    /// `invalid_client`: the client is unknown or revoked, or its secret is wrong.
     #[error("the client is unknown or its secret is wrong")]
     InvalidClient,
-    /// `invalid_scope`: not a scope, or not one of the client's.
-    #[error("a scope that the client does not have")]
+    /// `invalid_scope`: the scope is unknown, or the client does not have it.
+    #[error("the client does not have the requested scope")]
     InvalidScope,
-    /// `unauthorized_client`: the token is another client's.
-    #[error("the token was not given to this client")]
+    /// `unauthorized_client`: the token belongs to another client.
+    #[error("the token was issued to another client")]
     NotItsToken,
-    /// The operating system has no random numbers.
-    #[error("no random numbers: {0}")]
+    /// The operating system returned no random numbers.
+    #[error("failed to generate random numbers: {0}")]
     Random(#[from] getrandom::Error),
-    /// Nobody could be asked.
+    /// The database query failed.
     #[error(transparent)]
     Database(#[from] db::Error),
 }
 
-/// An access token, to be shown once.
+/// New access token. Its text is shown only once.
 pub struct Issued {
-    /// The token.
+    /// Token text.
     pub token: Secret,
-    /// What it may do.
+    /// Granted scopes.
     pub scopes: Scopes,
-    /// How long it lasts.
+    /// Time until the token expires.
     pub lifetime: Duration,
 }
 
-/// The client of that name and secret.
+/// Returns the client with this identifier and secret.
 pub async fn authenticate_client(
     database: &Database,
     client_id: &str,
     secret: &str,
 ) -> Result<Client, Error> {
-    // Not of our form: not worth a look-up.
+    // Malformed credentials are rejected without a lookup.
     let secret = Secret::parse(secret, &[Kind::ClientSecret]).ok_or(Error::InvalidClient)?;
     if !secret::is_client_id(client_id) {
         return Err(Error::InvalidClient);
@@ -58,7 +60,7 @@ pub async fn authenticate_client(
         .ok_or(Error::InvalidClient)
 }
 
-/// Gives a client a token for the scopes it asks for (RFC 6749 §3.3), or for all that it has.
+/// Issues a token for the requested scopes (RFC 6749 §3.3), by default for all scopes of the client.
 pub async fn issue(
     database: &Database,
     client: &Client,
@@ -95,7 +97,7 @@ pub async fn issue(
     })
 }
 
-/// Revokes one of a client's own tokens (RFC 7009 §2). A token that is none, or none any more, is fine.
+/// Revokes one of the client's own tokens (RFC 7009 §2). A token that is not valid is not an error.
 pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result<(), Error> {
     let Some(record) = find(database, token).await? else {
         return Ok(());
@@ -109,8 +111,8 @@ pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result
     Ok(Database::commit(transaction).await?)
 }
 
-/// What a token is (RFC 7662 §2): `None` when it is no good, or none of this client's business, which is
-/// its own caller's tokens, and everybody's for an `admin`.
+/// Returns the record of a token (RFC 7662 §2), or `None` if it is not valid or the client must not see it. A client
+/// sees the tokens of its own caller or, with the scope `admin`, of all callers.
 pub async fn introspect(
     database: &Database,
     client: &Client,

@@ -1,9 +1,10 @@
-//! Passwords, hashed with argon2id.
+//! Hashes and verifies passwords with argon2id. A hash takes 19 MiB and about 20 ms of one core.
 //!
-//! A hash is work on purpose: 19 MiB and some 20 ms of a core. Invariants: no more of them are made at once
-//! than this room was built for, on threads of their own, whoever asks and however often, so that the rest of
-//! the service keeps its cores; whoever waits too far behind is told so at once; a hash that nobody waits
-//! for any more is not begun. Verifying takes as long whether or not there is anything to verify against.
+//! Invariants:
+//! - A fixed number of hashes run at once, on blocking threads, so that other requests keep their cores.
+//! - With more than [`MAX_WAITING`] requests waiting, [`Passwords::hash`] and [`Passwords::verify`] fail at once.
+//! - A hash is not started after its request was cancelled.
+//! - Verification takes equally long with and without a stored hash.
 
 use std::sync::Arc;
 
@@ -18,56 +19,56 @@ use tracing::Instrument;
 
 use crate::{domain::user::Password, trace};
 
-/// OWASP's first choice for argon2id: 19 MiB, two passes, one lane.
+/// OWASP's first recommendation for argon2id: 19 MiB, two passes, one lane.
 const PARAMS: Params = Params::DEFAULT;
-/// How the hashes of these parameters begin.
+/// Prefix of hashes with these parameters.
 const CURRENT: &str = "$argon2id$v=19$m=19456,t=2,p=1$";
-/// How many may wait for a turn: about a second's worth.
+/// Maximum number of waiting requests: about one second of work.
 const MAX_WAITING: usize = 50;
 
-/// Why a password was neither hashed nor verified.
+/// Failure to hash or verify a password.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Too many wait already.
-    #[error("too many passwords wait to be hashed")]
+    /// Too many requests are waiting.
+    #[error("too many requests wait for a password hash")]
     Busy,
-    /// The operating system has no random numbers.
-    #[error("no random numbers: {0}")]
+    /// The operating system returned no random numbers.
+    #[error("failed to generate random numbers: {0}")]
     Random(#[from] getrandom::Error),
-    /// Our bug, or a stored hash that is none.
-    #[error("a password cannot be hashed: {0}")]
+    /// The stored hash is malformed, or this module has a bug.
+    #[error("failed to hash or verify a password: {0}")]
     Hash(#[from] phc::Error),
-    /// Our bug.
-    #[error("a password cannot be hashed: {0}")]
+    /// This module has a bug.
+    #[error("failed to hash or verify a password: {0}")]
     Argon2(#[from] password_hash::Error),
     /// The process is stopping.
-    #[error("a hash was cut off: {0}")]
+    #[error("password hashing was interrupted: {0}")]
     CutOff(#[from] tokio::task::JoinError),
 }
 
-/// Hashes passwords. Cheap to clone.
+/// Password hasher. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Passwords {
     turns: Arc<Semaphore>,
-    /// Turns and places to wait for one.
+    /// Permits for the requests that run or wait.
     places: Arc<Semaphore>,
     at_once: usize,
 }
 
-/// Whether a password is the right one.
+/// Result of a verification.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It is not, or there is none.
+    /// The password is wrong, or there is no stored hash.
     Wrong,
-    /// It is.
+    /// The password is right.
     Right {
-        /// Its hash by the parameters of today, where the stored one is of others.
+        /// New hash, if the stored one has outdated parameters.
         renewed: Option<SecretString>,
     },
 }
 
 impl Passwords {
-    /// So many hashes at once.
+    /// Creates a hasher that runs at most `at_once` hashes at a time.
     #[must_use]
     pub fn new(at_once: usize) -> Self {
         let at_once = at_once.max(1);
@@ -78,19 +79,19 @@ impl Passwords {
         }
     }
 
-    /// Passwords that are being hashed, or wait for their turn.
+    /// Returns the number of passwords being hashed or waiting, without those of [`Passwords::hash_all`].
     #[must_use]
     pub fn in_progress(&self) -> usize {
         (self.at_once + MAX_WAITING).saturating_sub(self.places.available_permits())
     }
 
-    /// The hash of a password, to be stored.
+    /// Hashes a password for storage.
     pub async fn hash(&self, password: Password) -> Result<SecretString, Error> {
         let _place = self.places.try_acquire().map_err(|_| Error::Busy)?;
         self.at_my_turn(move || hash(&password)).await
     }
 
-    /// The hashes of many passwords, in their order. Each waits for its own turn, so that others get on.
+    /// Hashes many passwords, in order. Each waits for its own permit, so that other requests make progress.
     pub async fn hash_all(
         &self,
         passwords: Vec<Option<Password>>,
@@ -107,8 +108,7 @@ impl Passwords {
             .await
     }
 
-    /// Whether a password is the one that was hashed; with nothing to compare with, it is wrong after the
-    /// same time.
+    /// Verifies a password. Without a stored hash, the result is [`Verdict::Wrong`] after the same time.
     pub async fn verify(
         &self,
         password: Password,
@@ -119,15 +119,14 @@ impl Passwords {
             .await
     }
 
-    /// Does `work` on a thread for blocking work when there is a turn. The turn goes with the work: dropping
-    /// this future does not let another begin beside it.
+    /// Runs `work` on a blocking thread. `work` keeps its permit until it ends, even if this future is dropped.
     async fn at_my_turn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let span = tracing::debug_span!(target: trace::TARGET, "hash a password");
         let done = async {
-            // Nobody closes it.
+            // The semaphore is never closed.
             let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
             tokio::task::spawn_blocking(move || {
                 let done = work();

@@ -1,38 +1,38 @@
-//! The secrets that we give out: a prefix that tells the kind, 32 random characters, and 6 that check the
-//! rest.
+//! Generates and parses secrets: a prefix for the kind, 32 random characters and a checksum of 6 characters.
 //!
-//! The prefix lets people and secret scanners recognise one; the checksum lets a mistyped or made-up one
-//! be refused without asking the database. Invariant: a [`Secret`] cannot be printed by accident:
-//! [`Secret::expose`] is the only way to its text.
+//! People and secret scanners recognise the prefix. The checksum rejects mistyped and invented secrets without a
+//! database lookup.
+//!
+//! Invariants:
+//! - A [`Secret`] cannot be printed by accident: only [`Secret::expose`] returns its text.
 
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
 use crate::db::SecretHash;
 
-/// Of all kinds alike.
 const PREFIX_LENGTH: usize = 4;
 const RANDOM_LENGTH: usize = 32;
 const CHECKSUM_LENGTH: usize = 6;
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// What a secret is for.
+/// Purpose of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `pik_`: sent with every request.
+    /// `pik_`: API key, sent with every request.
     ApiKey,
-    /// `pia_`: sent with every request, for an hour.
+    /// `pia_`: OAuth access token, sent with every request. Valid for 1 hour by default.
     AccessToken,
-    /// `pis_`: sent with every request, until the user logs out.
+    /// `pis_`: session token, sent with every request until the user logs out.
     Session,
-    /// `pcs_`: exchanged for access tokens.
+    /// `pcs_`: client secret, exchanged for access tokens.
     ClientSecret,
 }
 
 impl Kind {
-    /// Those that open operations.
+    /// Kinds that authenticate requests to the API.
     pub const BEARERS: [Self; 3] = [Self::ApiKey, Self::AccessToken, Self::Session];
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 4] = [
         Self::ApiKey,
         Self::AccessToken,
@@ -50,15 +50,15 @@ impl Kind {
     }
 }
 
-/// A secret.
+/// Secret text.
 #[derive(Clone)]
 pub struct Secret(SecretString);
 
 impl Secret {
-    /// Makes a new one of 190 random bits from the operating system.
+    /// Generates a secret with 190 random bits from the operating system.
     ///
     /// # Errors
-    /// When the operating system has no random numbers.
+    /// If the operating system returns no random numbers.
     pub fn generate(kind: Kind) -> Result<Self, getrandom::Error> {
         let mut text = String::from(kind.prefix());
         push_random(&mut text, RANDOM_LENGTH)?;
@@ -66,13 +66,13 @@ impl Secret {
         Ok(Self(text.into()))
     }
 
-    /// One that somebody else chose and this process admits as it is, whatever its form.
+    /// Wraps a key of any format that the operator chose.
     #[must_use]
     pub fn admit(text: &str) -> Self {
         Self(text.to_owned().into())
     }
 
-    /// Reads one of these kinds. `None` when it is not of our form or its checksum is wrong.
+    /// Parses a secret of one of these kinds. Returns `None` if its format or checksum is wrong.
     #[must_use]
     pub fn parse(text: &str, kinds: &[Kind]) -> Option<Self> {
         let length = PREFIX_LENGTH + RANDOM_LENGTH;
@@ -88,19 +88,19 @@ impl Secret {
         (known && check == checksum(key)).then(|| Self(text.to_owned().into()))
     }
 
-    /// SHA-256 of it: what is stored.
+    /// Returns the SHA-256 of the secret, which is the stored form.
     #[must_use]
     pub fn hash(&self) -> SecretHash {
         sha256(self.expose())
     }
 
-    /// The first characters, for a person to tell secrets apart by; too few to guess the rest from.
+    /// Returns the first 8 characters: people can tell secrets apart by them, but not guess the rest.
     #[must_use]
     pub fn hint(&self) -> String {
         self.expose().chars().take(PREFIX_LENGTH + 4).collect()
     }
 
-    /// The secret itself, to be shown once.
+    /// Returns the text of the secret.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
@@ -110,17 +110,17 @@ impl Secret {
 const CLIENT_ID_PREFIX: &str = "pic_";
 const CLIENT_ID_LENGTH: usize = 20;
 
-/// A new client's public name: not a secret, only unlike any other.
+/// Generates a client identifier, which is unique but not secret.
 ///
 /// # Errors
-/// When the operating system has no random numbers.
+/// If the operating system returns no random numbers.
 pub fn generate_client_id() -> Result<String, getrandom::Error> {
     let mut text = String::from(CLIENT_ID_PREFIX);
     push_random(&mut text, CLIENT_ID_LENGTH)?;
     Ok(text)
 }
 
-/// Whether a text has the form of a client's public name.
+/// Returns true if the text has the format of a client identifier.
 #[must_use]
 pub fn is_client_id(text: &str) -> bool {
     text.strip_prefix(CLIENT_ID_PREFIX).is_some_and(|random| {
@@ -132,8 +132,7 @@ fn push_random(text: &mut String, mut length: usize) -> Result<(), getrandom::Er
     let mut random = [0; RANDOM_LENGTH];
     while length > 0 {
         getrandom::fill(&mut random)?;
-        // 64 values on 62 characters: those without one are passed over, so that all of the alphabet
-        // is equally likely.
+        // Two of the 64 values have no character. They are skipped, so that all characters are equally likely.
         let characters = random
             .iter()
             .filter_map(|byte| ALPHABET.get(usize::from(byte & 63)))
@@ -146,14 +145,14 @@ fn push_random(text: &mut String, mut length: usize) -> Result<(), getrandom::Er
     Ok(())
 }
 
-/// SHA-256 of a secret's text.
+/// Returns the SHA-256 of a secret's text.
 #[must_use]
 pub fn sha256(secret: &str) -> SecretHash {
     Sha256::digest(secret.as_bytes()).into()
 }
 
-/// CRC-32 of `text` in base 62. It guards against mistakes, not against people: whoever can make up a
-/// valid one gains a look-up that finds nothing.
+/// Returns the CRC-32 of `text` in base 62. It detects mistakes, not attacks: a forged one only causes a lookup that
+/// finds nothing.
 fn checksum(text: &str) -> String {
     let mut rest = crc32fast::hash(text.as_bytes()) as usize;
     let mut characters = [char::from(ALPHABET[0]); CHECKSUM_LENGTH];

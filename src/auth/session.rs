@@ -1,4 +1,4 @@
-//! Sessions: from a user's name and password to a bearer token for a while.
+//! Opens and closes sessions: exchanges a username and password for a bearer token of limited lifetime.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use crate::{
     },
 };
 
-/// Why there is no session.
+/// Login failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such user, it has another password, or none.
+    /// The user does not exist, or its password is different or not set.
     #[error("the username or the password is wrong")]
     WrongPair,
     /// The password could not be verified.
     #[error(transparent)]
     Password(#[from] password::Error),
-    /// The operating system has no random numbers.
-    #[error("no random numbers: {0}")]
+    /// The operating system returned no random numbers.
+    #[error("failed to generate random numbers: {0}")]
     Random(#[from] getrandom::Error),
-    /// Nobody could be asked.
+    /// The database query failed.
     #[error(transparent)]
     Database(#[from] db::Error),
 }
@@ -43,18 +43,18 @@ impl db::Failure for Error {
     }
 }
 
-/// A session, its token to be shown once.
+/// New session. Its token is shown only once.
 pub struct Opened {
-    /// The token.
+    /// Session token.
     pub token: Secret,
-    /// When it ends by itself.
+    /// Expiry time.
     pub expires_at: DateTime<Utc>,
-    /// The plan that its requests are counted against.
+    /// Plan that the session's requests count against.
     pub plan: Plan,
 }
 
-/// Logs a user in. Whether there is one of that name cannot be told from how long it takes, as far as its stored
-/// hash has today's parameters: one of others takes its own time until the user has logged in once more.
+/// Logs a user in. The time taken does not reveal if the user exists, unless the stored hash has outdated parameters,
+/// which the next successful login renews.
 pub async fn open(
     database: &Database,
     passwords: &Passwords,
@@ -81,7 +81,7 @@ pub async fn open(
                 }
                 None => stored,
             };
-            // Only while the password that was verified is the password.
+            // Fails if the password was changed after its verification.
             let (hash, hint) = (token.hash(), token.hint());
             let session = (&hash, hint.as_str(), lifetime);
             db::sessions::insert(transaction, account.user.id, &stored, session)
@@ -96,7 +96,7 @@ pub async fn open(
     })
 }
 
-/// Ends the session of a token; gives what to forget of it. `None`: it is no session's.
+/// Ends a session. Returns the hash to remove from the credential cache, or `None` if there is no such session.
 pub async fn close(database: &Database, token: &[u8]) -> Result<Option<SecretHash>, db::Error> {
     let session = std::str::from_utf8(token).ok();
     let session = session.and_then(|text| Secret::parse(text, &[Kind::Session]));

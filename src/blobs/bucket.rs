@@ -1,4 +1,4 @@
-//! How a bucket of S3 is reached.
+//! Opens an S3 bucket as an object store.
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use url::Url;
 
 use crate::{http_client, trace};
 
-/// How long one request to the bucket may take, of at most a part of 5 MiB, and after how long none is made
-/// again: somebody waits.
+/// Maximum duration of one request to the bucket, of at most a 5 MiB part, and time after which none is retried: a
+/// client is waiting.
 const TIME: Duration = Duration::from_secs(20);
 
-/// Opens `s3://bucket/prefix` by the usual AWS variables, which `config` has read.
+/// Opens `s3://bucket/prefix` with the standard AWS variables, which `config` has read.
 pub(super) fn open(
     url: &Url,
     aws: &[(String, SecretString)],
@@ -30,7 +30,7 @@ pub(super) fn open(
         if let Ok(key) = AmazonS3ConfigKey::from_str(&name) {
             builder = builder.with_config(key, value.expose_secret());
         }
-        // Who writes down an endpoint without TLS means it.
+        // An explicit `http:` endpoint permits connections without TLS.
         allow_http |=
             name.starts_with("aws_endpoint") && value.expose_secret().starts_with("http:");
     }
@@ -48,7 +48,7 @@ pub(super) fn open(
     Ok(Arc::new(PrefixStore::new(store, prefix)))
 }
 
-/// Makes the HTTP client. Not by `object_store`: that would look for a provider of TLS, and find none.
+/// Builds the HTTP client. The one of `object_store` would look for a TLS provider and find none.
 #[derive(Debug)]
 struct Connector;
 
@@ -67,7 +67,7 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Tells the bucket which trace a request is for.
+/// HTTP client that adds the trace context to requests.
 #[derive(Debug)]
 struct Traced(reqwest::Client);
 
@@ -80,7 +80,7 @@ impl HttpService for Traced {
         'a: 'b,
         Self: 'b,
     {
-        // Not among what is signed, so it may differ from try to try.
+        // The headers are not signed, so they may differ between attempts.
         trace::pass_on(request.headers_mut());
         self.0.call(request)
     }

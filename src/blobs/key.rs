@@ -1,22 +1,22 @@
-//! The names that this service gives in the place. What has another name is somebody else's, and is left alone.
+//! Generates and recognises the keys of stored objects. Objects with other names are left alone.
 
 use std::{io, path::Path, time::SystemTime};
 
-/// A key that was never given before, and never will be again.
+/// Generates a unique key.
 pub(super) fn new() -> Result<String, getrandom::Error> {
     let mut random = [0; 16];
     getrandom::fill(&mut random)?;
     let name = format!("{:032x}", u128::from_be_bytes(random));
-    // A folder with a million files in it is slow to list, and to back up.
+    // One directory with a million files is slow to list and to back up.
     Ok(format!("{}/{name}", &name[..2]))
 }
 
-/// The folders that keys lie in.
+/// Returns the names of the directories that contain keys.
 pub(super) fn folders() -> impl Iterator<Item = String> + Send {
     (0..=u8::MAX).map(|first| format!("{first:02x}"))
 }
 
-/// Whether a name is a key: `ab/ab` and 30 more digits.
+/// Returns true if the name is a key: `ab/ab` and 30 more digits.
 pub(super) fn is_one(name: &str) -> bool {
     name.split_once('/').is_some_and(|(folder, name)| {
         folder.len() == 2
@@ -26,7 +26,7 @@ pub(super) fn is_one(name: &str) -> bool {
     })
 }
 
-/// Whether a name is one that `object_store` writes to before it renames it to a key: `ab/ab…#1`.
+/// Returns true for the temporary names of `object_store`, which it renames to keys: `ab/ab…#1`.
 fn is_staged(name: &str) -> bool {
     name.split_once('#').is_some_and(|(key, number)| {
         is_one(key) && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -37,7 +37,7 @@ fn is_digit(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
-/// Removes files that were being written when the process died, which `object_store` does not list.
+/// Removes temporary files that a crash left before this time. `object_store` does not list them.
 pub(super) fn remove_staged(place: &Path, before: SystemTime) -> io::Result<()> {
     for folder in folders() {
         let files = match std::fs::read_dir(place.join(&folder)) {
@@ -52,7 +52,7 @@ pub(super) fn remove_staged(place: &Path, before: SystemTime) -> io::Result<()> 
                 .is_some_and(|name| is_staged(&format!("{folder}/{name}")));
             if is_staged {
                 match remove_if_old(&file, before) {
-                    // Finished meanwhile, or removed by another replica.
+                    // Completed meanwhile, or removed by another replica.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     done => done?,
                 }

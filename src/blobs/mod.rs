@@ -1,8 +1,10 @@
-//! Where the bytes of images are: a folder, or a bucket of S3. The only room that knows `object_store`.
+//! Stores the bytes of images, in a directory or an S3 bucket.
 //!
-//! Invariants: the bytes under a key are whole and on the disk once [`Upload::finish`] has given the key, and
-//! never change; no key is given twice, so deleting one meets nobody else's bytes; an upload that is dropped
-//! leaves nothing, and what a crash leaves of one is found again by its age.
+//! Invariants:
+//! - Only this module uses `object_store`.
+//! - Once [`Upload::finish`] returns a key, the bytes under it are complete, on disk and immutable.
+//! - A key is used only once, so deleting it never affects another image.
+//! - A dropped upload leaves nothing. What a crash leaves is found by its age.
 
 mod bucket;
 mod key;
@@ -26,31 +28,31 @@ use url::Url;
 pub use self::upload::Upload;
 use crate::{config::Config, trace};
 
-/// The folder of images beside the data, where no other place is configured.
+/// Default image directory, inside the data directory.
 const FOLDER: &str = "images";
-/// Says in the place which database it belongs to.
+/// Object that names the database that the store belongs to.
 const MARKER: &str = ".database";
-/// Bytes that are read in one piece.
+/// Size of one read from a file, in bytes.
 const PIECE: u64 = 128 << 10;
 
-/// A failure of this room.
+/// Image store failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no room left.
-    #[error("no room is left for images: {0}")]
+    /// The disk or quota is full.
+    #[error("the image store is full: {0}")]
     Full(#[source] Box<dyn StdError + Send + Sync>),
-    /// There are no bytes under this key.
-    #[error("the bytes of an image are not where they were stored: {0}")]
+    /// There is no object with this key.
+    #[error("the image store has no such object: {0}")]
     Missing(#[source] Box<dyn StdError + Send + Sync>),
-    /// The place cannot be read or written right now.
-    #[error("the place of images is unavailable: {0}")]
+    /// The store cannot be read or written at present.
+    #[error("the image store is unavailable: {0}")]
     Unavailable(#[source] Box<dyn StdError + Send + Sync>),
-    /// The place cannot be used as it is configured.
-    #[error("cannot keep images at {url} (images.url): {reason}")]
+    /// The store cannot be used as configured.
+    #[error("cannot use {url} (images.url) as the image store: {reason}")]
     Config {
-        /// Where.
+        /// Configured URL.
         url: String,
-        /// Why not.
+        /// Cause.
         reason: String,
     },
 }
@@ -81,7 +83,7 @@ impl From<tokio::task::JoinError> for Error {
     }
 }
 
-/// Whether a full disk, or a full quota, is at the bottom of it.
+/// Returns true if the cause is a full disk or quota.
 fn has_no_room(error: &(dyn StdError + 'static)) -> bool {
     let mut error = Some(error);
     while let Some(cause) = error {
@@ -96,24 +98,24 @@ fn has_no_room(error: &(dyn StdError + 'static)) -> bool {
     false
 }
 
-/// The place. Clones share it.
+/// Image store. Clones share its state.
 #[derive(Debug, Clone)]
 pub struct Blobs {
     place: Place,
     store: Arc<OnceCell<Arc<dyn ObjectStore>>>,
-    /// Whether the place has its marker.
+    /// Set once the store has its marker.
     marked: Arc<OnceCell<()>>,
 }
 
 #[derive(Debug, Clone)]
 enum Place {
-    /// Made when the first image comes: who stores none needs none.
+    /// Created on first use, not at startup.
     Folder(PathBuf),
     Bucket(Bucket),
 }
 
-/// S3 takes an object in parts of 5 MiB at least, each held in memory while it is sent. So an upload first
-/// goes to a file without a name, and few are sent on at once.
+/// S3 parts have at least 5 MiB and are held in memory while they are sent. So an upload is first written to an unnamed
+/// file, and few are sent on at once.
 #[derive(Debug, Clone)]
 struct Bucket {
     spool: PathBuf,
@@ -121,7 +123,7 @@ struct Bucket {
 }
 
 impl Blobs {
-    /// The place that is configured.
+    /// Creates the configured store.
     ///
     /// # Errors
     /// [`Error::Config`].
@@ -162,7 +164,7 @@ impl Blobs {
     async fn store(&self) -> Result<&Arc<dyn ObjectStore>, Error> {
         let open = async || {
             let Place::Folder(path) = &self.place else {
-                return Err(Error::Unavailable("no bucket is open".into()));
+                return Err(Error::Unavailable("the bucket is not open".into()));
             };
             let path = path.clone();
             let open = move || -> Result<Arc<dyn ObjectStore>, Error> {
@@ -175,10 +177,10 @@ impl Blobs {
         self.store.get_or_try_init(open).await
     }
 
-    /// Begins an upload, under a key that was never given before.
+    /// Starts an upload under a new key.
     ///
     /// # Errors
-    /// [`Error`] when there is no place for it.
+    /// [`Error`] if the store does not accept it.
     pub async fn upload(&self) -> Result<Upload, Error> {
         let key = key::new().map_err(|error| Error::Unavailable(error.into()))?;
         let store = Arc::clone(self.store().await?);
@@ -188,10 +190,10 @@ impl Blobs {
         }
     }
 
-    /// The bytes of a range, as they are read. The first are read before this returns.
+    /// Streams a range of an object. The first bytes are read before this returns.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Unavailable`]; so does the stream.
+    /// [`Error::Missing`], [`Error::Unavailable`], here or within the stream.
     pub async fn read(
         &self,
         key: &str,
@@ -210,7 +212,7 @@ impl Blobs {
         observed("read", begin).await
     }
 
-    /// All bytes.
+    /// Reads a whole object.
     ///
     /// # Errors
     /// As [`Blobs::read`].
@@ -222,10 +224,10 @@ impl Blobs {
         .await
     }
 
-    /// Deletes the bytes under some keys, unless they are gone already.
+    /// Deletes objects. Missing ones are not an error.
     ///
     /// # Errors
-    /// [`Error`] when some may still be there.
+    /// [`Error`] if some may still exist.
     pub async fn delete(&self, keys: &[String]) -> Result<(), Error> {
         let delete = async {
             let store = self.store().await?;
@@ -242,10 +244,10 @@ impl Blobs {
         observed("delete", delete).await
     }
 
-    /// Makes the place belong to a database, unless it belongs to one already. Asks only once.
+    /// Marks the store as that of a database, unless it is marked already. Checks only once per process.
     ///
     /// # Errors
-    /// [`Error`], or what `database`, which gives its name, fails with.
+    /// [`Error`], or the error of `database`, which returns the database's name.
     pub async fn mark<E: From<Error>>(
         &self,
         database: impl Future<Output = Result<String, E>>,
@@ -269,14 +271,14 @@ impl Blobs {
         self.marked.get_or_try_init(mark).await.copied()
     }
 
-    /// The name of the database that the place belongs to, if there is a place and it has been marked.
+    /// Returns the name of the database that the store belongs to, if the store exists and is marked.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn owner(&self) -> Result<Option<String>, Error> {
         if let Place::Folder(folder) = &self.place {
             let folder = folder.clone();
-            // Before the first image there is no folder, and none is made for this.
+            // The directory does not exist before the first image, and this must not create it.
             if !tokio::task::spawn_blocking(move || folder.try_exists()).await?? {
                 return Ok(None);
             }
@@ -288,15 +290,15 @@ impl Blobs {
         }
     }
 
-    /// Deletes what crashes left of uploads that began longer ago than `age`, and gives the keys that are as
-    /// old, some at a time. What has not the name of a key is not ours, and is passed over. (The clock of S3
-    /// is ours to some minutes, or it would refuse our signatures.)
+    /// Deletes temporary files older than `age`, which crashes left, and returns the keys of that age in chunks.
+    /// Objects with other names are ignored. (The clock of S3 agrees to within minutes; otherwise it would reject our
+    /// signatures.)
     ///
     /// # Errors
-    /// [`Error`], first or within the stream.
+    /// [`Error`], here or within the stream.
     #[expect(
         clippy::disallowed_methods,
-        reason = "compared with the times that the same machine, or the bucket, wrote"
+        reason = "compared with the modification times of objects"
     )]
     pub async fn older_than(
         &self,
@@ -309,7 +311,7 @@ impl Blobs {
         }
         let before = chrono::DateTime::<chrono::Utc>::from(before);
         let store = Arc::clone(self.store().await?);
-        // Folder by folder: what lies beside them may be anything, and may not be ours to read.
+        // Directory by directory: objects outside of them may be unreadable.
         let all = futures_util::stream::iter(key::folders())
             .flat_map(move |folder| store.list(Some(&Path::from(folder))));
         let old = all.try_filter_map(move |found| {
@@ -322,11 +324,10 @@ impl Blobs {
     }
 }
 
-/// Keys that [`Blobs::older_than`] gives at a time.
+/// Maximum number of keys in a chunk of [`Blobs::older_than`].
 const KEYS: usize = 500;
 
-/// Counts what fails of what is done in the place, and makes it a span where it is traced. That bytes are
-/// missing is no failure of the place.
+/// Runs an operation of the store in a span, and counts its failures. A missing object is not a failure of the store.
 async fn observed<T>(
     operation: &'static str,
     work: impl Future<Output = Result<T, Error>>,
@@ -349,7 +350,7 @@ fn path(key: &str) -> Result<Path, object_store::Error> {
     Ok(Path::parse(key)?)
 }
 
-/// Reads a file piece by piece, off the async threads. An open file stays whole when it is deleted.
+/// Reads a file in pieces, on blocking threads. An open file stays complete when it is deleted.
 fn pieces(
     file: Arc<std::fs::File>,
     range: Range<u64>,

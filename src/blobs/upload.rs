@@ -1,4 +1,4 @@
-//! Bytes on their way in.
+//! Writes an upload to the image store.
 
 use std::{fs::File, io::Write, os::unix::fs::FileExt, sync::Arc};
 
@@ -8,10 +8,10 @@ use tokio::runtime::Handle;
 
 use super::{Bucket, Error, observed, path};
 
-/// The least that S3 takes as a part that is not the last.
+/// Minimum size of an S3 part, except for the last, in bytes.
 const PART: u64 = 5 << 20;
 
-/// An upload; dropped before it is finished, it leaves nothing.
+/// Upload in progress. Dropped before it is finished, it leaves nothing.
 pub struct Upload {
     store: Arc<dyn ObjectStore>,
     key: String,
@@ -20,15 +20,15 @@ pub struct Upload {
 }
 
 enum To {
-    /// Under a temporary name beside its own, which is removed when this is dropped.
+    /// File under a temporary name next to its key. Dropping it removes the file.
     Folder(Box<dyn MultipartUpload>),
-    /// In a file without a name, until all of it is there.
+    /// Unnamed file that holds the upload until it is complete.
     Spool(Arc<File>, Bucket),
 }
 
 impl Upload {
     pub(super) async fn to_folder(store: Arc<dyn ObjectStore>, key: String) -> Result<Self, Error> {
-        // It makes the folder and the file, and syncs the folder, on the thread that asks.
+        // This creates the directory and the file, and syncs the directory, on the calling thread.
         let (runtime, opening) = (Handle::current(), Arc::clone(&store));
         let path = path(&key)?;
         let open = move || runtime.block_on(opening.put_multipart(&path));
@@ -56,16 +56,16 @@ impl Upload {
         })
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes written.
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.size
     }
 
-    /// Writes the next bytes; how fast it takes them is how fast they are to be sent.
+    /// Writes the next bytes. Awaiting it slows the sender down to the speed of the store.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Unavailable`]; then the upload is lost.
+    /// [`Error::Full`], [`Error::Unavailable`]; the upload is lost then.
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), Error> {
         self.size += bytes.len() as u64;
         match &mut self.to {
@@ -79,7 +79,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Makes the bytes be under their key, for good, and gives it.
+    /// Makes the bytes durable under their key, and returns the key.
     ///
     /// # Errors
     /// As [`Upload::write`].
@@ -107,7 +107,7 @@ impl Upload {
     }
 }
 
-/// Sends a file to the bucket: in one piece, or, when it is larger than a part, in parts, one by one.
+/// Sends a file to the bucket: in one request, or part by part if it is larger than a part.
 async fn transfer(
     store: &dyn ObjectStore,
     key: &str,
@@ -132,7 +132,7 @@ async fn transfer(
     };
     let sent: Result<(), Error> = sent.await;
     if sent.is_err() {
-        // Parts of nothing cost room, too. Should this fail, a rule of the bucket's has to remove them.
+        // Abandoned parts cost storage. If this fails, a lifecycle rule of the bucket has to remove them.
         let _ = parts.abort().await;
     }
     sent

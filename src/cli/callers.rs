@@ -1,4 +1,4 @@
-//! `callers`: list them and put them on plans.
+//! `callers`: lists callers, shows their use and sets their plans.
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -13,34 +13,32 @@ use crate::{
     },
 };
 
-/// List callers and put them on plans.
 #[derive(Debug, Subcommand)]
 pub enum Callers {
-    /// List all callers.
+    /// List all callers
     List {
-        /// Print a JSON array.
+        /// Print a JSON array
         #[arg(long)]
         json: bool,
     },
-    /// Show a caller, and what it has used of its day.
+    /// Show a caller and its requests of the UTC day
     Show {
-        /// The caller.
+        /// Name of the caller
         name: CallerName,
-        /// Print a JSON object.
+        /// Print a JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Put a caller on another plan.
+    /// Set the plan of a caller
     SetPlan {
-        /// The caller.
+        /// Name of the caller
         name: CallerName,
-        /// free, pro or enterprise.
+        /// New plan: free, pro or enterprise
         plan: Plan,
     },
 }
 
 impl Callers {
-    /// Runs the command.
     pub async fn run(self, config: &Config) -> Result<(), Error> {
         match self {
             Self::List { json } => {
@@ -86,7 +84,7 @@ fn unknown(name: &CallerName) -> Error {
     format!("no caller {name}; see: pet-inventory callers list").into()
 }
 
-/// The use includes what replicas have leased and not used yet, for about a second.
+/// Formats a caller as JSON. `usedToday` includes requests that replicas leased but have not used, for about a second.
 fn show_json(caller: &CallerRecord, used: u32, plans: &Plans) -> String {
     let mut json = to_json(caller, plans);
     json["usedToday"] = json!(used);

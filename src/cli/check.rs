@@ -1,4 +1,4 @@
-//! `check`: whether the service would run as it is configured here, and what to do where it would not.
+//! `check`: checks configuration, database, schema and image store, and suggests fixes.
 
 use std::process::ExitCode;
 
@@ -11,16 +11,16 @@ use crate::{
     db::{self, Database, ServerVersion},
 };
 
-/// What a part of the service needs, looked at.
+/// Result of the check of one part.
 struct Finding {
     part: &'static str,
-    /// What is the case; else what is wrong and the next step.
+    /// Status, or the problem and its fix.
     result: Result<String, String>,
 }
 
-/// Looks at each part, prints a line each, and fails if any is not as it must be.
+/// Prints one line per part; the exit code is a failure if any check fails.
 pub async fn run(config: &Config) -> Result<ExitCode, Error> {
-    // Whoever got here has a configuration without a mistake.
+    // `Config` is always valid.
     let mut findings = vec![Finding {
         part: "configuration",
         result: Ok("valid; see: pet-inventory config show".to_owned()),
@@ -71,14 +71,13 @@ async fn database(config: &Config, session: &Session) -> Result<String, String> 
             "PostgreSQL {version} is too old: upgrade to {oldest} or newer"
         ));
     }
-    let place = match &config.database.url {
-        Some(_) => "at database.url".to_owned(),
+    Ok(match &config.database.url {
+        Some(_) => format!("PostgreSQL {version} at database.url"),
         None => format!(
-            "of our own in {}",
+            "embedded PostgreSQL {version} in {}",
             config.local_postgres.directory.display()
         ),
-    };
-    Ok(format!("PostgreSQL {version} {place}"))
+    })
 }
 
 async fn schema(session: &Session) -> Result<String, String> {
@@ -88,12 +87,12 @@ async fn schema(session: &Session) -> Result<String, String> {
     match pending.len() {
         0 => Ok("up to date".to_owned()),
         count => Err(format!(
-            "lacks the newest migrations ({count}): apply them with: pet-inventory migrate (serving does so too)"
+            "pending migrations: {count}; serve applies them at startup, or run: pet-inventory migrate"
         )),
     }
 }
 
-/// Writes a few bytes where images go, and deletes them.
+/// Writes a few bytes to the image store, and deletes them.
 async fn images(config: &Config) -> Result<String, blobs::Error> {
     let blobs = Blobs::new(config)?;
     let mut upload = blobs.upload().await?;
@@ -101,7 +100,7 @@ async fn images(config: &Config) -> Result<String, blobs::Error> {
     let key = upload.finish().await?;
     blobs.delete(&[key]).await?;
     Ok(match &config.images.url {
-        Some(url) => format!("can be kept at {url}"),
-        None => "can be kept in the folder of local_postgres.directory".to_owned(),
+        Some(url) => format!("writable at {url}"),
+        None => "writable in local_postgres.directory".to_owned(),
     })
 }

@@ -1,4 +1,4 @@
-//! `clients`: make, list and revoke OAuth 2.0 clients.
+//! `clients`: creates, lists and revokes OAuth 2.0 clients.
 
 use clap::Subcommand;
 use serde::Serialize;
@@ -11,32 +11,30 @@ use super::{
 };
 use crate::{auth::secret, config::Config, db::credentials::Kind};
 
-/// Make, list and revoke OAuth 2.0 clients.
 #[derive(Debug, Subcommand)]
 pub enum Clients {
-    /// Make a client, which gets access tokens at /oauth/token. Its secret is shown once.
+    /// Create a client, which gets access tokens at /oauth/token; its secret is shown only once
     Create {
         #[command(flatten)]
         owner: Owner,
-        /// Print {"caller":…,"plan":…,"id":…,"client_id":…,"client_secret":…} and nothing else.
+        /// Print only {"caller":…,"plan":…,"id":…,"client_id":…,"client_secret":…}
         #[arg(long)]
         json: bool,
     },
-    /// List all clients, without their secrets.
+    /// List all clients, without their secrets
     List {
-        /// Print a JSON array.
+        /// Print a JSON array
         #[arg(long)]
         json: bool,
     },
-    /// Revoke a client, by its id in the list, and with it all tokens it was given.
+    /// Revoke a client and all of its access tokens, permanently
     Revoke {
-        /// The client's id.
+        /// Id of the client, as listed by: pet-inventory clients list
         id: i64,
     },
 }
 
 impl Clients {
-    /// Runs the command.
     pub async fn run(self, config: &Config) -> Result<(), Error> {
         match self {
             Self::Create { owner, json } => {

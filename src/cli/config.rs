@@ -1,4 +1,4 @@
-//! `config`: the settings in force.
+//! `config`: prints the effective settings.
 
 use std::path::Path;
 
@@ -7,17 +7,15 @@ use clap::Subcommand;
 use super::{Error, say};
 use crate::config::Config;
 
-/// Show the settings in force.
 #[derive(Debug, Subcommand)]
 pub enum Settings {
-    /// Print every setting and where it comes from: the defaults, a file, a variable. Passwords are hidden.
+    /// Print every setting and its origin (the defaults, the file or a variable), with secrets hidden
     ///
-    /// What is printed is TOML: a line of it can go into the file that --config names.
+    /// The output is TOML: its lines can be copied to the file given to --config.
     Show,
 }
 
 impl Settings {
-    /// Runs the command.
     pub fn run(&self, file: Option<&Path>) -> Result<(), Error> {
         match self {
             Self::Show => {

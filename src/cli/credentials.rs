@@ -1,4 +1,4 @@
-//! What `keys`, `clients` and `sessions` have in common: made for a caller, listed, revoked.
+//! Creation, listing and revocation of credentials, for `keys`, `clients` and `sessions`.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
@@ -19,22 +19,22 @@ use crate::{
     },
 };
 
-/// Whose credential is made.
+/// Owner and scopes of a new credential.
 #[derive(Debug, Clone, Args)]
 pub struct Owner {
-    /// Whose it is; made if there is no caller of that name.
+    /// Caller that owns the credential; created if it does not exist
     #[arg(long, value_name = "NAME")]
     caller: CallerName,
-    /// The plan of a new caller: free, pro or enterprise.
+    /// Plan of a new caller: free, pro or enterprise
     #[arg(long)]
     plan: Option<Plan>,
-    /// What it may do, repeated: read:pets, write:pets, read:orders, write:orders, admin. A new caller may
-    /// do the same; without it, all but admin. It never may more than its caller.
+    /// Scope of the credential, can be repeated: read:pets, write:pets, read:orders, write:orders, admin; default: all
+    /// scopes of the caller. A new caller gets the same scopes, by default all but admin
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<Scope>,
 }
 
-/// A credential just made; its secret is shown once.
+/// New credential; its secret is shown only once.
 pub struct Made {
     pub caller: CallerName,
     pub plan: Plan,
@@ -43,7 +43,7 @@ pub struct Made {
     pub secret: Secret,
 }
 
-/// Makes a credential for a caller, and the caller if there is none of that name.
+/// Creates a credential, and its caller if it does not exist.
 pub async fn make(
     database: &Database,
     owner: Owner,
@@ -69,7 +69,7 @@ pub async fn make(
     };
     let id = db::credentials::insert(&mut *transaction, credential)
         .await?
-        .ok_or("the same secret was made twice; try again")?;
+        .ok_or("failed to generate a unique secret; run the command again")?;
     Database::commit(transaction).await?;
     Ok(Made {
         caller: owner.caller,
@@ -90,19 +90,19 @@ async fn caller(
         return Ok((known.id, known.plan));
     }
     if owner.caller.is_of_a_user() {
-        return Err("names that begin with user: are those of user accounts".into());
+        return Err("names that start with user: are reserved; pass another --caller".into());
     }
     let plan = owner
         .plan
-        .ok_or("--plan is needed for a new caller: free, pro or enterprise")?;
+        .ok_or("a new caller needs a plan; add --plan free, --plan pro or --plan enterprise")?;
     let scopes = scopes.unwrap_or_else(Scopes::all_but_admin);
     let id = db::callers::insert(&mut *transaction, &owner.caller, plan, scopes)
         .await?
-        .ok_or("another command made a caller of that name right now; try again")?;
+        .ok_or("another command has just created this caller; run the command again")?;
     Ok((id, plan))
 }
 
-/// The command line must not say of a caller that is there already what is not so.
+/// Checks that the options match the plan and scopes of an existing caller.
 fn agree(owner: &Owner, scopes: Option<Scopes>, known: &CallerRecord) -> Result<(), Error> {
     let (name, plan) = (&owner.caller, known.plan);
     if owner.plan.is_some_and(|wanted| wanted != plan) {
@@ -114,14 +114,15 @@ fn agree(owner: &Owner, scopes: Option<Scopes>, known: &CallerRecord) -> Result<
     }
     if scopes.is_some_and(|scopes| !known.scopes.contains_all(scopes)) {
         let scopes = known.scopes;
-        return Err(
-            format!("caller {name} may only: {scopes}; what is its own may no more").into(),
-        );
+        return Err(format!(
+            "caller {name} has only these scopes: {scopes}; omit --scope, or choose from them"
+        )
+        .into());
     }
     Ok(())
 }
 
-/// Lists the credentials of a kind, without their secrets.
+/// Prints the credentials of a kind, without their secrets.
 pub async fn list(config: &Config, kind: Kind, json: bool) -> Result<(), Error> {
     let records = with_database(config, async |database| {
         Ok(db::credentials::list(database.pool(), kind).await?)
@@ -135,7 +136,7 @@ pub async fn list(config: &Config, kind: Kind, json: bool) -> Result<(), Error> 
     Ok(())
 }
 
-/// Revokes a credential of a kind. `what` is what a person calls it: "key".
+/// Revokes a credential of a kind. `what` is the kind's name in messages, such as "key".
 pub async fn revoke(config: &Config, kind: Kind, what: &str, id: i64) -> Result<(), Error> {
     let revoked = with_database(config, async |database| {
         let mut transaction = database.begin().await?;
@@ -145,8 +146,10 @@ pub async fn revoke(config: &Config, kind: Kind, what: &str, id: i64) -> Result<
     })
     .await?;
     if !revoked {
-        let hint = format!("see: pet-inventory {what}s list");
-        return Err(format!("no {what} {id} that is not revoked yet; {hint}").into());
+        return Err(format!(
+            "{what} {id} does not exist or is already revoked; see: pet-inventory {what}s list"
+        )
+        .into());
     }
     say(format_args!("{what} {id} is revoked"))?;
     Ok(())

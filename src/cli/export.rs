@@ -1,4 +1,4 @@
-//! `export`: every pet, as a file that `import` reads.
+//! `export`: writes all pets to a file that `import` reads.
 
 use std::{
     fs::File,
@@ -19,18 +19,16 @@ use super::{
 };
 use crate::{config::Config, db};
 
-/// Write every pet to a file or to stdout, as of one moment.
 #[derive(Debug, Args)]
 pub struct ExportPets {
-    /// The file, which must not be there yet; without it, stdout.
+    /// File to create, which must not exist; default: stdout
     file: Option<PathBuf>,
-    /// How it is written; without it, the file's name says so: .ndjson, .jsonl or .csv.
+    /// Format; default: by the file's extension, .ndjson, .jsonl or .csv
     #[arg(long, value_enum)]
     format: Option<Format>,
 }
 
 impl ExportPets {
-    /// Runs the command.
     pub async fn run(self, config: &Config) -> Result<(), Error> {
         let format = Format::of(self.format, self.file.as_deref())?;
         let mut out: Box<dyn Write> = match &self.file {

@@ -1,5 +1,4 @@
-//! `healthcheck`: asks the running service for a sign of life, from inside its container, which has no
-//! curl.
+//! `healthcheck`: requests `/livez` of the running service, from inside its container, which has no curl.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -13,11 +12,11 @@ use crate::config::Config;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Asks `/livez` of the address that the service is configured to listen on.
+/// Requests `/livez` at the configured address; fails unless the status is 200.
 pub async fn run(config: &Config) -> Result<(), Error> {
     let mut address = config.server.listen;
     if address.ip().is_unspecified() {
-        // Listening everywhere includes here.
+        // The unspecified address is no destination, but includes loopback.
         let here = if address.is_ipv4() {
             [127, 0, 0, 1].into()
         } else {
@@ -27,16 +26,19 @@ pub async fn run(config: &Config) -> Result<(), Error> {
     }
     let status = tokio::time::timeout(TIMEOUT, ask(address))
         .await
-        .map_err(|_| format!("http://{address}/livez did not answer in time"))?
+        .map_err(|_| {
+            let seconds = TIMEOUT.as_secs();
+            format!("http://{address}/livez did not respond within {seconds} s")
+        })?
         .map_err(|error| format!("http://{address}/livez: {error}"))?;
     if !status.starts_with("HTTP/1.1 200") {
-        return Err(format!("http://{address}/livez answered {status}").into());
+        return Err(format!("http://{address}/livez responded with {status}").into());
     }
     say("ok")?;
     Ok(())
 }
 
-/// The status line of the answer.
+/// Returns the status line of the response.
 async fn ask(address: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET /livez HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");

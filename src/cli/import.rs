@@ -1,4 +1,4 @@
-//! `import`: the pets of a file, all of them or none.
+//! `import`: adds the pets of a file, all of them or none.
 
 use std::{
     fs::File,
@@ -24,33 +24,29 @@ use crate::{
     },
 };
 
-/// How many records are gathered at once: some megabytes.
+/// Number of records that are staged at once: some megabytes.
 const CHUNK: usize = 10_000;
-/// How many bad records are told of.
+/// Maximum number of invalid records in an error.
 const TOLD: usize = 100;
 
-/// Add the pets of a file, all of them or none.
-///
-/// Each record must be as POST /pet takes it; without an id it is given one. Bad records are named by
-/// their lines, and then nothing is added. Interrupted, the same command goes on where it was.
 #[derive(Debug, Args)]
 pub struct ImportPets {
-    /// The file.
+    /// File to read
     file: PathBuf,
-    /// How it is written; without it, its name says so: .ndjson, .jsonl or .csv.
+    /// Format; default: by the file's extension, .ndjson, .jsonl or .csv
     #[arg(long, value_enum)]
     format: Option<Format>,
 }
 
 impl ImportPets {
-    /// Runs the command.
     pub async fn run(self, config: &Config) -> Result<(), Error> {
         let format = Format::of(self.format, Some(&self.file))?;
         let digest =
             sha256(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
         let said = with_database(config, async |database| {
             let import = Import::open(unhurried(database).await?, &digest).await?;
-            let import = import.ok_or("another import is running: wait until it has ended")?;
+            let import = import
+                .ok_or("another import is in progress; run the command again when it has ended")?;
             self.import(import, format).await
         })
         .await?;
@@ -60,7 +56,7 @@ impl ImportPets {
 
     async fn import(&self, mut import: Import, format: Format) -> Result<String, Error> {
         if import.gathered() > 0 {
-            eprintln!("going on after {} records read before", import.gathered());
+            eprintln!("resuming after {} records", import.gathered());
         }
         let progress = progress(self.file.metadata()?.len());
         let bar = progress.clone();
@@ -75,7 +71,7 @@ impl ImportPets {
             if bad.len() == TOLD {
                 break;
             }
-            // With a bad record nothing will be added: the rest is read to find more of them.
+            // After an invalid record nothing is added; the rest is read only to report more of them.
             if chunk.len() == CHUNK {
                 if bad.is_empty() {
                     import.gather(&chunk).await?;
@@ -88,14 +84,14 @@ impl ImportPets {
             return Err(self.mend(&bad).into());
         }
         import.gather(&chunk).await?;
-        progress.set_message("adding them");
+        progress.set_message("adding pets");
         let outcome = import.finish().await?;
         progress.finish_and_clear();
         match outcome {
             Outcome::Added(count) => Ok(format!("added {count} pets")),
             Outcome::Taken(taken) => Err(self.mend(&taken).into()),
             Outcome::Raced => {
-                Err("a client added a pet with an id of the file meanwhile; nothing was added: try again".into())
+                Err("no pets were added: a client has just used an id of the file; run the command again".into())
             }
         }
     }
@@ -103,12 +99,12 @@ impl ImportPets {
     fn mend(&self, reasons: &[impl ToString]) -> String {
         let reasons: Vec<_> = reasons.iter().map(ToString::to_string).collect();
         let more = if reasons.len() >= TOLD {
-            ", and maybe more"
+            format!(" (first {TOLD} problems)")
         } else {
-            ""
+            String::new()
         };
         format!(
-            "nothing was added; mend these lines of {} and try again{more}:\n{}",
+            "no pets were added; fix these lines of {} and run the command again{more}:\n{}",
             self.file.display(),
             reasons.join("\n")
         )
@@ -124,12 +120,12 @@ impl std::fmt::Display for Bad {
 impl std::fmt::Display for Taken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { line, id, by_a_pet } = self;
-        let who = if *by_a_pet {
-            "a pet has it"
+        let holder = if *by_a_pet {
+            "a stored pet"
         } else {
-            "an earlier line has it"
+            "an earlier line"
         };
-        write!(f, "line {line}: id {id} is in use: {who}")
+        write!(f, "line {line}: id {id} is already used by {holder}")
     }
 }
 
@@ -147,7 +143,7 @@ fn sha256(file: &Path) -> io::Result<SecretHash> {
     }
 }
 
-/// A bar of so many bytes on the terminal, if stderr is one.
+/// Creates a progress bar of `length` bytes, hidden unless stderr is a terminal.
 fn progress(length: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,4 +1,4 @@
-//! `keys`: make, list and revoke API keys.
+//! `keys`: creates, lists and revokes API keys.
 
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
@@ -12,35 +12,33 @@ use super::{
 };
 use crate::{auth::secret, config::Config, db::credentials::Kind};
 
-/// Make, list and revoke API keys.
 #[derive(Debug, Subcommand)]
 pub enum Keys {
-    /// Make an API key. It is shown once.
+    /// Create an API key; it is shown only once
     Create {
         #[command(flatten)]
         owner: Owner,
-        /// How long the key lasts, as in 90d or 12h; without it, until it is revoked.
+        /// Lifetime of the key, such as 90d or 12h; default: until it is revoked
         #[arg(long, value_name = "DURATION")]
         expires: Option<humantime::Duration>,
-        /// Print {"caller":…,"plan":…,"id":…,"key":…} and nothing else.
+        /// Print only {"caller":…,"plan":…,"id":…,"key":…}
         #[arg(long)]
         json: bool,
     },
-    /// List all API keys, without their secrets.
+    /// List all API keys, without their secrets
     List {
-        /// Print a JSON array.
+        /// Print a JSON array
         #[arg(long)]
         json: bool,
     },
-    /// Revoke an API key, by its id in the list, for good.
+    /// Revoke an API key, permanently
     Revoke {
-        /// The key's id.
+        /// Id of the key, as listed by: pet-inventory keys list
         id: i64,
     },
 }
 
 impl Keys {
-    /// Runs the command.
     pub async fn run(self, config: &Config) -> Result<(), Error> {
         match self {
             Self::Create {
@@ -70,12 +68,14 @@ fn expiry(expires: humantime::Duration) -> Result<DateTime<Utc>, Error> {
     chrono::Duration::from_std(*expires)
         .ok()
         .and_then(|duration| now().checked_add_signed(duration))
-        .ok_or_else(|| "--expires is too far away".into())
+        .ok_or_else(|| {
+            "--expires is too far in the future; pass a shorter duration, such as 90d".into()
+        })
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a command begins at the time it is called"
+    reason = "the lifetime of the key starts now"
 )]
 fn now() -> DateTime<Utc> {
     Utc::now()

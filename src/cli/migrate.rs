@@ -1,4 +1,4 @@
-//! `migrate`: the schema, brought up to date or only checked.
+//! `migrate`: applies or lists the pending migrations.
 
 use std::process::ExitCode;
 
@@ -7,16 +7,14 @@ use clap::Args;
 use super::{Error, say, session::Session};
 use crate::{config::Config, db};
 
-/// Bring the database's schema up to date.
 #[derive(Debug, Args)]
 pub struct Migrate {
-    /// Change nothing; list what is missing and exit with 1 if anything is.
+    /// Change nothing; list the pending migrations, and exit with 1 if there are any
     #[arg(long)]
     check: bool,
 }
 
 impl Migrate {
-    /// Runs the command.
     pub async fn run(self, config: &Config) -> Result<ExitCode, Error> {
         let session = Session::open(config).await?;
         let result = self.migrate(session.options()).await;
@@ -39,7 +37,7 @@ impl Migrate {
         if pending.is_empty() {
             say("the schema is up to date")?;
         } else if self.check {
-            eprintln!("apply what is missing with: pet-inventory migrate");
+            eprintln!("apply the missing migrations with: pet-inventory migrate");
             return Ok(ExitCode::FAILURE);
         }
         Ok(ExitCode::SUCCESS)

@@ -1,11 +1,10 @@
-//! The command line: arguments, dispatch, and what a person reads.
+//! Command line: arguments, dispatch and output.
 //!
-//! Invariant: stdout holds what a command was asked for and nothing else, so that it can be piped; log
-//! lines and errors go to stderr.
+//! Invariant: stdout holds only the result of the command, so that it can be piped; logs and errors go to stderr.
 
 #![expect(
     clippy::print_stderr,
-    reason = "the terminal is what this room writes to"
+    reason = "the command line reports errors on stderr"
 )]
 
 mod callers;
@@ -42,14 +41,14 @@ use crate::{
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Keeps a store's pets, orders and users: a REST API under /api/v3, on PostgreSQL.
+/// REST API for the pets, orders and users of a pet store, under /api/v3, on PostgreSQL
 ///
-/// Without arguments it serves. Without DATABASE_URL it runs a PostgreSQL of its own in ./data, with demo
-/// keys, for a first look and for development.
+/// Without a command, it runs serve. Without DATABASE_URL, it starts an embedded PostgreSQL in ./data, with demo keys,
+/// for evaluation and development.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
-    /// A TOML file over the defaults; the environment (PET_INVENTORY__SECTION__KEY) is over both.
+    /// TOML file that overrides the defaults; the environment (PET_INVENTORY__SECTION__KEY) overrides both
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -59,56 +58,59 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   pet-inventory
-      Serve on 127.0.0.1:8080 with a PostgreSQL of our own.
+      Serve on 127.0.0.1:8080 with an embedded PostgreSQL.
   DATABASE_URL=postgres://user:password@host/database pet-inventory serve
-      Serve on a PostgreSQL of yours.
+      Serve with your own PostgreSQL.
   pet-inventory keys create --caller acme --plan pro
-      Make an API key; works beside a running server and without one.";
+      Create an API key, whether or not the server is running.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve the API until Ctrl-C or SIGTERM.
+    /// Serve the API until Ctrl-C or SIGTERM
     Serve,
-    /// Bring the database's schema up to date; serving does so too.
+    /// Bring the database schema up to date; serve does so too
     Migrate(migrate::Migrate),
-    /// Print the OpenAPI 3.1 document.
+    /// Print the OpenAPI 3.1 document
     Openapi,
-    /// Make, list and revoke API keys.
+    /// Create, list and revoke API keys
     #[command(subcommand)]
     Keys(keys::Keys),
-    /// Make, list and revoke OAuth 2.0 clients.
+    /// Create, list and revoke OAuth 2.0 clients
     #[command(subcommand)]
     Clients(clients::Clients),
-    /// List and revoke sessions of users.
+    /// List and revoke sessions of users
     #[command(subcommand)]
     Sessions(sessions::Sessions),
-    /// List callers, show what they have used, and put them on plans.
+    /// List callers, show their use and set their plans
     #[command(subcommand)]
     Callers(callers::Callers),
-    /// Add the pets of a file, all of them or none.
+    /// Add the pets of a file, all of them or none
+    ///
+    /// Each record must be valid for POST /pet; one without an id gets a new one. Invalid records are listed by line,
+    /// and then nothing is added. If the import is interrupted, run the same command again to continue it.
     Import(import::ImportPets),
-    /// Write every pet to a file or to stdout, as of one moment.
+    /// Write all pets to a file or to stdout, as one consistent snapshot
     Export(export::ExportPets),
-    /// Look whether the service would run as it is configured here, and say what to do where not.
+    /// Check that the service would run with this configuration, and suggest fixes
     Check,
-    /// Show the settings in force, and where each comes from.
+    /// Show the effective settings and their origins
     #[command(subcommand)]
     Config(config::Settings),
-    /// Print what makes a shell complete our commands, as in: source <(pet-inventory completions bash)
+    /// Print a shell completion script, for example: source <(pet-inventory completions bash)
     Completions {
-        /// The shell.
+        /// Shell that runs the script
         shell: Shell,
     },
-    /// Ask the running service for a sign of life; for a container's HEALTHCHECK.
+    /// Check the liveness of the running service, for the HEALTHCHECK of a container
     Healthcheck,
 }
 
-/// Does what the command line says.
+/// Runs the command line of this process and returns the exit code.
 pub async fn run() -> ExitCode {
     let cli = Cli::parse();
     match cli.run().await {
         Ok(code) => code,
-        // Whoever read our output has had enough, as `head` has: no failure that anybody need be told.
+        // The reader of stdout has closed it early, as `head` does: not an error to report.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(OF_SIGPIPE),
         Err(error) => {
             eprintln!("error: {error}");
@@ -117,7 +119,7 @@ pub async fn run() -> ExitCode {
     }
 }
 
-/// What shells say of a program that SIGPIPE has ended, which Rust's ignore.
+/// Exit code that shells report for a program ended by SIGPIPE, which Rust programs ignore.
 const OF_SIGPIPE: u8 = 128 + 13;
 
 fn is_broken_pipe(error: &Error) -> bool {
@@ -125,7 +127,7 @@ fn is_broken_pipe(error: &Error) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Writes a line to stdout. Where nobody reads any more it fails; `println!` would panic.
+/// Writes a line to stdout. Fails if stdout is closed, where `println!` would panic.
 fn say(line: impl Display) -> io::Result<()> {
     writeln!(io::stdout(), "{line}")
 }

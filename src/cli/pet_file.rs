@@ -1,5 +1,6 @@
-//! Files of pets: a JSON object a line (NDJSON), or CSV with a heading. Invariant: a record is good here
-//! exactly when `POST /pet` would take it.
+//! Reader of pet files: NDJSON, or CSV with a heading.
+//!
+//! Invariant: a record is valid exactly if `POST /pet` accepts it.
 
 use std::{
     fs::File,
@@ -17,26 +18,24 @@ use crate::{
     domain::pet::NewPet,
 };
 
-/// How a file of pets is written.
+/// Format of a pet file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A JSON object a line, as the API answers it.
+    /// One JSON object per line, as in responses of the API
     Ndjson,
-    /// Columns id, name, status, category, photoUrls, tags; the last three hold JSON.
+    /// Columns id, name, status, category, photoUrls, tags; the last three hold JSON
     Csv,
 }
 
 impl Format {
-    /// What was said, else what the file's name says.
+    /// Returns the given format, or else that of the file's extension.
     pub fn of(said: Option<Self>, file: Option<&Path>) -> Result<Self, Error> {
         let name = || file?.extension()?.to_str();
         match (said, name().map(str::to_ascii_lowercase).as_deref()) {
             (Some(format), _) => Ok(format),
             (None, Some("ndjson" | "jsonl")) => Ok(Self::Ndjson),
             (None, Some("csv")) => Ok(Self::Csv),
-            (None, _) => {
-                Err("which format? Say --format ndjson or --format csv, or name the file so".into())
-            }
+            (None, _) => Err("unknown file format; pass --format ndjson or --format csv".into()),
         }
     }
 }
@@ -50,22 +49,22 @@ impl From<Format> for exports::Format {
     }
 }
 
-/// A record that is no pet.
+/// Invalid record.
 #[derive(Debug)]
 pub struct Bad {
-    /// Where it begins, from 1.
+    /// First line of the record, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// Problem.
     pub reason: String,
 }
 
-/// What a file holds, one after the other; an error ends it.
+/// Records of a file. After an I/O error the rest is not to be used.
 pub type Records = Box<dyn Iterator<Item = io::Result<Result<Record, Bad>>>>;
 
-/// The records of a file, from the one with number `skip` on, read through `wrap`.
+/// Returns the records of a file except the first `skip`. `wrap` wraps the file, to report progress.
 ///
 /// # Errors
-/// When the file cannot be read, or its heading is not one of pets.
+/// When the file cannot be read, or its heading has an unknown column.
 pub fn records<R: Read + 'static>(
     file: &Path,
     format: Format,
@@ -88,7 +87,7 @@ pub fn records<R: Read + 'static>(
                     Ok(record) => record,
                     Err(error) => match error.position().map(csv::Position::line) {
                         Some(line) if !error.is_io_error() => {
-                            let reason = "has another number of cells than the heading".to_owned();
+                            let reason = "must have as many fields as the heading".to_owned();
                             return Ok(Err(Bad { line, reason }));
                         }
                         _ => return Err(io::Error::other(error)),
@@ -101,7 +100,7 @@ pub fn records<R: Read + 'static>(
     })
 }
 
-/// The lines that hold anything, each with its number.
+/// Returns the lines that are not blank, with their numbers from 1.
 fn lines(mut reader: impl BufRead) -> impl Iterator<Item = io::Result<(u64, Vec<u8>)>> {
     let mut number = 0;
     std::iter::from_fn(move || {
@@ -154,7 +153,7 @@ fn columns(heading: &csv::ByteRecord) -> Result<Vec<Column>, Error> {
             b"photoUrls" => Ok(Column::Json("photoUrls")),
             b"tags" => Ok(Column::Json("tags")),
             other => Err(format!(
-                "line 1: no column {:?}; the heading may have id, name, status, category, photoUrls and tags",
+                "line 1: unknown column {:?}; use id, name, status, category, photoUrls and tags",
                 String::from_utf8_lossy(other)
             )
             .into()),
@@ -162,7 +161,7 @@ fn columns(heading: &csv::ByteRecord) -> Result<Vec<Column>, Error> {
         .collect()
 }
 
-/// A record as the JSON that it stands for; an empty cell is an absent field.
+/// Converts a CSV record to JSON; an empty cell is an absent field.
 fn object(columns: &[Column], record: &csv::ByteRecord) -> Result<Value, String> {
     let mut object = Map::new();
     for (column, cell) in columns.iter().zip(record) {

@@ -1,29 +1,29 @@
-//! `serve`: the service, and what its user wants to know first.
+//! `serve`: runs the service and prints its addresses.
 
 use super::{Error, say};
 use crate::{
-    app::{App, DEMO_KEYS, raise_file_limit},
+    app::{App, DEMO_KEYS},
     config::Config,
-    shutdown::Shutdown,
+    server::{Shutdown, listener::raise_file_limit},
 };
 
-/// Serves until a signal.
+/// Serves until SIGINT or SIGTERM.
 pub async fn run(config: Config) -> Result<(), Error> {
     let shutdown = Shutdown::on_signals(config.server.shutdown_grace)?;
     raise_file_limit(config.server.max_connections);
     let database = match &config.database.url {
         Some(_) => "PostgreSQL at database.url".to_owned(),
         None => format!(
-            "PostgreSQL of our own in {}",
+            "embedded PostgreSQL in {}",
             config.local_postgres.directory.display()
         ),
     };
     let app = tokio::select! {
         app = App::build(config) => app?,
-        // Whatever was started stops when it is dropped.
-        () = shutdown.soft() => return Ok(()),
+        // Dropping the future stops everything that it has started.
+        () = shutdown.graceful() => return Ok(()),
     };
-    // It serves, whether or not anybody reads that.
+    // A closed stdout must not end the service.
     let _ = say(greeting(&app, &database));
     app.run(shutdown).await?;
     Ok(())

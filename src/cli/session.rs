@@ -1,5 +1,4 @@
-//! What a command needs of the database: the configured one, or our own, joined or started for the
-//! moment.
+//! Database access of commands: at the configured URL, or on the embedded PostgreSQL.
 
 use super::Error;
 use crate::{
@@ -9,14 +8,14 @@ use crate::{
     local_postgres::{self, Joined},
 };
 
-/// A database in reach for the length of a command.
+/// Access to the database for the duration of a command.
 pub struct Session {
     options: db::ConnectOptions,
     local: Option<Joined>,
 }
 
 impl Session {
-    /// Reaches the database that the configuration names, else the one of our own in its folder.
+    /// Uses the configured URL, or else joins the running embedded PostgreSQL or starts it.
     pub async fn open(config: &Config) -> Result<Self, Error> {
         if let Some(url) = &config.database.url {
             return Ok(Self {
@@ -32,12 +31,11 @@ impl Session {
         })
     }
 
-    /// How to reach it.
     pub const fn options(&self) -> &db::ConnectOptions {
         &self.options
     }
 
-    /// Reaches it with an up-to-date schema.
+    /// Applies pending migrations, and opens the database.
     pub async fn database(&self, config: &Config) -> Result<Database, Error> {
         Box::pin(db::migrations::apply(&self.options)).await?;
         let database = Database::new(self.options.clone(), &config.database);
@@ -45,7 +43,7 @@ impl Session {
         Ok(database)
     }
 
-    /// Stops what was started for the moment.
+    /// Stops the embedded PostgreSQL if [`Session::open`] started it.
     pub async fn close(self) -> Result<(), Error> {
         if let Some(local) = self.local {
             local.stop().await?;
@@ -54,7 +52,7 @@ impl Session {
     }
 }
 
-/// Runs `work` on the configured database, and leaves nothing behind whatever becomes of it.
+/// Runs `work` on the configured database, and closes the session even if `work` fails.
 pub async fn with_database<T>(
     config: &Config,
     work: impl AsyncFnOnce(&Database) -> Result<T, Error>,
@@ -71,11 +69,12 @@ pub async fn with_database<T>(
     result
 }
 
-/// A connection of its own for work that takes long.
+/// Opens a dedicated connection without timeouts, for long work. Fails if a connection pooler is in between.
 pub async fn unhurried(database: &Database) -> Result<db::Connection, Error> {
     if database.is_behind_pooler() {
         return Err(
-            "a pooler lies between: name a database URL that leads past it to PostgreSQL".into(),
+            "this command cannot use a connection pooler; set DATABASE_URL to PostgreSQL itself"
+                .into(),
         );
     }
     Ok(database.unhurried().await?)

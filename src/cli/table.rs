@@ -1,6 +1,6 @@
-//! Rows for a person to read, in columns.
+//! Text tables with aligned columns.
 
-/// Lays rows out in columns; the first row is the heading.
+/// Formats rows as a table; the first row is the heading.
 pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let widths: [usize; N] = std::array::from_fn(|column| {
         rows.iter()

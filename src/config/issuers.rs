@@ -1,7 +1,6 @@
-//! `[[auth.issuers]]`: who else's bearer tokens are good here, and what they may give.
+//! `[[auth.issuers]]`: external issuers of bearer tokens, and the rights that their tokens may grant.
 //!
-//! Invariant: an [`Issuer`] in hand has URLs that nobody on the way can answer for: https, or http to
-//! this very machine.
+//! Invariant: traffic to the URLs of an [`Issuer`] cannot be intercepted: they are https, or http to a loopback host.
 
 use std::{collections::HashSet, fmt, str::FromStr, time::Duration};
 
@@ -10,10 +9,10 @@ use url::{Host, Url};
 
 use crate::domain::Invalid;
 
-/// The furthest that an issuer's clock may be off ours.
+/// Maximum configurable clock difference to an issuer.
 const MAX_LEEWAY: Duration = Duration::from_mins(1);
 
-/// An issuer of bearer tokens. `config/default.toml` says what each key does.
+/// Issuer of bearer tokens. `config/default.toml` describes each key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "Table")]
 #[expect(missing_docs, reason = "config/default.toml describes every key")]
@@ -28,8 +27,8 @@ pub struct Issuer {
     pub leeway: Duration,
 }
 
-/// How a token may be signed (RFC 7518 §3.1, RFC 8037 §3.1). No symmetric one: whoever could check
-/// such a token could make one.
+/// Signature algorithm of a token (RFC 7518 §3.1, RFC 8037 §3.1). Symmetric algorithms are excluded: the key that
+/// verifies such a token can also sign one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// RSA with SHA-256, PKCS #1 v1.5 padding.
@@ -41,7 +40,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Its name as it stands in tokens and keys.
+    /// Returns the name in tokens and keys.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -69,7 +68,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// The table as it is written.
+/// TOML form of an [`Issuer`], before validation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -134,8 +133,8 @@ impl TryFrom<Table> for Issuer {
 }
 
 impl Issuer {
-    /// Whether keys may be had from `url`: over https, or over http where the issuer itself is one of
-    /// this machine. An issuer elsewhere must not send us to what listens here.
+    /// Returns true if keys may be fetched from `url`: over https, or over http from a loopback host if the issuer is
+    /// at one too. A remote issuer must not direct requests to services on this machine.
     #[must_use]
     pub fn trusts(&self, url: &Url) -> bool {
         match url.scheme() {
@@ -155,7 +154,7 @@ fn url(key: &str, text: &str) -> Result<Url, String> {
         "https" => Ok(url),
         "http" if is_loopback(&url) => Ok(url),
         _ => Err(format!(
-            "{key} must be an https URL; http is for a loopback host alone"
+            "{key} must be an https URL; http is allowed only for a loopback host"
         )),
     }
 }
@@ -169,13 +168,13 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// The issuers; none twice, or a token would have two rules.
+/// Deserializes the issuers. Refuses duplicates, since two rules would apply to one token.
 pub(super) fn each_once<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Issuer>, D::Error> {
     let issuers = Vec::<Issuer>::deserialize(value)?;
     let mut known = HashSet::new();
     match issuers.iter().find(|it| !known.insert(&it.issuer)) {
         Some(twice) => Err(de::Error::custom(format!(
-            "issuer {:?} stands there twice",
+            "issuer {:?} is listed twice",
             twice.issuer
         ))),
         None => Ok(issuers),

@@ -1,10 +1,12 @@
-//! Configuration: plain data, loaded once and checked before anything starts.
+//! Configuration, loaded once and validated before anything starts.
 //!
-//! Three layers, each over the one before: `config/default.toml` (compiled in), the file named by
-//! `--config`, the environment (`PET_INVENTORY__SECTION__KEY`, and the names other programs know:
-//! `DATABASE_URL`, `BOOTSTRAP_API_KEY`, `OTEL_*`). Unknown keys and bad values are errors that name the key.
-//! Invariant: a [`Config`] in hand is valid, and printing it shows no secret. Nothing else in the
-//! crate reads the environment.
+//! Three layers, each overriding the one before: `config/default.toml` (compiled in), the file given to `--config`, and
+//! the environment (`PET_INVENTORY__SECTION__KEY`, and established names such as `DATABASE_URL` and `OTEL_*`).
+//!
+//! Invariants:
+//! - A [`Config`] is valid. Unknown keys and invalid values are errors that name the key.
+//! - Printing a [`Config`] shows no secret.
+//! - No other module reads the environment.
 
 mod issuers;
 mod sections;
@@ -30,10 +32,10 @@ pub use self::sections::{
 pub use self::settings::Setting;
 use crate::domain::caller::Scope;
 
-/// The compiled-in defaults: every key, each with its comment.
+/// Compiled-in defaults, with a description of every key.
 const DEFAULTS: &str = include_str!("../../config/default.toml");
 const PREFIX: &str = "PET_INVENTORY";
-/// Settings that go by names of other programs', too.
+/// Keys that can also be set by an established variable.
 const ALIASES: [(&str, &str); 4] = [
     ("database.url", "DATABASE_URL"),
     ("telemetry.otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
@@ -41,25 +43,25 @@ const ALIASES: [(&str, &str); 4] = [
     ("telemetry.service_name", "OTEL_SERVICE_NAME"),
 ];
 
-/// Why there is no configuration.
+/// Configuration error.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A layer could not be read, holds an unknown key, or a value that does not fit.
+    /// A layer cannot be read, or has an unknown key or a value of the wrong type.
     #[error("configuration: {problem}{}", place(.origin.as_deref()))]
     Load {
-        /// What is wrong, with the key.
+        /// Problem, with the key.
         problem: ConfigError,
-        /// The file or variable it came from, where `problem` does not say.
+        /// File or variable, if `problem` does not name it.
         origin: Option<String>,
     },
-    /// A value fits its type and still makes no sense.
+    /// A value has the right type but is not allowed.
     #[error("configuration: {key} {reason}{}", place(.origin.as_deref()))]
     Value {
-        /// The key, as `section.key`.
+        /// Key, as `section.key`.
         key: &'static str,
-        /// What is wrong with its value.
+        /// Problem, in words that follow the key.
         reason: &'static str,
-        /// The file or variable it came from.
+        /// File or variable.
         origin: Option<String>,
     },
 }
@@ -75,45 +77,45 @@ impl From<ConfigError> for Error {
     }
 }
 
-/// The whole configuration. `config/default.toml` says what each key does.
+/// Configuration of the service. `config/default.toml` describes each key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The API's listener and its bounds.
+    /// Listener of the API, and its limits.
     pub server: Server,
-    /// The operator's listener.
+    /// Listener of the operations endpoints.
     pub operations: Operations,
-    /// The way to PostgreSQL.
+    /// Connection to PostgreSQL.
     pub database: Database,
-    /// The PostgreSQL of a run without a database URL.
+    /// Embedded PostgreSQL, used without a database URL.
     pub local_postgres: LocalPostgres,
-    /// Where images are kept, and how much of them is taken.
+    /// Image store, and limits of uploads.
     pub images: Images,
-    /// What each plan may use.
+    /// Limits of each plan.
     pub plans: Plans,
-    /// How requests are counted.
+    /// Settings of limits that apply to all plans.
     pub limits: Limits,
-    /// Who gets in.
+    /// Authentication and anonymous access.
     pub auth: Auth,
-    /// Accounts and their sessions.
+    /// User accounts and their sessions.
     pub users: Users,
-    /// What the process says of itself.
+    /// Logs and traces.
     pub telemetry: Telemetry,
-    /// What the environment alone can say.
+    /// Settings that only the environment provides.
     #[serde(skip)]
     pub environment: FromEnvironment,
 }
 
 impl Config {
-    /// Loads the defaults, `file` if there is one, and the process's environment.
+    /// Loads the defaults, `file` if given, and the environment of the process.
     ///
     /// # Errors
-    /// [`Error`], naming the key and the file or variable it came from.
+    /// [`Error`], which names the key and its file or variable.
     pub fn load(file: Option<&Path>) -> Result<Self, Error> {
         Self::from_layers(file, process_environment())
     }
 
-    /// Every setting that [`Config::load`] would take, in the order of keys, fit to be printed.
+    /// Returns every effective setting, sorted by key and without secrets.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -164,7 +166,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks what the types cannot.
+    /// Validates constraints that the types do not express.
     fn validate(&self) -> Result<(), (&'static str, &'static str)> {
         let Self {
             server,
@@ -239,7 +241,7 @@ impl Config {
         {
             return refuse(
                 "telemetry.otlp_endpoint",
-                "must be an http or https URL without query, user and password; otlp_headers is for those",
+                "must be an http or https URL without query or credentials; set credentials in otlp_headers",
             );
         }
         if !(0.0..=1.0).contains(&telemetry.otlp_sampling) {
@@ -248,16 +250,16 @@ impl Config {
         if self.auth.anonymous_scopes.contains(Scope::Admin) {
             return refuse(
                 "auth.anonymous_scopes",
-                "must not hold admin: that would give everything to everybody",
+                "must not contain admin: every anonymous caller would have it",
             );
         }
         Ok(())
     }
 
-    /// The defaults alone, as `config/default.toml` has them.
+    /// Returns the defaults of `config/default.toml`.
     ///
     /// # Errors
-    /// [`Error`] when that file itself is wrong, which a test rules out.
+    /// [`Error`] when that file is invalid, which a test rules out.
     pub fn defaults() -> Result<Self, Error> {
         Self::from_layers(None, [])
     }
@@ -265,13 +267,13 @@ impl Config {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "this is the one place that reads the environment"
+    reason = "the only function that reads the environment"
 )]
 fn process_environment() -> HashMap<OsString, OsString> {
     std::env::vars_os().collect()
 }
 
-/// The layers, each over the one before.
+/// Combines the layers, each overriding the one before.
 fn layers(
     file: Option<&Path>,
     environment: &HashMap<OsString, OsString>,
@@ -298,12 +300,12 @@ fn layers(
     layers.add_source(environment).build()
 }
 
-/// The variable that sets a key.
+/// Returns the name of the variable that sets `key`.
 fn variable(key: &str) -> String {
     format!("{PREFIX}__{}", key.replace('.', "__").to_uppercase())
 }
 
-/// Where a value came from; what is in a list, where the list did.
+/// Returns the origin of a value; for an element of a list, that of the list.
 fn origin(layers: &config::Config, key: &str) -> Option<String> {
     let mut value = &layers.cache;
     let key = key.split_once('[').map_or(key, |(list, _)| list);
@@ -316,7 +318,7 @@ fn origin(layers: &config::Config, key: &str) -> Option<String> {
     value.origin().map(str::to_owned)
 }
 
-/// Adds the origin that serde's errors, unlike `config`'s own, do not have.
+/// Adds the origin to errors of serde, which lack it, unlike those of the `config` crate.
 fn explain(problem: ConfigError, layers: &config::Config) -> Error {
     let origin = match &problem {
         ConfigError::At {
@@ -325,7 +327,7 @@ fn explain(problem: ConfigError, layers: &config::Config) -> Error {
             key: Some(key),
         } => {
             let text = error.to_string();
-            // An unknown key is reported on the section around it.
+            // serde reports an unknown key on its section.
             let unknown = text
                 .strip_prefix("unknown field `")
                 .and_then(|text| text.split_once('`'));

@@ -1,5 +1,4 @@
-//! The sections of the configuration, one struct each, and how their values are read.
-//! `config/default.toml` says what each key does.
+//! Sections of the configuration, one struct each. `config/default.toml` describes each key.
 
 use std::{
     ffi::OsString,
@@ -78,15 +77,15 @@ pub struct LocalPostgres {
     pub demo_keys: DemoKeys,
 }
 
-/// When the keys that everybody knows are good; ever only on a PostgreSQL of our own.
+/// Condition under which the publicly known demo keys are valid, only ever on an embedded PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DemoKeys {
-    /// While only this machine can reach us.
+    /// Valid while the API listens on a loopback address.
     Loopback,
-    /// Whoever can reach us: a container's loopback is its own.
+    /// Always valid; for containers, where clients cannot reach a loopback address.
     Always,
-    /// Not at all.
+    /// Never valid.
     Never,
 }
 
@@ -114,7 +113,7 @@ pub struct Plans {
 }
 
 impl Plans {
-    /// What a plan may use.
+    /// Returns the limits of `plan`.
     #[must_use]
     pub const fn limits(&self, plan: Plan) -> &PlanLimits {
         match plan {
@@ -125,7 +124,7 @@ impl Plans {
     }
 }
 
-/// `[plans.*]`: requests; `None` is "unlimited".
+/// `[plans.*]`; `None` is "unlimited".
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanLimits {
@@ -135,19 +134,19 @@ pub struct PlanLimits {
     /// Requests admitted in a UTC day.
     #[serde(deserialize_with = "limit")]
     pub per_day: Option<u32>,
-    /// Requests being answered at once.
+    /// Requests in progress at the same time.
     #[serde(deserialize_with = "limit")]
     pub in_flight: Option<u32>,
 }
 
 impl PlanLimits {
-    /// Whether requests are counted for the plan.
+    /// Returns true if the plan limits requests per minute or per day.
     #[must_use]
     pub const fn has_rates(&self) -> bool {
         self.per_minute.is_some() || self.per_day.is_some()
     }
 
-    /// Requests that an hour admits; `None`: any number.
+    /// Returns the number of requests that an hour admits, or `None` if unlimited.
     #[must_use]
     pub fn per_hour(&self) -> Option<u32> {
         let by_minute = self.per_minute.map(|limit| limit.saturating_mul(60));
@@ -203,14 +202,14 @@ pub struct Telemetry {
     pub service_name: String,
 }
 
-/// Headers of OTLP requests, as `OTEL_EXPORTER_OTLP_HEADERS` has them: `name=value,name=value`, with
-/// percent-encoded values. One of them is a credential, most likely.
+/// Headers of OTLP requests, in the format of `OTEL_EXPORTER_OTLP_HEADERS`: `name=value,name=value`, with
+/// percent-encoded values. Treated as a secret, since most contain a credential.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "SecretString")]
 pub struct OtlpHeaders(SecretString);
 
 impl OtlpHeaders {
-    /// Their names and values, none of which shows itself.
+    /// Iterates over the names and values; values are marked sensitive.
     pub fn iter(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
         self.0.expose_secret().split(',').filter_map(header)
     }
@@ -224,7 +223,7 @@ impl TryFrom<SecretString> for OtlpHeaders {
         if parts.all(|part| part.trim().is_empty() || header(part).is_some()) {
             Ok(Self(text))
         } else {
-            // Whatever stands there is not repeated.
+            // The error must not contain the text, which may be a secret.
             Err("must be name=value, separated by commas")
         }
     }
@@ -238,34 +237,34 @@ fn header(part: &str) -> Option<(HeaderName, HeaderValue)> {
     Some((HeaderName::from_str(name.trim()).ok()?, value))
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// Human on a terminal, JSON elsewhere.
+    /// `Human` on a terminal, `Json` elsewhere.
     Auto,
-    /// A readable line each.
+    /// Text for people.
     Human,
-    /// A JSON object each.
+    /// One JSON object per line.
     Json,
 }
 
-/// What only the environment says, under names that are not ours to choose.
+/// Settings that only the environment provides, under established names.
 #[derive(Debug, Clone, Default)]
 pub struct FromEnvironment {
-    /// `BOOTSTRAP_API_KEY`: the first API key of an empty database.
+    /// `BOOTSTRAP_API_KEY`: first API key of an empty database.
     pub bootstrap_api_key: Option<SecretString>,
-    /// `POSTGRES_BIN_DIR`: where `initdb` and `postgres` are.
+    /// `POSTGRES_BIN_DIR`: directory of `initdb` and `postgres`.
     pub postgres_bin_dir: Option<PathBuf>,
-    /// `PATH`: where they are looked for next.
+    /// `PATH`: searched for these programs if `POSTGRES_BIN_DIR` is not set.
     pub path: Option<OsString>,
-    /// `AWS_*`: how an `s3://` bucket is reached.
+    /// `AWS_*`: credentials, region and endpoint of an `s3://` bucket.
     pub aws: Vec<(String, SecretString)>,
-    /// `TMPDIR`: where files lie that have no name.
+    /// `TMPDIR`: directory for temporary files of uploads to a bucket.
     pub temporary_directory: Option<PathBuf>,
 }
 
-/// A number of requests, from 1, or the word "unlimited".
+/// Deserializes a number of requests from 1, or "unlimited".
 fn limit<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
     const EXPECTED: &str = "a number of requests from 1, or \"unlimited\"";
     match String::deserialize(value)?.as_str() {
@@ -280,12 +279,11 @@ fn limit<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
     }
 }
 
-/// A list of scopes.
 fn scopes<'de, D: Deserializer<'de>>(value: D) -> Result<Scopes, D::Error> {
     list::<Scope, D>(value).map(Scopes::from_iter)
 }
 
-/// A list of networks or addresses.
+/// Deserializes a list of networks or addresses.
 fn networks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<IpNet>, D::Error> {
     struct Network(IpNet);
     impl FromStr for Network {
@@ -299,7 +297,7 @@ fn networks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<IpNet>, D::Error>
     Ok(list(value)?.into_iter().map(|Network(net)| net).collect())
 }
 
-/// A list; from the environment, which has no lists, separated by commas or spaces.
+/// Deserializes a list, or text separated by commas or spaces: environment variables cannot hold lists.
 fn list<'de, T, D>(value: D) -> Result<Vec<T>, D::Error>
 where
     T: FromStr<Err: Display>,

@@ -1,5 +1,6 @@
-//! The settings in force, for a person to read: what each is, and which layer said so. Invariant: no
-//! secret is among them.
+//! Effective settings and their origins, for `config show`.
+//!
+//! Invariant: they contain no secret.
 
 use std::{
     collections::HashMap,
@@ -12,14 +13,14 @@ use url::Url;
 
 use super::{ALIASES, variable};
 
-/// One setting. Displayed as a line of TOML, with its origin in a comment.
+/// Effective setting. Displayed as a line of TOML, with its origin in a comment.
 #[derive(Debug)]
 pub struct Setting {
-    /// As `section.key`.
+    /// Key, as `section.key`.
     pub key: String,
-    /// As TOML; a password is replaced by `***`.
+    /// Value as TOML; secrets are replaced by `***`.
     pub value: String,
-    /// `default`, the file, or the variable that it came from.
+    /// Origin: `default`, the file, or the variable.
     pub origin: String,
 }
 
@@ -30,7 +31,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Every setting of `layers`, in the order of keys.
+/// Returns the settings of `layers`, sorted by key.
 pub fn list(layers: &Config, environment: &HashMap<OsString, OsString>) -> Vec<Setting> {
     let mut settings = Vec::new();
     collect(&mut settings, "", &layers.cache, environment);
@@ -64,7 +65,7 @@ fn collect(
     });
 }
 
-/// The name of a layer; of the environment's, the variable.
+/// Returns the name of the layer, or of the variable for the environment.
 fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -> String {
     match value.origin() {
         None => "default".to_owned(),
@@ -82,10 +83,10 @@ fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -
     }
 }
 
-/// What stands in a secret's place.
+/// Replacement for a secret.
 const HIDDEN: &str = "***";
 
-/// What of a URL that may hold a password may be shown: nothing, where it cannot be read.
+/// Replaces the passwords in a URL, or the whole text if it is not a URL.
 fn without_password(text: &str) -> String {
     let Ok(mut url) = Url::parse(text) else {
         return HIDDEN.to_owned();
@@ -109,7 +110,7 @@ fn without_password(text: &str) -> String {
     url.into()
 }
 
-/// What of headers may be shown: which there are.
+/// Replaces the values of headers.
 fn names_alone(headers: &str) -> String {
     let names = headers.split(',').filter_map(|it| it.split_once('='));
     let names: Vec<_> = names
@@ -137,7 +138,7 @@ fn toml(value: &Value) -> String {
     }
 }
 
-/// As a string of TOML, whose escapes hold all of JSON's.
+/// Quotes a TOML string; the escapes of JSON are valid in TOML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! The layers, and what errors say.
+//! Tests of the layers and of error messages.
 
 use std::{error::Error as _, io::Write};
 

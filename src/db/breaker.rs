@@ -1,12 +1,11 @@
-//! Whether PostgreSQL is in reach: while it is not, nobody waits for it.
+//! Circuit breaker: refuses statements at once while PostgreSQL is unavailable.
 //!
-//! A failure only makes us doubt; a probe on a connection of its own decides, so that one bad connection of
-//! many, or a pool that is merely busy, refuses nobody. While probes fail the breaker is open: whoever needs
-//! PostgreSQL is refused at once. The first probe that succeeds closes it again; no request is spent on
-//! finding out.
+//! A failed statement only starts a probe on a separate connection, so that one bad connection or a busy pool does not
+//! open the breaker. It opens when a probe fails, and closes when one succeeds; no request is used as a probe.
 //!
-//! Invariants: one probe at a time; one log line when the breaker opens and one when it closes, and between
-//! them no more than one failure a second is told.
+//! Invariants:
+//! - One probe runs at a time.
+//! - The log has one line when the breaker opens, one when it closes, and at most one failure per second in between.
 
 use std::{
     io,
@@ -25,25 +24,25 @@ use super::{
     error::{Kind, is_of_the_connection},
 };
 
-/// How long a probe may take: PostgreSQL that needs longer for nothing is as good as away.
+/// Timeout of a probe. PostgreSQL counts as unavailable if it needs longer for a trivial statement.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(400);
-/// How many probes may take longer before that counts.
+/// Number of probes that may time out before one counts as failed.
 const SLOW_FOR_ONCE: u32 = 1;
-/// The pause between two probes.
+/// Pause between two probes.
 const PROBE_PAUSE: Duration = Duration::from_millis(100);
-/// How long a connection is trusted after its last use.
+/// Time after its last use for which a connection is used without a check.
 const TRUST: Duration = Duration::from_secs(1);
-/// Failures are told no more often than this.
+/// Minimum interval between two logged failures.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether PostgreSQL is in reach. Cheap to clone.
+/// Circuit breaker for one PostgreSQL. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Breaker(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     options: ConnectOptions,
-    /// Asked several times a request: a channel's lock would have cores wait for each other.
+    /// Atomic, because it is read several times per request: cores would contend for the lock of a watch channel.
     open: AtomicBool,
     opened: Notify,
     probing: AtomicBool,
@@ -52,26 +51,26 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Marks {
-    /// Connections unused since then may be lost.
+    /// Connections that have not been used since then may be lost.
     doubted: Option<Instant>,
-    /// Connections opened before then lead to the wrong place.
+    /// Connections that were opened before then lead to the wrong server.
     outdated: Option<Instant>,
     told: Option<Instant>,
 }
 
-/// What to do with a connection that was idle.
+/// Action for an idle connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Trust {
     /// Use it.
     Whole,
-    /// Ask it for a sign of life first.
+    /// Ping it first.
     Doubt,
     /// Close it.
     None,
 }
 
 impl Breaker {
-    /// A closed one, whose probes connect like this.
+    /// Creates a closed breaker that probes with `options`.
     pub(super) fn new(options: ConnectOptions) -> Self {
         Self(Arc::new(Shared {
             options,
@@ -82,30 +81,31 @@ impl Breaker {
         }))
     }
 
-    /// Whether PostgreSQL is known to be out of reach.
+    /// Returns true if PostgreSQL is known to be unavailable.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.0.open.load(Ordering::Acquire)
     }
 
-    /// Lets a statement through while PostgreSQL is in reach; else refuses it, at no cost.
+    /// Admits a statement unless the breaker is open.
     ///
     /// # Errors
-    /// One that reads as PostgreSQL being unavailable.
+    /// An I/O error, which is classified as [`Unavailable`](super::Error::Unavailable).
     pub fn admit(&self) -> Result<(), sqlx::Error> {
         if self.is_open() { Err(away()) } else { Ok(()) }
     }
 
-    /// Waits until PostgreSQL is out of reach.
+    /// Waits until the breaker is open.
     pub(super) async fn opened(&self) {
-        // Before the look: who opens it after that is heard.
+        // Registered before the check, so that no notification is missed.
         let opened = self.0.opened.notified();
         if !self.is_open() {
             opened.await;
         }
     }
 
-    /// Learns from the failure of a statement that was let through, or of getting a connection for it.
+    /// Records the failure of an admitted statement or of getting a connection. Starts a probe if the connection is
+    /// suspect.
     pub fn failed(&self, error: &sqlx::Error) {
         if Kind::of(error) == Kind::Unavailable {
             self.tell(error);
@@ -119,23 +119,23 @@ impl Breaker {
         }
     }
 
-    /// Doubts that PostgreSQL is in reach: a statement was given up, say.
+    /// Starts a probe, unless one is running; for example after a statement timed out.
     pub fn suspect(&self) {
         if self.0.probing.swap(true, Ordering::AcqRel) {
             return;
         }
-        // Outside a runtime nobody could wait for PostgreSQL either.
+        // Without a runtime, there are no requests that a probe could help.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(probe(Arc::downgrade(&self.0)));
         }
     }
 
-    /// Uses none of the connections that there are again: they lead to the wrong place.
+    /// Invalidates all connections that are open now.
     pub(super) fn outdate(&self) {
         self.marks().outdated = Some(Instant::now());
     }
 
-    /// How far a connection of that age, idle for so long, is trusted.
+    /// Returns the action for a connection of this age that has been idle for this long.
     pub(super) fn trust(&self, age: Duration, idle: Duration) -> Trust {
         let marks = self.marks();
         let since = |mark: Option<Instant>| mark.map(|mark| mark.elapsed());
@@ -148,13 +148,13 @@ impl Breaker {
         Trust::Whole
     }
 
-    /// Says what failed, inside the span of the request that it failed; not all of what fails at once.
+    /// Logs a failure in the span of its request, unless another was logged a moment ago.
     fn tell(&self, error: &sqlx::Error) {
         let mut marks = self.marks();
         if marks.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
             marks.told = Some(Instant::now());
             drop(marks);
-            tracing::warn!(%error, "PostgreSQL failed a request");
+            tracing::warn!(%error, "failed to execute a database statement");
         }
     }
 
@@ -163,7 +163,7 @@ impl Breaker {
     }
 }
 
-/// Probes until PostgreSQL answers, and says so to whoever still wants to know.
+/// Probes until PostgreSQL responds. Opens the breaker after a failure, and closes it at the end.
 async fn probe(breaker: Weak<Shared>) {
     let mut failed_since: Option<Instant> = None;
     let mut slow = 0;
@@ -173,23 +173,26 @@ async fn probe(breaker: Weak<Shared>) {
             Ok(()) => {
                 if let Some(since) = failed_since {
                     let away = since.elapsed();
-                    tracing::info!(?away, "PostgreSQL is in reach again");
-                    // What was open before may lead to a server that is none any more.
+                    tracing::info!(
+                        ?away,
+                        "closed the circuit breaker; PostgreSQL responds again"
+                    );
+                    // Older connections may lead to a server that no longer exists.
                     breaker.outdate();
                     breaker.0.open.store(false, Ordering::Release);
                 }
-                // Not at once again, however many doubt.
+                // Limits the rate of probes.
                 tokio::time::sleep(PROBE_PAUSE).await;
                 breaker.0.probing.store(false, Ordering::Release);
                 return;
             }
-            // A busy machine is slow for once; what is frozen or cut off is slow again.
+            // A busy host may time out once; a frozen or unreachable one times out again.
             Err(error) if is_slow(&error) && slow < SLOW_FOR_ONCE => slow += 1,
             Err(error) => {
                 if failed_since.is_none() {
                     failed_since = Some(Instant::now());
-                    tracing::error!(%error, "PostgreSQL is out of reach: whoever needs it is refused until it answers");
-                    metrics::counter!("database_breaker_opened_total").increment(1);
+                    tracing::error!(%error, "opened the circuit breaker; refusing statements until PostgreSQL responds");
+                    metrics::counter!("db_client_breaker_opened_total").increment(1);
                     breaker.0.open.store(true, Ordering::Release);
                     breaker.0.opened.notify_waiters();
                 }
@@ -200,11 +203,11 @@ async fn probe(breaker: Weak<Shared>) {
     }
 }
 
-/// Asks PostgreSQL for a sign of life, on a connection of its own. One that refuses us in words lives.
+/// Runs one probe on a new connection. An error response from a running server counts as success.
 async fn look(options: &ConnectOptions) -> Result<(), sqlx::Error> {
     let look = async {
         let mut connection = PgConnection::connect_with(options).await?;
-        // A pooler lets us connect whatever lies behind it.
+        // A pooler accepts connections even if PostgreSQL is unavailable.
         connection.execute("select 1").await?;
         connection.close().await
     };
@@ -220,9 +223,5 @@ fn is_slow(error: &sqlx::Error) -> bool {
 }
 
 fn away() -> sqlx::Error {
-    io::Error::new(
-        io::ErrorKind::NotConnected,
-        "it did not answer when it was asked last",
-    )
-    .into()
+    io::Error::new(io::ErrorKind::NotConnected, "the last probe failed").into()
 }

@@ -1,4 +1,4 @@
-//! Callers in PostgreSQL.
+//! Queries on callers.
 
 use sqlx::{FromRow, PgExecutor};
 
@@ -8,18 +8,18 @@ use crate::domain::{
     plan::Plan,
 };
 
-/// A caller as the operator sees it.
+/// Caller, as listed for the operator.
 #[derive(Debug, Clone)]
 pub struct CallerRecord {
-    /// Identity.
+    /// Identifier.
     pub id: CallerId,
     /// Name.
     pub name: String,
     /// Plan.
     pub plan: Plan,
-    /// What it may do.
+    /// Granted scopes.
     pub scopes: Scopes,
-    /// How many of its credentials are neither revoked nor expired.
+    /// Number of credentials that are neither revoked nor expired.
     pub live_credentials: i64,
 }
 
@@ -46,7 +46,7 @@ impl TryFrom<Row> for CallerRecord {
     }
 }
 
-/// Makes a caller. `None`: there is one of that name.
+/// Inserts a caller. Returns `None` if the name is taken.
 pub async fn insert(
     executor: impl PgExecutor<'_>,
     name: &CallerName,
@@ -68,7 +68,7 @@ pub async fn insert(
     Ok(id.map(CallerId))
 }
 
-/// The caller of that name.
+/// Returns the caller with this name, as listed for the operator.
 pub async fn find(
     executor: impl PgExecutor<'_>,
     name: &CallerName,
@@ -89,7 +89,7 @@ pub async fn find(
     .transpose()
 }
 
-/// The caller of that name as a request sees it, with all that it may do.
+/// Returns the caller with this name, as its requests act, with all its scopes.
 pub async fn get(
     executor: impl PgExecutor<'_>,
     name: &CallerName,
@@ -111,7 +111,7 @@ pub async fn get(
     .transpose()
 }
 
-/// Every caller, by name.
+/// Returns all callers, sorted by name.
 pub async fn list(executor: impl PgExecutor<'_>) -> Result<Vec<CallerRecord>, Error> {
     bounded(
         sqlx::query_as::<_, Row>(
@@ -129,7 +129,7 @@ pub async fn list(executor: impl PgExecutor<'_>) -> Result<Vec<CallerRecord>, Er
     .collect()
 }
 
-/// Puts a caller on a plan. `false`: there is none of that name.
+/// Sets the plan of a caller. Returns false if there is no caller with this name.
 pub async fn set_plan(
     executor: impl PgExecutor<'_>,
     name: &CallerName,

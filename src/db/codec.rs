@@ -1,4 +1,4 @@
-//! Rows to nouns and back: how domain values look in PostgreSQL.
+//! Converts between rows and domain values.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::domain::{
     plan::Plan,
 };
 
-/// A category or a tag, as it stands in `jsonb`.
+/// Category or tag, as stored in `jsonb`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LabelColumn<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ impl From<LabelColumn<'_>> for Label {
     }
 }
 
-/// The columns of a pet that a client decides, ready to be bound.
+/// Columns of a pet that the client sets, ready to be bound.
 pub(super) struct PetColumns<'a> {
     pub name: &'a str,
     pub category: Option<Json<LabelColumn<'a>>>,
@@ -58,8 +58,8 @@ impl<'a> From<&'a PetDetails> for PetColumns<'a> {
     }
 }
 
-/// The columns of many pets, an array each. The photo URLs of all are one array, of which each pet has those
-/// from `first_urls` to `last_urls`, counted from 1: PostgreSQL has no arrays of arrays of unlike lengths.
+/// Columns of many pets, one array per column. PostgreSQL has no arrays of arrays of different lengths, so the photo
+/// URLs of all pets form one array, in which each pet has those from `first_urls` to `last_urls`, counted from 1.
 #[derive(Default)]
 pub(super) struct PetArrays<'a> {
     pub ids: Vec<Option<i64>>,
@@ -91,17 +91,14 @@ impl<'a> FromIterator<&'a NewPet> for PetArrays<'a> {
     }
 }
 
-/// A row of `pets`, of the columns id, version, status, name, category, photo_urls, tags in this order: told by
-/// their place, which costs no look-up of names, and of the types that our own migrations gave them, which are not
-/// compared anew for each.
+/// Row of `pets`, with the columns id, version, status, name, category, photo_urls, tags in this order. They are read
+/// by position, which saves name look-ups, and without a type check, since the migrations determine their types.
 pub(super) struct PetRow(Pet);
 
 impl FromRow<'_, PgRow> for PetRow {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
         let id: i64 = row.try_get_unchecked(0)?;
-        let corrupt = |field: &str| {
-            sqlx::Error::Decode(format!("pets.{field} of pet {id} is out of its bounds").into())
-        };
+        let corrupt = |field: &str| sqlx::Error::Decode(format!("pets.{field} of pet {id}").into());
         let status: &str = row.try_get_unchecked(2)?;
         let name: String = row.try_get_unchecked(3)?;
         let category: Option<LabelColumn<'_>> = jsonb(row, 4)?;
@@ -121,7 +118,7 @@ impl FromRow<'_, PgRow> for PetRow {
     }
 }
 
-/// Reads a `jsonb`: the number of its format, then text, looked at once to be UTF-8 rather than string by string.
+/// Decodes a `jsonb` value: a format number, then text. UTF-8 is validated once for the text, not for each string.
 fn jsonb<'r, T: Deserialize<'r>>(row: &'r PgRow, column: usize) -> Result<Option<T>, sqlx::Error> {
     const FORMAT: u8 = 1;
     let value = row.try_get_raw(column)?;
@@ -130,9 +127,7 @@ fn jsonb<'r, T: Deserialize<'r>>(row: &'r PgRow, column: usize) -> Result<Option
     }
     let decode = || {
         let json = value.as_bytes()?;
-        let json = json
-            .strip_prefix(&[FORMAT])
-            .ok_or("jsonb of an unknown format")?;
+        let json = json.strip_prefix(&[FORMAT]).ok_or("unknown jsonb format")?;
         Ok(serde_json::from_str(str::from_utf8(json)?)?)
     };
     decode().map(Some).map_err(sqlx::Error::Decode)
@@ -144,12 +139,12 @@ impl From<PetRow> for Pet {
     }
 }
 
-/// Scopes as the text array of their names.
+/// Returns the names of scopes, as stored in a text array.
 pub(super) fn scope_names(scopes: Scopes) -> Vec<&'static str> {
     scopes.iter().map(Scope::as_str).collect()
 }
 
-/// Reads such an array. A name that this version does not know gives nothing.
+/// Parses such an array. Unknown names are ignored.
 pub(super) fn scopes(names: &[String]) -> Scopes {
     names
         .iter()
@@ -157,13 +152,13 @@ pub(super) fn scopes(names: &[String]) -> Scopes {
         .collect()
 }
 
-/// What a credential may do: its own scopes, where it has any, within its caller's.
+/// Returns the scopes of a credential: its own, if it has any, limited to those of its caller.
 pub(super) fn narrowed(granted: &[String], own: Option<&[String]>) -> Scopes {
     let granted = scopes(granted);
     own.map_or(granted, |own| granted.intersection(scopes(own)))
 }
 
-/// Reads the name of a plan.
+/// Parses the name of a plan.
 pub(super) fn plan(name: &str) -> Result<Plan, Error> {
     name.parse()
         .map_err(|_| Error::Corrupt(format!("callers.plan {name:?}")))

@@ -1,32 +1,32 @@
-//! Changes of credentials and callers, heard of at their commit (`LISTEN`).
+//! Receives committed changes of credentials and callers (`LISTEN`).
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use super::{Database, Error, SecretHash, bounded};
 
-/// A change that somebody committed.
+/// Committed change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Of one credential.
+    /// Change of one credential.
     Credential(SecretHash),
-    /// Of any number of them.
+    /// Change of any number of credentials.
     Any,
 }
 
 const CHANNEL: &str = "credentials";
-/// A note to ourselves on that channel: nothing changed.
+/// Payload of a notification that this program sends to test the connection.
 const NOTE: &str = "note";
 
-/// Changes of credentials and callers, heard of at their commit.
+/// Receiver of changes.
 #[derive(Debug)]
 pub struct Changes(PgListener);
 
 impl Changes {
-    /// Begins to listen, on a connection of its own.
+    /// Starts to listen, on a separate connection.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] while PostgreSQL is out of reach, and behind a pooler always: what is said to
-    /// one of its servers reaches nobody.
+    /// [`Error::Unavailable`] while PostgreSQL is unavailable, and always behind a pooler, where notifications do not
+    /// arrive.
     pub async fn listen(database: &Database) -> Result<Self, Error> {
         if database.is_behind_pooler() {
             return Err(sqlx::Error::PoolClosed.into());
@@ -41,7 +41,7 @@ impl Changes {
         Ok(Self(listener))
     }
 
-    /// Sends a note to all that listen, to find out whether we are among them.
+    /// Sends a test notification to all receivers, to find out whether this one still gets any.
     pub async fn check(&self, database: &Database) -> Result<(), Error> {
         bounded(
             sqlx::query("select pg_notify($1, $2)")
@@ -53,9 +53,9 @@ impl Changes {
         Ok(())
     }
 
-    /// The next change; `None`: a note. Waits as long as it takes.
+    /// Waits for the next change, without a timeout. Returns `None` for a test notification.
     pub async fn next(&mut self) -> Result<Option<Change>, Error> {
-        // `None` is a connection lost, and with it what was said meanwhile.
+        // `None` means that the connection was lost, and possibly notifications with it.
         let notification = self.0.try_recv().await?.ok_or(Error::TimedOut)?;
         Ok(match notification.payload() {
             NOTE => None,

@@ -1,4 +1,4 @@
-//! Credentials in PostgreSQL: hashes of secrets, and whom each stands for.
+//! Queries on credentials: hashes of secrets, and the callers that they authenticate.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -15,16 +15,16 @@ use crate::domain::{
     plan::Plan,
 };
 
-/// What a credential is for.
+/// Kind of a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Opens operations.
+    /// API key, which authenticates requests.
     ApiKey,
-    /// Is exchanged for access tokens.
+    /// OAuth client secret, which is exchanged for access tokens.
     ClientSecret,
-    /// Opens operations for a while; see [`super::oauth`].
+    /// Access token of an OAuth client; see [`super::oauth`].
     AccessToken,
-    /// Opens operations until a user logs out; see [`super::sessions`].
+    /// Session of a user until logout; see [`super::sessions`].
     Session,
 }
 
@@ -39,24 +39,25 @@ impl Kind {
     }
 }
 
-/// An API key or a client to be stored.
+/// API key or client secret to be stored.
 #[derive(Debug, Clone)]
 pub struct NewCredential {
-    /// Whom it stands for.
+    /// Caller that it authenticates.
     pub caller: CallerId,
     /// SHA-256 of the secret.
     pub hash: SecretHash,
-    /// Its first characters.
+    /// First characters of the secret.
     pub hint: String,
-    /// A client's public name; `None` for an API key.
+    /// Public identifier of the client; `None` for an API key.
     pub client_id: Option<String>,
-    /// What it may do of what its caller may; `None`: all of it.
+    /// Limit on the scopes of the caller; `None` for all of them.
     pub scopes: Option<Scopes>,
-    /// When it ends; `None`: never.
+    /// Expiry; `None` for never.
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// Stores an API key or a client and gives its identifier. `None`: that very secret is stored already.
+/// Inserts an API key or a client secret and returns its identifier. Returns `None` if the same secret is already
+/// stored.
 pub async fn insert(
     executor: impl PgExecutor<'_>,
     credential: NewCredential,
@@ -95,22 +96,22 @@ struct CallerRow {
     expires_in: Option<f64>,
 }
 
-/// Whom a secret stands for.
+/// Result of a credential look-up.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// The caller, with what the credential lets it do.
+    /// Caller, with the scopes of the credential.
     pub caller: Caller,
-    /// How long the credential still lasts; `None`: for ever.
+    /// Time until the credential expires; `None` for never.
     pub expires_in: Option<Duration>,
 }
 
-/// Whom a secret stands for now: `None` when it is unknown, revoked or expired. Looked up together with
-/// those that others show at the moment.
+/// Returns the caller that a secret authenticates, in a batch with other look-ups. Returns `None` if the secret is
+/// unknown, revoked or expired.
 pub async fn find_caller(database: &Database, hash: &SecretHash) -> Result<Option<Found>, Error> {
     database.0.lanes.callers.ask(*hash).await
 }
 
-/// Look-ups that travel together.
+/// Batch of credential look-ups.
 #[derive(Debug)]
 pub(super) struct LookUps;
 
@@ -134,7 +135,7 @@ impl Batch for LookUps {
     }
 }
 
-/// Whom secrets stand for now; those that are unknown, revoked or expired are left out.
+/// Returns the callers that these secrets authenticate. Unknown, revoked and expired secrets are left out.
 pub async fn find_callers(
     executor: impl PgExecutor<'_>,
     hashes: &[SecretHash],
@@ -174,26 +175,26 @@ pub async fn find_callers(
         .collect()
 }
 
-/// A credential as the operator sees it.
+/// Credential, as listed for the operator.
 #[derive(Debug, Clone)]
 pub struct CredentialRecord {
     /// Identifier, for `keys revoke`.
     pub id: i64,
-    /// The first characters of the secret.
+    /// First characters of the secret.
     pub hint: String,
-    /// A client's public name.
+    /// Public identifier of the client.
     pub client_id: Option<String>,
     /// Name of the caller.
     pub caller: String,
-    /// The caller's plan.
+    /// Plan of the caller.
     pub plan: Plan,
-    /// What it may do.
+    /// Effective scopes.
     pub scopes: Scopes,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// When it ends by itself.
+    /// Expiry.
     pub expires_at: Option<DateTime<Utc>>,
-    /// When it was revoked.
+    /// Time of revocation.
     pub revoked_at: Option<DateTime<Utc>>,
 }
 
@@ -211,7 +212,7 @@ struct CredentialRow {
     revoked_at: Option<DateTime<Utc>>,
 }
 
-/// Every credential of a kind, oldest first, the revoked and expired too.
+/// Returns all credentials of a kind, oldest first, including revoked and expired ones.
 pub async fn list(
     executor: impl PgExecutor<'_>,
     kind: Kind,
@@ -247,8 +248,7 @@ pub async fn list(
     .collect()
 }
 
-/// Revokes a credential of a kind, once, and with a client the tokens it was given. `false`: there is none
-/// of that identifier that is not revoked.
+/// Revokes a credential of a kind and, for a client, its tokens. Returns false if there is none to revoke.
 pub async fn revoke(transaction: &mut Connection, kind: Kind, id: i64) -> Result<bool, Error> {
     let done = bounded(
         sqlx::query(
@@ -260,7 +260,7 @@ pub async fn revoke(transaction: &mut Connection, kind: Kind, id: i64) -> Result
         .execute(&mut *transaction),
     )
     .await?;
-    // A statement of its own, which sees the token that a request got while the first one waited for it.
+    // A separate statement, so that it sees a token that was issued while the first one waited for the row lock.
     bounded(
         sqlx::query(
             "update credentials set revoked_at = now() where issued_by = $1 and revoked_at is null",
@@ -272,7 +272,7 @@ pub async fn revoke(transaction: &mut Connection, kind: Kind, id: i64) -> Result
     Ok(done.rows_affected() == 1)
 }
 
-/// Whether any credential was ever stored.
+/// Returns true if any credential is stored, including revoked and expired ones.
 pub async fn any(executor: impl PgExecutor<'_>) -> Result<bool, Error> {
     bounded(sqlx::query_scalar("select exists (select from credentials)").fetch_one(executor)).await
 }

@@ -1,45 +1,45 @@
-//! What can go wrong with PostgreSQL, classified by what it means for whoever asked.
+//! Classifies failures of PostgreSQL by their consequence for the request.
 
 use std::io;
 
 use tokio::sync::oneshot::error::RecvError;
 
-/// A failure of the database room.
+/// Failure of a database operation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// PostgreSQL cannot be reached, is starting or stopping, is read-only, or has no room left.
-    /// It passes without a change on our side: try again later.
+    /// PostgreSQL cannot be reached, is starting or stopping, is read-only, or lacks resources. A later retry may
+    /// succeed.
     #[error("PostgreSQL is unavailable: {0}")]
     Unavailable(#[source] sqlx::Error),
-    /// No answer in time.
-    #[error("PostgreSQL did not answer in time")]
+    /// No result in time.
+    #[error("PostgreSQL did not respond in time")]
     TimedOut,
-    /// More requests wait for PostgreSQL than can be answered soon.
+    /// Too many requests already wait for PostgreSQL.
     #[error("too many requests wait for PostgreSQL")]
     Overloaded,
-    /// Another transaction held what was needed, for as long as we wait.
-    #[error("another transaction was in the way: {0}")]
+    /// Lock timeout: another transaction held a lock for too long.
+    #[error("another transaction held a lock for too long: {0}")]
     Locked(#[source] sqlx::Error),
-    /// Of two transactions that met only one could go on; the same one may succeed now.
-    #[error("the transaction met another one: {0}")]
+    /// Serialization failure or deadlock with another transaction; a retry may succeed.
+    #[error("serialization failure or deadlock with another transaction: {0}")]
     Contended(#[source] sqlx::Error),
-    /// A stored value that this version of the program cannot read.
-    #[error("stored value out of its bounds: {0}")]
+    /// Stored value that this version of the program cannot read.
+    #[error("invalid value in the database: {0}")]
     Corrupt(String),
-    /// The database URL cannot be read.
-    #[error("the database URL (database.url, DATABASE_URL) cannot be read: {0}")]
+    /// Invalid database URL.
+    #[error("invalid database URL (database.url, DATABASE_URL): {0}")]
     Url(#[source] sqlx::Error),
-    /// The schema could not be brought up to date.
+    /// Failed migration.
     #[error("migration failed: {0}")]
     Migrate(#[from] sqlx::migrate::MigrateError),
-    /// A statement that PostgreSQL refuses: our bug.
+    /// Statement that PostgreSQL refuses: a bug in this program.
     #[error("{0}")]
     Query(#[source] sqlx::Error),
 }
 
-/// An error that may hold one of this room's, as those of the rooms above do.
+/// Error that may contain a database error, such as those of the layers above.
 pub trait Failure: From<Error> {
-    /// The error of this room, if it is one.
+    /// Returns the database error, if it is one.
     fn database_error(&self) -> Option<&Error>;
 }
 
@@ -50,7 +50,7 @@ impl Failure for Error {
 }
 
 impl Error {
-    /// What PostgreSQL, or the way to it, said.
+    /// Returns the error that PostgreSQL or the connection reported, if any.
     pub(super) const fn by_postgres(&self) -> Option<&sqlx::Error> {
         match self {
             Self::Unavailable(error)
@@ -65,7 +65,7 @@ impl Error {
         }
     }
 
-    /// Whether the statement was certainly not sent.
+    /// Returns true if the statement was certainly not sent.
     #[must_use]
     pub fn is_not_sent(&self) -> bool {
         match self {
@@ -78,7 +78,7 @@ impl Error {
         }
     }
 
-    /// A copy for another of the requests that shared the failed statement.
+    /// Copies the error for another request of the same batch.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let text = || sqlx::Error::Protocol(self.to_string());
@@ -97,7 +97,7 @@ impl Error {
     }
 }
 
-/// The responding task ended with its runtime.
+/// The task that was to respond has ended with its runtime.
 impl From<RecvError> for Error {
     fn from(_: RecvError) -> Self {
         Self::Unavailable(sqlx::Error::PoolClosed)
@@ -121,7 +121,7 @@ impl From<sqlx::Error> for Error {
     }
 }
 
-/// What a failure of sqlx's means.
+/// Classification of an sqlx error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Unavailable,
@@ -132,7 +132,6 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Reads a failure.
     pub(super) fn of(error: &sqlx::Error) -> Self {
         match error {
             sqlx::Error::Io(_)
@@ -146,7 +145,7 @@ impl Kind {
         }
     }
 
-    /// PostgreSQL's documentation, appendix A: error codes.
+    /// Classifies a SQLSTATE (PostgreSQL documentation, appendix A).
     fn of_code(code: &str) -> Self {
         match code {
             // query_canceled: statement_timeout.
@@ -155,10 +154,10 @@ impl Kind {
             "55P03" => Self::Locked,
             // serialization_failure, deadlock_detected.
             "40001" | "40P01" => Self::Contended,
-            // read_only_sql_transaction: a primary that was demoted under us. invalid_sql_statement_name,
-            // duplicate_prepared_statement: a pooler came in between. No connection that met one is used again.
+            // read_only_sql_transaction: the primary was demoted. invalid_sql_statement_name,
+            // duplicate_prepared_statement: there is a pooler now. The connection is not used again after any of these.
             "25006" | "26000" | "42P05" => Self::Unavailable,
-            // object_not_in_prerequisite_state: the database was told to accept no connections.
+            // object_not_in_prerequisite_state: the database is configured to accept no connections.
             "55000" => Self::Unavailable,
             // Classes: connection exception, insufficient resources, operator intervention, system error.
             code if ["08", "53", "57", "58"].contains(&code.get(..2).unwrap_or_default()) => {
@@ -169,7 +168,7 @@ impl Kind {
     }
 }
 
-/// Whether it says that a connection is lost, or leads to a PostgreSQL that starts or stops.
+/// Returns true if the connection is lost, or leads to a PostgreSQL that is starting or stopping.
 pub(super) fn is_of_the_connection(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_)
@@ -184,12 +183,12 @@ pub(super) fn is_of_the_connection(error: &sqlx::Error) -> bool {
     }
 }
 
-/// Whether it says that the connection leads to a standby.
+/// Returns true if the connection leads to a standby.
 pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
     has_code(error, &["25006"])
 }
 
-/// Whether it says that the server is not the one that a statement was prepared on: `invalid_sql_statement_name`,
+/// Returns true if the server is not the one that the statement was prepared on: `invalid_sql_statement_name`,
 /// `duplicate_prepared_statement`.
 pub(super) fn is_of_a_pooler(error: &sqlx::Error) -> bool {
     has_code(error, &["26000", "42P05"])

@@ -1,20 +1,20 @@
-//! All pets, as `COPY` gives them: one snapshot, in the order of identifiers.
+//! Exports all pets with `COPY`, from one snapshot, in the order of their identifiers.
 
 use futures_util::{Stream, TryStreamExt};
 use sqlx::PgConnection;
 
 use super::Error;
 
-/// How an export is written.
+/// File format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// A JSON object a line, as the API answers it.
+    /// One JSON object per line, as in the API.
     Ndjson,
-    /// A heading and a record a pet; `category`, `photoUrls` and `tags` hold JSON.
+    /// A header, and one record per pet; `category`, `photoUrls` and `tags` contain JSON.
     Csv,
 }
 
-/// Every pet, in pieces that end where PostgreSQL ends them: with a record.
+/// Returns all pets as a stream of chunks, each of which ends with a complete record.
 pub async fn copy(
     connection: &mut PgConnection,
     format: Format,
@@ -29,7 +29,7 @@ pub async fn copy(
         .map_err(Error::from))
 }
 
-/// A single column in a "CSV" whose quote and delimiter no JSON holds unescaped: the text as it is.
+/// Single-column CSV. JSON never contains its quote and delimiter characters unescaped, so the text is unchanged.
 const NDJSON: &str = r#"
     copy (
         select concat(

@@ -1,14 +1,14 @@
-//! First answers to requests with an `Idempotency-Key`, kept to be given again.
+//! Stores the first response to each request with an `Idempotency-Key`, to be replayed.
 
 use serde_json::Value;
 use sqlx::{PgExecutor, types::Json};
 
 use super::{Connection, Error, bounded};
 
-/// Claims a key until the transaction ends. `false`: another transaction holds it right now.
+/// Claims a key until the transaction ends. Returns false if another transaction holds it.
 ///
-/// An advisory lock, so that the second of two requests is told at once rather than made to wait. Two
-/// keys that share a lock's number merely take turns.
+/// The claim is an advisory lock, so that the second of two requests is refused at once and does not wait. Two keys
+/// with the same hash (64 bits) exclude each other meanwhile.
 pub async fn claim(transaction: &mut Connection, caller: &str, key: &str) -> Result<bool, Error> {
     bounded(
         sqlx::query_scalar(
@@ -21,16 +21,16 @@ pub async fn claim(transaction: &mut Connection, caller: &str, key: &str) -> Res
     .await
 }
 
-/// An answer that was kept.
+/// Stored response.
 #[derive(Debug)]
 pub struct Kept {
-    /// SHA-256 of the request it answered.
+    /// SHA-256 of the request.
     pub fingerprint: Vec<u8>,
-    /// The answer, as the room above wrote it.
+    /// Response, as serialized by the API layer.
     pub answer: Value,
 }
 
-/// The answer kept under a key for less than a day.
+/// Returns the response that was stored under a key in the last 24 hours.
 pub async fn find(
     executor: impl PgExecutor<'_>,
     caller: &str,
@@ -52,7 +52,7 @@ pub async fn find(
     }))
 }
 
-/// Keeps an answer, unless there is one that is less than a day old.
+/// Stores a response, unless there is one that is less than 24 hours old.
 pub async fn keep(
     executor: impl PgExecutor<'_>,
     caller: &str,
@@ -76,7 +76,7 @@ pub async fn keep(
     Ok(())
 }
 
-/// Sweeps up to 1,000 answers older than a day; gives how many there were.
+/// Deletes up to 1,000 responses that are older than 24 hours, and returns their number.
 pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
     let done = bounded(
         sqlx::query(

@@ -1,9 +1,8 @@
-//! Images in PostgreSQL: which pet has which, and under which keys their bytes are. The bytes themselves
-//! are elsewhere.
+//! Queries on the images of pets. Their bytes are in the image store.
 //!
-//! Invariant: a key in a row is one whose bytes are stored, and no key is ever given twice. So bytes are
-//! written before their row, and deleted after the transaction that took the row away; a trigger leaves
-//! their keys in `image_leftovers` then.
+//! Invariants:
+//! - The bytes of each key in a row are in the image store, and no key is ever reused. Therefore bytes are written
+//!   before their row, and deleted after the row; a trigger keeps their keys in `image_leftovers` in between.
 
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgExecutor};
@@ -17,38 +16,38 @@ use crate::domain::{
 /// SHA-256 of an image's bytes.
 pub type ContentHash = [u8; 32];
 
-/// The bytes of an image, and where they are.
+/// Bytes of an image: their hash, location and properties.
 #[derive(Debug, Clone)]
 pub struct Content {
-    /// What they are known by.
+    /// SHA-256 of the bytes.
     pub sha256: ContentHash,
-    /// Where they are stored.
+    /// Key in the image store.
     pub key: String,
-    /// How many.
+    /// Size in bytes.
     pub size: u64,
-    /// What they are.
+    /// Media type, width and height.
     pub facts: Facts,
 }
 
-/// An image of a pet.
+/// Image of a pet.
 #[derive(Debug, Clone)]
 pub struct Image {
     /// Identifier.
     pub id: ImageId,
-    /// When it was uploaded.
+    /// Time of the upload.
     pub created_at: DateTime<Utc>,
-    /// Its bytes.
+    /// Bytes.
     pub content: Content,
 }
 
-/// A smaller version of a content.
+/// Smaller version of an image.
 #[derive(Debug, Clone)]
 pub struct Rendering {
-    /// Where its bytes are stored.
+    /// Key in the image store.
     pub key: String,
-    /// What they are.
+    /// Media type.
     pub kind: ImageType,
-    /// How many.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -69,9 +68,9 @@ impl TryFrom<ImageRow> for Image {
 
     fn try_from(row: ImageRow) -> Result<Self, Error> {
         let corrupt = |field: &str| Error::Corrupt(format!("{field} of image content {}", row.key));
-        let side = |side: i32| u32::try_from(side).map_err(|_| corrupt("a side"));
+        let side = |side: i32| u32::try_from(side).map_err(|_| corrupt("width or height"));
         Ok(Self {
-            id: ImageId::from_bytes(row.id.try_into().map_err(|_| corrupt("an id"))?),
+            id: ImageId::from_bytes(row.id.try_into().map_err(|_| corrupt("image id"))?),
             created_at: row.created_at,
             content: Content {
                 size: size(row.size)?,
@@ -80,7 +79,7 @@ impl TryFrom<ImageRow> for Image {
                     width: side(row.width)?,
                     height: side(row.height)?,
                 },
-                sha256: row.sha256.try_into().map_err(|_| corrupt("the hash"))?,
+                sha256: row.sha256.try_into().map_err(|_| corrupt("hash"))?,
                 key: row.key,
             },
         })
@@ -88,16 +87,16 @@ impl TryFrom<ImageRow> for Image {
 }
 
 fn kind(media_type: &str) -> Result<ImageType, Error> {
-    let unknown = |_| Error::Corrupt(format!("the media type {media_type:?} of an image"));
+    let unknown = |_| Error::Corrupt(format!("media type {media_type:?} of an image"));
     media_type.parse().map_err(unknown)
 }
 
 fn size(size: i64) -> Result<u64, Error> {
-    u64::try_from(size).map_err(|_| Error::Corrupt(format!("the size {size} of an image")))
+    u64::try_from(size).map_err(|_| Error::Corrupt(format!("size {size} of an image")))
 }
 
-/// Stores that these bytes are an image of a pet, whose row the transaction has locked. Gives the key that
-/// they are stored under: another than theirs, when the same bytes are stored already.
+/// Inserts an image of a pet; the transaction must have locked the row of the pet. Returns the key of the bytes in the
+/// image store, which differs from that of `content` if the same bytes are already stored.
 pub async fn insert(
     transaction: &mut Connection,
     pet: PetId,
@@ -109,7 +108,7 @@ pub async fn insert(
         width,
         height,
     } = content.facts;
-    // Locks the content's row also where it is there already: it stays until this transaction ends.
+    // Locks an existing row of the content too, so that it is not deleted before this transaction ends.
     let key: String = bounded(
         sqlx::query_scalar(
             "insert into image_contents as content (sha256, key, media_type, size, width, height)
@@ -137,7 +136,7 @@ pub async fn insert(
     Ok(key)
 }
 
-/// The images of a pet, oldest first.
+/// Returns the images of a pet, oldest first.
 pub async fn of_pet(executor: impl PgExecutor<'_>, pet: PetId) -> Result<Vec<Image>, Error> {
     let rows = bounded(
         sqlx::query_as::<_, ImageRow>(
@@ -153,7 +152,7 @@ pub async fn of_pet(executor: impl PgExecutor<'_>, pet: PetId) -> Result<Vec<Ima
     rows.into_iter().map(Image::try_from).collect()
 }
 
-/// How many images a pet has.
+/// Returns the number of images of a pet.
 pub async fn count(executor: impl PgExecutor<'_>, pet: PetId) -> Result<i64, Error> {
     bounded(
         sqlx::query_scalar("select count(*) from images where pet_id = $1")
@@ -163,7 +162,7 @@ pub async fn count(executor: impl PgExecutor<'_>, pet: PetId) -> Result<i64, Err
     .await
 }
 
-/// An image of a pet, if it has it.
+/// Returns an image of a pet.
 pub async fn find(
     executor: impl PgExecutor<'_>,
     pet: PetId,
@@ -184,7 +183,7 @@ pub async fn find(
     .transpose()
 }
 
-/// Deletes an image of a pet. `false`: the pet has no such image.
+/// Deletes an image of a pet. Returns false if the pet has no such image.
 pub async fn delete(executor: impl PgExecutor<'_>, pet: PetId, id: ImageId) -> Result<bool, Error> {
     let done = bounded(
         sqlx::query("delete from images where id = $1 and pet_id = $2")
@@ -196,7 +195,7 @@ pub async fn delete(executor: impl PgExecutor<'_>, pet: PetId, id: ImageId) -> R
     Ok(done.rows_affected() == 1)
 }
 
-/// The rendering of a content at a width, if it is made.
+/// Returns the rendering of a content at this width, if it exists.
 pub async fn find_rendering(
     executor: impl PgExecutor<'_>,
     sha256: &ContentHash,
@@ -221,7 +220,7 @@ pub async fn find_rendering(
     .transpose()
 }
 
-/// Stores that a rendering is made. `false`: the content is gone, or the rendering was there already.
+/// Inserts a rendering. Returns false if the content has been deleted, or if the rendering exists already.
 pub async fn insert_rendering(
     transaction: &mut Connection,
     sha256: &ContentHash,
@@ -230,7 +229,7 @@ pub async fn insert_rendering(
 ) -> Result<bool, Error> {
     let done = bounded(
         sqlx::query(
-            // Locks the content, so that it does not go before its rendering is seen to be there.
+            // Locks the content, so that its deletion waits and then finds this rendering.
             "insert into image_renderings (sha256, width, key, media_type, size)
              select sha256, $2::integer, $3::text, $4::text, $5::bigint from image_contents where sha256 = $1 for update
              on conflict (sha256, width) do nothing",
@@ -246,7 +245,7 @@ pub async fn insert_rendering(
     Ok(done.rows_affected() == 1)
 }
 
-/// Forgets a rendering whose bytes are lost.
+/// Deletes the row of a rendering after its bytes were lost.
 pub async fn forget_rendering(executor: impl PgExecutor<'_>, key: &str) -> Result<(), Error> {
     bounded(
         sqlx::query("delete from image_renderings where key = $1")
@@ -257,7 +256,7 @@ pub async fn forget_rendering(executor: impl PgExecutor<'_>, key: &str) -> Resul
     Ok(())
 }
 
-/// The next 100 keys, behind one, whose bytes nothing needs any more.
+/// Returns the next 100 keys, after `after`, of bytes that are no longer referenced.
 pub async fn leftovers(executor: impl PgExecutor<'_>, after: &str) -> Result<Vec<String>, Error> {
     bounded(
         sqlx::query_scalar("select key from image_leftovers where key > $1 order by key limit 100")
@@ -267,7 +266,7 @@ pub async fn leftovers(executor: impl PgExecutor<'_>, after: &str) -> Result<Vec
     .await
 }
 
-/// Forgets keys whose bytes are deleted.
+/// Deletes the keys of bytes that have been deleted from the image store.
 pub async fn forget_leftovers(executor: impl PgExecutor<'_>, keys: &[String]) -> Result<(), Error> {
     bounded(
         sqlx::query("delete from image_leftovers where key = any ($1)")
@@ -278,7 +277,7 @@ pub async fn forget_leftovers(executor: impl PgExecutor<'_>, keys: &[String]) ->
     Ok(())
 }
 
-/// Those of some keys that no row has.
+/// Returns those of `keys` that are in no row.
 pub async fn unknown_keys(
     executor: impl PgExecutor<'_>,
     keys: &[String],
@@ -295,8 +294,8 @@ pub async fn unknown_keys(
     .await
 }
 
-/// What this database is called in the place of its images. It has the server in it: a copy that another
-/// server restored from a dump is another database.
+/// Returns the name of this database in the image store. It includes the server, so that a dump restored elsewhere is
+/// another database.
 pub async fn database_name(executor: impl PgExecutor<'_>) -> Result<String, Error> {
     bounded(
         sqlx::query_scalar(

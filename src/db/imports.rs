@@ -1,60 +1,61 @@
-//! Many pets at once: gathered by `COPY` where nobody sees them, then added in one transaction.
+//! Imports many pets: stages records in a separate table with `COPY`, then adds all of them in one transaction.
 //!
-//! Invariants: an import is done wholly or not at all; what was gathered survives the end of the
-//! process, so that the same file is not read twice. These statements take as long as they take: a
-//! person waits for them, on a connection of their own.
+//! Invariants:
+//! - An import is done completely or not at all.
+//! - Staged records survive the end of the process, so that they need not be read again.
+//! - Statements have no timeout: a person waits for them, on a separate connection.
 
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::{Error, SecretHash, codec::PetColumns};
 use crate::domain::pet::NewPet;
 
-/// Any number, as long as it is always the same and nobody else's.
+/// Key of the advisory lock: an arbitrary number that never changes and has no other use.
 const LOCK: i64 = 0x7065_7473_696d_706f;
-/// How many conflicts are told at once.
+/// Maximum number of reported conflicts.
 const TOLD: i64 = 100;
 
-/// An import that goes on. Dropped, it stays as far as it has come.
+/// Import in progress. Staged records are kept when it is dropped.
 #[derive(Debug)]
 pub struct Import {
     connection: PgConnection,
     gathered: u64,
 }
 
-/// A pet of a file.
+/// Record of the file.
 #[derive(Debug)]
 pub struct Record {
-    /// Where it begins, from 1.
+    /// Line at which the record begins, from 1.
     pub line: u64,
-    /// The pet.
+    /// Pet.
     pub pet: NewPet,
 }
 
-/// An identifier that a record chose and cannot have.
+/// Identifier that a record chose, but that is taken.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Where the record begins.
+    /// Line at which the record begins.
     pub line: u64,
-    /// The identifier.
+    /// Identifier.
     pub id: i64,
-    /// Whether a pet has it; else an earlier record of the file.
+    /// True if a pet has it, false if an earlier record of the file has it.
     pub by_a_pet: bool,
 }
 
-/// How an import ended.
+/// Outcome of an import.
 #[derive(Debug)]
 pub enum Outcome {
-    /// So many pets were added.
+    /// Number of pets that were added.
     Added(u64),
-    /// Nothing was added: the file must be mended. The first of the reasons.
+    /// First conflicts in the file, which must be fixed. No pet was added.
     Taken(Vec<Taken>),
-    /// Nothing was added: meanwhile a client chose an identifier of the file.
+    /// A client chose an identifier of the file in the meantime. No pet was added.
     Raced,
 }
 
 impl Import {
-    /// Begins an import of the file with that SHA-256, or goes on with it; what was gathered of another
-    /// file is given up. `None`: another process imports right now.
+    /// Begins or resumes the import of the file with this SHA-256. Staged records of another file are deleted. Returns
+    /// `None` if another process is importing.
     pub async fn open(
         mut connection: PgConnection,
         file: &SecretHash,
@@ -86,13 +87,13 @@ impl Import {
         }))
     }
 
-    /// How many records of the file need not be read again.
+    /// Returns the number of records that are staged already and need not be read again.
     #[must_use]
     pub const fn gathered(&self) -> u64 {
         self.gathered
     }
 
-    /// Gathers the next records of the file; once this has succeeded they need not be read again.
+    /// Stages the next records of the file. After success they need not be read again.
     pub async fn gather(&mut self, records: &[Record]) -> Result<(), Error> {
         let mut transaction = self.connection.begin().await?;
         let without_id = records.iter().filter(|record| record.pet.id.is_none());
@@ -127,22 +128,22 @@ impl Import {
         Ok(())
     }
 
-    /// Makes pets of all that was gathered, or of none of it.
+    /// Adds pets for all staged records, or for none of them.
     pub async fn finish(mut self) -> Result<Outcome, Error> {
         let mut transaction = self.connection.begin().await?;
-        // Nothing is known of the rows yet, and the joins below would be planned for a few.
+        // Without statistics, the joins below would be planned for a few rows.
         sqlx::query("analyze pet_import_rows")
             .execute(&mut *transaction)
             .await?;
         let taken = taken(&mut transaction).await?;
         if !taken.is_empty() {
-            // The file will be another one once it is mended.
+            // Once fixed, it is another file, with another SHA-256.
             clear(&mut transaction).await?;
             transaction.commit().await?;
             return Ok(Outcome::Taken(taken));
         }
         give_free_ids(&mut transaction).await?;
-        // In the order of identifiers, as everybody adds many at once: nobody waits crosswise.
+        // In the order of identifiers, like all inserts of many pets, so that none of them deadlock.
         let added = sqlx::query(
             "insert into pets (id, status, name, category, photo_urls, tags)
              select id, status, name, category, photo_urls, tags from pet_import_rows order by id",
@@ -169,7 +170,7 @@ async fn clear(transaction: &mut PgConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first identifiers, in the order of lines, that were chosen and are not free.
+/// Returns the first chosen identifiers that are taken, in the order of lines.
 async fn taken(transaction: &mut PgConnection) -> Result<Vec<Taken>, Error> {
     let rows = sqlx::query(
         "select line, id, by_a_pet
@@ -197,9 +198,9 @@ async fn taken(transaction: &mut PgConnection) -> Result<Vec<Taken>, Error> {
         .collect()
 }
 
-/// Gives the rows whose identifiers the server chose others, where clients or the file chose the same.
+/// Replaces identifiers from the sequence that a pet or a record of the file has chosen as well.
 async fn give_free_ids(transaction: &mut PgConnection) -> Result<(), Error> {
-    // However many a client chose in a row, a stride that doubles is soon past them.
+    // Doubled each time, to get past a long run of chosen identifiers soon.
     let mut stride = 1_i64;
     loop {
         let collided = sqlx::query(
@@ -222,7 +223,7 @@ async fn give_free_ids(transaction: &mut PgConnection) -> Result<(), Error> {
     }
 }
 
-/// One line of `COPY`'s text format.
+/// Appends a record in the text format of `COPY`.
 fn push_line(
     lines: &mut String,
     Record { line, pet }: &Record,
@@ -271,7 +272,7 @@ fn push_escaped(line: &mut String, text: &str) {
     }
 }
 
-/// A text array as PostgreSQL reads it: each element quoted.
+/// Returns an array literal of PostgreSQL, with each element quoted.
 fn array_literal(texts: &[&str]) -> String {
     let quoted: Vec<String> = texts
         .iter()

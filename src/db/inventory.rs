@@ -1,11 +1,11 @@
-//! How many pets there are of each status: the sum of what each change left behind (`0008_orders.sql`).
+//! Counts pets by status: sums up the differences that each change of pets records (`0008_orders.sql`).
 
 use sqlx::PgExecutor;
 
 use super::{Error, bounded};
 use crate::domain::pet::Status;
 
-/// Pets by status; those without any are missing.
+/// Returns the number of pets by status. A status without pets may be missing.
 pub async fn count(executor: impl PgExecutor<'_>) -> Result<Vec<(Status, i64)>, Error> {
     let rows: Vec<(String, i64)> = bounded(
         sqlx::query_as("select status, sum(pets)::bigint from inventory_changes group by status")
@@ -22,10 +22,10 @@ pub async fn count(executor: impl PgExecutor<'_>) -> Result<Vec<(Status, i64)>, 
         .collect()
 }
 
-/// Folds up to 10,000 changes into one a status; gives how many there were. A few are left as they are.
+/// Merges up to 10,000 differences into one per status and returns their number. Fewer than 50 are left as they are.
 ///
-/// In one statement: no snapshot sees a change twice or not at all. Two that fold at once take different
-/// ones.
+/// This is one statement, so that no snapshot sees a difference twice or not at all. Concurrent calls merge different
+/// rows.
 pub async fn fold(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
     let folded: i64 = bounded(
         sqlx::query_scalar(

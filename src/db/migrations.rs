@@ -1,5 +1,7 @@
-//! The schema, brought up to date. Invariant: whatever number of replicas start together, each
-//! migration is applied once.
+//! Applies the schema migrations.
+//!
+//! Invariants:
+//! - Each migration is applied once, even if many replicas start at the same time.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -7,42 +9,42 @@ use sqlx::{Connection as _, Executor as _, PgConnection, migrate::Migrate, migra
 
 use super::{ConnectOptions, Error, pooler};
 
-/// The files of `migrations/`, compiled in.
+/// Migrations in `migrations/`, compiled in.
 ///
-/// Locking is ours ([`apply`]): sqlx's waits inside PostgreSQL, where a waiting replica's open
-/// snapshot and another's `create index concurrently` wait for each other.
+/// [`apply`] does the locking: sqlx's lock waits inside PostgreSQL, where a waiting replica's open snapshot and another
+/// replica's `create index concurrently` wait for each other.
 ///
-/// Migrations that this binary does not know are none of its business: a replica of the release before
-/// may restart beside one of the next.
+/// Unknown applied migrations are ignored, because a replica of the previous release may restart beside one of the
+/// next.
 static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
     let mut migrator = sqlx::migrate!();
     migrator.set_locking(false).set_ignore_missing(true);
     migrator
 });
 
-/// Any number, as long as it is always the same and nobody else's.
+/// Key of the advisory lock: an arbitrary number that never changes and has no other use.
 const LOCK: i64 = 0x7065_7473_6d69_6772;
 
-/// How soon a replica asks again whether another has finished; doubled with each time.
+/// First pause before another attempt to lock, doubled with each attempt.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_LOCK_RETRY: Duration = Duration::from_millis(320);
 
-/// A migration, for a person to read.
+/// Migration that has not been applied yet.
 #[derive(Debug, Clone)]
 pub struct Pending {
-    /// The number its file begins with.
+    /// Number at the start of the file name.
     pub version: i64,
-    /// The rest of the file's name.
+    /// Rest of the file name.
     pub description: String,
 }
 
-/// How long PostgreSQL may take to let us connect.
+/// Timeout for opening a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Applies what is missing. Waits while another process does the same.
+/// Applies the pending migrations. Waits while another process does so.
 ///
 /// # Errors
-/// [`Error::Migrate`] when a migration fails, or one that was applied is not the one compiled in.
+/// [`Error::Migrate`] if a migration fails, or if an applied one differs from the one compiled in.
 pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
     let options = pooler::options(options.clone());
     if pooler::is_between(&options).await? {
@@ -56,7 +58,7 @@ pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
     }
     MIGRATOR.run_direct(None, &mut connection, false).await?;
     if locks {
-        // The lock is the session's, so dying frees it too; but PostgreSQL is in no hurry then.
+        // The end of the session releases the lock too, but PostgreSQL may notice that late.
         sqlx::query("select pg_advisory_unlock($1)")
             .bind(LOCK)
             .execute(&mut connection)
@@ -66,8 +68,8 @@ pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same behind a pooler, where nothing but a transaction has a server to itself. A migration that cannot
-/// run in one fails here: it needs a database URL that leads past the pooler.
+/// Applies the pending migrations behind a pooler, where only a transaction stays on one server. A migration that
+/// cannot run in a transaction fails here: it needs a database URL that bypasses the pooler.
 async fn apply_in_one_transaction(options: &ConnectOptions) -> Result<(), Error> {
     let mut connection = connect(options).await?;
     let mut retry = LOCK_RETRY;
@@ -89,7 +91,7 @@ async fn apply_in_one_transaction(options: &ConnectOptions) -> Result<(), Error>
     Ok(())
 }
 
-/// Begins a transaction behind a pooler, where a server may remember what others prepared.
+/// Statements that begin a transaction on a server that may hold prepared statements of other clients.
 const BEGIN: &str = "begin; deallocate all";
 
 async fn connect(options: &ConnectOptions) -> Result<PgConnection, Error> {
@@ -98,16 +100,15 @@ async fn connect(options: &ConnectOptions) -> Result<PgConnection, Error> {
     Ok(connection.map_err(|_| Error::TimedOut)??)
 }
 
-/// Waits before the lock is asked for again, each time longer.
 async fn pause(pause: &mut Duration) {
     tokio::time::sleep(*pause).await;
     *pause = (*pause * 2).min(LONGEST_LOCK_RETRY);
 }
 
-/// What is missing, in order; changes nothing.
+/// Returns the pending migrations, in order. Changes nothing.
 ///
 /// # Errors
-/// [`Error::Unavailable`] when PostgreSQL is.
+/// [`Error::Unavailable`] or [`Error::TimedOut`] if PostgreSQL cannot be reached.
 pub async fn pending(options: &ConnectOptions) -> Result<Vec<Pending>, Error> {
     let mut connection = connect(&pooler::options(options.clone())).await?;
     let mut transaction = connection.begin_with(BEGIN).await?;

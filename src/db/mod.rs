@@ -1,11 +1,14 @@
-//! PostgreSQL: the only room that knows sqlx.
+//! Queries and connections to PostgreSQL.
 //!
-//! One file a noun, one free function a question, each over an executor, so that the handler decides
-//! what belongs to one transaction; what many requests ask at once has one over a [`Database`], and travels
-//! together (`coalesce`), and so has what finds many, on connections of its own (`pool`). Invariants: every
-//! statement ends within [`QUERY_TIMEOUT`], and all of one request's, up to an answer that streams, within its
-//! [`patience`], whatever state PostgreSQL is in; while it is out of reach none is sent ([`breaker`]); every
-//! failure is classified here, once ([`Error`]).
+//! Each resource has a file with one function per query. Functions take an executor, so that the handler decides which
+//! statements share a transaction, or a [`Database`] if their statement is batched with those of other requests
+//! (`coalesce`) or finds many rows (`pool`). Large, rare futures are boxed, because each move copies them.
+//!
+//! Invariants:
+//! - Every statement of a request ends within [`QUERY_TIMEOUT`], and all before its response starts end within its
+//!   deadline ([`patience`]), even if PostgreSQL is frozen.
+//! - While PostgreSQL is known to be unavailable, no statement is sent ([`breaker`]).
+//! - Every failure is classified here, once ([`Error`]).
 
 pub mod breaker;
 pub mod callers;
@@ -54,25 +57,23 @@ pub use self::{
 };
 use crate::config;
 
-/// How long one statement may take before it is given up.
+/// Timeout of one statement.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a transaction is tried that others are in the way of.
+/// Maximum number of attempts at a transaction that conflicts with others.
 const TRIES: u32 = 4;
-/// The pause before another try, doubled with each.
+/// Unit of the backoff between attempts: the pause after attempt n is 2ⁿ times as long.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// A pool of connections to one PostgreSQL, lanes for what many requests ask at once, and connections for finds.
-/// Cheap to clone.
+/// Connection pools to one PostgreSQL, and the batchers on top of them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Database(Arc<Own>);
 
-/// What each worker has to itself. Behind one pointer of its own, since each request clones it: the counts behind
-/// a pool are all workers', and one core waits for the other to count.
+/// State of one worker, behind an `Arc` of its own: each request clones it, and cores would contend for a shared count.
 #[derive(Debug)]
 struct Own {
     lanes: Lanes,
-    /// Made for the first find.
+    /// Created by the first find.
     finds: OnceLock<Pool>,
     all_finds: Finds,
 }
@@ -102,28 +103,28 @@ impl Own {
     }
 }
 
-/// What a single statement runs on: a pool, or a connection in or out of a transaction.
+/// Executor of a single statement: a pool, or a connection in or out of a transaction.
 pub use sqlx::PgExecutor as Executor;
 
 /// A connection, in or out of a transaction.
 pub type Connection = PgConnection;
 
-/// SHA-256 of a secret, which is all that is stored of one.
+/// SHA-256 of a secret. The secret itself is never stored.
 pub type SecretHash = [u8; 32];
 
-/// How to reach a PostgreSQL.
+/// Options of connections to a PostgreSQL.
 pub type ConnectOptions = PgConnectOptions;
 
-/// Reads a `postgres://` URL.
+/// Parses a `postgres://` URL.
 ///
 /// # Errors
-/// [`Error::Url`]; the URL itself, which may hold a password, stays out of it.
+/// [`Error::Url`], without the URL, which may contain a password.
 pub fn parse_url(url: &SecretString) -> Result<ConnectOptions, Error> {
     ConnectOptions::from_str(url.expose_secret()).map_err(Error::Url)
 }
 
 impl Database {
-    /// Makes the pool; connections are opened as they are needed.
+    /// Creates the pool, which opens connections on demand.
     #[must_use]
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
         let options = pooler::options(options).application_name("pet-inventory");
@@ -141,8 +142,7 @@ impl Database {
         Self(Own::new(Shared::new(pool), Finds::default()))
     }
 
-    /// The same with lanes and finds of its own, for another runtime: a task answers best whom it shares a core
-    /// with.
+    /// Returns a handle for another worker, with batchers and find connections that run on its core.
     #[must_use]
     pub fn of_a_worker(&self) -> Self {
         let Own {
@@ -151,10 +151,10 @@ impl Database {
         Self(Own::new(lanes.shared.clone(), all_finds.clone()))
     }
 
-    /// Looks whether a pooler is between PostgreSQL and us, and goes on accordingly.
+    /// Detects a pooler between this process and PostgreSQL, and adapts to it.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when PostgreSQL cannot be reached.
+    /// [`Error::Unavailable`] if PostgreSQL cannot be reached.
     pub async fn look_for_pooler(&self) -> Result<(), Error> {
         if pooler::is_between(&self.pool().connect_options()).await? {
             self.pool().go_behind_pooler();
@@ -162,13 +162,13 @@ impl Database {
         Ok(())
     }
 
-    /// What the functions of this room take for a single statement.
+    /// Returns the pool that runs single statements of requests.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.0.lanes.shared.pool
     }
 
-    /// The same for a single statement that finds many by anything but their keys: planned for its values.
+    /// Returns the pool for statements that find many rows by other columns than the key, planned for their values.
     fn finds(&self) -> &Pool {
         let Own {
             finds, all_finds, ..
@@ -176,15 +176,14 @@ impl Database {
         finds.get_or_init(|| all_finds.another(self.pool()))
     }
 
-    /// Whether PostgreSQL is known to be out of reach. Whoever has connections of its own asks first, and
-    /// tells what failed.
+    /// Returns the circuit breaker. Code with its own connections checks it first, and reports failures to it.
     #[must_use]
     pub fn breaker(&self) -> &Breaker {
         &self.pool().breaker
     }
 
-    /// Whether a pooler is between PostgreSQL and us: then a statement outside a transaction, or one that
-    /// was prepared before, may meet a server that does not know it.
+    /// Returns true if there is a pooler. Then a prepared statement, or one outside a transaction, may reach a server
+    /// that does not know it.
     #[must_use]
     pub fn is_behind_pooler(&self) -> bool {
         self.pool().pooler.is_there()
@@ -193,24 +192,24 @@ impl Database {
     /// Begins a transaction.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when no connection can be had in time.
+    /// [`Error::Unavailable`] or [`Error::TimedOut`] if no connection is available in time.
     pub async fn begin(&self) -> Result<Transaction, Error> {
         self.pool().begin().await
     }
 
-    /// Commits; only after this has succeeded may a client be told so.
+    /// Commits the transaction. A client may be told of success only after this has succeeded.
     ///
     /// # Errors
-    /// [`Error`] when the commit did not succeed, or nobody can tell whether it did.
+    /// [`Error`] if the commit failed, or if its outcome is unknown.
     pub async fn commit(transaction: Transaction) -> Result<(), Error> {
         transaction.commit().await
     }
 
-    /// Does `work` in a transaction: all of it, or, when it fails, nothing. Where PostgreSQL gave another
-    /// transaction the preference it is done anew, a few times.
+    /// Runs `work` in a transaction, which is rolled back if `work` fails. Retries serialization failures and deadlocks
+    /// ([`Error::Contended`]) a few times.
     ///
     /// # Errors
-    /// What `work` fails with, or [`Error`] when the transaction cannot be begun or committed.
+    /// The error of `work`, or [`Error`] if the transaction cannot be begun or committed.
     pub async fn transact<T, E, W>(&self, work: W) -> Result<T, E>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<T, E> + Clone,
@@ -231,7 +230,7 @@ impl Database {
             };
             match result {
                 Err(error) if tries < TRIES && is_contended(&error) => {
-                    metrics::counter!("database_retries_total").increment(1);
+                    metrics::counter!("db_client_transaction_retries_total").increment(1);
                     tokio::time::sleep(RETRY_PAUSE * 2_u32.pow(tries)).await;
                     tries += 1;
                 }
@@ -240,43 +239,43 @@ impl Database {
         }
     }
 
-    /// A connection of its own, without bounds of time: for a command that a person waits for, and is not
-    /// told that its statements are slow.
+    /// Opens a connection without timeouts and without logging of slow statements, for commands that a person waits
+    /// for.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when it cannot be had.
+    /// [`Error::Unavailable`] if PostgreSQL cannot be reached.
     pub async fn unhurried(&self) -> Result<PgConnection, Error> {
         let options =
             ConnectOptions::clone(&self.pool().connect_options()).disable_statement_logging();
         Ok(PgConnection::connect_with(&options).await?)
     }
 
-    /// Asks PostgreSQL for a sign of life.
+    /// Checks that PostgreSQL responds.
     ///
     /// # Errors
-    /// [`Error`] when there is none in time.
+    /// [`Error`] if there is no response within 900 ms.
     pub async fn ping(&self) -> Result<(), Error> {
         const SIGN_OF_LIFE: Duration = Duration::from_millis(900);
         patience::wait(SIGN_OF_LIFE, sqlx::query("select 1").execute(self.pool())).await?;
         Ok(())
     }
 
-    /// What PostgreSQL says it is.
+    /// Returns the version of PostgreSQL.
     ///
     /// # Errors
-    /// [`Error`] when it says nothing in time.
+    /// [`Error`] if there is no response in time.
     pub async fn server_version(&self) -> Result<ServerVersion, Error> {
         let number = sqlx::query_scalar("select current_setting('server_version_num')::int");
         Ok(ServerVersion(bounded(number.fetch_one(self.pool())).await?))
     }
 
-    /// What is used at the moment of the connections that requests share.
+    /// Returns the current use of the connections that requests share.
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.pool().usage()
     }
 
-    /// The same of those that the lanes keep to themselves, of all workers together.
+    /// Returns the current use of the connections of all batchers, over all workers.
     #[must_use]
     pub fn usage_of_lanes(&self) -> Usage {
         let (open, used, waiting) = self.0.lanes.shared.usage.now();
@@ -289,13 +288,13 @@ impl Database {
         }
     }
 
-    /// The same of those for finds, of all workers together.
+    /// Returns the current use of the connections for finds, over all workers.
     #[must_use]
     pub fn usage_of_finds(&self) -> Usage {
         self.0.all_finds.usage()
     }
 
-    /// Closes the connections, once nobody uses them.
+    /// Stops the batchers, and closes all connections once they are idle.
     pub async fn close(&self) {
         let Shared { closing, tasks, .. } = &self.0.lanes.shared;
         closing.cancel();
@@ -305,16 +304,16 @@ impl Database {
     }
 }
 
-/// Connections, and those who wait for one.
+/// Use of a set of connections.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Usage {
-    /// Open, and free.
+    /// Number of open connections that are idle.
     pub idle: u32,
-    /// On loan.
+    /// Number of connections in use.
     pub used: u32,
-    /// As many as there can be, where that is bounded.
+    /// Maximum number of connections, if there is one.
     pub max: Option<u32>,
-    /// Requests that wait.
+    /// Number of requests that wait for a connection.
     pub waiting: usize,
 }
 
@@ -330,12 +329,12 @@ impl Sum for Usage {
     }
 }
 
-/// A version of PostgreSQL, as in 150018 for 15.18.
+/// Version of PostgreSQL, such as 150018 for 15.18.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerVersion(i32);
 
 impl ServerVersion {
-    /// The oldest that the statements of this room are written for.
+    /// Oldest supported version.
     pub const OLDEST_SUPPORTED: Self = Self(130_000);
 }
 
@@ -349,8 +348,8 @@ fn is_contended(error: &impl Failure) -> bool {
     matches!(error.database_error(), Some(Error::Contended(_)))
 }
 
-/// Runs `statement` for at most [`QUERY_TIMEOUT`]: PostgreSQL's `statement_timeout` cannot help when
-/// it is PostgreSQL, or the way to it, that is frozen.
+/// Runs `statement` for at most [`QUERY_TIMEOUT`]. PostgreSQL's `statement_timeout` does not help if PostgreSQL itself
+/// or the network is frozen.
 async fn bounded<T>(statement: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
     patience::wait(QUERY_TIMEOUT, statement).await
 }

@@ -1,4 +1,4 @@
-//! OAuth 2.0 clients and the access tokens they are given; both rows of `credentials`.
+//! Queries on OAuth 2.0 clients and access tokens, which are both rows of `credentials`.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use sqlx::{FromRow, PgExecutor};
 use super::{Error, SecretHash, bounded, codec};
 use crate::domain::caller::{CallerId, Scopes};
 
-/// A client that authenticated itself.
+/// Authenticated client.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// Identifier of its secret.
+    /// Identifier of the client's credential.
     pub id: i64,
-    /// Its public name.
+    /// Public identifier.
     pub client_id: String,
-    /// Whom it acts for.
+    /// Caller that it acts for.
     pub caller: CallerId,
-    /// What its tokens may do.
+    /// Scopes that its tokens may have.
     pub scopes: Scopes,
 }
 
@@ -30,7 +30,7 @@ struct ClientRow {
     own: Option<Vec<String>>,
 }
 
-/// The client of that name and secret, unless it is revoked.
+/// Returns the client with this identifier and secret, unless it is revoked.
 pub async fn find_client(
     executor: impl PgExecutor<'_>,
     client_id: &str,
@@ -57,7 +57,7 @@ pub async fn find_client(
     }))
 }
 
-/// Stores an access token of a client. `false`: the client was revoked meanwhile.
+/// Inserts an access token of a client. Returns false if the client has been revoked.
 pub async fn insert_access_token(
     executor: impl PgExecutor<'_>,
     client: &Client,
@@ -85,24 +85,24 @@ pub async fn insert_access_token(
     Ok(done.rows_affected() == 1)
 }
 
-/// A live API key or access token, as those see it who ask what it is.
+/// Valid bearer credential, as needed for introspection (RFC 7662) and revocation (RFC 7009).
 #[derive(Debug, Clone)]
 pub struct TokenRecord {
     /// Identifier.
     pub id: i64,
-    /// Whether it is an access token.
+    /// True for an access token, false for an API key or a session.
     pub is_access_token: bool,
-    /// Whom it stands for.
+    /// Caller that it authenticates.
     pub caller: CallerId,
-    /// That caller's name.
+    /// Name of the caller.
     pub caller_name: String,
-    /// What it may do.
+    /// Effective scopes.
     pub scopes: Scopes,
-    /// The public name of the client that it was given to.
+    /// Public identifier of the client that it was issued to.
     pub client_id: Option<String>,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// When it ends by itself.
+    /// Expiry.
     pub expires_at: Option<DateTime<Utc>>,
 }
 
@@ -119,7 +119,7 @@ struct TokenRow {
     expires_at: Option<DateTime<Utc>>,
 }
 
-/// What a secret is, unless it is unknown, revoked, expired, or a client's.
+/// Returns the record of a secret, unless it is unknown, revoked, expired, or a client secret.
 pub async fn find_token(
     executor: impl PgExecutor<'_>,
     hash: &SecretHash,
@@ -151,7 +151,7 @@ pub async fn find_token(
     }))
 }
 
-/// Forgets up to 1,000 access tokens that have expired; gives how many there were.
+/// Deletes up to 1,000 access tokens that expired over an hour ago, and returns their number.
 pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
     let done = bounded(
         sqlx::query(

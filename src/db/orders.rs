@@ -1,7 +1,8 @@
-//! Store orders in PostgreSQL.
+//! Queries on store orders.
 //!
-//! Whoever locks a pet and an order in one transaction locks the pet first: so does the deletion of a pet,
-//! which takes itself out of its order, and no two transactions ever wait for each other.
+//! Invariants:
+//! - A transaction that locks a pet and an order locks the pet first, to avoid deadlocks. So does the deletion of a
+//!   pet, which clears `held_pet` of its order.
 
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgExecutor};
@@ -13,10 +14,10 @@ use crate::domain::{
     order::{NewOrder, Order, OrderDetails, Quantity, ShipDate, Status},
 };
 
-/// Whose orders: a caller's; `None`: those of all callers without a name.
+/// Owner of orders: a caller, or `None` for all anonymous callers.
 pub type Owner = Option<CallerId>;
 
-/// Whose orders a statement sees; `None`: everybody's.
+/// Owner of the orders that a statement may see; `None` for all owners.
 pub type Visible = Option<Owner>;
 
 fn number(owner: Owner) -> i64 {
@@ -55,10 +56,8 @@ impl TryFrom<Row> for Order {
     }
 }
 
-/// Stores an order, which holds its pet if it is open. `None`: the identifier that the client chose is in
-/// use.
-///
-/// Without a chosen identifier the sequence gives one, stepping over those that clients chose.
+/// Inserts an order, which holds its pet while it is open. Returns `None` if the identifier that the client chose is
+/// taken. Without a chosen identifier, the sequence provides one and skips those that are taken.
 pub async fn insert(
     transaction: &mut Connection,
     owner: Owner,
@@ -90,13 +89,13 @@ pub async fn insert(
                 return Ok(Some(Order { id, details }));
             }
             None if id.is_some() => return Ok(None),
-            // Each turn means that another insert took the identifier meanwhile: somebody gets on.
+            // Every further iteration means that another insert took the identifier meanwhile, so there is progress.
             None => skip_chosen_ids(transaction).await?,
         }
     }
 }
 
-/// Moves the sequence to the first identifier after its last one that no order has.
+/// Moves the sequence past its last value, to the first identifier that no order has.
 async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
     bounded(
         sqlx::query(
@@ -116,7 +115,7 @@ async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether an open order holds this pet.
+/// Returns true if an open order holds this pet.
 pub async fn is_held(executor: impl PgExecutor<'_>, pet: PetId) -> Result<bool, Error> {
     bounded(
         sqlx::query_scalar("select exists (select from orders where held_pet = $1)")
@@ -126,7 +125,7 @@ pub async fn is_held(executor: impl PgExecutor<'_>, pet: PetId) -> Result<bool, 
     .await
 }
 
-/// The order, if it is there to be seen.
+/// Returns the order, if it exists and is visible.
 pub async fn find(
     executor: impl PgExecutor<'_>,
     id: OrderId,
@@ -146,7 +145,7 @@ pub async fn find(
     .transpose()
 }
 
-/// Deletes an order, and says whether it held its pet. `None`: there is none to be seen.
+/// Deletes an order. Returns true if it held its pet, or `None` if there is no such visible order.
 pub async fn delete(
     transaction: &mut Connection,
     id: OrderId,
@@ -164,8 +163,7 @@ pub async fn delete(
     .await
 }
 
-/// The first `limit` orders after `after`, by identifier, whose status is one of `statuses`; those for
-/// one pet alone, if it is named.
+/// Returns the first `limit` orders after `after`, by identifier, with one of `statuses`, and for `pet` if it is given.
 pub async fn list(
     database: &Database,
     visible: Visible,
@@ -194,7 +192,7 @@ pub async fn list(
         .collect()
 }
 
-/// Each status is read in the order of its index and no further than the limit, whichever are asked for.
+/// Query that reads each status in the order of its index, and no further than the limit.
 macro_rules! list_by_status {
     ($owner:literal) => {
         concat!(

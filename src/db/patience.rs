@@ -1,7 +1,8 @@
-//! How long one request may wait for PostgreSQL, all its statements together.
+//! Limits the total time that the statements of one request may take.
 //!
-//! Invariant: within [`shared`] no statement begins once [`TOTAL`] is spent, and none lasts longer than what
-//! is left of it. Outside of it each statement has [`QUERY_TIMEOUT`](super::QUERY_TIMEOUT) to itself.
+//! Invariants:
+//! - Within [`shared`], no statement begins once [`TOTAL`] is spent, and none lasts longer than what is left of it.
+//! - Outside of it, each statement has only its own timeout ([`QUERY_TIMEOUT`](super::QUERY_TIMEOUT)).
 
 use std::{
     cell::Cell,
@@ -11,23 +12,23 @@ use std::{
 
 use super::Error;
 
-/// What a request may wait in all: its answer comes within 2.5 s, whatever state PostgreSQL is in.
+/// Total time for the statements of a request, so that it is responded to within 2.5 s even if PostgreSQL is frozen.
 const TOTAL: Duration = Duration::from_millis(2_200);
 
 tokio::task_local! {
-    /// What is left of it. Only time spent on statements counts: a client may take longer to send its body.
+    /// Remaining time. Only the time spent on statements counts, because a client may take longer to send its body.
     static LEFT: Cell<Duration>;
 }
 
-/// Does something whose statements share one patience.
+/// Runs `work` with one deadline for all of its statements.
 pub fn shared<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
     LEFT.scope(Cell::new(TOTAL), work)
 }
 
-/// Waits for a statement, `longest` at most.
+/// Waits for a statement, for at most `longest`.
 ///
 /// # Errors
-/// [`Error::TimedOut`] when there is no answer by then, or no patience left.
+/// [`Error::TimedOut`] if there is no result by then, or if no time is left.
 pub async fn wait<T, E>(
     longest: Duration,
     statement: impl Future<Output = Result<T, E>>,
@@ -48,11 +49,11 @@ where
     }
 }
 
-/// The same for a statement that ends within `longest` by itself: a timer costs each request as much as its
-/// place in a shared statement does.
+/// Waits like [`wait`], for a statement that ends within `longest` by itself. Sets a timer only if less than that is
+/// left: a timer costs a request as much as its share of a batched statement.
 ///
 /// # Errors
-/// As [`wait`].
+/// Same as [`wait`].
 pub async fn wait_for_bounded<T>(
     longest: Duration,
     statement: impl Future<Output = Result<T, Error>>,
@@ -68,6 +69,6 @@ pub async fn wait_for_bounded<T>(
 }
 
 fn spend(left: Duration, begun: Instant) {
-    // Outside a request there is nothing to spend.
+    // Fails outside a request, where there is no deadline.
     let _ = LEFT.try_with(|all| all.set(left.saturating_sub(begun.elapsed())));
 }

@@ -1,4 +1,4 @@
-//! Sessions of users; rows of `credentials`.
+//! Queries on user sessions, which are rows of `credentials`.
 
 use std::time::Duration;
 
@@ -9,10 +9,9 @@ use sqlx::PgExecutor;
 use super::{Connection, Error, SecretHash, bounded};
 use crate::domain::{caller::CallerId, user::UserId};
 
-/// Stores a session of a user and gives its end. `None`: the user is gone, or has another password than the
-/// one of that hash.
+/// Inserts a session of a user and returns its expiry. Returns `None` if the user is gone or has another password hash.
 ///
-/// The row of the user is locked: a change of the password waits, and then finds the session to end it.
+/// Locks the row of the user, so that a change of the password waits and then ends this session too.
 pub async fn insert(
     transaction: &mut Connection,
     user: UserId,
@@ -38,7 +37,7 @@ pub async fn insert(
     .await
 }
 
-/// Ends a session. `false`: there is none to end.
+/// Ends a session. Returns false if there is none to end.
 pub async fn revoke(executor: impl PgExecutor<'_>, hash: &SecretHash) -> Result<bool, Error> {
     let done = bounded(
         sqlx::query(
@@ -52,7 +51,7 @@ pub async fn revoke(executor: impl PgExecutor<'_>, hash: &SecretHash) -> Result<
     Ok(done.rows_affected() == 1)
 }
 
-/// Ends all sessions of a caller; gives what to forget of them.
+/// Ends all sessions of a caller. Returns their hashes, to be evicted from caches.
 pub async fn revoke_all(
     transaction: &mut Connection,
     caller: CallerId,
@@ -69,8 +68,7 @@ pub async fn revoke_all(
     .await
 }
 
-/// Forgets up to 1,000 sessions that have ended by themselves; gives how many there were. Waits for nobody
-/// who deletes some of them with their caller.
+/// Deletes up to 1,000 sessions that expired over an hour ago, and returns their number. Skips locked rows.
 pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
     let done = bounded(
         sqlx::query(

@@ -1,5 +1,7 @@
-//! User accounts in PostgreSQL. Whoever locks the rows of an account and of its caller locks the account's
-//! first.
+//! Queries on user accounts.
+//!
+//! Invariants:
+//! - A transaction that locks the rows of an account and of its caller locks the account's row first.
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{FromRow, PgExecutor};
@@ -11,29 +13,29 @@ use crate::domain::{
     user::{self, Profile, Text, User, UserId, Username},
 };
 
-/// An account to be stored.
+/// Account to be stored.
 #[derive(Debug, Clone)]
 pub struct NewAccount {
-    /// Its name.
+    /// Username.
     pub username: Username,
-    /// What it says of itself.
+    /// Personal data.
     pub profile: Profile,
-    /// A number that means something to the operator.
+    /// Number with a meaning defined by the operator.
     pub status: i32,
-    /// The hash of its password.
+    /// Hash of the password.
     pub password_hash: Option<SecretString>,
 }
 
-/// An account, with what requests of it go by.
+/// Account, with the plan and scopes of its caller.
 #[derive(Debug, Clone)]
 pub struct Account {
-    /// The account.
+    /// Account.
     pub user: User,
-    /// Its caller's plan.
+    /// Plan of its caller.
     pub plan: Plan,
-    /// What its caller may do.
+    /// Scopes of its caller.
     pub scopes: Scopes,
-    /// The hash of its password.
+    /// Hash of the password; `None` if login is not possible.
     pub password_hash: Option<SecretString>,
 }
 
@@ -66,8 +68,8 @@ impl From<Row> for User {
     }
 }
 
-/// Stores accounts, each with a caller of its own on plan Free, and gives them in their order; or the names
-/// that are taken, and then the transaction must not be committed.
+/// Inserts accounts, each with a caller of its own on plan Free, and returns them in their order. If names are taken,
+/// returns those instead; then the transaction must not be committed.
 pub async fn insert(
     transaction: &mut Connection,
     accounts: &[NewAccount],
@@ -94,7 +96,7 @@ pub async fn insert(
                 .map(ExposeSecret::expose_secret)
         })
         .collect();
-    // In the order of names: two lists that name the same ones wait for each other, but not both.
+    // Ordered by name, so that two requests with the same names cannot deadlock.
     let stored: Vec<Row> = bounded(
         sqlx::query_as(
             "with fresh as (
@@ -146,7 +148,7 @@ pub async fn insert(
     Ok(Err(missing.collect()))
 }
 
-/// Which of the names of these accounts are taken, in whichever case.
+/// Returns the names of these accounts that are taken, ignoring case.
 pub async fn find_taken(
     executor: impl PgExecutor<'_>,
     accounts: &[NewAccount],
@@ -173,7 +175,7 @@ struct AccountRow {
     password_hash: Option<String>,
 }
 
-/// The account of that name, in whichever case.
+/// Returns the account with this name, ignoring case.
 pub async fn find(
     executor: impl PgExecutor<'_>,
     username: &Username,
@@ -200,18 +202,18 @@ pub async fn find(
     .transpose()
 }
 
-/// What became of a change.
+/// Outcome of an update.
 #[derive(Debug)]
 pub enum Changed {
-    /// It is done.
+    /// The account was updated.
     Done(User),
-    /// The new name is another account's.
+    /// Another account has the new name.
     Taken,
-    /// There is no such account any more.
+    /// The account no longer exists.
     Gone,
 }
 
-/// Changes an account; without a hash its password stays.
+/// Updates an account. Without a password hash, the password stays the same.
 pub async fn update(
     transaction: &mut Connection,
     id: UserId,
@@ -253,7 +255,7 @@ pub async fn update(
     }
 }
 
-/// Puts a new hash of the same password in place of the old one, if that is still there.
+/// Replaces the stored hash `old` with `new`, a hash of the same password. Does nothing if the stored hash is another.
 pub async fn renew_hash(
     transaction: &mut Connection,
     id: UserId,
@@ -271,8 +273,8 @@ pub async fn renew_hash(
     Ok(())
 }
 
-/// Deletes an account with its caller and all that shows it; gives what to forget of that. `None`: there is no
-/// such account.
+/// Deletes an account with its caller and credentials. Returns the hashes of the credentials, to be evicted from
+/// caches, or `None` if there is no such account.
 pub async fn delete(
     transaction: &mut Connection,
     id: UserId,

@@ -1,12 +1,15 @@
-//! Client addresses, as limits tell them apart.
+//! Client addresses, and the keys under which limits count them.
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv6Addr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
 };
 
-/// Client address that a limit applies to: an IPv4 address, or the /64 network of an IPv6 address, since one household
-/// has a whole /64.
+/// Address of the socket that a request came from.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerAddress(pub SocketAddr);
+
+/// Address that a limit counts: an IPv4 address, or the /64 network of an IPv6 address, since a household has a /64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressKey(IpAddr);
 

@@ -1,4 +1,4 @@
-//! Callers: whoever a credential belongs to, and what each may do.
+//! Callers, which own credentials, and their scopes.
 
 use std::{fmt, str::FromStr};
 
@@ -8,18 +8,18 @@ use super::{Invalid, address::AddressKey, check_text, plan::Plan};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallerId(pub i64);
 
-/// A caller's name: 1–64 characters without white space or control characters at either end.
+/// Name of a caller: 1–64 characters, without control characters, and without white space at either end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallerName(String);
 
 impl CallerName {
-    /// The name as text.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is kept for the caller of a user account, `user:` and its number.
+    /// Returns true if the name is reserved for the caller of a user account (`user:` and the account's id).
     #[must_use]
     pub fn is_of_a_user(&self) -> bool {
         self.0.starts_with("user:")
@@ -46,23 +46,23 @@ impl fmt::Display for CallerName {
     }
 }
 
-/// One thing a caller may do.
+/// Right of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// `read:pets`: get and find pets.
     ReadPets,
     /// `write:pets`: add, change and delete pets and their images.
     WritePets,
-    /// `read:orders`: see one's own store orders and the inventory.
+    /// `read:orders`: read the caller's own store orders and the inventory.
     ReadOrders,
     /// `write:orders`: place and delete store orders.
     WriteOrders,
-    /// `admin`: act on what belongs to others.
+    /// `admin`: act on the resources of other callers.
     Admin,
 }
 
 impl Scope {
-    /// Every scope.
+    /// All scopes.
     pub const ALL: [Self; 5] = [
         Self::ReadPets,
         Self::WritePets,
@@ -71,7 +71,7 @@ impl Scope {
         Self::Admin,
     ];
 
-    /// The scope's name as it stands in tokens, in OpenAPI and on the command line.
+    /// Returns the name in tokens, in OpenAPI and on the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -85,15 +85,15 @@ impl Scope {
 }
 
 impl Scope {
-    /// What the scope lets its holder do.
+    /// Returns the description for OpenAPI.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {
             Self::ReadPets => "get and find pets",
             Self::WritePets => "add, change and delete pets and their images",
-            Self::ReadOrders => "see one's own store orders and the inventory",
+            Self::ReadOrders => "read the caller's own store orders and the inventory",
             Self::WriteOrders => "place and delete store orders",
-            Self::Admin => "act on what belongs to others",
+            Self::Admin => "manage the resources of all callers",
         }
     }
 }
@@ -117,18 +117,18 @@ impl FromStr for Scope {
     }
 }
 
-/// A set of scopes.
+/// Set of scopes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes(u8);
 
 impl Scopes {
-    /// Every scope there is.
+    /// Returns the set of all scopes.
     #[must_use]
     pub fn all() -> Self {
         Scope::ALL.into_iter().collect()
     }
 
-    /// What callers may do unless somebody decides otherwise.
+    /// Returns the default scopes of a new caller: all but `admin`.
     #[must_use]
     pub fn all_but_admin() -> Self {
         Scope::ALL
@@ -137,25 +137,25 @@ impl Scopes {
             .collect()
     }
 
-    /// Whether `scope` is among them.
+    /// Returns true if `scope` is in the set.
     #[must_use]
     pub const fn contains(self, scope: Scope) -> bool {
         self.0 & (1 << scope as u8) != 0
     }
 
-    /// Whether all of `other` is among them.
+    /// Returns true if `other` is a subset.
     #[must_use]
     pub const fn contains_all(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// What is in both.
+    /// Returns the scopes that are in both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The scopes, in the order of [`Scope::ALL`].
+    /// Iterates over the scopes in the order of [`Scope::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Scope> {
         Scope::ALL
             .into_iter()
@@ -173,7 +173,7 @@ impl FromIterator<Scope> for Scopes {
     }
 }
 
-/// Separated by spaces, as OAuth 2.0 writes them (RFC 6749 §3.3).
+/// Names separated by spaces, as in OAuth 2.0 (RFC 6749 §3.3).
 impl fmt::Display for Scopes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.iter().map(Scope::as_str).collect();
@@ -181,21 +181,21 @@ impl fmt::Display for Scopes {
     }
 }
 
-/// A caller as a request sees it: who it is, and what the credential it showed lets it do.
+/// Caller of a request, with the rights of the credential that the request has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Identity; `None` for an anonymous caller, which has none.
+    /// Identifier; `None` for an anonymous caller.
     pub id: Option<CallerId>,
-    /// The name the operator gave it.
+    /// Name.
     pub name: CallerName,
-    /// What it may use.
+    /// Plan, which sets its limits.
     pub plan: Plan,
-    /// What it may do: the caller's scopes, narrowed to the credential's.
+    /// Scopes of the caller that the credential also has.
     pub scopes: Scopes,
 }
 
 impl Caller {
-    /// Whoever shows no credential, where the operator lets such callers in.
+    /// Returns the anonymous caller, for requests without a credential.
     #[must_use]
     pub fn anonymous(scopes: Scopes) -> Self {
         Self {
@@ -207,13 +207,12 @@ impl Caller {
     }
 }
 
-/// The party that limits and idempotency keys belong to: all credentials of a caller share it. Anonymous callers are
-/// told apart by their addresses.
+/// Owner of limits and idempotency keys: a caller with all its credentials, or the address of an anonymous caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallerKey {
-    /// A caller with an identity.
+    /// Caller with an identifier.
     Caller(CallerId),
-    /// An anonymous caller.
+    /// Anonymous caller, by address.
     Anonymous(Option<AddressKey>),
 }
 
@@ -225,7 +224,7 @@ impl CallerKey {
     }
 }
 
-/// As it is stored.
+/// Form in the database.
 impl fmt::Display for CallerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

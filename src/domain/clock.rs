@@ -1,4 +1,4 @@
-//! Time as an argument: what decides by time takes it from a [`Clock`], and a test turns one by hand.
+//! Monotonic time: code that depends on it takes a [`Clock`], which tests advance by hand.
 
 use std::{
     sync::{
@@ -8,38 +8,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A moment: so long after some beginning that all moments of one clock share. Never goes back.
+/// Time since the origin of a clock. Never decreases.
 pub type Moment = Duration;
 
-/// Whole seconds of a duration, rounded up.
+/// Returns a duration in seconds, rounded up.
 #[must_use]
 pub fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// A monotonic clock.
+/// Monotonic clock.
 #[derive(Debug, Clone)]
 pub enum Clock {
-    /// The machine's.
+    /// Clock of the operating system, with its origin.
     System(Instant),
-    /// One that stands still until it is turned; nanoseconds.
+    /// Clock that only [`Clock::advance`] moves; nanoseconds since its origin.
     Manual(Arc<AtomicU64>),
 }
 
 impl Clock {
-    /// The machine's monotonic clock.
+    /// Returns the clock of the operating system; its origin is now.
     #[must_use]
     pub fn system() -> Self {
         Self::System(Instant::now())
     }
 
-    /// A clock that stands still at its beginning.
+    /// Returns a manual clock at its origin.
     #[must_use]
     pub fn manual() -> Self {
         Self::Manual(Arc::default())
     }
 
-    /// The moment it is.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Moment {
         match self {
@@ -48,7 +48,7 @@ impl Clock {
         }
     }
 
-    /// Turns a manual clock; the machine's does not let itself be turned.
+    /// Advances a manual clock; does nothing to the system clock.
     pub fn advance(&self, by: Duration) {
         if let Self::Manual(nanos) = self {
             let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);

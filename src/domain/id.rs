@@ -1,11 +1,12 @@
-//! Identifiers. Invariant: each is within 1…2^53−1, so that JavaScript reads it exactly.
+//! Identifiers of resources.
+//!
+//! Invariant: each is within 1…2^53−1, so that JavaScript reads it exactly.
 
 use std::{fmt, str::FromStr};
 
 use super::Invalid;
 
-/// The largest integer that an IEEE 754 double, JavaScript's only number, holds exactly together with its
-/// neighbours (`Number.MAX_SAFE_INTEGER`).
+/// `Number.MAX_SAFE_INTEGER` of JavaScript: doubles represent it and all smaller positive integers exactly.
 const MAX: i64 = (1 << 53) - 1;
 
 macro_rules! identifiers {
@@ -15,13 +16,13 @@ macro_rules! identifiers {
         pub struct $name(i64);
 
         impl $name {
-            /// The largest.
+            /// Largest identifier.
             pub const MAX: i64 = MAX;
 
-            /// Checks the bounds.
+            /// Validates a number.
             ///
             /// # Errors
-            /// [`Invalid`] outside of them.
+            /// [`Invalid`] outside 1…[`Self::MAX`].
             pub const fn new(id: i64) -> Result<Self, Invalid> {
                 if id >= 1 && id <= MAX {
                     Ok(Self(id))
@@ -32,7 +33,7 @@ macro_rules! identifiers {
                 }
             }
 
-            /// The plain number.
+            /// Returns the number.
             #[must_use]
             pub const fn get(self) -> i64 {
                 self.0
@@ -45,8 +46,8 @@ macro_rules! identifiers {
             }
         }
 
-        /// Reads the one decimal form that [`Display`](fmt::Display) writes: no sign, no leading zero, so
-        /// that each thing has one URL.
+        /// Accepts only the decimal form of [`Display`](fmt::Display), without sign or leading zeros, so that each
+        /// resource has one URL.
         impl FromStr for $name {
             type Err = Invalid;
 

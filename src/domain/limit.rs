@@ -19,7 +19,7 @@ impl Limit {
     /// All limits.
     pub const ALL: [Self; 4] = [Self::Minute, Self::Day, Self::InFlight, Self::Status];
 
-    /// Name in headers, problems and metrics.
+    /// Returns the name in headers, problems and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Whether the window admits no more requests.
+    /// Returns true if the window admits no more requests.
     #[must_use]
     pub const fn is_used(&self) -> bool {
         self.remaining == 0
@@ -53,8 +53,8 @@ impl Window {
 /// State of a caller's limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitStatus {
-    /// Any 60 s.
+    /// Limit in any 60 s.
     pub minute: Option<Window>,
-    /// The UTC day.
+    /// Limit in the UTC day.
     pub day: Option<Window>,
 }

@@ -1,9 +1,9 @@
-//! JSON Merge Patch (RFC 7396), as a pure function over JSON values.
+//! JSON Merge Patch (RFC 7396).
 
 use serde_json::{Map, Value};
 
-/// Applies `patch` to `target` as RFC 7396 §2 defines it: an object is merged member by member,
-/// `null` removes a member, anything else replaces the target.
+/// Applies `patch` to `target` (RFC 7396 §2): merges objects member by member, where `null` removes a member; any
+/// other patch replaces the target.
 pub fn apply(target: &mut Value, patch: Value) {
     let Value::Object(patch) = patch else {
         *target = patch;
@@ -29,7 +29,7 @@ mod tests {
 
     use super::*;
 
-    /// The table of RFC 7396, appendix A, whole.
+    /// All examples of RFC 7396, appendix A.
     #[test]
     fn follows_the_examples_of_the_rfc() {
         let examples = [

@@ -1,7 +1,9 @@
-//! The nouns and their rules: pure values, no I/O, no clock of their own.
+//! Resources and their rules, as pure values.
 //!
-//! Invariant: a value of a type in here is valid. The only way to make one is through a constructor
-//! that checks, so no floor above has to check again.
+//! Invariants:
+//! - No I/O; time is an argument.
+//! - A value is valid: constructors validate, and `from_stored` takes values that were validated before they were
+//!   stored. Other layers do not validate again.
 
 pub mod address;
 pub mod caller;
@@ -17,25 +19,24 @@ pub mod user;
 
 use std::borrow::Cow;
 
-/// Why a single value was refused, in words for whoever sent it: "must be 1 to 255 characters".
+/// Reason for the client why a value is invalid: "must be 1 to 255 characters".
 ///
-/// It never repeats the value itself, which may be long, hostile or secret.
+/// Never contains the value, which may be long, hostile or secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(pub Cow<'static, str>);
 
 impl Invalid {
-    /// A reason known at compile time.
+    /// Creates a reason from a constant.
     #[must_use]
     pub const fn because(reason: &'static str) -> Self {
         Self(Cow::Borrowed(reason))
     }
 }
 
-/// Checks a text: at most `max` characters (Unicode scalar values), and no NUL, which PostgreSQL
-/// cannot store.
+/// Checks that a text has at most `max` characters (Unicode scalar values), and no NUL, which PostgreSQL cannot store.
 fn check_text(text: &str, max: usize) -> Result<(), Invalid> {
-    // The byte length bounds the character count from above: short texts are not walked.
+    // A text has at most as many characters as bytes: short texts need no count.
     if text.len() > max && text.chars().count() > max {
         return Err(Invalid(format!("must be at most {max} characters").into()));
     }

@@ -1,8 +1,7 @@
-//! Store orders, and what they do to the pet that they are for.
+//! Store orders, and their effect on the status of the pet.
 //!
-//! An order is *open* until it is delivered or complete. An open order *holds* its pet: at most one order
-//! holds a pet, whatever anybody writes in the pet's status meanwhile, so that two callers never both get
-//! the last one. The whole machine:
+//! An order is *open* until it is delivered or complete. An open order *holds* its pet. At most one order holds a pet,
+//! even if the pet's status is changed by hand meanwhile, so that two callers cannot both order it. Transitions:
 //!
 //! ```text
 //!              open order                 (by hand)
@@ -12,14 +11,13 @@
 //! available ── delivered or complete order ──▶ sold
 //! ```
 //!
-//! - Only an available pet that no order holds can be ordered. One that is pending without an order was put
-//!   aside by hand, and whoever did so makes it available again.
-//! - The status that is written by hand stands: the operator knows the shop. It takes no order away and adds
-//!   none; a pet that an order holds is not for sale although it says available.
-//! - Deleting the order that holds a pet gives it back: pending becomes available. What was sold, or made
-//!   available, by hand stays so. Deleting an order that is not open changes no pet.
-//! - Deleting a pet leaves its orders as they are, but holding nothing: also not another pet that comes under
-//!   the same identifier.
+//! - Only an available pet that no order holds can be ordered. A pet that is pending without an order was reserved by
+//!   hand, and is made available by hand.
+//! - A status set by hand is kept, and changes no order. A pet that an order holds cannot be ordered, even if its
+//!   status is available.
+//! - Deleting the order that holds a pet releases it: pending becomes available; available and sold were set by hand
+//!   and stay. Deleting an order that is not open changes no pet.
+//! - Deleting a pet keeps its orders, which then hold no pet, not even a new one with the same identifier.
 
 use std::{fmt, str::FromStr};
 
@@ -31,23 +29,23 @@ use super::{
     pet,
 };
 
-/// How far an order has come.
+/// Status of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Status {
-    /// Made; what an order is unless it says otherwise.
+    /// Created; the default.
     #[default]
     Placed,
     /// Accepted by the shop.
     Approved,
-    /// The pet is at its new home.
+    /// Delivered to the customer.
     Delivered,
 }
 
 impl Status {
-    /// Every status.
+    /// All statuses.
     pub const ALL: [Self; 3] = [Self::Placed, Self::Approved, Self::Delivered];
 
-    /// The status as JSON and the database have it.
+    /// Returns the name in JSON and in the database.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -69,15 +67,15 @@ impl FromStr for Status {
     }
 }
 
-/// How many are ordered: 1…2^31−1.
+/// Quantity of an order: 1…2^31−1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantity(i32);
 
 impl Quantity {
-    /// Checks the bounds.
+    /// Validates a number.
     ///
     /// # Errors
-    /// [`Invalid`] outside of them.
+    /// [`Invalid`] outside 1…2^31−1.
     pub fn new(quantity: i64) -> Result<Self, Invalid> {
         i32::try_from(quantity)
             .ok()
@@ -86,7 +84,7 @@ impl Quantity {
             .ok_or(Invalid::because("must be an integer from 1 to 2147483647"))
     }
 
-    /// The plain number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> i32 {
         self.0
@@ -99,15 +97,15 @@ impl Default for Quantity {
     }
 }
 
-/// When an order is to be shipped: an instant, to the microsecond.
+/// Instant at which an order is to be shipped, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShipDate(DateTime<Utc>);
 
 impl ShipDate {
-    /// An instant; what is finer than a microsecond is cut off.
+    /// Validates an instant, and truncates it to microseconds.
     ///
     /// # Errors
-    /// [`Invalid`] outside the years 0 to 9999, which are all that RFC 3339 can write.
+    /// [`Invalid`] outside the years 0 to 9999, the range of RFC 3339.
     pub fn new(instant: DateTime<Utc>) -> Result<Self, Invalid> {
         DateTime::from_timestamp_micros(instant.timestamp_micros())
             .filter(|instant| (0..=9999).contains(&instant.year()))
@@ -115,14 +113,14 @@ impl ShipDate {
             .ok_or(NOT_RFC_3339)
     }
 
-    /// The instant.
+    /// Returns the instant.
     #[must_use]
     pub const fn get(self) -> DateTime<Utc> {
         self.0
     }
 }
 
-/// How many characters a date has at most.
+/// Maximum number of characters of a date.
 pub const MAX_DATE: usize = 64;
 const NOT_RFC_3339: Invalid =
     Invalid::because("must be a date and time of RFC 3339, as in 2026-01-31T12:00:00Z");
@@ -138,82 +136,82 @@ impl FromStr for ShipDate {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        // RFC 3339 puts no end to the digits of a second.
+        // RFC 3339 does not limit the number of fractional digits.
         check_text(text, MAX_DATE)?;
         let instant = DateTime::parse_from_rfc3339(text).map_err(|_| NOT_RFC_3339)?;
         Self::new(instant.to_utc())
     }
 }
 
-/// All that a client says of an order, but its identifier.
+/// Fields of an order, without its identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderDetails {
-    /// The pet.
+    /// Ordered pet.
     pub pet_id: PetId,
-    /// How many.
+    /// Quantity.
     pub quantity: Quantity,
-    /// When it is to be shipped.
+    /// Ship date.
     pub ship_date: Option<ShipDate>,
-    /// How far it has come.
+    /// Status.
     pub status: Status,
-    /// Whether nothing is left to do.
+    /// Set if the order is complete.
     pub complete: bool,
 }
 
 impl OrderDetails {
-    /// Whether something is left to do, so that the pet is still in the shop.
+    /// Returns true if the order is neither complete nor delivered, and so can hold its pet.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.complete && self.status != Status::Delivered
     }
 }
 
-/// An order that a client asks for: without an identifier the server gives one.
+/// Order to be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewOrder {
-    /// The identifier that the client chose, if it did.
+    /// Identifier chosen by the client; `None` if the server assigns one.
     pub id: Option<OrderId>,
-    /// The rest.
+    /// Other fields.
     pub details: OrderDetails,
 }
 
-/// An order as it is stored.
+/// Stored order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
     /// Identifier.
     pub id: OrderId,
-    /// The rest.
+    /// Other fields.
     pub details: OrderDetails,
 }
 
-/// Why a pet cannot be ordered, in words that go after its name.
+/// Reason why a pet cannot be ordered; the text follows its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is gone.
+    /// The pet is sold.
     #[error("is sold")]
     Sold,
-    /// It is put aside.
+    /// The pet is pending without an order that holds it.
     #[error("is pending")]
     Pending,
-    /// Another open order holds it, whatever its status says.
-    #[error("is ordered already")]
+    /// An open order holds the pet.
+    #[error("has an open order")]
     Held,
 }
 
-/// How a pet stands towards orders.
+/// State of a pet that decides if it can be ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// Its status.
+    /// Status of the pet.
     pub status: pet::Status,
-    /// Whether an open order holds it.
+    /// True if an open order holds the pet.
     pub held: bool,
 }
 
 impl Standing {
-    /// The same pet, after such an order.
+    /// Returns the state after an order for the pet.
     ///
     /// # Errors
-    /// [`Refusal`] when it is not for sale.
+    /// [`Refusal`] when the pet cannot be ordered.
     pub fn ordered(self, order: &OrderDetails) -> Result<Self, Refusal> {
         match self {
             Self {
@@ -239,7 +237,7 @@ impl Standing {
         }
     }
 
-    /// The same pet, after the order that holds it is deleted.
+    /// Returns the state after the order that holds the pet is deleted.
     #[must_use]
     pub const fn given_back(self) -> Self {
         Self {
@@ -261,7 +259,7 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Event {
         Order(Status, bool),
-        /// Of the orders that there are, counted round.
+        /// Index of the order, modulo the number of orders.
         Delete(usize),
         ByHand(pet::Status),
     }
@@ -286,8 +284,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens to a pet: one open order at most, nobody gets what is not for sale, and
-        /// nothing but a deleted order or a hand makes it available.
+        /// After any sequence of events: at most one order is open, only pets for sale are ordered, and only the
+        /// deletion of an order or a change by hand makes a pet available.
         #[test]
         fn a_pet_goes_to_one_order_at_a_time(events in prop::collection::vec(event(), 0..60)) {
             let mut pet = Standing { status: pet::Status::Available, held: false };
@@ -336,7 +334,7 @@ mod tests {
             let instant = DateTime::from_timestamp_micros(micros).expect("an instant");
             let zone = chrono::FixedOffset::east_opt(hours * 3_600).expect("an offset");
             let text = instant.with_timezone(&zone).to_rfc3339();
-            // Some offsets lead out of the four digits of a year.
+            // An offset can move the local year outside 0–9999, which is written with a sign.
             if let Ok(read) = text.parse::<ShipDate>() {
                 prop_assert_eq!(read.get(), instant);
             } else {

@@ -1,7 +1,8 @@
-//! Pets: the fields of Petstore's `Pet` and the rules they keep.
+//! Pets: the fields of Petstore's `Pet` and their rules.
 //!
-//! Text is counted in characters (Unicode scalar values). `category`, `tags` and `photoUrls` come
-//! back exactly as they were sent: nothing in here rewrites a value.
+//! Invariants:
+//! - Lengths are in characters (Unicode scalar values).
+//! - No value is rewritten: `category`, `tags` and `photoUrls` are returned exactly as they were sent.
 
 use std::str::FromStr;
 
@@ -9,19 +10,19 @@ use url::Url;
 
 use super::{Invalid, check_text, id::PetId};
 
-/// How many characters a pet's, a category's or a tag's name has at most.
+/// Maximum number of characters of the name of a pet, category or tag.
 pub const MAX_NAME: usize = 255;
-/// How many characters a photo URL has at most.
+/// Maximum number of characters of a photo URL.
 pub const MAX_PHOTO_URL: usize = 2_048;
-/// How many photo URLs, and how many tags, a pet has at most.
+/// Maximum number of photo URLs, and of tags, of a pet.
 pub const MAX_ITEMS: usize = 100;
 
-/// The name of a pet: 1–[`MAX_NAME`] characters.
+/// Name of a pet: 1–[`MAX_NAME`] characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PetName(String);
 
 impl PetName {
-    /// Checks a name.
+    /// Validates a name.
     ///
     /// # Errors
     /// [`Invalid`] when it is empty, too long, or holds NUL.
@@ -33,37 +34,36 @@ impl PetName {
         Ok(Self(name))
     }
 
-    /// A name that was checked when it was stored. Rules may have grown stricter since; what is
-    /// stored stays readable.
+    /// Takes a stored name without validation, so that it stays readable if the rules become stricter.
     #[must_use]
     pub const fn from_stored(name: String) -> Self {
         Self(name)
     }
 
-    /// The name as text.
+    /// Returns the name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Where in the shop's hands a pet is.
+/// Status of a pet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Status {
-    /// For sale; what a pet is unless it says otherwise.
+    /// For sale; the default.
     #[default]
     Available,
-    /// Ordered, not handed over yet.
+    /// Ordered or reserved, not handed over yet.
     Pending,
-    /// Gone to its new owner.
+    /// Handed over.
     Sold,
 }
 
 impl Status {
-    /// Every status.
+    /// All statuses.
     pub const ALL: [Self; 3] = [Self::Available, Self::Pending, Self::Sold];
 
-    /// The status as JSON and the database have it.
+    /// Returns the name in JSON and in the database.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ impl FromStr for Status {
     }
 }
 
-/// An optional number and an optional name: the shape of both a category and a tag.
+/// Category or tag: an optional number and an optional name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Label {
     id: Option<i64>,
@@ -93,10 +93,10 @@ pub struct Label {
 }
 
 impl Label {
-    /// Checks a label.
+    /// Validates a label.
     ///
     /// # Errors
-    /// [`Invalid`], about the name, when it is longer than [`MAX_NAME`] or holds NUL.
+    /// [`Invalid`] when the name is longer than [`MAX_NAME`] or holds NUL.
     pub fn new(id: Option<i64>, name: Option<String>) -> Result<Self, Invalid> {
         if let Some(name) = &name {
             check_name(name)?;
@@ -104,26 +104,26 @@ impl Label {
         Ok(Self { id, name })
     }
 
-    /// A label that was checked when it was stored.
+    /// Takes a stored label without validation.
     #[must_use]
     pub const fn from_stored(id: Option<i64>, name: Option<String>) -> Self {
         Self { id, name }
     }
 
-    /// The number, whatever the client means by it.
+    /// Returns the number, which the service does not interpret.
     #[must_use]
     pub const fn id(&self) -> Option<i64> {
         self.id
     }
 
-    /// The name; finding by tags goes by it.
+    /// Returns the name, by which pets are found by tag.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 }
 
-/// Checks what a label is called.
+/// Validates the name of a label.
 ///
 /// # Errors
 /// [`Invalid`] when it is longer than [`MAX_NAME`] or holds NUL.
@@ -131,16 +131,16 @@ pub fn check_name(name: &str) -> Result<(), Invalid> {
     check_text(name, MAX_NAME)
 }
 
-/// An absolute `http` or `https` URL, or a relative reference (RFC 3986 §4.2), of
-/// 1–[`MAX_PHOTO_URL`] characters. Stored, never fetched.
+/// Absolute `http` or `https` URL, or relative reference (RFC 3986 §4.2), of 1–[`MAX_PHOTO_URL`] characters. Never
+/// fetched by the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PhotoUrl(String);
 
 impl PhotoUrl {
-    /// Checks a URL.
+    /// Validates a URL.
     ///
     /// # Errors
-    /// [`Invalid`] when it is empty, too long, of another scheme, or not a URL at all.
+    /// [`Invalid`] when it is empty, too long, of another scheme, or not a URL.
     pub fn new(text: String) -> Result<Self, Invalid> {
         const NOT_A_URL: Invalid =
             Invalid::because("must be an http or https URL or a relative reference");
@@ -148,8 +148,8 @@ impl PhotoUrl {
             return Err(Invalid::because("must not be empty"));
         }
         check_text(&text, MAX_PHOTO_URL)?;
-        // The URL Standard's parser repairs these quietly; RFC 3986 §2 has no room for them, and a
-        // `\` that a browser reads as `/` would make another host of a relative reference.
+        // RFC 3986 §2 excludes these characters, but the URL Standard's parser silently repairs them. Browsers read `\`
+        // as `/`, which could turn a relative reference into one with another host.
         let foreign = |c: char| c.is_control() || c.is_whitespace() || r#"<>"{}|\^`"#.contains(c);
         if text.contains(foreign) {
             return Err(NOT_A_URL);
@@ -161,20 +161,20 @@ impl PhotoUrl {
         }
     }
 
-    /// A URL that was checked when it was stored.
+    /// Takes a stored URL without validation.
     #[must_use]
     pub const fn from_stored(url: String) -> Self {
         Self(url)
     }
 
-    /// The URL as it was sent.
+    /// Returns the URL as it was sent.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Checks the number of photo URLs, or of tags.
+/// Validates the number of photo URLs or of tags.
 ///
 /// # Errors
 /// [`Invalid`] when there are more than [`MAX_ITEMS`].
@@ -185,7 +185,7 @@ pub const fn check_count(count: usize) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// All that a client says of a pet, but its identifier.
+/// Fields of a pet, without its identifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PetDetails {
     name: PetName,
@@ -196,10 +196,10 @@ pub struct PetDetails {
 }
 
 impl PetDetails {
-    /// Puts checked parts together.
+    /// Combines validated fields.
     ///
     /// # Errors
-    /// The name of the field and why, when `photo_urls` or `tags` are more than [`MAX_ITEMS`].
+    /// The name of the field and the reason, when there are more than [`MAX_ITEMS`] `photo_urls` or `tags`.
     pub fn new(
         name: PetName,
         category: Option<Label>,
@@ -218,7 +218,7 @@ impl PetDetails {
         })
     }
 
-    /// Details that were checked when they were stored.
+    /// Takes stored fields without validation.
     #[must_use]
     pub const fn from_stored(
         name: PetName,
@@ -236,88 +236,88 @@ impl PetDetails {
         }
     }
 
-    /// What the pet is called.
+    /// Returns the name.
     #[must_use]
     pub const fn name(&self) -> &PetName {
         &self.name
     }
 
-    /// What kind of pet it is.
+    /// Returns the category.
     #[must_use]
     pub const fn category(&self) -> Option<&Label> {
         self.category.as_ref()
     }
 
-    /// Where its pictures are.
+    /// Returns the photo URLs.
     #[must_use]
     pub fn photo_urls(&self) -> &[PhotoUrl] {
         &self.photo_urls
     }
 
-    /// Words it can be found by.
+    /// Returns the tags.
     #[must_use]
     pub fn tags(&self) -> &[Label] {
         &self.tags
     }
 
-    /// Where in the shop's hands it is.
+    /// Returns the status.
     #[must_use]
     pub const fn status(&self) -> Status {
         self.status
     }
 
-    /// The same pet with one more picture.
+    /// Adds a photo URL.
     ///
     /// # Errors
-    /// [`Invalid`] when it has [`MAX_ITEMS`] already.
+    /// [`Invalid`] when the pet has [`MAX_ITEMS`] already.
     pub fn with_photo_url(mut self, url: PhotoUrl) -> Result<Self, Invalid> {
         check_count(self.photo_urls.len() + 1)?;
         self.photo_urls.push(url);
         Ok(self)
     }
 
-    /// The same pet without the pictures that are gone.
+    /// Removes the photo URLs for which `are_gone` returns true.
     #[must_use]
     pub fn without_photo_urls(mut self, are_gone: impl Fn(&str) -> bool) -> Self {
         self.photo_urls.retain(|url| !are_gone(url.as_str()));
         self
     }
 
-    /// The same pet under another name.
+    /// Replaces the name.
     #[must_use]
     pub fn with_name(self, name: PetName) -> Self {
         Self { name, ..self }
     }
 
-    /// The same pet in another status.
+    /// Replaces the status.
     #[must_use]
     pub fn with_status(self, status: Status) -> Self {
         Self { status, ..self }
     }
 }
 
-/// A pet that a client asks for: without an identifier the server gives one.
+/// Pet to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPet {
-    /// The identifier that the client chose, if it did.
+    /// Identifier chosen by the client; `None` if the server assigns one.
     pub id: Option<PetId>,
-    /// The rest.
+    /// Other fields.
     pub details: PetDetails,
 }
 
-/// The version of a stored pet. No two writes, of this pet or another, ever give the same one,
-/// so it is a strong validator (RFC 9110 §8.8.1) even for a pet that was deleted and made anew.
+/// Version of a stored pet. Unique across all writes to all pets, and so a strong validator (RFC 9110 §8.8.1) even if a
+/// pet is deleted and created again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version(pub i64);
 
-/// A pet as it is stored.
+/// Stored pet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pet {
     /// Identifier.
     pub id: PetId,
-    /// Changes with every write.
+    /// Version, which changes with every write.
     pub version: Version,
-    /// The rest.
+    /// Other fields.
     pub details: PetDetails,
 }
 

@@ -1,25 +1,25 @@
-//! Plans: what a caller may use. The interface document, §8.
+//! Plans, which set the limits of callers.
 
 use std::{fmt, str::FromStr};
 
 use super::Invalid;
 
-/// The plan that a caller is on.
+/// Plan of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Plan {
     /// 60 requests a minute, 1,000 a day, unless configured otherwise.
     Free,
     /// 600 requests a minute, 50,000 a day, unless configured otherwise.
     Pro,
-    /// No limits.
+    /// No limits, unless configured otherwise.
     Enterprise,
 }
 
 impl Plan {
-    /// Every plan, smallest first.
+    /// All plans, smallest first.
     pub const ALL: [Self; 3] = [Self::Free, Self::Pro, Self::Enterprise];
 
-    /// The plan's name, in lower case.
+    /// Returns the name, in lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

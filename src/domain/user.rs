@@ -1,5 +1,4 @@
-//! User accounts: names that are unique without regard to case, passwords, and what else a person says of
-//! itself.
+//! User accounts: case-insensitive names, passwords and profiles.
 
 use std::{fmt, str::FromStr};
 
@@ -11,33 +10,33 @@ use super::{
     check_text,
 };
 
-/// What an account may do, and no account more.
+/// Scopes of every account.
 pub const SCOPES: [Scope; 3] = [Scope::ReadPets, Scope::ReadOrders, Scope::WriteOrders];
-/// How many accounts are made at once.
+/// Maximum number of accounts in a request to `POST /user/createWithList`.
 pub const MAX_LIST: usize = 1_000;
 const MAX_USERNAME: usize = 64;
 const MAX_TEXT: usize = 255;
 const PASSWORD_LENGTH: std::ops::RangeInclusive<usize> = 8..=128;
 
-/// The name of an account: 1–64 characters without white space or control characters at either end.
+/// Name of an account: 1–64 characters, without control characters, and without white space at either end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Username(String);
 
 impl Username {
-    /// A name that was checked when it was stored.
+    /// Takes a stored name without validation.
     #[must_use]
     pub const fn from_stored(name: String) -> Self {
         Self(name)
     }
 
-    /// The name, as its owner writes it.
+    /// Returns the name in the case that its owner chose.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What two names have in common that differ in case alone. By way of the capitals, since some small letters
-    /// share theirs (ς and σ, ß and ss), and to them by way of the small letters, since ẞ is a capital already.
+    /// Returns the case-folded name, which is the same for names that differ only in case. Upper case merges letters
+    /// that share a capital (ς and σ, ß and ss); lower case before it turns the capital ẞ into ß.
     #[must_use]
     pub fn folded(&self) -> String {
         self.0.to_lowercase().to_uppercase().to_lowercase()
@@ -55,24 +54,24 @@ impl FromStr for Username {
             ));
         }
         let name = Self(name.to_owned());
-        // These would lie where an operation does, or where no URL leads.
+        // `/user/{name}` would be the path of another operation, or one that clients normalise away.
         let taken = ["login", "logout", "createwithlist", ".", ".."];
         if taken.contains(&name.folded().as_str()) {
-            return Err(Invalid::because("must not be a word that URLs need"));
+            return Err(Invalid::because("must not be a reserved word"));
         }
         Ok(name)
     }
 }
 
-/// A password that somebody chooses: 8–128 characters, any. It cannot be printed.
+/// Password of 8–128 arbitrary characters. Its `Debug` output does not show it.
 #[derive(Debug, Clone)]
 pub struct Password(SecretString);
 
 impl Password {
-    /// Checks the length.
+    /// Validates the length of a new password.
     ///
     /// # Errors
-    /// [`Invalid`], which does not repeat it.
+    /// [`Invalid`] when it has fewer than 8 or more than 128 characters.
     pub fn new(text: String) -> Result<Self, Invalid> {
         let text = SecretString::from(text);
         if PASSWORD_LENGTH.contains(&text.expose_secret().chars().count()) {
@@ -82,8 +81,8 @@ impl Password {
         }
     }
 
-    /// A password as somebody says it is: any, but not so long that only looking at it is work. `None`: it
-    /// cannot be anybody's.
+    /// Takes the password of a login attempt. Returns `None` if it has more than 128 characters and so cannot be right,
+    /// which bounds the cost of checking it.
     #[must_use]
     pub fn claimed(text: String) -> Option<Self> {
         let text = SecretString::from(text);
@@ -91,32 +90,32 @@ impl Password {
         fits.then_some(Self(text))
     }
 
-    /// The password itself, to be hashed.
+    /// Returns the password, to be hashed.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
 }
 
-/// What a person says of itself; kept as it is, and believed by nobody.
+/// Personal data that the user provides, stored unverified.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
     /// First name.
     pub first_name: Option<Text>,
     /// Last name.
     pub last_name: Option<Text>,
-    /// Where it gets mail.
+    /// Email address.
     pub email: Option<Text>,
-    /// Where it can be called.
+    /// Phone number.
     pub phone: Option<Text>,
 }
 
-/// A text of at most 255 characters.
+/// Text of at most 255 characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text(String);
 
 impl Text {
-    /// Checks a text.
+    /// Validates a text.
     ///
     /// # Errors
     /// [`Invalid`] when it is too long or holds NUL.
@@ -125,20 +124,20 @@ impl Text {
         Ok(Self(text))
     }
 
-    /// A text that was checked when it was stored.
+    /// Takes a stored text without validation.
     #[must_use]
     pub const fn from_stored(text: String) -> Self {
         Self(text)
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Identifier of an account. Nobody chooses it.
+/// Identifier of an account, assigned by the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserId(pub i64);
 
@@ -148,22 +147,22 @@ impl fmt::Display for UserId {
     }
 }
 
-/// An account as it is stored, but for its password.
+/// Stored account, without its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// Identifier.
     pub id: UserId,
-    /// Whom its requests are counted for, and whose its orders are.
+    /// Caller that its requests count against and that owns its orders.
     pub caller: CallerId,
     /// Name.
     pub username: Username,
-    /// What it says of itself.
+    /// Personal data.
     pub profile: Profile,
-    /// A number that means something to the operator.
+    /// Number with a meaning defined by the operator.
     pub status: i32,
 }
 
-/// What an account may do.
+/// Returns [`SCOPES`] as a set.
 #[must_use]
 pub fn scopes() -> Scopes {
     SCOPES.into_iter().collect()

@@ -63,7 +63,7 @@ struct Refusal {
 struct SentStatement {
     /// Number of the first one, if several had no response.
     number: i64,
-    /// Whether no other before it had no response.
+    /// True if the statement before it had a response.
     is_first: bool,
     limits: PlanLimits,
     returned: Option<(Slice, u32)>,
@@ -72,7 +72,7 @@ struct SentStatement {
 /// State of one caller on this replica.
 #[derive(Debug, Default)]
 pub struct CallerState {
-    /// Whether a lease task of this caller is running.
+    /// Set while a lease task of this caller is running.
     pub is_leasing: bool,
     /// Permits for requests in progress, where the plan limits them.
     in_flight: Option<Arc<Semaphore>>,
@@ -233,8 +233,8 @@ impl CallerState {
         }
     }
 
-    /// Whether the next statement is to be sent at once: requests wait, or more are to be returned. What a failure
-    /// left is for the next request, or the next flush. Requests that have timed out do not wait.
+    /// Returns true if the next statement is to be sent at once: requests wait, or more are to be returned. After a failure,
+    /// the next request or flush sends it. Requests that have timed out do not wait.
     pub fn needs_statement(&mut self) -> bool {
         self.waiting.retain(|waiting| !waiting.is_closed());
         !self.waiting.is_empty() || (self.unconfirmed.is_none() && !self.unused.is_empty())
@@ -378,15 +378,15 @@ impl CallerState {
         }
     }
 
-    /// Whether requests are to be returned by a flush: no lease task is running, and none has in the time in which the
-    /// next request of a caller that keeps sending would have returned them.
+    /// Returns true if a flush is to return requests: no lease task is running, and a caller that keeps sending would have
+    /// returned them by now.
     pub fn needs_flush(&mut self, now: Moment) -> bool {
         self.retire_lease(now);
         let waited = |lease: &HeldLease| now >= lease.slice_ends + FLUSH_AFTER;
         self.has_unused() && !self.is_leasing && self.lease.as_ref().is_none_or(waited)
     }
 
-    /// Whether the state can be forgotten, once it needs no flush.
+    /// Returns true if the state can be dropped, once it needs no flush.
     #[must_use]
     pub fn is_idle(&self, now: Moment) -> bool {
         let in_flight = self

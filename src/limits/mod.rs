@@ -42,7 +42,7 @@ use crate::{
 const PLANS: [&str; 4] = ["free", "pro", "enterprise", "open"];
 /// Requests to `GET /limits` per minute and caller.
 const STATUS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).unwrap();
-/// Maximum number of callers whose unused requests are being returned by flushes.
+/// Maximum number of concurrent lease tasks of flushes.
 const CONCURRENT_FLUSHES: usize = 512;
 
 /// Reason why a request is not admitted.
@@ -139,7 +139,7 @@ impl Limiter {
         }
     }
 
-    /// The same limiter for a worker, whose `database` batches its leases.
+    /// The same limiter for a worker: its `database` batches the worker's leases.
     #[must_use]
     pub fn for_worker(&self, database: Database) -> Self {
         Self {

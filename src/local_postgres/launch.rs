@@ -1,4 +1,4 @@
-//! Starts `initdb` and `postgres` so that they end when we do, and stops them.
+//! Starts `initdb` and `postgres` so that they end when this process does, and stops them.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -16,14 +16,14 @@ use super::cluster::{Cluster, POLL};
 use super::processes::has_proc;
 use super::{Durability, Error};
 
-/// It only names the socket's file: no port is opened.
+/// Part of the socket's file name. No TCP port is opened.
 pub(super) const PORT: u16 = 5432;
 
-/// `initdb` or `postgres` replaces this shell; its child, the watcher, waits for the end of file
-/// that our death is. A line says that the program has ended, and is for the case that its process
-/// id is somebody else's by now. The watcher is orphaned on purpose: a postmaster takes the death
-/// of a child that it does not know for a crash. It removes the socket directory when Postgres has
-/// emptied it, and tries before the signal too, as SIGKILL ends the watcher along with `initdb`.
+/// Shell script that becomes `initdb` or `postgres` (`exec`). Its child, the watcher, signals the program at end of
+/// file on standard input: this process died or dropped the [`Postmaster`]. A line of input means instead that the
+/// program has ended and its process id may have been reused. The watcher is orphaned on purpose: a postmaster takes
+/// the death of an unknown child for a crash. It removes the socket directory once PostgreSQL has emptied it, and also
+/// tries before the signal, as SIGKILL ends the watcher along with `initdb`.
 const UNDER_WATCH: &str = r#"
 signal=$1 socket=$2
 shift 2
@@ -44,7 +44,7 @@ exec 3<&1 4<&0 >&2 </dev/null
 exec "$@" 4<&-
 "#;
 
-/// A running `postgres` (or `initdb`), stopped by the watcher when this is dropped.
+/// Running `postgres` or `initdb`. When dropped, the watcher stops it.
 pub(super) struct Postmaster {
     child: Child,
     watcher: ChildStdin,
@@ -59,9 +59,9 @@ impl Cluster {
             sockets.as_str(),
             port.as_str(),
             "listen_addresses=",
-            // Those of a process on dozens of cores, and a person's.
+            // Enough for a process on dozens of cores and for interactive use.
             "max_connections=300",
-            // Taken page by page as there is data: a million pets have room.
+            // Allocated page by page as data grows. It holds a million pets.
             "shared_buffers=512MB",
             "cluster_name=pet-inventory",
             "timezone=UTC",
@@ -83,10 +83,9 @@ impl Cluster {
         self.launch("postgres", "INT", &self.data, socket, &arguments)
     }
 
-    /// Postgres gets its folder as an open file, not as a path: so the folders above it may be
-    /// closed to the user that it runs as, and the path may be longer than Postgres takes. Its
-    /// working directory is `/` because it goes back to it by name when it has found its own
-    /// program.
+    /// Starts a program on `data`. PostgreSQL gets the directory as an open file, not as a path: its user may have no
+    /// access to the parent directories, and the path may be longer than PostgreSQL allows. The working directory is
+    /// `/` because PostgreSQL returns to it by name after it has found its executable.
     pub(super) fn launch(
         &self,
         program: &'static str,
@@ -112,7 +111,7 @@ impl Cluster {
             .arg(if has_proc() { handed_down } else { data })
             .args(arguments)
             .current_dir("/")
-            // Out of the terminal's reach: on Ctrl-C the service drains first.
+            // Ctrl-C in the terminal must not reach PostgreSQL, because the service drains first.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(folder)
@@ -127,12 +126,11 @@ impl Cluster {
         Ok(Postmaster { child, watcher })
     }
 
-    /// Stops Postgres: fast, which ends its connections, and if that takes too long without the
-    /// last checkpoint.
+    /// Stops PostgreSQL in fast mode, which ends its connections, or after 30 s without the last checkpoint.
     pub(super) fn stop(&self, mut postmaster: Postmaster) -> Result<(), Error> {
         let pid = postmaster.pid();
         for (signal, patience) in [(Signal::SIGINT, 30), (Signal::SIGQUIT, 10)] {
-            // Not reaped yet, so the number is still its own.
+            // The process has not been reaped, so its id has not been reused.
             let _ = kill(Pid::from_raw(pid), signal);
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_secs(patience) {
@@ -154,13 +152,12 @@ impl Postmaster {
         self.child.id().cast_signed()
     }
 
-    /// How it ended, if it did.
+    /// Returns the exit status if the process has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
-        // A parent that ignored SIGCHLD has us inherit that, and then nobody learns how a child
-        // ended.
+        // This process inherits an ignored SIGCHLD from its parent, and then exit statuses are unknown.
         let unknown = || Some(ExitStatus::from_raw(255 << 8));
         let status = self.child.try_wait().unwrap_or_else(|_| unknown())?;
-        // The watcher may have been killed along with what it watched.
+        // Fails if the watcher was killed along with the program.
         let _ = self.watcher.write_all(b"\n");
         Some(status)
     }

@@ -1,6 +1,8 @@
-//! Who holds a folder. The kernel releases the lock at its holder's death, however that comes, so
-//! the file's content is believed only while somebody holds the lock: role, process and socket
-//! directory of the holder, on one line.
+//! Locks the directory of an embedded PostgreSQL and records the holder.
+//!
+//! Invariants:
+//! - The lock file has one line: role, process id and socket directory of the holder. It is valid only while the lock
+//!   is held, which the kernel releases at the holder's death.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::FileExt;
@@ -12,14 +14,14 @@ use super::Error;
 use super::cluster::DATA;
 use super::processes::PidFile;
 
-/// A holder killed this moment may not be gone yet, and a new one not have written its name yet.
+/// Wait of a server for another server, which may have just been killed or may not have written its line yet.
 const GRACE: Duration = Duration::from_millis(250);
-/// How long a server waits for a command to end, and a command for a server's Postgres to be ready.
+/// Wait of a server for a command, and of a command for a server's PostgreSQL to be ready.
 const WAIT: Duration = Duration::from_secs(10);
-/// How long a command waits for other commands: several may be in line.
+/// Wait of a command for other commands, of which several may queue.
 const TURN: Duration = Duration::from_mins(1);
 
-/// Who holds the folder: `serve`, or a command that needs it for the moment.
+/// Kind of holder: `serve`, or a command that needs the directory temporarily.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     Server,
@@ -36,9 +38,9 @@ impl Role {
 }
 
 pub(super) enum Taken {
-    /// The folder is ours until the lock is dropped.
+    /// The lock is acquired, and held until it is dropped.
     Ours(Lock),
-    /// A server has it, and its Postgres is ready at this socket directory.
+    /// A server holds the lock. Its PostgreSQL is ready at this socket directory.
     Served(PathBuf),
 }
 
@@ -54,10 +56,10 @@ struct Holder {
 }
 
 impl Lock {
-    /// Takes the folder, or joins the server that has it if we are a command.
+    /// Acquires the lock, or joins the server that holds it if `role` is a command.
     pub(super) fn take(directory: &Path, role: Role) -> Result<Taken, Error> {
         let path = directory.join("lock");
-        // Rust opens every file close-on-exec: no child can keep the lock alive.
+        // Rust opens files close-on-exec, so no child process can keep the lock.
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -127,12 +129,12 @@ impl Lock {
         }
     }
 
-    /// The socket directory that the previous holder named and may have left behind.
+    /// Returns the socket directory of the previous holder, which may still exist.
     pub(super) fn left_behind(&self) -> Option<PathBuf> {
         Holder::read(&self.file).map(|holder| holder.socket)
     }
 
-    /// Writes down who holds the folder now, and where it is going to listen.
+    /// Writes this process and its future socket directory to the lock file.
     pub(super) fn sign(&self, role: Role, socket: &Path) -> Result<(), Error> {
         let line = format!("{} {} {}\n", role.name(), process::id(), socket.display());
         self.overwrite(&line)
@@ -146,7 +148,7 @@ impl Lock {
 }
 
 impl Holder {
-    /// `None` while the holder has not written its line, or not all of it.
+    /// Returns `None` while the line is missing or incomplete.
     fn read(file: &File) -> Option<Self> {
         let mut bytes = [0; 200];
         let length = file.read_at(&mut bytes, 0).ok()?;

@@ -1,16 +1,14 @@
-//! A Postgres of our own, for a run without a database URL: made, started, watched and stopped
-//! here.
+//! Runs an embedded PostgreSQL if no database URL is configured: creates, starts, supervises and stops it.
 //!
-//! The invariant: a folder's Postgres runs only while a process of ours holds the folder's lock. It
-//! listens on a Unix socket in a private directory and nowhere else, and it stops when its holder
-//! ends, even by `kill -9`.
+//! Its directory holds `postgres/` (data), `postgres.log` (output of `initdb` and PostgreSQL) and `lock` (the holder).
 //!
-//! In the folder: `postgres/` (the data), `postgres.log` (what `initdb` and Postgres say), `lock`
-//! (who holds it).
+//! Invariants:
+//! - PostgreSQL runs only while a pet-inventory process holds the lock, and stops when that ends, even by `kill -9`.
+//! - It listens only on a Unix socket in a private directory.
 
 #![expect(
     clippy::disallowed_methods,
-    reason = "runs on threads of its own, and the name of a directory is no decision by time"
+    reason = "runs on dedicated threads, and uses the time only to name a directory"
 )]
 
 mod cluster;
@@ -37,32 +35,30 @@ use lock::{Lock, Role, Taken};
 pub use error::Error;
 pub use find::SearchPath;
 
-/// What a power cut may cost.
+/// Data loss that a power failure may cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// Nothing that was committed.
     Durable,
-    /// Everything: for tests, whose data ends with them.
+    /// All data: for tests.
     Throwaway,
 }
 
-/// A Postgres that this process runs. Dropped, it stops in the background; [`stop`](Self::stop)
-/// waits for it.
+/// Embedded PostgreSQL. Dropping it stops the server in the background; [`stop`](Self::stop) waits for it.
 #[derive(Debug)]
 pub struct LocalPostgres {
     socket: PathBuf,
-    /// Dropping it is what tells the supervisor to stop Postgres.
+    /// Dropping it tells the supervisor to stop PostgreSQL.
     running: mpsc::Sender<()>,
     supervisor: thread::JoinHandle<Result<(), Error>>,
 }
 
 impl LocalPostgres {
-    /// Makes the folder and the database cluster in it if they are missing, and starts Postgres,
-    /// for as long as this process lives. A folder that another process serves from is refused.
+    /// Creates the directory and the cluster in it if they are missing, and starts PostgreSQL.
     ///
     /// # Errors
-    /// [`Error::InUse`] when a server holds the folder, [`Error::Busy`] when a command holds it for too long, and
-    /// whatever keeps Postgres from being found, made or started.
+    /// [`Error::InUse`] if a server holds the directory, [`Error::Busy`] if a command holds it for too long, and other
+    /// variants if PostgreSQL cannot be found, created or started.
     pub async fn start(
         directory: &Path,
         search: &SearchPath,
@@ -70,22 +66,21 @@ impl LocalPostgres {
     ) -> Result<Self, Error> {
         match take(directory, search, Role::Server, durability).await? {
             Joined::Started(postgres) => Ok(postgres),
-            // A server never joins another; should it, it must not go on as if it had started.
+            // A server never joins another. If it did, it must not continue as if it had started one.
             Joined::Running(_) => Err(Error::Supervisor),
         }
     }
 
-    /// How to reach it as its superuser; stays valid when Postgres dies and is started again.
+    /// Returns options to connect as superuser. They remain valid when PostgreSQL is restarted after a crash.
     #[must_use]
     pub fn connect_options(&self) -> PgConnectOptions {
         connect_options(&self.socket)
     }
 
-    /// Stops Postgres, which ends open connections, and returns when nothing of it is left but the
-    /// data.
+    /// Stops PostgreSQL, which ends open connections, and returns when only the data is left.
     ///
     /// # Errors
-    /// [`Error::Unstoppable`] when it does not stop.
+    /// [`Error::Unstoppable`] if it does not stop.
     pub async fn stop(self) -> Result<(), Error> {
         drop(self.running);
         let supervisor = self.supervisor;
@@ -96,17 +91,17 @@ impl LocalPostgres {
     }
 }
 
-/// The Postgres that a command works with: a running server's, or one started for the moment.
+/// PostgreSQL for a command: that of a running server, or one started temporarily.
 #[derive(Debug)]
 pub enum Joined {
-    /// A server runs it; its socket directory.
+    /// Run by a server, with this socket directory.
     Running(PathBuf),
-    /// This process runs it.
+    /// Run by this process.
     Started(LocalPostgres),
 }
 
 impl Joined {
-    /// How to reach it as its superuser.
+    /// Returns options to connect as superuser.
     #[must_use]
     pub fn connect_options(&self) -> PgConnectOptions {
         match self {
@@ -115,7 +110,7 @@ impl Joined {
         }
     }
 
-    /// Stops it if this process started it.
+    /// Stops PostgreSQL if this process started it.
     ///
     /// # Errors
     /// As [`LocalPostgres::stop`].
@@ -127,12 +122,11 @@ impl Joined {
     }
 }
 
-/// For commands: joins the Postgres of the server that holds the folder, else starts it for the
-/// moment. Commands on one folder take turns.
+/// Joins the PostgreSQL of the server that holds the directory, or starts one temporarily. Commands take turns.
 ///
 /// # Errors
-/// As [`LocalPostgres::start`], but a server in the folder is none; [`Error::Busy`] when it does
-/// not get ready.
+/// As [`LocalPostgres::start`], except that a server in the directory is none; [`Error::Busy`] if it does not get
+/// ready.
 pub async fn join_or_start(directory: &Path, search: &SearchPath) -> Result<Joined, Error> {
     take(directory, search, Role::Command, Durability::Durable).await
 }
@@ -144,8 +138,7 @@ async fn take(
     durability: Durability,
 ) -> Result<Joined, Error> {
     let (directory, search) = (directory.to_owned(), search.clone());
-    // A caller that stops waiting drops what is returned here, and so stops the Postgres that
-    // nobody asks for.
+    // If the caller stops waiting, the result is dropped, which stops PostgreSQL.
     spawn_blocking(move || take_blocking(&directory, &search, role, durability))
         .await
         .map_err(|_| Error::Supervisor)?
@@ -182,7 +175,7 @@ fn take_blocking(
 }
 
 fn connect_options(socket: &Path) -> PgConnectOptions {
-    // Every field that the PG* variables of the environment could lead elsewhere.
+    // Sets every field that the PG* environment variables could change.
     PgConnectOptions::new_without_pgpass()
         .socket(socket)
         .port(PORT)
@@ -191,15 +184,14 @@ fn connect_options(socket: &Path) -> PgConnectOptions {
         .ssl_mode(PgSslMode::Disable)
 }
 
-/// A private directory for the socket, gone when dropped. It lies in `/tmp` because a socket's path
-/// must stay under about 100 bytes however deep the data lies.
+/// Private directory for the socket, removed when dropped. It is in `/tmp` because the path of a socket must stay under
+/// about 100 bytes, even if that of the data is long.
 struct SocketDirectory(PathBuf);
 
 impl SocketDirectory {
     const PREFIX: &str = "/tmp/pet-inventory-";
 
-    /// Its name is in the lock file before it exists, so that whoever holds the folder next can
-    /// remove it.
+    /// Creates the directory, after writing its name to the lock file, so that the next holder can remove it.
     fn create(lock: &Lock, role: Role, cluster: &Cluster) -> Result<Self, Error> {
         if let Some(stale) = lock.left_behind()
             && Self::is_ours(&stale)
@@ -213,7 +205,7 @@ impl SocketDirectory {
             .as_nanos();
         let path = PathBuf::from(format!("{}{}-{moment:x}", Self::PREFIX, process::id()));
         lock.sign(role, &path)?;
-        // Fails rather than follow a name that somebody else has put there.
+        // Fails if the name exists: another user may have created it.
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&path)
@@ -221,12 +213,13 @@ impl SocketDirectory {
         let created = Self(path);
         if let Some((user, group)) = cluster.owner {
             chown(&created.0, Some(user), Some(group))
-                .map_err(Error::io("give away", &created.0))?;
+                .map_err(Error::io("change the owner of", &created.0))?;
         }
         Ok(created)
     }
 
-    /// What root removes recursively must not be up to the folder's owner.
+    /// Returns true if this program made the path. Root must not remove any path that the directory's owner writes
+    /// there.
     fn is_ours(path: &Path) -> bool {
         path.to_string_lossy().starts_with(Self::PREFIX) && path.parent() == Some(Path::new("/tmp"))
     }
@@ -234,7 +227,7 @@ impl SocketDirectory {
 
 impl Drop for SocketDirectory {
     fn drop(&mut self) {
-        // Not there, or not ours: then there is nothing to remove.
+        // Fails if it is gone or belongs to another user. Then there is nothing to remove.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,7 @@
-//! Which processes work in a cluster's data. A process id read from a file is never taken at its
-//! word: it may be somebody else's by now.
+//! Finds the processes that use a cluster's data.
+//!
+//! Invariants:
+//! - Where there is `/proc`, a process id from a file is verified, as it may have been reused.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-/// What Postgres says of itself in `postmaster.pid`.
+/// Content of PostgreSQL's `postmaster.pid`.
 pub(super) struct PidFile {
     pub(super) pid: i32,
     socket: PathBuf,
@@ -17,7 +19,7 @@ pub(super) struct PidFile {
 }
 
 impl PidFile {
-    /// `None` when it is missing or not complete yet.
+    /// Returns `None` if the file is missing or incomplete.
     pub(super) fn read(data: &Path) -> Option<Self> {
         let text = fs::read_to_string(data.join("postmaster.pid")).ok()?;
         let mut lines = text.lines();
@@ -28,14 +30,14 @@ impl PidFile {
         })
     }
 
-    /// Whether it is alive, ready, and the one that was started with this socket directory.
+    /// Returns true if PostgreSQL is alive, ready, and was started with this socket directory.
     pub(super) fn serves(&self, socket: &Path) -> bool {
         self.ready && self.socket == socket && is_alive(self.pid)
     }
 }
 
-/// The processes of Postgres that live in this data: each has the data's folder as its working
-/// directory. Without `/proc`, the one that the data itself names.
+/// Returns the PostgreSQL processes with the data directory as working directory. Without `/proc`, returns the one that
+/// `postmaster.pid` names.
 pub(super) fn residents(data: &Path) -> Vec<i32> {
     if !has_proc() {
         let named = PidFile::read(data).map(|file| file.pid);
@@ -47,7 +49,7 @@ pub(super) fn residents(data: &Path) -> Vec<i32> {
     let lives_here = |pid: &i32| {
         fs::metadata(format!("/proc/{pid}/cwd"))
             .is_ok_and(|folder| (folder.dev(), folder.ino()) == (home.dev(), home.ino()))
-            // A shell may be there as well.
+            // A shell may also have this working directory.
             && fs::read_to_string(format!("/proc/{pid}/comm"))
                 .is_ok_and(|name| name.trim() == "postgres")
     };
@@ -58,7 +60,7 @@ pub(super) fn residents(data: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// Linux has it, a Mac has not.
+/// Returns true on Linux. macOS has no `/proc`.
 pub(super) fn has_proc() -> bool {
     Path::new("/proc/self/fd").exists()
 }

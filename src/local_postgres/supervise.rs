@@ -1,5 +1,7 @@
-//! Keeps Postgres running until its handle is stopped or dropped: one thread, which owns the
-//! postmaster, the socket directory and the folder's lock, and gives up the lock last.
+//! Keeps PostgreSQL running until its handle is stopped or dropped.
+//!
+//! Invariants:
+//! - One thread owns the postmaster, the socket directory and the lock, and releases the lock last.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -9,15 +11,15 @@ use super::launch::Postmaster;
 use super::lock::Lock;
 use super::{Error, SocketDirectory};
 
-/// How soon a death is noticed. Being told to stop is noticed at once.
+/// Interval of the checks that PostgreSQL is alive. A request to stop is noticed at once.
 const LOOK: Duration = Duration::from_millis(100);
-/// The pause before another try, doubled with each that fails.
+/// First pause before a restart. Each attempt doubles it.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// After this long a death is a new trouble, not the same one again.
+/// Uptime after which the pause starts from [`PAUSE`] again.
 const HEALTHY: Duration = Duration::from_mins(1);
 
-/// Returns when Postgres has stopped because it was asked to.
+/// Runs until PostgreSQL has been stopped.
 pub(super) fn supervise(
     cluster: &Cluster,
     postmaster: Postmaster,
@@ -32,22 +34,21 @@ pub(super) fn supervise(
         let wait = if postmaster.is_some() { LOOK } else { pause };
         if running.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             postmaster.map_or(Ok(()), |postmaster| cluster.stop(postmaster))?;
-            // Of a Postgres that died this moment something may still be at work.
+            // Other processes of a PostgreSQL that just died may still run.
             return cluster.settle();
         }
         match &mut postmaster {
             Some(running) => {
                 if let Some(outcome) = running.ended() {
                     let log = cluster.log();
-                    tracing::error!(%outcome, log = %log.display(), "PostgreSQL died; starting it again");
+                    tracing::error!(%outcome, log = %log.display(), "PostgreSQL ended unexpectedly; restarting it");
                     if started.elapsed() > HEALTHY {
                         pause = PAUSE;
                     }
                     postmaster = None;
                 }
             }
-            // Only started, not waited for: recovery may take long, and must not keep us from
-            // hearing that we stop.
+            // The start is not awaited: recovery may take long, and a request to stop must be noticed meanwhile.
             None => match cluster
                 .settle()
                 .and_then(|()| cluster.launch_postgres(&socket.0))
@@ -59,7 +60,7 @@ pub(super) fn supervise(
                 }
                 Err(error) => {
                     pause = (pause * 2).min(LONGEST_PAUSE);
-                    tracing::error!(%error, "PostgreSQL does not start again; trying on");
+                    tracing::error!(%error, "failed to restart PostgreSQL; retrying in {pause:?}");
                 }
             },
         }

@@ -1,8 +1,7 @@
-//! Log lines as JSON, an object each: timestamp, level, target, the event's own fields beside them, the id of
-//! the trace and the span it happened in.
+//! Formats log lines as JSON objects with timestamp, level, target, event fields, trace id and span.
 //!
-//! `tracing-subscriber` has one that says the same by way of serde, piece by piece, each checked to be UTF-8;
-//! with an access line a request, that stood high in every profile.
+//! The JSON formatter of `tracing-subscriber` uses serde and checks each piece to be UTF-8. With an access log line per
+//! request, that was prominent in every profile.
 
 use std::{
     cell::RefCell,
@@ -23,9 +22,9 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// Writes events; spans have their fields as an object by `JsonFields`.
+/// JSON formatter of events. `JsonFields` formats the fields of spans.
 pub struct JsonLines {
-    /// Whether a line may be said within a trace, and then has its id.
+    /// Set if lines contain the id of the current trace.
     pub in_traces: bool,
 }
 
@@ -40,11 +39,14 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        /// Most need no more.
+        /// Initial capacity in bytes; enough for most lines.
         const ROOM: usize = 512;
         let mut line = String::with_capacity(ROOM);
         line.push_str("{\"timestamp\":\"");
-        #[expect(clippy::disallowed_methods, reason = "when it is said, by the wall")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "log lines carry wall-clock times"
+        )]
         timestamp(&mut line, SystemTime::now());
         let about = event.metadata();
         line.push_str("\",\"level\":\"");
@@ -76,7 +78,7 @@ where
     }
 }
 
-/// A moment to the microsecond (RFC 3339). Each thread writes its date and time once a second.
+/// Appends a time in RFC 3339 with microseconds. Each thread formats date and time once per second.
 fn timestamp(line: &mut String, now: SystemTime) {
     thread_local! {
         static SECOND: RefCell<(u64, String)> = RefCell::default();
@@ -98,7 +100,7 @@ fn timestamp(line: &mut String, now: SystemTime) {
     line.push('Z');
 }
 
-/// The fields of an event, each behind a comma.
+/// Visitor that appends event fields, each after a comma.
 struct Fields<'a>(&'a mut String);
 
 impl Fields<'_> {
@@ -116,7 +118,7 @@ impl Visit for Fields<'_> {
         if value.is_finite() {
             line.push_str(zmij::Buffer::new().format_finite(value));
         } else {
-            // JSON has no word for it.
+            // JSON has no NaN or infinity.
             line.push_str("null");
         }
     }
@@ -143,19 +145,19 @@ impl Visit for Fields<'_> {
     }
 }
 
-/// A JSON string (RFC 8259 §7).
+/// Appends a JSON string (RFC 8259 §7).
 fn string(line: &mut String, text: &str) {
-    // By the byte, since all of these are ASCII: no character need be put together to be passed over.
+    // All special characters are ASCII, so bytes are compared without decoding characters.
     let special = |byte| matches!(byte, 0..b' ' | b'"' | b'\\');
     line.push('"');
-    // Hardly any text has one; to look at all of it is a few steps of many bytes each, where to stop early
-    // is a step a byte.
+    // Hardly any text has a special character. Without an early exit, the scan is vectorised; with one, it goes byte by
+    // byte.
     if text.bytes().fold(false, |some, byte| some | special(byte)) {
         for character in text.chars() {
             match character {
                 '"' | '\\' => line.extend(['\\', character]),
                 control @ '\0'..' ' => {
-                    // Text always has room.
+                    // Writing to a `String` cannot fail.
                     let _ = write!(line, "\\u{:04x}", u32::from(control));
                 }
                 plain => line.push(plain),

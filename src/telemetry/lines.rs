@@ -1,8 +1,8 @@
-//! Log lines on their way to stderr: those that come within a few milliseconds are written together, by a
-//! thread of their own, so that no request waits for the disk or terminal.
+//! Writes log lines to stderr in batches, on a separate thread, so that no request waits for the disk or terminal.
 //!
-//! Invariants: lines keep their order, and none that was said is lost but to `kill -9`, which may take those few
-//! milliseconds. Memory is bounded: while stderr cannot keep up, whoever logs waits for it.
+//! Invariants:
+//! - Lines keep their order. Only `kill -9` may lose lines: those of the last few milliseconds.
+//! - Memory is bounded: while stderr is too slow, threads that log wait for it.
 
 use std::{
     io::{self, Write as _},
@@ -14,24 +14,23 @@ use std::{
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How long lines wait for others.
+/// Time for which lines are collected.
 const GATHERED: Duration = Duration::from_millis(5);
-/// Bytes that wait at most.
+/// Buffer size in bytes above which the thread that logs writes the lines itself.
 const ROOM: usize = 1 << 20;
 
-/// Lines on their way. Cheap to clone.
 #[derive(Clone)]
 pub struct Lines(Arc<Shared>);
 
 struct Shared {
     waiting: Mutex<Vec<u8>>,
     some: Condvar,
-    /// Held from taking lines until they are written, which keeps their order; what is in it is room.
+    /// Locked from taking lines until they are written, which keeps their order. The content is a spare buffer.
     writing: Mutex<Vec<u8>>,
 }
 
 impl Lines {
-    /// Begins to write what is said.
+    /// Starts the writing thread.
     pub fn start() -> io::Result<Self> {
         let lines = Self(Arc::new(Shared {
             waiting: Mutex::default(),
@@ -52,17 +51,17 @@ impl Lines {
                 .some
                 .wait_while(waiting, |waiting| waiting.is_empty());
             drop(woken);
-            #[expect(clippy::disallowed_methods, reason = "a thread of its own")]
+            #[expect(clippy::disallowed_methods, reason = "runs on a dedicated thread")]
             thread::sleep(GATHERED);
             self.flush();
         }
     }
 
-    /// Writes all that waits.
+    /// Writes all buffered lines.
     pub fn flush(&self) {
         let mut writing = lock(&self.0.writing);
         mem::swap(&mut *writing, &mut *lock(&self.0.waiting));
-        // Where stderr is gone there is nobody to tell.
+        // If stderr is closed, the error cannot be reported.
         let _ = io::stderr().write_all(&writing);
         writing.clear();
     }
@@ -97,7 +96,7 @@ impl MakeWriter<'_> for Lines {
     }
 }
 
-/// Writes what still waits when the process is about to end.
+/// Guard that writes the buffered lines when dropped.
 #[must_use]
 pub struct Flush(pub(super) Lines);
 

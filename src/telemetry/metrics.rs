@@ -1,7 +1,8 @@
-//! The process's metrics, in the text format of Prometheus, and what each means.
+//! Defines all metrics and renders them in the Prometheus text format.
 //!
-//! Invariants: [`METRICS`] describes every one, and a test compares it with what is served; the values of a
-//! label are few, and none is a client's to make up.
+//! Invariants:
+//! - [`METRICS`] describes every metric. A test compares it with those served.
+//! - Labels have few values, and clients cannot invent new ones.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,27 +11,27 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use super::{Error, process};
 
-/// Bounds in seconds of the latency histograms' buckets.
-const LATENCIES: [f64; 11] = [
-    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5,
+/// Bucket bounds of the latency histograms, in seconds.
+const LATENCIES: [f64; 14] = [
+    0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
-/// Bounds of the buckets of how many travel together.
+/// Bucket bounds of the batch-size histogram, in requests.
 const BATCHES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
-/// What a metric is, and means.
+/// Description of a metric.
 #[derive(Debug, Clone, Copy)]
 pub struct Described {
-    /// Its name; a unit is at its end.
+    /// Name, with the unit as its suffix.
     pub name: &'static str,
-    /// As `# TYPE` says it.
+    /// Type, as in `# TYPE`.
     pub kind: Kind,
-    /// Its labels, each with the values it can have; with none: one for each route, issuer and the like.
+    /// Labels with their possible values. An empty list means one value per route, issuer and the like.
     pub labels: &'static [(&'static str, &'static [&'static str])],
-    /// As `# HELP` says it.
+    /// Help text, as in `# HELP`.
     pub help: &'static str,
 }
 
-/// What kind of metric.
+/// Type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "Prometheus's own words")]
 pub enum Kind {
@@ -68,86 +69,79 @@ const fn described(
 }
 
 const PLANS: (&str, &[&str]) = ("plan", &["free", "pro", "enterprise", "open"]);
-const POOLS: (&str, &[&str]) = ("pool", &["requests", "lanes", "finds"]);
+const POOLS: (&str, &[&str]) = (
+    "db_client_connection_pool_name",
+    &["requests", "lanes", "finds"],
+);
 #[rustfmt::skip]
 const METHODS: (&str, &[&str]) =
-    ("method", &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "other"]);
+    ("http_request_method", &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "_OTHER"]);
 
-/// Every metric. Their names, kinds and labels stay; new ones may come.
+/// All metrics. Names, types and labels are stable; new metrics may be added.
 #[rustfmt::skip]
 pub const METRICS: &[Described] = &[
-    counter("http_requests_total", &[METHODS, ("route", &[]), ("status", &[])],
-        "Requests answered, by method, route and status."),
-    histogram("http_request_duration_seconds", &[METHODS, ("route", &[])],
-        "Time from a request's head to its answer's, by method and route."),
-    gauge("http_requests_in_flight", &[], "Requests of the API being answered."),
-    gauge("http_requests_in_flight_max", &[],
-        "Requests of the API that may be answered at once (server.max_requests)."),
-    counter("http_overloaded_total", &[],
-        "Requests refused because as many as may be were being answered."),
-    counter("http_stalled_total", &[],
-        "Connections cut off because their client took nothing of what was sent."),
-    gauge("http_connections", &[("listener", &["api", "operations"])], "Connections open, by listener."),
+    histogram("http_server_request_duration_seconds",
+        &[METHODS, ("http_route", &[]), ("http_response_status_code", &[])],
+        "Duration of HTTP requests, from the request head to the response head."),
+    gauge("http_server_active_requests", &[], "API requests in progress."),
+    gauge("http_server_active_requests_max", &[], "Maximum number of API requests in progress (server.max_requests)."),
+    counter("http_server_shed_requests_total", &[], "Requests refused because server.max_requests were in progress."),
+    counter("http_server_stalled_connections_total", &[], "Connections and HTTP/2 streams closed because a write made no progress."),
+    gauge("http_server_open_connections", &[("listener", &["api", "operations"])], "Open client connections."),
 
-    counter("limits_admitted_total", &[PLANS], "Requests admitted to limited and unlimited plans, by plan."),
+    counter("limits_admitted_total", &[PLANS], "Requests admitted by the limits of their plan."),
     counter("limits_refused_total", &[PLANS, ("limit", &["minute", "day", "in-flight", "limits"])],
-        "Requests refused by a plan's limit, by plan and limit."),
+        "Requests refused by a limit of their plan."),
     counter("limits_addresses_shut_total", &[],
         "Client addresses that reached the failed-authentication limit."),
     counter("logins_total", &[("result", &["ok", "wrong", "limited", "failed"])],
-        "Tries to log in: let in, wrong, more than an account may have, or failed by our own fault."),
-    gauge("password_hashes_waiting", &[], "Passwords being hashed, or waiting for their turn."),
+        "Login attempts: successful, wrong, over the limit of the account, failed by a fault of the service."),
+    gauge("password_hashes_waiting", &[], "Password hashes in progress or queued."),
     counter("jwks_fetches_total", &[("issuer", &[]), ("result", &["ok", "failed"])],
-        "Fetches of an issuer's keys, by its place in auth.issuers (from 0) and result."),
-    counter("idempotent_replays_total", &[],
-        "Answers given again to a request with an Idempotency-Key that was answered before."),
+        "Fetches of an issuer's keys. The issuer is its index in auth.issuers, from 0."),
+    counter("idempotent_replays_total", &[], "Responses replayed for a repeated Idempotency-Key."),
 
-    gauge("database_connections", &[POOLS, ("state", &["idle", "used"])],
-        "Connections to PostgreSQL: those that requests share, those of the lanes on which requests travel \
-         together, and those of the workers for finds."),
-    gauge("database_connections_max", &[("pool", &["requests", "finds"])],
-        "Connections to PostgreSQL that there may be (of requests: database.max_connections; of finds: two a \
-         worker that has been asked to find something)."),
-    gauge("database_waiting", &[POOLS], "Requests that wait for a connection, or for others' statement to end."),
-    histogram("database_batch_requests", &[("statement", &["SELECT pets", "INSERT pets", "SELECT credentials", "UPDATE limit_usage"])],
-        "Requests that one statement of a lane answered."),
-    counter("database_retries_total", &[],
-        "Transactions done anew because PostgreSQL gave another one the preference."),
-    gauge("database_breaker_open", &[],
-        "Whether PostgreSQL is out of reach (1) and whoever needs it is refused at once, or not (0)."),
-    counter("database_breaker_opened_total", &[], "Times that PostgreSQL went out of reach."),
+    gauge("db_client_connection_count", &[POOLS, ("db_client_connection_state", &["idle", "used"])],
+        "Open connections to PostgreSQL: of requests, of batched statements (lanes), of finds."),
+    gauge("db_client_connection_max", &[("db_client_connection_pool_name", &["requests", "finds"])],
+        "Maximum number of connections to PostgreSQL: database.max_connections; two per worker for finds."),
+    gauge("db_client_connection_pending_requests", &[POOLS], "Requests that wait for a connection or a batched statement."),
+    histogram("db_client_operation_batch_size",
+        &[("db_query_summary", &["SELECT pets", "INSERT pets", "SELECT credentials", "UPDATE limit_usage"])],
+        "Requests per batched statement."),
+    counter("db_client_transaction_retries_total", &[], "Transactions retried after a serialization failure or a deadlock."),
+    gauge("db_client_breaker_open", &[], "Circuit breaker of PostgreSQL: 1 is open (unreachable), 0 is closed."),
+    counter("db_client_breaker_opened_total", &[], "Openings of the circuit breaker of PostgreSQL."),
 
-    gauge("images_uploads_in_flight", &[], "Uploads being taken."),
-    gauge("images_uploads_in_flight_max", &[], "Uploads that may be taken at once (images.max_uploads)."),
-    counter("images_uploaded_total", &[], "Images stored."),
-    counter("images_uploaded_bytes_total", &[], "Their bytes."),
-    counter("images_rendered_total", &[("result", &["ok", "undecodable", "panicked"])],
-        "Smaller versions of images made, or not."),
-    histogram("images_rendering_seconds", &[], "Time that making a smaller version took."),
+    gauge("images_uploads_in_flight", &[], "Uploads in progress."),
+    gauge("images_uploads_in_flight_max", &[], "Maximum number of uploads in progress (images.max_uploads)."),
+    counter("images_uploaded_total", &[], "Stored images."),
+    counter("images_uploaded_bytes_total", &[], "Size of the stored images in bytes."),
+    counter("images_rendered_total", &[("result", &["ok", "undecodable", "panicked"])], "Renderings of images."),
+    histogram("images_rendering_seconds", &[], "Duration of the rendering of an image."),
     counter("images_store_failures_total", &[("operation", &["read", "write", "delete"])],
-        "What the place of images did not do: it was full, or out of reach."),
+        "Failed image store operations."),
     counter("images_swept_total", &[("kind", &["leftover", "orphan"])],
-        "Images whose bytes were deleted: of rows that are gone, and of uploads never finished."),
-    counter("images_sweep_failures_total", &[], "Times that deleting such bytes failed."),
+        "Deleted orphaned blobs: of deleted images, and of uploads that were not completed."),
+    counter("images_sweep_failures_total", &[], "Failed deletions of orphaned blobs."),
 
-    counter("otlp_exports_total", &[("result", &["ok", "failed"])],
-        "Requests with spans to telemetry.otlp_endpoint, by result."),
-    gauge("pet_inventory_build_info", &[("version", &[])], "1; the label says which version runs."),
-    counter("process_cpu_seconds_total", &[], "Time that the process spent on processors."),
-    gauge("process_resident_memory_bytes", &[], "Memory that the process has in RAM."),
-    gauge("process_virtual_memory_bytes", &[], "Memory that the process has mapped."),
+    counter("otlp_exports_total", &[("result", &["ok", "failed"])], "Exports of spans to telemetry.otlp_endpoint."),
+    gauge("pet_inventory_build_info", &[("version", &[])], "Version of the service, as a label; always 1."),
+    counter("process_cpu_seconds_total", &[], "CPU time of the process."),
+    gauge("process_resident_memory_bytes", &[], "Resident memory of the process."),
+    gauge("process_virtual_memory_bytes", &[], "Virtual memory of the process."),
     gauge("process_threads", &[], "Threads of the process."),
-    gauge("process_open_fds", &[], "Files and sockets that the process has open."),
-    gauge("process_max_fds", &[], "Files and sockets that it may have open."),
-    gauge("process_start_time_seconds", &[], "When the process started, in seconds since 1970."),
+    gauge("process_open_fds", &[], "Open file descriptors of the process."),
+    gauge("process_max_fds", &[], "Maximum number of open file descriptors."),
+    gauge("process_start_time_seconds", &[], "Start time of the process, in seconds since 1970."),
 ];
 
-/// The process's metrics, which the `metrics` crate's macros write to.
+/// Handle to the metrics that the macros of the `metrics` crate record.
 #[derive(Debug, Clone)]
 pub struct Metrics(PrometheusHandle);
 
 impl Metrics {
-    /// All of them, as Prometheus reads them.
+    /// Renders all metrics for Prometheus.
     #[must_use]
     pub fn render(&self) -> String {
         process::measure();
@@ -157,17 +151,16 @@ impl Metrics {
         text
     }
 
-    /// Sorts what was measured into its buckets. Until then every latency is kept, so this is to be done
-    /// often, whether or not anybody asks for metrics.
+    /// Sorts samples into buckets. Every sample is kept until then, so this must be called often, even without scrapes.
     pub fn upkeep(&self) {
         self.0.run_upkeep();
     }
 }
 
-/// The process's metrics, which the `metrics` crate's macros write to from here on.
+/// Installs the process's metrics recorder, or returns the handle to the installed one.
 ///
 /// # Errors
-/// [`Error::Twice`] when another recorder was there first.
+/// [`Error::Twice`] if there is another recorder.
 pub fn metrics() -> Result<Metrics, Error> {
     static HANDLE: Mutex<Option<Metrics>> = Mutex::new(None);
     let mut handle = HANDLE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -178,7 +171,10 @@ pub fn metrics() -> Result<Metrics, Error> {
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &LATENCIES)
         .and_then(|it| {
-            it.set_buckets_for_metric(Matcher::Full("database_batch_requests".into()), &BATCHES)
+            it.set_buckets_for_metric(
+                Matcher::Full("db_client_operation_batch_size".into()),
+                &BATCHES,
+            )
         })
         .map_err(|error| twice(&error))?
         .build_recorder();
@@ -204,7 +200,7 @@ fn describe() {
             Kind::Gauge => metrics::describe_gauge!(*name, *help),
             Kind::Histogram => metrics::describe_histogram!(*name, Unit::Count, *help),
         }
-        // From the beginning, at 0: what is first seen at 1 looks as if it had never been less.
+        // Counters start at 0, because Prometheus cannot see an increase in one that first appears at 1.
         match (kind, labels) {
             (Kind::Counter, []) if !process::is_its(name) => metrics::counter!(*name).increment(0),
             (Kind::Counter, [(label, values)]) => {

@@ -1,5 +1,4 @@
-//! What the process says of itself: log lines on stderr (stdout belongs to what a command prints), metrics, and
-//! traces, where somebody collects them.
+//! Sets up logging to stderr (stdout is for the output of commands), metrics, and traces if a collector is configured.
 
 mod json;
 mod lines;
@@ -29,40 +28,39 @@ use crate::{
     trace,
 };
 
-/// Why the process cannot speak.
+/// Failure to set up telemetry.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// `telemetry.log` cannot be read.
+    /// `telemetry.log` is malformed.
     #[error(
         "configuration: telemetry.log must be a level or module=level, separated by commas: {0}"
     )]
     Filter(#[from] ParseError),
-    /// No thread to write the log.
-    #[error("cannot start writing the log: {0}")]
+    /// The logging thread could not be started.
+    #[error("failed to start the log writer: {0}")]
     Log(#[from] io::Error),
-    /// There is no sending traces.
+    /// The trace exporter could not be built.
     #[error("cannot send traces to telemetry.otlp_endpoint: {0}")]
     Traces(String),
-    /// Something else in this process has taken over logging or metrics.
+    /// Logging or metrics are set up already.
     #[error("logging or metrics are set up already: {0}")]
     Twice(String),
 }
 
-/// What was begun, and ends well when this is dropped: the last spans are sent, then the last lines written.
+/// Guard of logging and traces. When dropped, it sends the last spans and then writes the last log lines.
 #[must_use]
 pub struct Telemetry {
     _traces: Option<Traces>,
     _lines: Flush,
 }
 
-/// Sends log lines to stderr, and traces where they are collected; the last of them when what it gives is
-/// dropped.
+/// Starts logging and, if configured, sending traces, until the returned guard is dropped.
 ///
 /// # Errors
-/// [`Error::Filter`], [`Error::Log`], [`Error::Traces`], and [`Error::Twice`] when called twice.
+/// [`Error::Filter`], [`Error::Log`], [`Error::Traces`], and [`Error::Twice`] if called twice.
 pub fn start(config: &config::Telemetry) -> Result<Telemetry, Error> {
     let filter = EnvFilter::builder().parse(&config.log)?;
-    // What is said for traces is for them alone.
+    // Events for traces are not logged.
     let filter = filter.add_directive(format!("{}=off", trace::TARGET).parse()?);
     let human = match config.format {
         LogFormat::Human => true,

@@ -1,5 +1,5 @@
-//! What the process itself takes, by the names that Prometheus's own clients give it. Memory, threads and
-//! open files are Linux's to tell; elsewhere those are left out.
+//! Measures the process's own resources, under the metric names of the Prometheus client libraries. Memory, threads and
+//! open files are measured on Linux only.
 
 use std::{fmt::Write as _, fs, time::SystemTime};
 
@@ -7,22 +7,19 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 
 const CPU: &str = "process_cpu_seconds_total";
 
-/// Whether it is measured here.
+/// Returns true if this module measures the metric.
 pub fn is_its(name: &str) -> bool {
     name.starts_with("process_")
 }
 
-/// Notes when the process began.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "when it was here, for whoever compares it with the time there"
-)]
+/// Records the start time of the process.
+#[expect(clippy::disallowed_methods, reason = "the metric is a wall-clock time")]
 pub fn begin() {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     metrics::gauge!("process_start_time_seconds").set(now.unwrap_or_default().as_secs_f64());
 }
 
-/// Takes the measure of the process.
+/// Updates the gauges of the process.
 pub fn measure() {
     if let Ok(status) = fs::read_to_string("/proc/self/status") {
         let read = |field: &str| -> Option<f64> {
@@ -41,7 +38,7 @@ pub fn measure() {
         }
     }
     if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        // But for the one that lists them.
+        // Without the descriptor of this listing.
         let open = u32::try_from(open.count().saturating_sub(1)).unwrap_or(u32::MAX);
         metrics::gauge!("process_open_fds").set(open);
     }
@@ -51,7 +48,7 @@ pub fn measure() {
     }
 }
 
-/// Writes the time that the process spent on processors. By hand: the recorder's counters are whole numbers.
+/// Appends the CPU time of the process. It is written by hand because the recorder's counters are integers.
 pub fn write_cpu_time(text: &mut String) {
     let Some(metric) = super::METRICS.iter().find(|it| it.name == CPU) else {
         return;

@@ -1,8 +1,10 @@
-//! Statements as spans, as OpenTelemetry's conventions for databases describe one.
+//! Creates a span for each SQL statement, by OpenTelemetry's conventions for databases.
 //!
-//! Made of what sqlx says when a statement has ended, whoever sent it, so that none is left out. Only within
-//! a trace: what nobody asked for is nobody's span. Invariant: a span has the text of its statement, which is
-//! ours and has placeholders, and never a value.
+//! The source is the event that sqlx emits at the end of every statement, so none is missed.
+//!
+//! Invariants:
+//! - There are only spans within sampled traces.
+//! - A span has the text of the statement with placeholders, and no values.
 
 use std::{
     fmt,
@@ -20,24 +22,20 @@ use tracing::{
 };
 use tracing_subscriber::layer::{self, Layer};
 
-/// Makes the spans.
+/// Layer that creates the spans.
 pub struct Statements(SdkTracer);
 
 impl Statements {
-    /// What sqlx says of statements.
+    /// Target of sqlx's events.
     pub const TARGET: &str = "sqlx::query";
 
-    /// Spans by this tracer.
     pub const fn new(tracer: SdkTracer) -> Self {
         Self(tracer)
     }
 }
 
 impl<S: Subscriber> Layer<S> for Statements {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a span has the times of the machine it is on"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "spans carry wall-clock times")]
     fn on_event(&self, event: &Event<'_>, _: layer::Context<'_, S>) {
         let parent = Context::current();
         if !parent.span().span_context().is_sampled() {
@@ -79,7 +77,7 @@ impl<S: Subscriber> Layer<S> for Statements {
     }
 }
 
-/// What a statement does, and to which table: by its first verb that has one.
+/// Returns the operation and the table of a statement. `with` counts as the `insert`, `update` or `delete` in it.
 fn of(text: &str) -> (String, Option<&str>) {
     const VERBS: [&str; 4] = ["insert into ", "update ", "delete from ", "from "];
     let first = text.split([' ', ';']).next().unwrap_or_default();
@@ -99,7 +97,7 @@ fn of(text: &str) -> (String, Option<&str>) {
     (operation.to_uppercase(), collection)
 }
 
-/// What sqlx said.
+/// Fields of an event of sqlx.
 #[derive(Default)]
 struct Said {
     summary: String,

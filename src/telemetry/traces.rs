@@ -1,7 +1,9 @@
-//! Traces on their way to a collector: OTLP over HTTP, in protobuf.
+//! Sends traces to a collector by OTLP over HTTP, in protobuf.
 //!
-//! Invariants: no request waits for a collector; what waits to be sent is bounded, and the rest dropped; a
-//! collector that does not answer is told of once, and once more when it does.
+//! Invariants:
+//! - No request waits for the collector.
+//! - The queue of spans is bounded; spans beyond it are dropped.
+//! - A failing collector is logged once, and once more when it recovers.
 
 use std::{
     future::Future,
@@ -33,22 +35,22 @@ use crate::{
     trace,
 };
 
-/// Spans that wait to be sent.
+/// Maximum number of queued spans.
 const QUEUE: usize = 8_192;
-/// Spans in one request.
+/// Maximum number of spans in one request.
 const BATCH: usize = 512;
-/// How long a span waits for others.
+/// Maximum time for which a span is queued.
 const GATHERED: Duration = Duration::from_secs(1);
-/// How long a request to the collector may take.
+/// Maximum duration of a request to the collector.
 const TIME: Duration = Duration::from_secs(5);
-/// How long a process that stops waits until its last spans are sent.
+/// Maximum duration of sending the last spans at shutdown.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// Makes spans of what is said for traces, and sends them; the last of them when it is dropped.
+/// Exporter of spans. When dropped, it sends the last of them.
 pub struct Traces(SdkTracerProvider);
 
 impl Traces {
-    /// Begins, where a collector is configured.
+    /// Starts the exporter if a collector is configured.
     pub fn start(config: &config::Telemetry) -> Result<Option<Self>, Error> {
         let Some(endpoint) = &config.otlp_endpoint else {
             return Ok(None);
@@ -86,7 +88,7 @@ impl Traces {
                 ),
             ])
             .build();
-        // What a caller has decided of its trace stands.
+        // The sampling decision of the caller takes precedence.
         let ratio = Sampler::TraceIdRatioBased(config.otlp_sampling);
         let provider = SdkTracerProvider::builder()
             .with_span_processor(processor)
@@ -97,7 +99,7 @@ impl Traces {
         Ok(Some(Self(provider)))
     }
 
-    /// What turns spans of `tracing`, and statements, into those that are sent.
+    /// Returns the layer that exports spans of `tracing` and SQL statements.
     pub fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
@@ -119,13 +121,12 @@ impl Traces {
 
 impl Drop for Traces {
     fn drop(&mut self) {
-        // What is not sent by then is lost with us.
+        // Spans that are not sent by then are lost.
         let _ = self.0.shutdown_with_timeout(FLUSH);
     }
 }
 
-/// Sends requests to the collector, on the runtime that was there first: the thread that has spans to send
-/// is none of it.
+/// HTTP client of the exporter. It uses the runtime that created it, as the exporter's thread has none.
 #[derive(Debug)]
 struct Client {
     http: reqwest::Client,
@@ -169,11 +170,11 @@ impl HttpClient for Client {
     }
 }
 
-/// Counts how a request to the collector went, and says so when it goes otherwise than the last one.
+/// Counts a request to the collector, and logs if its success differs from that of the previous one.
 fn tell(failing: &AtomicBool, answer: &Result<Response<Bytes>, HttpError>) {
     let problem = match answer {
         Ok(response) if response.status().is_success() => None,
-        Ok(response) => Some(format!("it answered {}", response.status())),
+        Ok(response) => Some(format!("the response has status {}", response.status())),
         Err(error) => Some(with_causes(&**error)),
     };
     let result = if problem.is_some() { "failed" } else { "ok" };
@@ -183,10 +184,10 @@ fn tell(failing: &AtomicBool, answer: &Result<Response<Bytes>, HttpError>) {
         Some(error) if !failed_before => {
             tracing::warn!(
                 error,
-                "traces cannot be sent: they are dropped until the collector takes them"
+                "failed to send traces; dropping them until the collector accepts them"
             );
         }
-        None if failed_before => tracing::info!("traces are sent again"),
+        None if failed_before => tracing::info!("resumed sending traces"),
         _ => {}
     }
 }

@@ -1,5 +1,4 @@
-//! Who may do what: every operation of the document, asked by every kind of caller, about what belongs to one
-//! of them. The table is in `snapshots/api__access__table.snap`; a cell is the status of the answer.
+//! Tests of the access rules: each operation requested by each kind of caller, against a snapshot of the statuses.
 
 use chrono::{Duration, Utc};
 use pet_inventory::{
@@ -27,7 +26,7 @@ const SETTINGS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Whoever asks. What is asked for is the owner's.
+/// Kinds of callers. The requested resources belong to `owner`.
 const ACTORS: [&str; 17] = [
     "none",
     "malformed",
@@ -48,7 +47,7 @@ const ACTORS: [&str; 17] = [
     "ended",
 ];
 
-/// What one request is about: a pet, and an order for it and an account that are the owner's.
+/// Resources of one request: a pet, and its owner's account and order.
 struct Scene {
     number: i64,
     owner: User,
@@ -94,7 +93,7 @@ impl Scene {
         }
     }
 
-    /// What an actor shows; `None`: nothing.
+    /// Returns the credential of an actor, or `None` for an unauthenticated one.
     async fn credential(&self, connection: &mut Connection, actor: &str) -> Option<String> {
         let key = async |connection: &mut Connection, caller: &str, scopes, expires_at| {
             make_key(connection, caller, scopes, expires_at)
@@ -142,7 +141,6 @@ impl Scene {
         }
     }
 
-    /// The request for an operation, about this scene.
     fn request(
         &self,
         app: &TestApp,
@@ -177,7 +175,7 @@ impl Scene {
     }
 }
 
-/// A session of a user; one that is over, if it is to be.
+/// Inserts a session of `user`, revoked if `is_over`, and returns its token.
 async fn session(connection: &mut Connection, user: &User, is_over: bool) -> String {
     let token = Secret::generate(Kind::Session).expect("random");
     let insert = "insert into credentials (caller_id, kind, hash, hint, expires_at, revoked_at)
@@ -191,7 +189,7 @@ async fn session(connection: &mut Connection, user: &User, is_over: bool) -> Str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_table_is_the_one_that_was_agreed_on() {
+async fn access_table_matches_the_snapshot() {
     let app = TestApp::with(&SETTINGS).await;
     let mut connection = app.database.connect().await;
     let document: Value =
@@ -204,7 +202,7 @@ async fn the_table_is_the_one_that_was_agreed_on() {
     let mut cells = 0;
     for (path, item) in document["paths"].as_object().expect("paths") {
         if !item["servers"].is_null() {
-            // Beside the API: clients, not callers.
+            // Outside the API (OAuth): authenticates clients, not callers.
             continue;
         }
         for (method, operation) in item.as_object().expect("operations") {

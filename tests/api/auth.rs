@@ -1,4 +1,4 @@
-//! API keys: who gets in, with what, and what the others are told.
+//! Tests of authentication by API key: headers, scopes, expiry, revocation, bootstrap and demo keys.
 
 use chrono::{Duration, Utc};
 use pet_inventory::{
@@ -14,7 +14,7 @@ use crate::support::{
     self, Answer, Ask, Home, Service, TestApp, TestDatabase, eventually, make_key, scopes,
 };
 
-/// Checks a 401 and gives its body without what differs from request to request.
+/// Checks that a response is a 401 with a challenge. Returns its body without `instance`, which differs per request.
 #[track_caller]
 fn unauthorized(answer: &Answer) -> Value {
     let mut problem = answer.problem(401);
@@ -58,14 +58,14 @@ async fn revoke(connection: &mut db::Connection, id: i64) {
     assert!(revoked.expect("a database"), "no key {id}");
 }
 
-/// Of the right form, and nobody's.
+/// Returns a well-formed API key that is not in the database.
 fn unknown_key() -> String {
     let key = Secret::generate(Kind::ApiKey).expect("random numbers");
     key.expose().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_good_in_either_header() {
+async fn api_key_is_accepted_in_either_header() {
     let app = TestApp::start().await;
     by_key(&app, &app.key).answer().await.is(200);
     by_bearer(&app, &app.key).answer().await.is(200);
@@ -79,7 +79,7 @@ async fn a_key_is_good_in_either_header() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_no_good_is_refused_and_nobody_can_tell_why() {
+async fn invalid_api_keys_all_get_the_same_401() {
     let app = TestApp::start().await;
     let unknown = unauthorized(&by_key(&app, &unknown_key()).answer().await);
     let mistyped = format!("{}0", &app.key[..app.key.len() - 1]);
@@ -131,7 +131,7 @@ async fn a_key_that_is_no_good_is_refused_and_nobody_can_tell_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_key_one_is_asked_for() {
+async fn missing_credential_is_401_with_a_challenge() {
     let app = TestApp::start().await;
     for path in [
         "/pet/1",
@@ -145,7 +145,7 @@ async fn without_a_key_one_is_asked_for() {
             "{answer}"
         );
     }
-    // Before the body is looked at.
+    // The credential is checked before the body: this one is not valid JSON.
     let answer = app.anonymous(Method::POST, "/pet").body("{").answer().await;
     unauthorized(&answer);
     for path in ["/livez", "/readyz", "/api/v3/openapi.json", "/docs/"] {
@@ -154,7 +154,7 @@ async fn without_a_key_one_is_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_in_the_query_or_a_cookie_is_never_read() {
+async fn api_key_outside_its_headers_is_ignored() {
     let app = TestApp::start().await;
     let key = &app.key;
     for name in ["api_key", "access_token", "authorization", "key", "token"] {
@@ -174,7 +174,7 @@ async fn a_key_in_the_query_or_a_cookie_is_never_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_credentials_must_both_be_good_and_of_one_caller() {
+async fn two_credentials_must_both_be_valid_and_of_one_caller() {
     let app = TestApp::start().await;
     let same = app.make_key("tester", Scopes::all()).await.secret;
     let other = app.make_key("other", Scopes::all()).await.secret;
@@ -198,7 +198,7 @@ async fn two_credentials_must_both_be_good_and_of_one_caller() {
     }
     let basic = by_key(&app, &app.key).header("authorization", "Basic dXNlcjpwYXNz");
     unauthorized(&basic.answer().await);
-    // Neither lends the other what it may not do itself.
+    // Only the scopes that both keys have count.
     for (one, two) in [(&app.key, &reader), (&reader, &app.key)] {
         let add = app
             .anonymous(Method::POST, "/pet")
@@ -211,7 +211,7 @@ async fn two_credentials_must_both_be_good_and_of_one_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_given_twice_is_refused() {
+async fn repeated_credential_header_is_401() {
     let app = TestApp::start().await;
     let other = app.make_key("other", Scopes::all()).await.secret;
     for second in [&app.key, &other] {
@@ -227,13 +227,13 @@ async fn a_header_given_twice_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_good_until_it_is_revoked_or_expires() {
+async fn api_key_is_401_once_revoked_or_expired() {
     let app = TestApp::start().await;
     let key = app.make_key("brief", Scopes::all()).await;
     by_key(&app, &key.secret).answer().await.is(200);
     let mut connection = app.database.connect().await;
     revoke(&mut connection, key.id).await;
-    // The process remembers a key, and is told of the change.
+    // The key is cached; the revocation reaches the cache as a notification.
     eventually(async || by_key(&app, &key.secret).answer().await.status == 401).await;
     unauthorized(&by_key(&app, &key.secret).answer().await);
 
@@ -249,7 +249,7 @@ async fn a_key_is_good_until_it_is_revoked_or_expires() {
     eventually(async || by_key(&app, &lasting.secret).answer().await.status == 401).await;
 }
 
-/// One request for each operation of the document, which succeeds or finds nothing for whoever may make it.
+/// Returns each operation that needs a credential: name, scopes, and a request that gets 2xx or 404 with them.
 fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, RequestBuilder)> {
     let document = serde_json::to_value(api::document(&Links::new(None))).expect("a document");
     let mut operations = Vec::new();
@@ -309,7 +309,7 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, RequestBuilder)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_operation_asks_for_its_scopes_and_no_credential_but_a_good_one_will_do() {
+async fn operations_require_a_valid_credential_with_their_scopes() {
     let app = TestApp::start().await;
     let expired = expired_key(&app, Scopes::all()).await;
     let revoked = revoked_key(&app, Scopes::all()).await;
@@ -333,7 +333,6 @@ async fn every_operation_asks_for_its_scopes_and_no_credential_but_a_good_one_wi
         for key in ["malformed", &unknown_key(), &expired, &revoked] {
             unauthorized(&ask(key).await);
         }
-        // All the others together are not enough.
         let others: Scopes = Scope::ALL
             .into_iter()
             .filter(|scope| !needed.contains(scope))
@@ -364,7 +363,7 @@ async fn every_operation_asks_for_its_scopes_and_no_credential_but_a_good_one_wi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_never_may_more_than_its_caller() {
+async fn api_key_scopes_are_limited_to_those_of_its_caller() {
     let app = TestApp::start().await;
     let key = app.make_key("shrunk", Scopes::all()).await.secret;
     app.database
@@ -378,7 +377,7 @@ async fn a_key_never_may_more_than_its_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn anonymous_callers_get_what_the_operator_grants_and_bad_credentials_nothing() {
+async fn anonymous_scopes_do_not_apply_to_invalid_credentials() {
     let app = TestApp::with(&[("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets")]).await;
     let find = || app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
     find().answer().await.is(200);
@@ -391,7 +390,7 @@ async fn anonymous_callers_get_what_the_operator_grants_and_bad_credentials_noth
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn demo_keys_are_good_for_nothing_on_a_given_database() {
+async fn demo_keys_are_401_on_an_external_database() {
     let app = TestApp::start().await;
     for key in ["special-key", "pro-key", "free-key"] {
         unauthorized(&by_key(&app, key).answer().await);
@@ -403,14 +402,14 @@ async fn demo_keys_are_good_for_nothing_on_a_given_database() {
             .await,
         0
     );
-    // Also if their rows were there.
+    // Refused even if a row has the hash of a demo key.
     let special = "update credentials set hash = sha256('special-key')";
     app.database.run(special).await;
     unauthorized(&by_key(&app, "special-key").answer().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bootstrap_makes_the_first_key_of_an_empty_database_and_no_other() {
+async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
     const FIRST: &str = "first-bootstrap-key";
     let database = TestDatabase::empty().await;
     let settings = [("BOOTSTRAP_API_KEY", FIRST)];
@@ -433,7 +432,7 @@ async fn bootstrap_makes_the_first_key_of_an_empty_database_and_no_other() {
         1
     );
 
-    // A database that has keys takes no other first one.
+    // A database that has keys accepts no bootstrap key.
     let second = [("BOOTSTRAP_API_KEY", "second-bootstrap-key")];
     let database = TestDatabase::migrated().await;
     let first = TestApp::on(database, &[]).await;
@@ -449,7 +448,7 @@ async fn bootstrap_makes_the_first_key_of_an_empty_database_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bootstrap_key_that_is_no_good_stops_the_start() {
+async fn malformed_bootstrap_key_fails_startup() {
     let database = TestDatabase::migrated().await;
     for key in ["short", "with white space in it", &"x".repeat(257)] {
         let config = support::config(&database.url(), &[("BOOTSTRAP_API_KEY", key)]);
@@ -466,11 +465,11 @@ async fn a_bootstrap_key_that_is_no_good_stops_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn demo_keys_are_good_beyond_loopback_only_where_the_operator_says_so() {
+async fn demo_keys_work_beyond_loopback_only_if_set_to_always() {
     let home = Home::new();
     for (listen, setting, good) in [
         ("0.0.0.0:0", "always", true),
-        // They are in the database by now, and still no good.
+        // The first service has stored the demo keys; they must not work here.
         ("0.0.0.0:0", "loopback", false),
         ("127.0.0.1:0", "never", false),
         ("127.0.0.1:0", "loopback", true),

@@ -1,4 +1,4 @@
-//! The commands: what they print, what they do, and what they say when they cannot.
+//! Tests of the commands: output, effects, exit codes and error messages.
 
 use std::net::TcpListener;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Ask, Home, Said, Service, TestDatabase, eventually};
 
-/// Runs commands on a database that is there.
+/// Runs commands on an external database.
 struct Commands {
     home: Home,
     database: TestDatabase,
@@ -54,8 +54,8 @@ fn names(object: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_made_listed_and_revoked_beside_a_running_service() {
-    // Nothing has been migrated: the first to come does it.
+async fn keys_create_list_and_revoke_apply_to_a_running_service() {
+    // The database has no schema: the service migrates it at startup.
     let commands = Commands::on(TestDatabase::empty().await);
     let service = commands.serve().await;
     assert!(
@@ -128,7 +128,7 @@ async fn keys_are_made_listed_and_revoked_beside_a_running_service() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_has_the_scopes_the_expiry_and_the_caller_that_were_asked_for() {
+async fn keys_create_sets_scopes_expiry_and_caller() {
     let commands = Commands::on(TestDatabase::migrated().await);
     let service = commands.serve().await;
     let create = ["keys", "create", "--json", "--caller", "reader"];
@@ -162,7 +162,7 @@ async fn a_key_has_the_scopes_the_expiry_and_the_caller_that_were_asked_for() {
     let days = (expires - chrono::Utc::now()).num_hours();
     assert!((89 * 24..=90 * 24).contains(&days), "{listed}");
 
-    // Another key of the same caller, which is on its plan and may no more than before.
+    // A second key of the caller gets its plan, and cannot change the caller's plan or scopes.
     assert_eq!(commands.json(&create).await["plan"], "free");
     for (more, word) in [
         (["--plan", "pro"], "set-plan"),
@@ -187,7 +187,6 @@ async fn a_key_has_the_scopes_the_expiry_and_the_caller_that_were_asked_for() {
         assert!(refused.stderr.contains(bad[0]), "{refused:?}");
     }
 
-    // One that lasts a moment.
     let brief = [&create[..], &["--expires", "1ms"]].concat();
     let brief = commands.json(&brief).await;
     let brief = brief["key"].as_str().expect("a text");
@@ -200,7 +199,7 @@ async fn a_key_has_the_scopes_the_expiry_and_the_caller_that_were_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_are_listed_and_put_on_plans() {
+async fn callers_set_plan_is_shown_by_callers_list() {
     let commands = Commands::on(TestDatabase::migrated().await);
     commands
         .json(&[
@@ -232,7 +231,7 @@ async fn callers_are_listed_and_put_on_plans() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn migrate_check_says_what_is_missing_and_changes_nothing() {
+async fn migrate_check_lists_missing_migrations_and_changes_nothing() {
     let commands = Commands::on(TestDatabase::empty().await);
     for _ in 0..2 {
         let check = commands.run(&["migrate", "--check"]).await.is(1);
@@ -257,7 +256,7 @@ async fn migrate_check_says_what_is_missing_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_work_on_our_own_postgres_without_a_service_and_beside_one() {
+async fn commands_use_embedded_postgres_with_and_without_a_service() {
     let home = Home::new();
     let create = [
         "keys",
@@ -306,7 +305,7 @@ async fn commands_work_on_our_own_postgres_without_a_service_and_beside_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn openapi_prints_the_document_and_nothing_else() {
+async fn openapi_prints_only_the_document() {
     let home = Home::new();
     let said = home.run(&["openapi"]).await.is(0);
     let document: Value = serde_json::from_str(&said.stdout).expect("JSON");
@@ -316,7 +315,7 @@ async fn openapi_prints_the_document_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn help_teaches_every_command() {
+async fn help_describes_every_command() {
     let home = Home::new();
     for (arguments, words) in [
         (
@@ -371,7 +370,7 @@ async fn help_teaches_every_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_configuration_stops_the_start_and_names_its_key() {
+async fn invalid_configuration_fails_startup_and_names_its_key() {
     let home = Home::new();
     for (name, value, key) in [
         ("PET_INVENTORY__SERVER__LISTEN", "nowhere", "server.listen"),
@@ -402,7 +401,7 @@ async fn a_bad_configuration_stops_the_start_and_names_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_of_the_configuration_is_never_printed() {
+async fn database_password_is_not_printed() {
     let home = Home::new();
     let mut command = home.command(["serve"]);
     command.env("DATABASE_URL", "postgres://user:hunter2@127.0.0.1:1/db");
@@ -416,7 +415,7 @@ async fn a_secret_of_the_configuration_is_never_printed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_taken_port_stops_the_start_and_names_its_key() {
+async fn port_in_use_fails_startup_and_names_its_key() {
     let commands = Commands::on(TestDatabase::migrated().await);
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
@@ -436,8 +435,8 @@ async fn a_taken_port_stops_the_start_and_names_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_taken_default_port_is_no_reason_not_to_have_a_first_look() {
-    // Whoever has it, it is taken.
+async fn default_port_in_use_is_replaced_by_a_free_one() {
+    // If binding fails, another process has the port, which is as good for this test.
     let _taken = ["127.0.0.1:8080", "127.0.0.1:9090"].map(TcpListener::bind);
     let home = Home::new();
     let mut command = home.command(["serve"]);
@@ -456,7 +455,7 @@ async fn a_taken_default_port_is_no_reason_not_to_have_a_first_look() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_nobody_reads_any_more_ends_quietly() {
+async fn command_with_closed_stdout_exits_with_141_without_a_message() {
     let commands = Commands::on(TestDatabase::migrated().await);
     let pets = commands.home.path().join("pets.ndjson");
     std::fs::write(pets, "{\"name\":\"Rex\"}\n").expect("a file");
@@ -477,7 +476,7 @@ async fn a_command_that_nobody_reads_any_more_ends_quietly() {
         let ended = command.spawn().expect("the program").wait_with_output();
         let ended = ended.await.expect("it ends");
         let said = String::from_utf8_lossy(&ended.stderr);
-        // As a shell says of a program that SIGPIPE has ended.
+        // 128 + SIGPIPE, as shells report it.
         assert_eq!(ended.status.code(), Some(141), "{arguments:?}: {said}");
         assert_eq!(said, "", "{arguments:?}");
     }

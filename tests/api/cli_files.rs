@@ -1,4 +1,4 @@
-//! `import` and `export`: all of a file or nothing of it, and what comes out goes in again.
+//! Tests of `import` and `export`: an import is all or nothing, and exported files can be imported again.
 
 use serde_json::{Value, json};
 use std::{fmt::Write as _, fs, process::Stdio};
@@ -37,7 +37,7 @@ impl Store {
     }
 }
 
-/// Pets with everything that could be lost on the way.
+/// Returns pets with values that are easily lost in conversion: control characters, quotes, separators, absent fields.
 fn odd_pets() -> Vec<Value> {
     vec![
         json!({"id": 7, "category": {"id": 1, "name": "Dogs, \"big\"\nones"}, "name": "Rex\t\\N\\.",
@@ -62,13 +62,12 @@ fn by_lines(text: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_exported_can_be_imported_and_is_the_same() {
+async fn export_and_import_round_trip_every_field() {
     let store = Store::new().await;
     store.write("pets.ndjson", &ndjson(&odd_pets()));
     let said = store.run(&["import", "pets.ndjson"]).await.is(0);
     assert!(said.stdout.contains("added 3 pets"), "{said:?}");
 
-    // The API answers what the file says.
     let app = TestApp::on(store.database.shared(), &[]).await;
     for pet in odd_pets() {
         let answer = app
@@ -94,7 +93,7 @@ async fn what_is_exported_can_be_imported_and_is_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_lines_are_named_and_nothing_is_added() {
+async fn import_with_invalid_lines_names_them_and_adds_nothing() {
     let store = Store::new().await;
     store.write(
         "pets.ndjson",
@@ -135,7 +134,7 @@ async fn bad_lines_are_named_and_nothing_is_added() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_in_use_are_named_and_ids_given_step_over_those_in_use() {
+async fn import_names_taken_ids_and_generates_free_ones() {
     let store = Store::new().await;
     store.write(
         "first.ndjson",
@@ -148,16 +147,17 @@ async fn ids_in_use_are_named_and_ids_given_step_over_those_in_use() {
     );
     let said = store.run(&["import", "second.ndjson"]).await.is(1);
     assert!(
-        said.stderr.contains("line 2: id 3 is in use: a pet has it")
+        said.stderr
+            .contains("line 2: id 3 is already used by a stored pet")
             && said
                 .stderr
-                .contains("line 4: id 8 is in use: an earlier line has it")
+                .contains("line 4: id 8 is already used by an earlier line")
             && !said.stderr.contains("line 3:"),
         "{said:?}"
     );
     assert_eq!(store.count().await, 2);
 
-    // Six without an id among ids that are taken already, there or in the file.
+    // Six pets without an id; ids 3 and 5 are taken in the database and 4 in the file.
     let mut third = "{\"id\": 4, \"name\": \"chosen\"}\n".to_owned();
     third.push_str(&"{\"name\": \"given\"}\n".repeat(6));
     store.write("third.ndjson", &third);
@@ -174,7 +174,7 @@ async fn ids_in_use_are_named_and_ids_given_step_over_those_in_use() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_that_was_killed_goes_on_and_adds_each_pet_once() {
+async fn import_resumes_after_a_kill_and_adds_each_pet_once() {
     const PETS: usize = 60_000;
     let store = Store::new().await;
     let file: String = (0..PETS).fold(String::new(), |mut text, n| {
@@ -201,11 +201,11 @@ async fn an_import_that_was_killed_goes_on_and_adds_each_pet_once() {
         0,
         "nothing of an import can be seen before its end"
     );
-    // PostgreSQL takes a moment to see that nobody is there any more.
+    // PostgreSQL takes a moment to notice that the killed import has disconnected.
     eventually(async || {
         let said = store.run(&["import", "pets.ndjson"]).await;
         assert!(
-            said.stderr.contains("going on after") || said.stderr.contains("another import"),
+            said.stderr.contains("resuming after") || said.stderr.contains("another import"),
             "{said:?}"
         );
         said.stdout.contains("added 60000 pets")

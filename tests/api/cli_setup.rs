@@ -1,11 +1,11 @@
-//! The commands that a person needs before the service runs: is it set up right, and by what.
+//! Tests of the commands for setting up a service: `check`, `config show` and `completions`.
 
 use std::fs;
 
 use crate::support::{Home, Said, TestDatabase};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_says_what_is_wrong_and_the_next_step() {
+async fn check_reports_failures_with_the_next_step() {
     let home = Home::new();
     let check = async |url: &str| {
         let mut command = home.command(["check"]);
@@ -46,11 +46,11 @@ async fn check_says_what_is_wrong_and_the_next_step() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_without_a_database_url_looks_at_our_own_and_leaves_nothing_running() {
+async fn check_without_database_url_uses_embedded_postgres_and_stops_it() {
     let home = Home::new();
     let said = home.run(&["check"]).await.is(1);
     assert!(
-        said.stdout.contains("PostgreSQL 1") && said.stdout.contains("of our own in data"),
+        said.stdout.contains("embedded PostgreSQL 1") && said.stdout.contains(" in data"),
         "{said:?}"
     );
     home.run(&["migrate"]).await.is(0);
@@ -59,7 +59,7 @@ async fn check_without_a_database_url_looks_at_our_own_and_leaves_nothing_runnin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_settings_in_force_say_where_they_come_from() {
+async fn config_show_prints_each_setting_with_its_source() {
     let home = Home::new();
     let file = "[server]\nmax_requests = 7\n[telemetry]\nlog = \"warn\"\n";
     fs::write(home.path().join("ours.toml"), file).expect("a file");
@@ -91,7 +91,7 @@ async fn the_settings_in_force_say_where_they_come_from() {
     }
     assert!(!said.stdout.contains("hunter2"), "{said:?}");
 
-    // What is shown can be given back.
+    // The output is a valid configuration file.
     let shown = said.stdout.replace("user:***", "user");
     fs::write(home.path().join("shown.toml"), shown).expect("a file");
     home.run(&["--config", "shown.toml", "config", "show"])
@@ -100,7 +100,7 @@ async fn the_settings_in_force_say_where_they_come_from() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn shells_can_complete_the_commands() {
+async fn completions_include_subcommands_for_each_shell() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish"] {
         let said = home.run(&["completions", shell]).await.is(0);
@@ -109,7 +109,7 @@ async fn shells_can_complete_the_commands() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_says_when_images_cannot_be_kept() {
+async fn check_fails_if_the_image_store_is_unusable() {
     let home = Home::new();
     fs::write(home.path().join("file"), "").expect("a file");
     let database = TestDatabase::migrated().await;

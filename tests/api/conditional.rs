@@ -1,4 +1,4 @@
-//! Versions of pets: `ETag`, `If-Match`, `If-None-Match`.
+//! Tests of conditional requests on pets: `ETag`, `If-Match` and `If-None-Match` (RFC 9110 §13).
 
 use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{Answer, Ask, TestApp};
 
-/// Every way to change pet 5 or to delete it.
+/// Returns a request for each operation that updates or deletes pet 5.
 fn changes(app: &TestApp) -> [(&'static str, RequestBuilder); 4] {
     [
         ("PUT", app.put("/pet", &json!({"id": 5, "name": "put"}))),
@@ -22,7 +22,7 @@ async fn five(app: &TestApp) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stale_if_match_is_refused_and_nothing_changes() {
+async fn stale_if_match_is_412_and_changes_nothing() {
     let app = TestApp::start().await;
     let stale = five(&app).await.etag();
     let current = app
@@ -36,7 +36,7 @@ async fn a_stale_if_match_is_refused_and_nothing_changes() {
         "\"\"".into(),
         "\"0\"".into(),
         "\"a,b\"".into(),
-        // Weak tags never match here (RFC 9110 §13.1.1), not even the current one.
+        // A weak tag never matches `If-Match` (RFC 9110 §13.1.1), not even that of the current version.
         format!("W/{}", current.etag()),
         format!("\"0{}", &current.etag()[1..]),
         format!("\"+{}", &current.etag()[1..]),
@@ -52,7 +52,7 @@ async fn a_stale_if_match_is_refused_and_nothing_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_is_made_where_if_match_names_the_version() {
+async fn matching_if_match_allows_the_change() {
     let app = TestApp::start().await;
     for index in 0..4 {
         for form in ["{}", "\"999\", {}", "{} , W/\"9\"", "W/\"x\",,{}", "*"] {
@@ -70,7 +70,7 @@ async fn a_change_is_made_where_if_match_names_the_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn if_match_given_twice_is_one_list() {
+async fn repeated_if_match_headers_are_one_list() {
     let app = TestApp::start().await;
     let etag = five(&app).await.etag();
     let change = app.request(Method::POST, "/pet/5?name=a");
@@ -81,7 +81,7 @@ async fn if_match_given_twice_is_one_list() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn if_match_on_an_unknown_pet_is_404() {
+async fn if_match_on_unknown_pet_is_404() {
     let app = TestApp::start().await;
     for tags in ["*", "\"1\""] {
         for (name, change) in changes(&app) {
@@ -93,7 +93,7 @@ async fn if_match_on_an_unknown_pet_is_404() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_malformed_if_match_is_refused_and_nothing_changes() {
+async fn malformed_if_match_is_400_and_changes_nothing() {
     let app = TestApp::start().await;
     let added = five(&app).await;
     let bare = added.etag().replace('"', "");
@@ -121,7 +121,7 @@ async fn a_malformed_if_match_is_refused_and_nothing_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn if_none_match_spares_the_client_what_it_has() {
+async fn matching_if_none_match_is_304() {
     let app = TestApp::start().await;
     let etag = five(&app).await.etag();
     for tags in [
@@ -137,7 +137,7 @@ async fn if_none_match_spares_the_client_what_it_has() {
             assert_eq!(answer.etag(), etag);
         }
     }
-    // What cannot be read is ignored.
+    // Malformed tags are ignored.
     for tags in ["\"999\"", "", "x", "\"5", &etag.replace('"', "")] {
         let request = app.get("/pet/5").header("if-none-match", tags);
         assert_eq!(request.answer().await.is(200).id(), 5, "{tags}");
@@ -150,7 +150,7 @@ async fn if_none_match_spares_the_client_what_it_has() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_change_gives_a_new_etag_also_one_that_changes_nothing() {
+async fn etag_changes_with_every_update_even_without_an_effect() {
     let app = TestApp::start().await;
     let mut etags = vec![five(&app).await.etag()];
     for _ in 0..2 {
@@ -167,7 +167,7 @@ async fn every_change_gives_a_new_etag_also_one_that_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pet_deleted_and_made_anew_has_another_etag() {
+async fn etag_of_a_recreated_pet_is_new() {
     let app = TestApp::start().await;
     let first = five(&app).await;
     app.delete("/pet/5").answer().await.is(200);
@@ -179,7 +179,7 @@ async fn a_pet_deleted_and_made_anew_has_another_etag() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_twenty_that_change_one_version_at_once_one_wins() {
+async fn concurrent_updates_of_one_version_have_one_winner() {
     let app = TestApp::start().await;
     let etag = five(&app).await.etag();
     let puts = (0..20).map(|number| {
@@ -198,7 +198,7 @@ async fn of_twenty_that_change_one_version_at_once_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn patches_at_once_lose_nothing_of_each_other() {
+async fn concurrent_patches_are_all_applied() {
     let app = TestApp::start().await;
     five(&app).await;
     let patches = (0..12).map(|number| match number % 3 {

@@ -1,4 +1,4 @@
-//! The limit of a day across restarts of the process: nothing is admitted twice, and a kill loses one lease at most.
+//! Tests of the per-day limit across restarts: it is never exceeded, and a kill loses at most one lease.
 
 use nix::sys::signal::Signal;
 use reqwest::Method;
@@ -14,7 +14,7 @@ async fn serve(home: &Home) -> Service {
     Service::start(home, command).await
 }
 
-/// Asks so many times, or until the limit is reached; returns how many were admitted.
+/// Sends `requests` requests, or fewer if the limit is reached first; returns the number that was admitted.
 async fn admitted(service: &Service, requests: u32) -> u32 {
     for number in 0..requests {
         let request = service.request(Method::GET, "/pet/1", "free-key");
@@ -34,14 +34,14 @@ async fn used_today(service: &Service) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_kills_in_a_day_admit_no_request_twice_and_lose_a_lease_each_at_most() {
+async fn per_day_limit_loses_at_most_one_lease_per_kill() {
     const REQUESTS: u32 = 101;
     let home = Home::new();
     let (mut total, mut recorded) = (0, 0);
     for _ in 0..5 {
         let mut service = serve(&home).await;
         let before = used_today(&service).await;
-        // A lease is at most twice as large as the one before it, which was used up.
+        // A lease is at most twice as large as the one before, which was used up.
         let lost = before - recorded;
         assert!(lost <= 4 * REQUESTS, "{lost} lost");
         total += admitted(&service, REQUESTS).await;
@@ -58,7 +58,7 @@ async fn five_kills_in_a_day_admit_no_request_twice_and_lose_a_lease_each_at_mos
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_returns_what_was_not_used() {
+async fn shutdown_returns_unused_requests() {
     let home = Home::new();
     let mut total = 0;
     for _ in 0..40 {

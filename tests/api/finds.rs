@@ -1,4 +1,4 @@
-//! The two finds: what matches, in which order, whole and by pages.
+//! Tests of `findByStatus` and `findByTags`: matches, order, streaming, paging, parameters and query plans.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::support::{Answer, Ask, TestApp, eventually};
 
-/// More than one piece of a streamed answer, and not a whole number of them.
+/// Number of pets that fills more than one chunk of a streamed response, the last one only in part.
 const MANY: i64 = 700;
 
 async fn add(app: &TestApp, id: i64, status: &str, tags: &[&str]) {
@@ -41,7 +41,7 @@ async fn many_pets() -> TestApp {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_status_finds_every_pet_of_any_of_them_in_the_order_of_ids() {
+async fn find_by_status_returns_matches_of_any_status_in_id_order() {
     let app = some_pets().await;
     for (query, ids) in [
         ("status=available", vec![20, 40]),
@@ -70,7 +70,7 @@ async fn by_status_finds_every_pet_of_any_of_them_in_the_order_of_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_tags_finds_each_pet_once_with_any_or_all_of_them() {
+async fn find_by_tags_returns_each_pet_once_for_any_or_all_tags() {
     let app = some_pets().await;
     for (query, ids) in [
         ("tags=red", vec![10, 30, 40]),
@@ -95,7 +95,7 @@ async fn by_tags_finds_each_pet_once_with_any_or_all_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn none_found_is_an_empty_array() {
+async fn find_without_matches_is_an_empty_array() {
     let app = TestApp::start().await;
     for path in [
         "/pet/findByStatus?status=sold",
@@ -107,7 +107,7 @@ async fn none_found_is_an_empty_array() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_missing_empty_or_unknown_is_refused() {
+async fn find_with_invalid_parameter_is_400() {
     let app = TestApp::start().await;
     let names = vec!["a"; 101].join(",");
     for (query, field) in [
@@ -152,7 +152,7 @@ async fn what_is_missing_empty_or_unknown_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_bad_parameter_is_named_at_once() {
+async fn find_lists_all_invalid_parameters() {
     let app = TestApp::start().await;
     let path = "/pet/findByStatus?status=lost&limit=0&cursor=!";
     let mut fields = app.get(path).answer().await.invalid_fields();
@@ -165,7 +165,7 @@ async fn every_bad_parameter_is_named_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_answer_holds_every_match_however_many() {
+async fn find_without_limit_streams_every_match() {
     let app = many_pets().await;
     let all: Vec<i64> = (1..=MANY).map(|id| id * 3).collect();
     let every_status = "/pet/findByStatus?status=available,pending,sold";
@@ -195,7 +195,7 @@ async fn a_whole_answer_holds_every_match_however_many() {
         .is(200);
     assert!(head.body.is_empty());
 
-    // A number of matches that is a whole number of pieces ends well, too.
+    // Fewer matches, so that the response ends elsewhere within a chunk.
     app.database
         .run(&format!("delete from pets where id > {}", 512 * 3))
         .await;
@@ -204,7 +204,7 @@ async fn a_whole_answer_holds_every_match_however_many() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn walking_all_pages_gives_what_the_whole_does() {
+async fn find_pages_add_up_to_the_unpaged_response() {
     let app = many_pets().await;
     for (query, limit) in [
         ("findByStatus?status=available,sold", 100),
@@ -235,7 +235,7 @@ async fn walking_all_pages_gives_what_the_whole_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_walk_is_not_thrown_off_by_pets_that_come_and_go() {
+async fn find_pages_are_stable_under_inserts_and_deletes() {
     let app = many_pets().await;
     let page = app
         .get("/pet/findByStatus?status=sold,available,pending&limit=5")
@@ -254,7 +254,7 @@ async fn a_walk_is_not_thrown_off_by_pets_that_come_and_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cursor_without_a_limit_gives_the_rest() {
+async fn find_with_cursor_and_large_limit_returns_the_rest() {
     let app = some_pets().await;
     let page = app
         .get("/pet/findByTags?tags=red&limit=1")
@@ -270,7 +270,7 @@ async fn a_cursor_without_a_limit_gives_the_rest() {
     assert_eq!(rest.optional_header("link"), None, "{rest}");
 }
 
-/// The URL of `Link`, resolved against the request's.
+/// Returns the `next` URL of the `Link` header (RFC 8288), resolved against the request's, or `None` on the last page.
 fn next_page(app: &TestApp, page: &Answer) -> Option<String> {
     let link = page.optional_header("link")?;
     let target = link
@@ -282,7 +282,7 @@ fn next_page(app: &TestApp, page: &Answer) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn finds_that_wait_for_postgresql_hold_up_nobody_else() {
+async fn find_waiting_for_postgresql_does_not_block_other_operations() {
     let app = TestApp::with(&[("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "2")]).await;
     let mut blocker = app.database.connect().await;
     sqlx::raw_sql("begin; lock table pets")
@@ -313,7 +313,7 @@ async fn finds_that_wait_for_postgresql_hold_up_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_plans_of_both_finds_use_their_indexes_on_100_000_pets() {
+async fn find_plans_use_indexes_on_100_000_pets() {
     use pet_inventory::db::pets::{FIND_BY_ANY_TAG, FIND_BY_EVERY_STATUS, FIND_BY_STATUS};
     let app = TestApp::start().await;
     app.database
@@ -340,7 +340,7 @@ async fn the_plans_of_both_finds_use_their_indexes_on_100_000_pets() {
             .await
             .expect("prepared");
     }
-    // As the service has it: each time for the values that are asked for.
+    // The service sets this on its connections, so that each query is planned for its values.
     sqlx::raw_sql("set plan_cache_mode = force_custom_plan")
         .execute(&mut connection)
         .await
@@ -357,7 +357,7 @@ async fn the_plans_of_both_finds_use_their_indexes_on_100_000_pets() {
             "by_tags ('{tag7,tag8,none}', 50000, 1001)",
             "pets_by_tag_name",
         ),
-        // Every pet has it: the first of them in the order of identifiers are found sooner without.
+        // Every pet has this tag, so reading in the order of identifiers finds 256 of them sooner.
         ("by_tags ('{common}', 0, 256)", "pets_pkey"),
     ] {
         let plan = explain(&mut connection, execute).await;

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a POST sent again is answered as the first time and does nothing.
+//! Tests of `Idempotency-Key`: a repeated POST gets the response to the first one and has no effect.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn assert_replayed(answer: &Answer, first: &Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_answer_is_given_again_and_nothing_is_done_twice() {
+async fn repeated_post_is_replayed_without_effect() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex", "tags": [{"name": "ü"}]});
     let first = post(&app, "k-1", &pet).answer().await.is(201);
@@ -42,7 +42,7 @@ async fn the_first_answer_is_given_again_and_nothing_is_done_twice() {
         None,
         "{first}"
     );
-    // Also when the pet has changed since, and bare or in quotes.
+    // The pet is deleted meanwhile; the key may be bare or quoted.
     app.delete(&format!("/pet/{}", first.id()))
         .answer()
         .await
@@ -56,7 +56,7 @@ async fn the_first_answer_is_given_again_and_nothing_is_done_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_form_update_is_replayed_too() {
+async fn form_update_is_replayed() {
     let app = TestApp::start().await;
     let id = app.pet("first").await;
     let update = |name: &str| {
@@ -78,7 +78,7 @@ async fn the_form_update_is_replayed_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_key_with_another_request_is_refused() {
+async fn key_reused_for_another_request_is_422() {
     let app = TestApp::start().await;
     let pet = json!({"id": 5, "name": "Rex"});
     post(&app, "k", &pet).answer().await.is(201);
@@ -93,7 +93,7 @@ async fn the_same_key_with_another_request_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_is_replayed_although_it_would_succeed_now() {
+async fn error_is_replayed_although_the_request_would_succeed_now() {
     let app = TestApp::start().await;
     app.post("/pet", &json!({"id": 5, "name": "in the way"}))
         .answer()
@@ -116,7 +116,7 @@ async fn a_refusal_is_replayed_although_it_would_succeed_now() {
         .is(201);
     let again = post(&app, "taken", &pet).answer().await;
     assert_replayed(&again, &first);
-    // Its instance is that of this request.
+    // `problem` checks that `instance` is that of the repeated request.
     again.problem(409);
     let again = update().answer().await;
     assert_replayed(&again, &unknown);
@@ -125,7 +125,7 @@ async fn a_refusal_is_replayed_although_it_would_succeed_now() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_answer_to_invalid_input_is_the_first_answer_too() {
+async fn validation_error_is_replayed() {
     let app = TestApp::start().await;
     let wrong = json!({"name": ""});
     let first = post(&app, "k", &wrong).answer().await;
@@ -140,7 +140,7 @@ async fn the_answer_to_invalid_input_is_the_first_answer_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_callers_key_is_its_own() {
+async fn key_is_scoped_to_its_caller() {
     let app = TestApp::start().await;
     let other = app.make_key("other", Scopes::all()).await.secret;
     let same = app.make_key("tester", Scopes::all()).await.secret;
@@ -162,13 +162,13 @@ async fn a_callers_key_is_its_own() {
         "{others}"
     );
     assert_ne!(others.id(), first.id());
-    // Another key of the same caller is the same caller.
+    // The scope is the caller, not its API key.
     assert_replayed(&ask(&same).await, &first);
     assert_eq!(app.count().await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_strangers_key_is_that_of_its_address() {
+async fn key_of_an_anonymous_caller_is_scoped_to_its_address() {
     let settings = [
         ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "write:pets"),
         ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
@@ -191,7 +191,7 @@ async fn a_strangers_key_is_that_of_its_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_has_1_to_255_characters_and_comes_once() {
+async fn key_outside_1_to_255_characters_or_repeated_is_400() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex"});
     let longest = "k".repeat(255);
@@ -228,7 +228,7 @@ async fn a_key_has_1_to_255_characters_and_comes_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn methods_that_are_idempotent_by_themselves_take_no_notice() {
+async fn put_ignores_the_key() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     for name in ["b", "c"] {
@@ -239,7 +239,7 @@ async fn methods_that_are_idempotent_by_themselves_take_no_notice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_ten_at_once_with_one_key_one_does_the_work() {
+async fn concurrent_posts_with_one_key_run_once() {
     let app = TestApp::start().await;
     for round in 0..5 {
         let key = format!("round {round}");
@@ -266,7 +266,7 @@ async fn of_ten_at_once_with_one_key_one_does_the_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_in_flight_is_refused_at_once_and_a_5xx_is_not_kept() {
+async fn key_in_progress_is_409_and_a_5xx_is_not_stored() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex"});
     let mut blocker = app.database.connect().await;
@@ -275,7 +275,7 @@ async fn a_key_in_flight_is_refused_at_once_and_a_5xx_is_not_kept() {
         .await
         .expect("locked");
 
-    // It waits for the lock, and gives up.
+    // Waits for the lock until its timeout.
     let first = tokio::spawn(post(&app, "k", &pet).answer());
     while app
         .database
@@ -303,7 +303,7 @@ async fn a_key_in_flight_is_refused_at_once_and_a_5xx_is_not_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_day_a_key_is_new_again() {
+async fn key_expires_after_a_day() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex"});
     let first = post(&app, "k", &pet).answer().await.is(201);
@@ -319,9 +319,9 @@ async fn after_a_day_a_key_is_new_again() {
     assert_eq!(app.count().await, 2);
 }
 
-/// Nothing is kept for a stranger, and nobody waits for a stranger's body.
+/// No operation has this method: nothing is stored, and the same key with another body is no error.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_caller_a_key_means_nothing() {
+async fn key_on_an_unsupported_method_is_ignored() {
     let app = TestApp::start().await;
     let request = app.anonymous(Method::POST, "/pet/findByStatus");
     request

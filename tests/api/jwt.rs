@@ -1,5 +1,4 @@
-//! Bearer tokens of outside issuers, over real HTTP, with an issuer that is a real HTTP server: what is
-//! let in and as whom, and how its keys are had. `attacks` is what must not be let in.
+//! Tests of JWT bearer tokens of external issuers: accepted tokens, callers, scopes, plans and the fetching of keys.
 
 mod attacks;
 
@@ -21,10 +20,10 @@ use crate::support::{
     signer::Signer,
 };
 
-/// After it a fetch may begin again.
+/// Minimum time between the starts of two key fetches.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Statuses of so many requests at once, each with its own token.
+/// Sends one request per token, all concurrently, and returns their statuses.
 async fn at_once(app: &TestApp, tokens: Vec<String>) -> Vec<u16> {
     let mut asking = JoinSet::new();
     for token in tokens {
@@ -44,14 +43,13 @@ async fn limits(app: &TestApp, token: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_algorithm_is_good_with_a_key_of_its_kind() {
+async fn token_of_each_algorithm_is_accepted() {
     let signers = [Signer::rsa(), Signer::p256(), Signer::ed25519()];
     let issuer = Issuer::of(&signers.each_ref()).await;
     let app = serve(&[issuer.table("")]).await;
     for signer in &signers {
         let token = signer.token(&issuer.claims("somebody"));
         app.bearer(&token).await.is(404);
-        // One and the same caller, whatever the key.
         let callers = "select count(*) from callers where name like 'jwt:%:somebody'";
         assert_eq!(app.database.number(callers).await, 1);
     }
@@ -59,7 +57,7 @@ async fn each_algorithm_is_good_with_a_key_of_its_kind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_standards_leave_open_is_let_in() {
+async fn token_variants_allowed_by_the_rfcs_are_accepted() {
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
     let app = serve(&[issuer.table("")]).await;
@@ -77,7 +75,7 @@ async fn what_the_standards_leave_open_is_let_in() {
     let more = [
         json!({"aud": ["other", AUDIENCE]}),
         json!({"exp": 4_000_000_000.5}),
-        // Within the leeway.
+        // Within the leeway of 30 s.
         json!({"exp": now() - 20}),
         json!({"nbf": now() + 20, "iat": now() + 20}),
         json!({"sub": "x".repeat(255)}),
@@ -96,7 +94,7 @@ async fn what_the_standards_leave_open_is_let_in() {
     }
 }
 
-/// Puts members over those of an object; `null` takes one out.
+/// Sets members of an object; `null` removes a member.
 fn merge(object: &mut Value, members: &Value) {
     let object = object.as_object_mut().expect("an object");
     for (name, value) in members.as_object().expect("an object") {
@@ -108,7 +106,7 @@ fn merge(object: &mut Value, members: &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_change_and_are_fetched_once_in_thirty_seconds() {
+async fn keys_are_fetched_at_most_once_in_thirty_seconds() {
     let (old, new) = (Signer::ed25519(), Signer::p256());
     let issuer = Issuer::of(&[&old]).await;
     let clock = Clock::manual();
@@ -125,7 +123,7 @@ async fn keys_change_and_are_fetched_once_in_thirty_seconds() {
     app.bearer(&token(&old, "b")).await.is(404);
     assert_eq!(issuer.fetches().await, 2);
 
-    // Withdrawn: noticed when the keys are an hour old, and no request waits for that.
+    // A key set is refreshed in the background after an hour, so a withdrawn key is accepted until that is done.
     issuer.publish(&[&new]);
     clock.advance(Duration::from_mins(61));
     app.bearer(&token(&old, "c")).await.is(404);
@@ -143,7 +141,7 @@ async fn keys_change_and_are_fetched_once_in_thirty_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_at_once_share_one_fetch() {
+async fn concurrent_tokens_share_one_key_fetch() {
     let (old, new) = (Signer::ed25519(), Signer::ed25519_other());
     let issuer = Issuer::of(&[&old]).await;
     let clock = Clock::manual();
@@ -166,8 +164,9 @@ async fn many_at_once_share_one_fetch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_once_had_outlive_their_issuer() {
-    const PLACE: usize = 7; // One that no other test's metrics have.
+async fn keys_are_kept_while_fetches_fail() {
+    // Index of the issuer, the label of its metrics; unique, because all tests of the process share the metrics.
+    const PLACE: usize = 7;
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
     let others = (0..PLACE).map(|place| {
@@ -194,13 +193,13 @@ async fn keys_once_had_outlive_their_issuer() {
         app.bearer(&known).await.is(404);
         assert_eq!(app.fetches(PLACE, "failed").await, Some(failed));
     }
-    // For days.
+    // Keys do not expire while fetches fail.
     clock.advance(Duration::from_hours(100));
     app.bearer(&signer.token(&issuer.claims("d"))).await.is(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_keys_there_is_no_verdict() {
+async fn token_is_503_while_the_issuer_has_no_keys() {
     let signer = Signer::ed25519();
     let elsewhere = Issuer::of(&[&signer]).await;
     let large = " ".repeat(300 << 10) + &json!({"keys": [signer.jwk()]}).to_string();
@@ -231,7 +230,7 @@ async fn without_keys_there_is_no_verdict() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_issuer_holds_up_its_own_tokens_alone_and_not_for_long() {
+async fn slow_issuer_delays_only_its_own_tokens_up_to_a_timeout() {
     let signer = Signer::ed25519();
     let (slow, quick) = (Issuer::of(&[&signer]).await, Issuer::of(&[&signer]).await);
     slow.answer(ResponseTemplate::new(200).set_delay(Duration::from_secs(10)));
@@ -243,7 +242,7 @@ async fn a_slow_issuer_holds_up_its_own_tokens_alone_and_not_for_long() {
         let begun = Instant::now();
         app.get("/pet/404").answer().await.is(404);
         app.bearer(&signer.token(&quick.claims("a"))).await.is(404);
-        // Beyond those that may wait.
+        // Refused at once: the maximum number of requests already waits for this issuer.
         app.bearer(&signer.token(&slow.claims("a"))).await.is(503);
         assert!(begun.elapsed() < Duration::from_secs(3), "{begun:?}");
     });
@@ -253,7 +252,7 @@ async fn a_slow_issuer_holds_up_its_own_tokens_alone_and_not_for_long() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_issuer_says_where_its_keys_are() {
+async fn discovery_finds_the_keys_of_its_own_issuer_only() {
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
     let app = serve(&[issuer.table_without_keys("")]).await;
@@ -294,7 +293,7 @@ async fn an_issuer_says_where_its_keys_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_are_no_good_are_left_out() {
+async fn unusable_keys_in_the_key_set_are_ignored() {
     let (good, other) = (Signer::ed25519(), Signer::ed25519_other());
     let of = |signer: &Signer, more: Value| {
         let mut jwk = signer.jwk();
@@ -331,7 +330,7 @@ async fn keys_that_are_no_good_are_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subject_becomes_one_caller_however_many_come_first() {
+async fn concurrent_first_tokens_of_a_subject_create_one_caller() {
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
     let other = Issuer::of(&[&signer]).await;
@@ -348,7 +347,7 @@ async fn a_subject_becomes_one_caller_however_many_come_first() {
     assert_eq!(at_once(&app, tokens(&issuer)).await, [404; 50]);
     let callers = "select count(*) from callers where name like 'jwt:%'";
     assert_eq!(app.database.number(callers).await, 1);
-    // Another issuer's subject of that name is another one.
+    // The same subject of another issuer is a different caller.
     assert_eq!(at_once(&app, tokens(&other)).await, [404; 50]);
     assert_eq!(app.database.number(callers).await, 2);
     let named = "select count(*) from callers where name ~ '^jwt:[A-Za-z0-9_-]{22}:first$' \
@@ -357,7 +356,7 @@ async fn a_subject_becomes_one_caller_however_many_come_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scopes_are_those_that_the_token_names() {
+async fn token_scopes_come_from_its_claim() {
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
     let strict = serve(&[issuer.table("")]).await;
@@ -396,7 +395,7 @@ async fn scopes_are_those_that_the_token_names() {
     let theirs = token("https://x.example/scp", json!("read:pets"));
     assert_eq!(status(&lenient, &theirs).await, (404, 403));
 
-    // The operator may narrow what a caller can do.
+    // The operator can restrict the caller's scopes.
     let narrow = "update callers set scopes = '{read:pets}' where name like 'jwt:%'";
     strict.database.run(narrow).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -405,7 +404,7 @@ async fn scopes_are_those_that_the_token_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_plan_is_the_claims_or_the_operators() {
+async fn token_plan_comes_from_its_claim_or_the_operator() {
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
     let clock = Clock::manual();
@@ -427,7 +426,7 @@ async fn the_plan_is_the_claims_or_the_operators() {
         "enterprise"
     );
     assert!(stored("enterprise").await);
-    // Two tokens that contradict each other each have theirs; the database is not bothered each time.
+    // Each token gets the plan that it names, but the stored plan is updated at most once a minute per caller.
     assert_eq!(plan(&claimed, &token("a", json!("pro"))).await, "pro");
     assert!(stored("enterprise").await);
     clock.advance(Duration::from_mins(1));
@@ -451,7 +450,7 @@ async fn the_plan_is_the_claims_or_the_operators() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_seen_before_costs_no_round_trip_until_it_ends() {
+async fn cached_token_costs_no_statement_until_it_expires() {
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
     let table = issuer.table("plan_claim = \"plan\"\nleeway = \"0s\"");
@@ -465,7 +464,7 @@ async fn a_token_seen_before_costs_no_round_trip_until_it_ends() {
         signer.token(&claims)
     };
     let (long, short, unseen) = (token(600), token(4), token(601));
-    // Changes are heard of, so what is remembered is remembered for a minute.
+    // Until the service listens for changes, it caches tokens for only a second; then for a minute.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for token in [&long, &short] {
         limits(&app, token).await.is(200);
@@ -483,7 +482,7 @@ async fn a_token_seen_before_costs_no_round_trip_until_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_good_in_its_own_header_alone() {
+async fn token_outside_the_authorization_header_is_401() {
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
     let app = serve(&[issuer.table("")]).await;
@@ -495,7 +494,7 @@ async fn a_token_is_good_in_its_own_header_alone() {
     let query = format!("/pet/404?access_token={token}");
     app.anonymous(Method::GET, &query).answer().await.is(401);
 
-    // Both headers: one caller, and what both let it do.
+    // Both headers must name one caller, and only the scopes that both have count.
     let both = |key: &str| get().bearer_auth(&token).header("api_key", key).answer();
     both(&app.key).await.is(401);
     let own = app.make_key(&caller_of(&app).await, Scopes::all()).await;
@@ -504,12 +503,12 @@ async fn a_token_is_good_in_its_own_header_alone() {
         .make_key(&caller_of(&app).await, scopes(&[Scope::WritePets]))
         .await;
     both(&narrow.secret).await.is(403);
-    // Without issuers it is a wrong credential like any other.
+    // Without a configured issuer, a token is an invalid credential.
     let app = TestApp::start().await;
     app.bearer(&token).await.is(401);
 }
 
-/// The name of the one caller that came with a token.
+/// Returns the name of the only caller that was created for a token.
 async fn caller_of(app: &TestApp) -> String {
     let mut connection = app.database.connect().await;
     sqlx::query_scalar("select name from callers where name like 'jwt:%'")
@@ -519,7 +518,7 @@ async fn caller_of(app: &TestApp) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_tokens_spend_the_budget_of_their_address() {
+async fn invalid_tokens_count_against_the_failed_authentication_limit() {
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
     let few = [("PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE", "5")];

@@ -1,5 +1,4 @@
-//! Plans and limits: ceilings, counted requests, headers. The clocks of the service and of PostgreSQL are turned by hand;
-//! nothing here waits for a minute to pass.
+//! Tests of plans, rate limits and the credential cache, with manual clocks where a test would wait for minutes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,16 +15,16 @@ use crate::support::{
     Answer, Ask, Home, TestApp, TestDatabase, eventually, postgres::TestClock, scopes,
 };
 
-/// A service by clocks that stand still, and a key of a caller on a plan.
+/// Service with manual clocks, and an API key of a caller on a plan.
 struct Limited {
     app: TestApp,
     clock: Clock,
-    /// PostgreSQL's.
+    /// Database of the service, with PostgreSQL's clock.
     database: TestClock,
     key: String,
 }
 
-/// A counted request: 404.
+/// Path of a request that is counted and gets 404.
 const PROBE: &str = "/pet/1";
 
 impl Limited {
@@ -42,7 +41,6 @@ impl Limited {
         }
     }
 
-    /// Turns both clocks.
     async fn advance(&self, by: Duration) {
         self.clock.advance(by);
         self.database.advance(by).await;
@@ -52,7 +50,7 @@ impl Limited {
         self.advance(Duration::from_secs(seconds)).await;
     }
 
-    /// Requests recorded on the caller's day.
+    /// Returns the number of requests that the database has recorded for the day.
     async fn used(&self) -> i64 {
         let used = "select coalesce(sum(day_used), 0)::bigint from limit_usage";
         self.app.database.number(used).await
@@ -62,7 +60,7 @@ impl Limited {
         ask(&self.app, &self.key, path).await
     }
 
-    /// Asks so many times, one after the other; gives how many were admitted.
+    /// Sends `requests` requests one after the other; returns the number that was admitted.
     async fn admitted(&self, requests: usize) -> usize {
         let mut admitted = 0;
         for _ in 0..requests {
@@ -93,7 +91,7 @@ const FREE_PER_MINUTE: &str = "PET_INVENTORY__PLANS__FREE__PER_MINUTE";
 const FREE_PER_DAY: &str = "PET_INVENTORY__PLANS__FREE__PER_DAY";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sixty_at_once_and_not_one_more_in_any_minute() {
+async fn per_minute_limit_admits_sixty_in_any_minute() {
     let limited = Limited::start(Plan::Free, &[]).await;
     assert_eq!(limited.admitted(70).await, 60);
 
@@ -104,7 +102,7 @@ async fn sixty_at_once_and_not_one_more_in_any_minute() {
         "https://iana.org/assignments/http-problem-types#quota-exceeded"
     );
     assert_eq!(problem["violated-policies"], json!(["minute"]));
-    // Until the slice of these 60 has left the window.
+    // The time until the slice of these 60 requests leaves the window.
     assert_eq!(refused.header("retry-after"), "61");
     assert_eq!(
         refused.header("ratelimit-policy"),
@@ -126,7 +124,7 @@ async fn sixty_at_once_and_not_one_more_in_any_minute() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_admitted_at_retry_after_and_not_a_second_earlier() {
+async fn retry_after_is_exact_to_the_second() {
     let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;
     // Admissions 7.3 s apart, so that no wait is a whole number of seconds.
     for _ in 0..5 {
@@ -147,10 +145,10 @@ async fn a_request_is_admitted_at_retry_after_and_not_a_second_earlier() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn minute_and_day_are_one_decision() {
+async fn per_minute_and_per_day_limits_are_one_decision() {
     let limits = [(FREE_PER_MINUTE, "2"), (FREE_PER_DAY, "5")];
     let limited = Limited::start(Plan::Free, &limits).await;
-    // Refused by the minute, which uses nothing of the day.
+    // Requests that the per-minute limit refuses do not count against the day.
     assert_eq!(limited.admitted(10).await, 2);
     assert_eq!(limited.used().await, 2);
     limited.advance_seconds(61).await;
@@ -159,7 +157,7 @@ async fn minute_and_day_are_one_decision() {
     assert_eq!(limited.admitted(10).await, 1);
     let refused = limited.ask(PROBE).await;
     assert_eq!(refused.problem(429)["violated-policies"], json!(["day"]));
-    // It was noon, two minutes and two seconds ago.
+    // The clock started at noon and has advanced by 2 × 61 s.
     let midnight = 12 * 3_600 - 2 * 61;
     assert_eq!(refused.header("retry-after"), midnight.to_string());
     limited.advance_seconds(midnight - 1).await;
@@ -170,7 +168,7 @@ async fn minute_and_day_are_one_decision() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_day_outlasts_the_process() {
+async fn per_day_limit_holds_in_a_new_process() {
     let settings = [(FREE_PER_MINUTE, "unlimited"), (FREE_PER_DAY, "20")];
     let limited = Limited::start(Plan::Free, &settings).await;
     assert_eq!(limited.admitted(7).await, 7);
@@ -180,12 +178,12 @@ async fn a_day_outlasts_the_process() {
         let answer = ask(&second, &limited.key, PROBE).await;
         admitted += u32::from(answer.status.as_u16() == 404);
     }
-    // The first process may still hold what it leased in advance.
+    // The first process may still hold requests that it leased in advance.
     assert!((15..=20).contains(&admitted), "{admitted}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_keys_of_a_caller_share_its_limit() {
+async fn keys_of_a_caller_share_its_limit() {
     let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "4")]).await;
     let other = limited.app.make_key("limited", Scopes::all()).await.secret;
     for _ in 0..2 {
@@ -197,7 +195,7 @@ async fn all_keys_of_a_caller_share_its_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_authenticated_request_counts_but_our_own_failures() {
+async fn authenticated_requests_count_except_internal_errors() {
     let limited = Limited::start(Plan::Free, &[]).await;
     let left = |answer: &Answer| -> u32 {
         let left = answer.header("x-ratelimit-remaining");
@@ -211,7 +209,7 @@ async fn every_authenticated_request_counts_but_our_own_failures() {
         57
     );
 
-    // What fails through our own fault gives its permit back.
+    // A request that fails with an internal error is returned to the limits.
     limited
         .app
         .database
@@ -226,7 +224,7 @@ async fn every_authenticated_request_counts_but_our_own_failures() {
         .await;
     assert_eq!(left(&limited.ask("/pet/1").await.is(404)), 56);
 
-    // No caller, no count; and no headers of one.
+    // Routes without authentication are not counted and have no rate limit headers.
     for free in [
         "/livez",
         "/readyz",
@@ -248,7 +246,7 @@ async fn every_authenticated_request_counts_but_our_own_failures() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn enterprise_is_unlimited_and_nothing_is_said_of_limits() {
+async fn enterprise_plan_is_unlimited_without_rate_limit_headers() {
     let limited = Limited::start(Plan::Enterprise, &[]).await;
     assert_eq!(limited.admitted(300).await, 300);
     let answer = limited.ask("/limits").await.is(200);
@@ -276,7 +274,7 @@ async fn get_limits_is_not_counted_and_responds_at_the_limit() {
     assert_eq!(told.json()["day"]["remaining"], 940);
     assert_eq!(told.header("x-ratelimit-remaining"), "0");
     assert_eq!(limited.used().await, 60);
-    // Its own limit.
+    // `GET /limits` has a limit of its own, 60 per minute.
     for _ in 0..58 {
         limited.ask("/limits").await.is(200);
     }
@@ -288,7 +286,7 @@ async fn get_limits_is_not_counted_and_responds_at_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_plan_takes_effect_at_once() {
+async fn plan_change_takes_effect_at_once() {
     let limited = Limited::start(Plan::Pro, &[]).await;
     assert_eq!(limited.admitted(70).await, 70);
     let set = "update callers set plan = 'free' where name = 'limited'";
@@ -299,7 +297,7 @@ async fn a_change_of_plan_takes_effect_at_once() {
     eventually(async || limited.ask(PROBE).await.status.as_u16() == 404).await;
     let set = "update callers set plan = 'pro' where name = 'limited'";
     limited.app.database.run(set).await;
-    // What was used before counts on both plans.
+    // Requests of the earlier plans count against the new one.
     eventually(async || {
         let answer = limited.ask(PROBE).await.is(404);
         answer.optional_header("x-ratelimit-limit") == Some("600")
@@ -310,7 +308,7 @@ async fn a_change_of_plan_takes_effect_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_replicas_share_both_limits() {
+async fn replicas_share_both_limits() {
     for (per_minute, per_day, expected) in [("60", "1000", 60), ("unlimited", "50", 50)] {
         let settings = [(FREE_PER_MINUTE, per_minute), (FREE_PER_DAY, per_day)];
         let one = TestApp::with(&settings).await;
@@ -334,9 +332,9 @@ async fn two_replicas_share_both_limits() {
     }
 }
 
-/// A caller over its limit is refused without a statement: the tables are locked.
+/// The tables are locked, so a statement would block.
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_cost_no_statement() {
+async fn rate_limit_refusal_costs_no_statement() {
     let limited = Limited::start(Plan::Free, &[]).await;
     assert_eq!(limited.admitted(61).await, 60);
     let mut connection = limited.app.database.connect().await;
@@ -356,7 +354,7 @@ async fn refusals_cost_no_statement() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_credentials_shut_out_their_address_alone() {
+async fn failed_authentication_limit_applies_to_one_address() {
     let settings = [("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")];
     let limited = Limited::start(Plan::Enterprise, &settings).await;
     let from = async |address: &str, key: &str| {
@@ -375,9 +373,9 @@ async fn wrong_credentials_shut_out_their_address_alone() {
         json!(["wrong-credentials"])
     );
     assert_eq!(shut.header("retry-after"), "1");
-    // What the client itself says it comes from stands left of what the proxy says.
+    // Only the right-most address, which the proxy added, counts; the client can forge those left of it.
     from("198.51.100.7, 192.0.2.1", "wrong").await.is(429);
-    // Others do not notice, and no credential at all is not a wrong one.
+    // Other addresses are not affected, and a missing credential is not a failed authentication.
     from("192.0.2.2", &limited.key).await.is(200);
     let none = limited.app.anonymous(Method::GET, "/limits");
     none.header("x-forwarded-for", "192.0.2.1")
@@ -389,7 +387,7 @@ async fn wrong_credentials_shut_out_their_address_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_believes_a_stranger_about_addresses() {
+async fn forwarded_for_of_an_untrusted_client_is_ignored() {
     let limited = Limited::start(Plan::Enterprise, &[]).await;
     for number in 0..100 {
         let request = limited.app.anonymous(Method::GET, "/limits");
@@ -402,7 +400,7 @@ async fn nobody_believes_a_stranger_about_addresses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn anonymous_callers_are_on_the_free_plan_each_by_address() {
+async fn anonymous_callers_have_the_free_plan_per_address() {
     let settings = [
         ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
         ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
@@ -422,7 +420,7 @@ async fn anonymous_callers_are_on_the_free_plan_each_by_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_may_bound_requests_at_once() {
+async fn plan_limits_concurrent_requests() {
     let setting = ("PET_INVENTORY__PLANS__ENTERPRISE__IN_FLIGHT", "1");
     let limited = Limited::start(Plan::Enterprise, &[setting]).await;
     let refused = while_one_waits(&limited).await;
@@ -434,7 +432,7 @@ async fn a_plan_may_bound_requests_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_than_can_be_answered_is_shed() {
+async fn requests_over_max_requests_are_503() {
     let limited = Limited::start(
         Plan::Enterprise,
         &[("PET_INVENTORY__SERVER__MAX_REQUESTS", "1")],
@@ -452,7 +450,7 @@ async fn more_than_can_be_answered_is_shed() {
     limited.ask("/limits").await.is(200);
 }
 
-/// The answer to a request beside one that waits for a locked table.
+/// Returns the response to a request that is sent while another one waits for a locked table.
 async fn while_one_waits(limited: &Limited) -> Answer {
     let mut connection = limited.app.database.connect().await;
     let mut transaction = connection.begin().await.expect("a transaction");
@@ -474,7 +472,7 @@ async fn while_one_waits(limited: &Limited) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_of_credentials_take_effect_within_a_second() {
+async fn credential_changes_take_effect_within_two_seconds() {
     let app = TestApp::start().await;
     let key = app.make_key("changing", Scopes::all()).await;
     ask(&app, &key.secret, PROBE).await.is(404);
@@ -484,7 +482,7 @@ async fn changes_of_credentials_take_effect_within_a_second() {
     );
     app.database.run(&revoke).await;
     eventually(async || ask(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
-    // What was unknown is remembered as that, and no longer than it is true.
+    // That a key is unknown is cached too, until the key changes.
     let restore = format!(
         "update credentials set revoked_at = null where id = {}",
         key.id
@@ -501,12 +499,12 @@ async fn changes_of_credentials_take_effect_within_a_second() {
     eventually(async || ask(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
 }
 
-/// A known credential needs no look-up: its tables are locked away.
+/// The tables of credentials are locked, so a look-up would block.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_known_credential_costs_no_look_up() {
+async fn cached_credential_costs_no_look_up() {
     let app = TestApp::start().await;
     let mut connection = app.database.connect().await;
-    // Until it hears of changes, the service remembers for a second at most.
+    // Retries: until the service listens for changes, it caches credentials for at most a second.
     for _ in 0..20 {
         app.get("/pet/1").answer().await.is(404);
         let mut transaction = connection.begin().await.expect("a transaction");
@@ -524,7 +522,7 @@ async fn a_known_credential_costs_no_look_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_plan_opens_or_closes_a_day_at_once() {
+async fn plan_change_applies_to_the_per_day_limit_at_once() {
     let settings = [(FREE_PER_DAY, "3"), (FREE_PER_MINUTE, "unlimited")];
     let limited = Limited::start(Plan::Free, &settings).await;
     assert_eq!(limited.admitted(5).await, 3);
@@ -536,7 +534,7 @@ async fn a_new_plan_opens_or_closes_a_day_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_fail_through_the_services_fault_are_returned() {
+async fn internal_error_returns_its_request_to_the_limits() {
     let limited = Limited::start(Plan::Free, &[]).await;
     limited.ask(PROBE).await.is(404);
     let rename = "alter table pets rename to gone";
@@ -547,13 +545,13 @@ async fn requests_that_fail_through_the_services_fault_are_returned() {
     let told = limited.ask("/limits").await.is(200).json();
     assert_eq!(told["minute"]["remaining"], 59, "{told}");
     assert_eq!(told["day"]["remaining"], 999, "{told}");
-    // In the row, too, within a second after the slice.
+    // The flush after the end of the slice returns them to the database too.
     limited.advance(Duration::from_millis(1_900)).await;
     eventually(async || limited.used().await == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_ends_in_its_own_timeout_is_counted() {
+async fn request_timeout_is_counted() {
     let settings = [("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "300ms")];
     let limited = Limited::start(Plan::Free, &settings).await;
     limited.ask(PROBE).await.is(404);
@@ -568,7 +566,7 @@ async fn a_request_that_ends_in_its_own_timeout_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_counters_nothing_is_admitted_and_nobody_queues() {
+async fn failed_lease_statements_admit_nothing_and_fail_fast() {
     let limited = Limited::start(Plan::Free, &[]).await;
     assert_eq!(limited.admitted(2).await, 2);
     limited.advance_seconds(1).await;
@@ -595,7 +593,7 @@ async fn without_the_counters_nothing_is_admitted_and_nobody_queues() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sixty_four_greedy_callers_get_exactly_their_limits() {
+async fn concurrent_callers_get_exactly_their_limits() {
     let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;
     let mut clients = JoinSet::new();
     for number in 0..64 {
@@ -613,16 +611,17 @@ async fn sixty_four_greedy_callers_get_exactly_their_limits() {
     assert_eq!(limited.used().await, 64 * 5);
 }
 
-/// One for the slice, one for its last tenth, in which no lease of the slice is used, and some that return unused requests.
+/// A slice needs one lease, another for its last tenth, in which the first has expired, and sometimes a statement that
+/// returns unused requests.
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_requests_a_second_cost_few_lease_statements() {
+async fn steady_requests_cost_few_lease_statements() {
     const SECONDS: u32 = 4;
     let home = Home::new();
     let service = home.serve().await;
     let statements = async || -> u32 {
         let url = format!("http://{}/metrics", service.operations);
         let text = crate::support::client().get(url).answer().await.text();
-        let name = "database_batch_requests_count{statement=\"UPDATE limit_usage\"} ";
+        let name = "db_client_operation_batch_size_count{db_query_summary=\"UPDATE limit_usage\"} ";
         let count = text.lines().find_map(|line| line.strip_prefix(name));
         count.map_or(0, |count| count.parse().expect("a number"))
     };
@@ -636,15 +635,13 @@ async fn ten_requests_a_second_cost_few_lease_statements() {
     }
     let cost = statements().await - before;
     println!("{cost} lease statements in {SECONDS} s");
-    // One, and another where the last tenth of a slice needs a lease of its own.
     assert!((SECONDS..=3 * SECONDS).contains(&cost), "{cost}");
     service.stop().await;
 }
 
-/// All at once, and the limit to the request.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_at_once_use_exactly_the_limit() {
-    // More than max_requests by default: nothing but the limit may refuse them.
+async fn concurrent_requests_use_exactly_the_limit() {
+    // Exceeds the number of requests below, so that only the rate limit can refuse them.
     let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "6000")];
     for (requests, replicas) in [(600, 1), (600, 2), (5_000, 1), (5_000, 2)] {
         let limited = Limited::start(Plan::Free, &settings).await;
@@ -673,9 +670,8 @@ async fn requests_at_once_use_exactly_the_limit() {
     }
 }
 
-/// However many come at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_wrong_keys_at_once_few_are_looked_up() {
+async fn concurrent_unknown_keys_cost_few_look_ups() {
     let limited = Limited::start(Plan::Enterprise, &[]).await;
     let mut clients = JoinSet::new();
     for _ in 0..400 {
@@ -694,12 +690,12 @@ async fn of_wrong_keys_at_once_few_are_looked_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_good_key_passes_though_its_address_is_shut() {
+async fn cached_valid_key_passes_the_failed_authentication_limit() {
     let limited = Limited::start(Plan::Enterprise, &[]).await;
     for _ in 0..101 {
         ask(&limited.app, "wrong", "/limits").await;
     }
-    // The service forgets everything when it begins to hear of changes: then once more.
+    // Retries: the service clears its credential cache when it begins to listen for changes.
     eventually(async || {
         limited.clock.advance(Duration::from_secs(2));
         limited.ask("/limits").await.is(200);
@@ -713,7 +709,7 @@ async fn a_good_key_passes_though_its_address_is_shut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn options_are_free() {
+async fn options_requests_are_not_counted() {
     let limited = Limited::start(Plan::Free, &[]).await;
     for path in ["/api/v3/pet/1", "/oauth/token"] {
         for _ in 0..70 {

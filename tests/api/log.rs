@@ -1,4 +1,4 @@
-//! What the process says of a request, and what it must never say.
+//! Tests of the log: access lines, documented fields and absent secrets.
 
 use std::{collections::BTreeSet, fs};
 
@@ -12,7 +12,6 @@ use crate::support::{
 
 const TRACE: (&str, &str) = ("PET_INVENTORY__TELEMETRY__LOG", "trace");
 
-/// The log's lines that are access lines.
 fn access_lines(service: &Service) -> Vec<Value> {
     let log = service.log();
     let lines = log
@@ -24,7 +23,7 @@ fn access_lines(service: &Service) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_has_one_access_line_without_its_query_headers_or_body() {
+async fn access_log_has_one_line_per_request_without_query_headers_or_body() {
     let home = Home::new();
     let service = home.serve().await;
     let path = "/pet/findByTags?tags=query-canary";
@@ -46,7 +45,7 @@ async fn a_request_has_one_access_line_without_its_query_headers_or_body() {
     let bad = service.request(Method::GET, "/pet/path-canary", "free-key");
     bad.answer().await.is(400);
 
-    // They are written a few milliseconds later.
+    // Lines are batched for a few milliseconds before they are written.
     eventually(async || access_lines(&service).len() >= 3).await;
     let lines = access_lines(&service);
     let of = |id: &str| -> Vec<&Value> {
@@ -76,7 +75,7 @@ async fn a_request_has_one_access_line_without_its_query_headers_or_body() {
     service.stop().await;
 }
 
-/// The fields that the operator's guide says a kind of lines has.
+/// Returns the fields that `config/README.md` lists for a kind of log lines.
 fn documented(kind: &str) -> BTreeSet<&'static str> {
     let rows = include_str!("../../config/README.md").lines();
     let rows = rows.filter_map(|row| row.strip_prefix("| `")?.split_once("` | "));
@@ -94,7 +93,7 @@ fn fields(line: &Value) -> BTreeSet<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_have_the_fields_that_the_guide_lists() {
+async fn log_lines_have_the_documented_fields() {
     let database = TestDatabase::migrated().await;
     for traced in [false, true] {
         let home = Home::new();
@@ -104,7 +103,7 @@ async fn lines_have_the_fields_that_the_guide_lists() {
             .env("DATABASE_URL", database.url())
             .env("BOOTSTRAP_API_KEY", key);
         if traced {
-            // Nobody need take them.
+            // Enables traces; no collector is needed.
             command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
         }
         let service = Service::start(&home, command).await;
@@ -149,9 +148,9 @@ async fn lines_have_the_fields_that_the_guide_lists() {
     }
 }
 
-/// Secrets of every kind, sent every way, at the level that logs all there is.
+/// Sends secrets of every kind in every way, at log level `trace`.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_secret_is_ever_said() {
+async fn secrets_are_in_no_log_metric_or_greeting() {
     let home = Home::new();
     let bootstrap = "bootstrap-canary-0123456789";
     let mut command = home.command(["serve"]);

@@ -1,4 +1,4 @@
-//! The service's tests over real HTTP and a real PostgreSQL: one binary, one cluster, a database a test.
+//! Integration tests of the service over HTTP and PostgreSQL: one test binary, one cluster, one database per test.
 
 #![allow(
     clippy::disallowed_methods,

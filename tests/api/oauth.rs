@@ -1,4 +1,4 @@
-//! OAuth 2.0: tokens for clients, by hand, by the RFCs' errors, and by a client library that is not ours.
+//! OAuth 2.0 endpoints: tokens, revocation, introspection and metadata, also by an independent client library.
 
 use oauth2::{
     AuthType, AuthUrl, ClientId, ClientSecret, EmptyExtraTokenFields, IntrospectionUrl,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Ask, TestApp, TestDatabase, eventually, scopes};
 
-/// A client as `clients create` makes it.
+/// OAuth client, as `clients create` creates it.
 struct TestClient {
     row: i64,
     id: String,
@@ -26,7 +26,7 @@ struct TestClient {
 }
 
 async fn client(app: &TestApp, caller: &str, scopes: Scopes) -> TestClient {
-    // The caller, who may do everything.
+    // Creates the caller, with all scopes.
     app.make_key(caller, Scopes::all()).await;
     let mut connection = app.database.connect().await;
     let name = caller.parse().expect("the name of a caller");
@@ -54,7 +54,7 @@ fn post(app: &TestApp, path: &str, form: &[(&str, &str)]) -> RequestBuilder {
 }
 
 impl TestClient {
-    /// Asks for a token with a form, by HTTP Basic.
+    /// Requests a token, with HTTP Basic authentication.
     async fn ask(&self, app: &TestApp, form: &[(&str, &str)]) -> Answer {
         self.ask_at(app, "/oauth/token", form).await
     }
@@ -64,7 +64,7 @@ impl TestClient {
         request.answer().await
     }
 
-    /// A token for everything that the client may.
+    /// Returns an access token with all scopes of the client.
     async fn token(&self, app: &TestApp) -> String {
         let answer = self
             .ask(app, &[("grant_type", "client_credentials")])
@@ -77,7 +77,7 @@ impl TestClient {
     }
 }
 
-/// Checks an error of RFC 6749 §5.2.
+/// Checks that the response is an error by RFC 6749 §5.2.
 #[track_caller]
 fn refused(answer: &Answer, status: u16, error: &str) {
     assert_eq!(answer.status.as_u16(), status, "{answer}");
@@ -96,7 +96,7 @@ async fn by_token(app: &TestApp, token: &str, path: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_gets_a_token_that_opens_what_the_client_may() {
+async fn token_has_the_scopes_of_its_client() {
     let app = TestApp::start().await;
     let client = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::ReadOrders])).await;
     let answer = client
@@ -119,7 +119,7 @@ async fn a_client_gets_a_token_that_opens_what_the_client_may() {
         .answer()
         .await
         .problem(403);
-    // As an API key it is as good; it is the same kind of secret.
+    // The `api_key` header accepts access tokens, too.
     let request = app
         .anonymous(Method::GET, "/pet/1")
         .header("api_key", token);
@@ -127,7 +127,7 @@ async fn a_client_gets_a_token_that_opens_what_the_client_may() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scopes_are_narrowed_and_never_widened() {
+async fn token_scopes_can_be_narrowed_but_not_widened() {
     let app = TestApp::start().await;
     let client = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::WritePets])).await;
     let grant = ("grant_type", "client_credentials");
@@ -150,7 +150,7 @@ async fn scopes_are_narrowed_and_never_widened() {
             "invalid_scope",
         );
     }
-    // What the caller loses, its tokens lose.
+    // Tokens lose the scopes that their caller loses.
     let token = client.token(&app).await;
     by_token(&app, &token, "/pet/1").await.is(404);
     app.database
@@ -160,7 +160,7 @@ async fn scopes_are_narrowed_and_never_widened() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_authenticates_one_way_and_well() {
+async fn token_request_with_wrong_or_two_client_credentials_is_refused() {
     let app = TestApp::start().await;
     let client = client(&app, "acme", Scopes::all()).await;
     let grant = ("grant_type", "client_credentials");
@@ -211,14 +211,14 @@ async fn a_client_authenticates_one_way_and_well() {
     );
     let bearer = post(&app, "/oauth/token", &[grant]).bearer_auth(&client.secret);
     refused(&bearer.answer().await, 401, "invalid_client");
-    // A secret opens nothing else, and a key is no client.
+    // A client secret is not a bearer token, and an API key is not a client secret.
     by_token(&app, &client.secret, "/pet/1").await.problem(401);
     let key = post(&app, "/oauth/token", &[grant]).basic_auth(&client.id, Some(&app.key));
     refused(&key.answer().await, 401, "invalid_client");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_is_none_is_told_so_as_the_rfc_has_it() {
+async fn malformed_token_request_is_an_rfc_6749_error() {
     let app = TestApp::start().await;
     let client = client(&app, "acme", Scopes::all()).await;
     let grant = ("grant_type", "client_credentials");
@@ -244,7 +244,7 @@ async fn a_request_that_is_none_is_told_so_as_the_rfc_has_it() {
         .basic_auth(&client.id, Some(&client.secret));
     let json = json.json(&json!({"grant_type": "client_credentials"}));
     refused(&json.answer().await, 400, "invalid_request");
-    // Parameters belong into the body.
+    // Parameters are read from the body only.
     let query = "/oauth/token?grant_type=client_credentials";
     let query = app
         .bare(Method::POST, query)
@@ -264,7 +264,7 @@ async fn a_request_that_is_none_is_told_so_as_the_rfc_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_ends_with_its_hour_its_client_or_its_revocation() {
+async fn token_ends_by_expiry_by_revocation_and_with_its_client() {
     let app = TestApp::with(&[("PET_INVENTORY__AUTH__ACCESS_TOKEN_LIFETIME", "1s")]).await;
     let one = client(&app, "acme", Scopes::all()).await;
     let two = client(&app, "acme", Scopes::all()).await;
@@ -276,7 +276,7 @@ async fn a_token_ends_with_its_hour_its_client_or_its_revocation() {
     let app = TestApp::beside(&app, &[]).await;
     let token = one.token(&app).await;
     by_token(&app, &token, "/limits").await.is(200);
-    // Not another client's to revoke, though of the same caller; nor is an API key anybody's here.
+    // Clients revoke their own tokens only: not API keys, and not tokens of other clients of the same caller.
     refused(
         &two.ask_at(&app, "/oauth/revoke", &[("token", &token)])
             .await,
@@ -324,7 +324,7 @@ async fn gone(app: &TestApp, token: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn introspection_tells_a_client_of_its_own_callers_tokens() {
+async fn introspection_of_another_callers_token_is_inactive_except_for_admins() {
     let app = TestApp::start().await;
     let acme = client(&app, "acme", scopes(&[Scope::ReadPets])).await;
     let other = client(&app, "other", scopes(&[Scope::ReadPets])).await;
@@ -360,7 +360,7 @@ async fn introspection_tells_a_client_of_its_own_callers_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn metadata_names_endpoints_that_are_there() {
+async fn metadata_names_existing_endpoints() {
     let app = TestApp::start().await;
     let path = "/.well-known/oauth-authorization-server";
     let metadata = app.bare(Method::GET, path).answer().await.is(200).json();
@@ -389,7 +389,7 @@ async fn metadata_names_endpoints_that_are_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_token_endpoint_is_throttled() {
+async fn token_requests_over_the_limit_are_429() {
     let app = TestApp::at(TestDatabase::migrated().await, &[], Clock::manual()).await;
     let client = client(&app, "acme", Scopes::all()).await;
     let mut admitted = 0;
@@ -404,7 +404,7 @@ async fn the_token_endpoint_is_throttled() {
         }
     }
     assert_eq!(admitted, 60);
-    // Guesses at a secret spend the budget of wrong credentials, too: others of this address are shut out.
+    // Wrong client secrets count against the failed-authentication limit of the address.
     let app = TestApp::with(&[("PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE", "5")]).await;
     for _ in 0..5 {
         let guess = Secret::generate(Kind::ClientSecret).expect("random numbers");
@@ -419,9 +419,8 @@ async fn the_token_endpoint_is_throttled() {
     app.get("/limits").answer().await.problem(429);
 }
 
-/// The walk of a client that knows nothing of us but the RFCs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_library_gets_uses_inspects_and_revokes_a_token() {
+async fn oauth2_crate_gets_and_introspects_a_token() {
     let app = TestApp::start().await;
     let made = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::WritePets])).await;
     let url = |path: &str| format!("http://{}{path}", app.address);
@@ -464,7 +463,7 @@ async fn a_client_library_gets_uses_inspects_and_revokes_a_token() {
             "{refused:?}"
         );
         let revocable = StandardRevocableToken::AccessToken(token.access_token().clone());
-        // The library refuses to send a token to a server without TLS: so this by hand.
+        // The library refuses to revoke a token without TLS.
         assert!(client.revoke_token(revocable).is_err());
         made.ask_at(&app, "/oauth/revoke", &[("token", secret)])
             .await

@@ -1,4 +1,4 @@
-//! The OpenAPI document: what it says, and that the service does just that.
+//! The OpenAPI document: its content, and conformance of the service.
 
 use std::collections::BTreeSet;
 
@@ -26,12 +26,12 @@ fn document() -> Value {
     serde_json::to_value(api::document(&Links::new(None))).expect("a document")
 }
 
-/// The document's operation of a method on a path, if it has it.
+/// Returns the documented operation for a method and path, if there is one.
 fn operation<'a>(document: &'a Value, method: &Method, path: &str) -> Option<&'a Value> {
     document["paths"][path].get(method.as_str().to_lowercase())
 }
 
-/// Where a path of the document lies on the host.
+/// Returns the URL path for a documented path, with example parameters.
 fn target(item: &Value, path: &str) -> String {
     let base = match item["servers"][0]["url"].as_str() {
         Some("/") => "",
@@ -59,12 +59,12 @@ fn number_of_operations(item: &Value) -> usize {
 }
 
 #[test]
-fn the_document_is_the_one_that_was_agreed_on() {
+fn document_equals_its_snapshot() {
     insta::assert_json_snapshot!("openapi", document());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_document_is_served_without_a_credential() {
+async fn document_is_served_without_a_credential() {
     let app = TestApp::start().await;
     let served = app
         .bare(Method::GET, "/api/v3/openapi.json")
@@ -81,7 +81,7 @@ async fn the_document_is_served_without_a_credential() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routes_and_document_are_the_same_set() {
+async fn routes_are_exactly_the_documented_operations() {
     let app = TestApp::start().await;
     let document = document();
     let paths = document["paths"].as_object().expect("paths");
@@ -97,7 +97,7 @@ async fn routes_and_document_are_the_same_set() {
             number_of_operations(&paths[path]),
             "{path}"
         );
-        // Of these a GET acts, and a HEAD must not.
+        // GET has side effects here, so HEAD is refused.
         let acts = ["/user/login", "/user/logout"].contains(&path.as_str());
         if documented.contains("GET") && !acts {
             documented.insert("HEAD");
@@ -135,7 +135,7 @@ async fn routes_and_document_are_the_same_set() {
     }
 }
 
-/// What a reference of the document stands for.
+/// Resolves `value` if it is a `$ref`.
 fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     let Some(reference) = value["$ref"].as_str() else {
         return value;
@@ -145,7 +145,7 @@ fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     referred.unwrap_or_else(|| panic!("nothing at {reference}"))
 }
 
-/// Checks that an answer is one that the document has.
+/// Checks that the response's status, media type and headers are documented.
 fn assert_documented(document: &Value, method: &Method, path: &str, answer: &Answer) {
     let method = if method == Method::HEAD {
         &Method::GET
@@ -195,7 +195,7 @@ fn assert_documented(document: &Value, method: &Method, path: &str, answer: &Ans
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_answer_is_one_that_the_document_has() {
+async fn responses_of_every_operation_are_documented() {
     const METADATA: &str = "/.well-known/oauth-authorization-server";
     let folder = tempfile::tempdir().expect("a folder");
     let folder = format!("file://{}", folder.path().display());
@@ -461,7 +461,7 @@ async fn every_answer_is_one_that_the_document_has() {
     assert_eq!(seen, all, "an operation without a request here");
 }
 
-/// Requests of the store, each with its path in the document and the status of its answer.
+/// Returns store requests, each with its documented path and the expected status.
 fn store_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestBuilder, u16)> {
     let (one, many) = ("/store/order/{orderId}", "/store/orders");
     let place = |pet: i64| app.post("/store/order", &json!({"id": 5, "petId": pet}));
@@ -469,7 +469,7 @@ fn store_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestB
     let anonymous = |path: &str| app.anonymous(Method::GET, path);
     vec![
         ("/store/order", place(99), 400),
-        // Behind the pets of the table: they are gone again by now.
+        // The requests before have deleted pet 5.
         (
             "/pet",
             app.post("/pet", &json!({"id": 6, "name": "a"})),
@@ -510,7 +510,7 @@ fn store_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestB
     ]
 }
 
-/// The same of users.
+/// Returns user requests, each with its documented path and the expected status.
 fn user_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestBuilder, u16)> {
     let (one, list, log_in, log_out) = (
         "/user/{username}",
@@ -573,7 +573,7 @@ fn user_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestBu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_public_url_is_in_all_urls_that_are_handed_out() {
+async fn public_url_is_in_servers_location_and_link() {
     let public = "https://pets.example.com/shop";
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__PUBLIC_URL", &format!("{public}/"))]).await;
     let document = app
@@ -601,7 +601,7 @@ async fn the_public_url_is_in_all_urls_that_are_handed_out() {
     );
 }
 
-/// Checks that every reference in a value of the document leads somewhere.
+/// Checks that every `$ref` in `value` resolves.
 fn assert_resolves(document: &Value, value: &Value) {
     if value["$ref"].is_string() {
         resolve(document, value);
@@ -616,14 +616,14 @@ fn assert_resolves(document: &Value, value: &Value) {
 }
 
 #[test]
-fn every_reference_leads_somewhere() {
+fn document_references_resolve() {
     let document = document();
     assert_resolves(&document, &document);
 }
 
-/// The bounds that the document repeats, since a macro cannot ask the domain for them.
+/// Compares the bounds in the document with those of the domain, which utoipa's macros cannot read.
 #[test]
-fn the_documents_bounds_are_the_domains() {
+fn document_bounds_equal_those_of_the_domain() {
     let document = document();
     let max = |pointer: &str| {
         let bound = document.pointer(pointer).and_then(Value::as_u64);
@@ -666,7 +666,7 @@ fn the_documents_bounds_are_the_domains() {
 }
 
 #[test]
-fn every_link_leads_to_an_operation() {
+fn document_links_name_existing_operations_and_parameters() {
     let document = document();
     let items = document["paths"].as_object().expect("paths").values();
     let operations: Vec<&Value> = items

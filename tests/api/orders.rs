@@ -1,4 +1,4 @@
-//! Store orders: what they do to their pets, whose they are, and that no two get one pet.
+//! Store orders and inventory: effects on pets, visibility, and concurrent requests.
 
 use std::collections::BTreeSet;
 
@@ -25,13 +25,13 @@ async fn status(app: &TestApp, pet: i64) -> String {
     pet.json()["status"].as_str().expect("a status").to_owned()
 }
 
-/// Makes a caller of its own, whose key may do all but administer.
+/// Creates a caller and returns its key, with all scopes but `admin`.
 async fn caller(app: &TestApp, name: &str) -> String {
     app.make_key(name, Scopes::all_but_admin()).await.secret
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_is_placed_got_listed_and_deleted() {
+async fn order_is_placed_read_listed_and_deleted() {
     let app = TestApp::start().await;
     let pet = app.pet("Rex").await;
     let body = json!({
@@ -57,7 +57,7 @@ async fn an_order_is_placed_got_listed_and_deleted() {
     for request in [app.get(&path), app.delete(&path)] {
         request.answer().await.problem(404);
     }
-    // What is left out has its default.
+    // Absent fields get their defaults.
     let placed = order(&app, pet).answer().await.is(201);
     let expected = json!({
         "id": placed.id(), "petId": pet, "quantity": 1, "status": "placed", "complete": false
@@ -66,7 +66,7 @@ async fn an_order_is_placed_got_listed_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_and_its_pet_go_together() {
+async fn place_order_changes_pet_status_and_is_409_unless_available() {
     let app = TestApp::start().await;
     let pet = app.pet("Rex").await;
     let path = async || {
@@ -87,14 +87,14 @@ async fn an_order_and_its_pet_go_together() {
     assert_eq!(status(&app, pet).await, "pending");
     let after = app.get(&format!("/pet/{pet}")).answer().await.etag();
     assert_ne!(before, after, "an order is a change of the pet");
-    refused("is ordered already").await;
+    refused("has an open order").await;
     app.delete(&first).answer().await.is(200);
     assert_eq!(status(&app, pet).await, "available");
 
-    // What is written by hand stands, and sells nobody's pet twice.
+    // A status set by hand stays, and an ordered pet cannot be ordered again.
     let second = path().await;
     by_hand("available").await;
-    refused("is ordered already").await;
+    refused("has an open order").await;
     by_hand("sold").await;
     refused("is sold").await;
     app.delete(&second).answer().await.is(200);
@@ -103,7 +103,7 @@ async fn an_order_and_its_pet_go_together() {
     refused("is pending").await;
     by_hand("available").await;
 
-    // Delivered or complete: gone, and deleting the order does not bring it back.
+    // A delivered or complete order sells the pet; the pet stays sold when the order is deleted.
     for closed in [
         json!({"petId": pet, "status": "delivered"}),
         json!({"petId": pet, "complete": true}),
@@ -121,7 +121,7 @@ async fn an_order_and_its_pet_go_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_outlives_its_pet_and_holds_no_other() {
+async fn order_of_deleted_pet_stays_and_does_not_hold_a_new_pet() {
     let app = TestApp::start().await;
     let rex = json!({"id": 7, "name": "Rex"});
     app.post("/pet", &rex).answer().await.is(201);
@@ -130,7 +130,7 @@ async fn an_order_outlives_its_pet_and_holds_no_other() {
     let first = format!("/store/order/{}", first.id());
     assert_eq!(app.get(&first).answer().await.is(200).json()["petId"], 7);
     assert_eq!(order(&app, 7).answer().await.invalid_fields(), ["petId"]);
-    // Another pet under its number is for sale, and stays ordered when the old order goes.
+    // A new pet with the same id can be ordered, and stays ordered when the old order is deleted.
     app.post("/pet", &rex).answer().await.is(201);
     let second = order(&app, 7).answer().await.is(201);
     app.delete(&first).answer().await.is(200);
@@ -140,7 +140,7 @@ async fn an_order_outlives_its_pet_and_holds_no_other() {
         .await
         .is(200);
     assert_eq!(status(&app, 7).await, "available");
-    // With no pet left there is nothing to give back.
+    // Deleting the order does not bring back a deleted pet.
     let third = order(&app, 7).answer().await.is(201);
     app.delete("/pet/7").answer().await.is(200);
     app.delete(&format!("/store/order/{}", third.id()))
@@ -151,7 +151,7 @@ async fn an_order_outlives_its_pet_and_holds_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chosen_identifier_is_used_once_and_never_given_again() {
+async fn place_order_with_taken_id_is_409_and_without_id_gets_an_unused_one() {
     let app = TestApp::start().await;
     let place = async |id: Option<i64>| {
         let pet = app.pet("a").await;
@@ -176,7 +176,7 @@ async fn a_chosen_identifier_is_used_once_and_never_given_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_post_with_a_key_is_done_once() {
+async fn place_order_with_idempotency_key_is_done_once() {
     let app = TestApp::start().await;
     let pet = app.pet("a").await;
     let ask = || order(&app, pet).header("idempotency-key", "k").answer();
@@ -191,7 +191,7 @@ async fn a_post_with_a_key_is_done_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_wrong_field_is_named() {
+async fn place_order_names_all_invalid_fields() {
     let app = TestApp::start().await;
     let pet = app.pet("a").await;
     let body = json!({
@@ -240,7 +240,7 @@ async fn every_wrong_field_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_is_its_callers_and_the_admins() {
+async fn order_of_another_caller_is_404_except_for_admins() {
     let app = TestApp::start().await;
     let (alice, bob) = (caller(&app, "alice").await, caller(&app, "bob").await);
     let admin = app
@@ -278,7 +278,7 @@ async fn an_order_is_its_callers_and_the_admins() {
             }
         }
     }
-    // Another's looks just like one that never was.
+    // The response for another caller's order equals that for an unknown order.
     let strip = |problem: Value| {
         problem["detail"]
             .as_str()
@@ -303,10 +303,9 @@ async fn an_order_is_its_callers_and_the_admins() {
         .is(200);
 }
 
-/// Of 50 callers that order one available pet at once exactly one gets it: also while its operator makes it
-/// available again and again, and never was it anybody's for a moment that nobody else saw.
+/// In every other round, ten requests set the pet to available again while callers order it.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_fifty_callers_exactly_one_gets_the_last_pet() {
+async fn place_order_by_fifty_callers_at_once_succeeds_for_one() {
     const CALLERS: usize = 50;
     let app = TestApp::start().await;
     let mut keys = Vec::new();
@@ -322,7 +321,6 @@ async fn of_fifty_callers_exactly_one_gets_the_last_pet() {
             request.header("api_key", key).answer()
         });
         let puts = async {
-            // In every other round.
             for _ in 0..10 * (round % 2) {
                 app.put("/pet", &replacement).answer().await.is(200);
             }
@@ -341,10 +339,9 @@ async fn of_fifty_callers_exactly_one_gets_the_last_pet() {
     assert_eq!(app.database.number(held).await, 20);
 }
 
-/// Everything that locks pets and orders, at once, over few of them: nothing waits for ever, nothing is our
-/// fault, and in the end all agrees.
+/// Runs all operations that lock pets and orders at once over a few rows. No deadlock and no 5xx may occur.
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_meets_whatever_all_agrees_in_the_end() {
+async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
     let app = TestApp::start().await;
     for id in 1..=3 {
         app.post("/pet", &json!({"id": id, "name": "a"}))
@@ -380,14 +377,14 @@ async fn whatever_meets_whatever_all_agrees_in_the_end() {
     let lonely = "select count(*) from orders left join pets on pets.id = held_pet
                   where held_pet is not null and pets.id is null";
     assert_eq!(app.database.number(lonely).await, 0);
-    // Nobody put one aside by hand.
+    // No request has set `pending` by hand, so that each pending pet has an order.
     let unheld = "select count(*) from pets where status = 'pending'
                   and not exists (select from orders where held_pet = pets.id)";
     assert_eq!(app.database.number(unheld).await, 0);
     assert_inventory(&app).await;
 }
 
-/// The inventory, as it is answered, and as counting says it is.
+/// Compares the inventory with a count of the pets and returns it.
 async fn assert_inventory(app: &TestApp) -> Value {
     let answer = app.get("/store/inventory").answer().await.is(200).json();
     for status in ["available", "pending", "sold"] {
@@ -402,7 +399,7 @@ async fn assert_inventory(app: &TestApp) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_inventory_is_exact_whichever_way_pets_change() {
+async fn inventory_is_exact_after_any_change_of_pets() {
     let app = TestApp::start().await;
     let none = json!({"available": 0, "pending": 0, "sold": 0});
     assert_eq!(assert_inventory(&app).await, none);
@@ -444,13 +441,13 @@ async fn the_inventory_is_exact_whichever_way_pets_change() {
     copy.send(lines.concat().as_bytes()).await.expect("rows");
     copy.finish().await.expect("a copy");
     assert_inventory(&app).await;
-    // What is undone was never counted.
+    // A change that is rolled back does not count.
     connection
         .execute("begin; delete from pets; rollback")
         .await
         .expect("undone");
     let exact = assert_inventory(&app).await;
-    // Folding changes nothing, and leaves little.
+    // Folding changes no count and leaves few rows.
     connection.execute("do $$ begin for n in 10000..10200 loop
             insert into pets (id, status, name, photo_urls, tags) values (n, 'sold', 'a', '{}', '[]');
             delete from pets where id = n; end loop; end $$").await.expect("changes");
@@ -469,9 +466,9 @@ async fn the_inventory_is_exact_whichever_way_pets_change() {
     assert_eq!(assert_inventory(&app).await, none);
 }
 
-/// While pets come, change and go, every answer is of one moment: no change is half in it.
+/// Reads the inventory while orders change pets to pending: each response counts all 20 pets.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_inventory_is_of_one_moment() {
+async fn inventory_is_a_consistent_snapshot_during_changes() {
     let app = TestApp::start().await;
     for id in 1..=20 {
         app.post("/pet", &json!({"id": id, "name": "a"}))
@@ -502,7 +499,7 @@ async fn the_inventory_is_of_one_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_service_folds_the_inventory_by_itself() {
+async fn inventory_is_folded_in_the_background() {
     let app = TestApp::start().await;
     app.database
         .run("insert into inventory_changes select 'sold', 0 from generate_series(1, 20000)")
@@ -513,7 +510,7 @@ async fn the_service_folds_the_inventory_by_itself() {
             .await
             < 50
     };
-    // It does so every few seconds.
+    // Folding runs every 5 s.
     for _ in 0..5 {
         if few().await {
             break;
@@ -537,7 +534,7 @@ async fn many_orders(app: &TestApp, number: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_list_is_whole_or_comes_by_pages() {
+async fn list_orders_returns_all_or_pages() {
     let app = TestApp::start().await;
     many_orders(&app, 700).await;
     let all: Vec<i64> = (1..=700).map(|id| id * 2).collect();
@@ -583,9 +580,9 @@ async fn the_list_is_whole_or_comes_by_pages() {
     }
 }
 
-/// No list reads more of the table than it answers: also not for a caller with few orders, or a rare status.
+/// Checks the query plans for a caller with few orders, a rare status and one pet.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_lists_read_their_indexes() {
+async fn list_orders_reads_indexes() {
     let app = TestApp::start().await;
     app.database
         .run(
@@ -640,7 +637,7 @@ async fn the_lists_read_their_indexes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_without_a_name_are_one() {
+async fn anonymous_callers_share_their_orders() {
     let settings = [(
         "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES",
         "read:orders,write:orders",
@@ -665,7 +662,7 @@ async fn callers_without_a_name_are_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_status_that_is_answered_is_one_of_petstores_or_ours() {
+async fn store_statuses_are_200_404_and_405() {
     let app = TestApp::start().await;
     let seen: BTreeSet<StatusCode> = join_all([
         app.get("/store/inventory").answer(),

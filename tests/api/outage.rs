@@ -1,4 +1,4 @@
-//! The database goes away and comes back: clients are told so, fast, and nobody has to help.
+//! Database outages: requests fail fast with 503, and the service recovers by itself.
 
 use std::{
     os::unix::fs::symlink,
@@ -10,7 +10,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use pet_inventory::{domain::caller::Scopes, local_postgres::LocalPostgres, shutdown::Shutdown};
+use pet_inventory::{domain::caller::Scopes, local_postgres::LocalPostgres, server::Shutdown};
 use reqwest::{Client, RequestBuilder};
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
@@ -20,12 +20,12 @@ use crate::support::{
     postgres::{start_postgres, url_at},
 };
 
-/// No request may take longer while the database is away.
+/// Maximum duration of a request while the database is unavailable.
 const FAST: Duration = Duration::from_millis(2_500);
-/// How soon all must be well again.
+/// Maximum time until the service has recovered.
 const SOON: Duration = Duration::from_secs(15);
 
-/// A service on a PostgreSQL that can be taken away from it.
+/// Service on a PostgreSQL that tests stop, kill and freeze.
 struct Fragile {
     postgres: Option<LocalPostgres>,
     folder: tempfile::TempDir,
@@ -60,7 +60,7 @@ impl Fragile {
         fragile
     }
 
-    /// PostgreSQL's socket directory changes with each start; the service knows it by this name.
+    /// Symbolic link to PostgreSQL's socket directory, which changes with each start.
     fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
@@ -108,7 +108,7 @@ impl Fragile {
             .await
     }
 
-    /// Checks that every request is refused as one that may be tried again, and fast.
+    /// Checks that every request gets a 503 with `Retry-After` within [`FAST`].
     async fn assert_away(&self) {
         for request in self.requests() {
             let begun = Instant::now();
@@ -124,7 +124,7 @@ impl Fragile {
         assert!(begun.elapsed() < FAST, "{:?}", begun.elapsed());
     }
 
-    /// Asks until all is well; meanwhile nothing but 503 may come. Gives how long it took.
+    /// Repeats requests until none gets a 503 and returns the time that took. No other 5xx may occur.
     async fn assert_back(&self) -> Duration {
         let begun = Instant::now();
         loop {
@@ -150,7 +150,7 @@ impl Fragile {
     }
 
     async fn stop(mut self) {
-        self.shutdown.cut_off();
+        self.shutdown.force();
         if let Some(postgres) = self.postgres.take() {
             postgres.stop().await.expect("a stop");
         }
@@ -163,7 +163,6 @@ fn postmaster(data: &Path) -> Pid {
     Pid::from_raw(pid.expect("a number"))
 }
 
-/// The children of a process.
 fn children(of: Pid) -> Vec<Pid> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -180,7 +179,7 @@ fn children(of: Pid) -> Vec<Pid> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_database_is_down_clients_are_told_so_and_then_all_is_well_again() {
+async fn requests_while_database_is_down_are_503_until_it_is_back() {
     let mut service = Fragile::start().await;
     service.assert_back().await;
     let postgres = service.postgres.take().expect("it runs");
@@ -195,7 +194,7 @@ async fn while_the_database_is_down_clients_are_told_so_and_then_all_is_well_aga
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_database_costs_nobody_a_500() {
+async fn requests_while_database_is_killed_are_503_at_worst() {
     let service = Fragile::start().await;
     service.assert_back().await;
     for _ in 0..2 {
@@ -206,7 +205,7 @@ async fn a_killed_database_costs_nobody_a_500() {
                 service.assert_back().await;
                 begun.elapsed()
             },
-            // Others are at work when it happens.
+            // Requests in progress at the time of the kill.
             async {
                 for _ in 0..3 {
                     let asked = service.requests().into_iter().map(Ask::answer);
@@ -223,7 +222,7 @@ async fn a_killed_database_costs_nobody_a_500() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_database_freezes_nobody() {
+async fn requests_while_database_is_frozen_are_503_in_time() {
     let service = Fragile::start().await;
     service.assert_back().await;
     let postmaster = service.postmaster();
@@ -232,7 +231,7 @@ async fn a_frozen_database_freezes_nobody() {
     for pid in &frozen {
         let _ = kill(*pid, Signal::SIGSTOP);
     }
-    // No async closure: built incrementally, one here now and then ends rustc 1.95 with an internal error.
+    // Not an async closure: in incremental builds one here sometimes crashes rustc 1.95 with an internal error.
     let asked = service.requests().into_iter().map(|request| async {
         let begun = Instant::now();
         (request.answer().await, begun.elapsed())

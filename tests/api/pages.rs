@@ -1,11 +1,11 @@
-//! The pages: whole without another host, and nothing but their own may run in them.
+//! HTML pages: no resources from other hosts, and a strict Content-Security-Policy.
 
 use reqwest::Method;
 
 use crate::support::{Ask, TestApp};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_pages_need_no_credential_and_no_other_host() {
+async fn pages_need_no_credential_and_no_other_host() {
     let app = TestApp::start().await;
     for (page, own, library) in [
         ("/", ["home.css", "home.js"], &[] as &[&str]),

@@ -1,4 +1,4 @@
-//! Adding, getting, changing and deleting pets.
+//! Pets: add, get, replace, patch, update with form, and delete.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,7 @@ fn with_id(mut pet: Value, id: impl Into<Value>) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pet_that_is_added_comes_back_as_it_was_sent() {
+async fn add_pet_stores_and_returns_it_as_sent() {
     let app = TestApp::start().await;
     let added = app.post("/pet", &rex()).answer().await.is(201);
     let id = added.id();
@@ -42,7 +42,7 @@ async fn a_pet_that_is_added_comes_back_as_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_is_compact_begins_with_the_id_and_leaves_out_what_is_absent() {
+async fn pet_json_is_compact_starts_with_id_and_omits_absent_fields() {
     let app = TestApp::start().await;
     let added = app
         .post("/pet", &json!({"id": 10, "name": "Ada"}))
@@ -61,7 +61,7 @@ async fn a_body_is_compact_begins_with_the_id_and_leaves_out_what_is_absent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_id_or_with_null_or_zero_the_server_gives_one() {
+async fn add_pet_without_id_or_with_null_or_zero_gets_a_new_id() {
     let app = TestApp::start().await;
     let mut ids = HashSet::new();
     for body in [
@@ -76,7 +76,7 @@ async fn without_an_id_or_with_null_or_zero_the_server_gives_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn null_means_absent_and_unknown_fields_are_ignored() {
+async fn add_pet_ignores_null_and_unknown_fields() {
     let app = TestApp::start().await;
     let body = json!({
         "id": 3, "name": "a", "category": null, "photoUrls": null, "tags": null, "status": null,
@@ -90,7 +90,7 @@ async fn null_means_absent_and_unknown_fields_are_ignored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_id_in_use_is_refused_and_nothing_changes() {
+async fn add_pet_with_taken_id_is_409_and_changes_nothing() {
     let app = TestApp::start().await;
     let first = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
     let second = app
@@ -105,14 +105,14 @@ async fn an_id_in_use_is_refused_and_nothing_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_that_the_server_gives_never_meet_those_that_clients_chose() {
+async fn add_pet_without_id_skips_ids_that_clients_chose() {
     let app = TestApp::start().await;
     let mut taken = HashSet::new();
     let highest = with_id(rex(), MAX_ID);
     taken.insert(app.post("/pet", &highest).answer().await.is(201).id());
     let given = app.pet("given").await;
     taken.insert(given);
-    // The next hundred that the server would give.
+    // The next 100 ids of the sequence.
     for id in given + 1..=given + 100 {
         let chosen = app.post("/pet", &with_id(rex(), id)).answer().await.is(201);
         assert_eq!(chosen.id(), id);
@@ -126,7 +126,7 @@ async fn ids_that_the_server_gives_never_meet_those_that_clients_chose() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_given_at_once_all_differ_also_where_clients_chose_some() {
+async fn add_pet_without_id_concurrently_gets_distinct_ids() {
     let app = TestApp::start().await;
     let first = app.pet("first").await;
     for id in (first + 1..first + 60).step_by(2) {
@@ -139,7 +139,7 @@ async fn ids_given_at_once_all_differ_also_where_clients_chose_some() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_that_add_one_id_at_once_one_wins() {
+async fn add_pet_with_one_id_twice_at_once_is_201_and_409() {
     let app = TestApp::start().await;
     for id in 1..=20 {
         let (one, other) = (
@@ -164,7 +164,7 @@ async fn of_two_that_add_one_id_at_once_one_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn put_replaces_the_whole_pet() {
+async fn update_pet_replaces_all_fields() {
     let app = TestApp::start().await;
     let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
     let replaced = app
@@ -182,7 +182,7 @@ async fn put_replaces_the_whole_pet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn put_needs_the_id_of_a_pet_that_exists() {
+async fn update_pet_without_id_is_400_and_with_unknown_id_is_404() {
     let app = TestApp::start().await;
     for id in [
         json!(null),
@@ -205,12 +205,12 @@ async fn put_needs_the_id_of_a_pet_that_exists() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn patch_merges_as_rfc_7396_says() {
+async fn patch_pet_merges_by_rfc_7396() {
     let app = TestApp::start().await;
     app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
     let mut expected = with_id(rex(), 5);
 
-    // A member is changed, the rest stays.
+    // Present members are changed; absent ones stay.
     let patched = app
         .patch(
             "/pet/5",
@@ -223,7 +223,7 @@ async fn patch_merges_as_rfc_7396_says() {
     expected["category"] = json!({"id": -5, "name": "Cats"});
     assert_eq!(patched.json(), expected, "{patched}");
 
-    // null takes away, and defaults return; arrays are replaced whole; unknown members are ignored.
+    // null removes a member or restores its default; arrays are replaced; unknown members are ignored.
     let patch = json!({"status": null, "photoUrls": null, "category": {"id": null}, "tags": [{"id": 1}], "x": 1});
     let patched = app.patch("/pet/5", &patch).answer().await.is(200);
     let expected = json!({
@@ -231,7 +231,7 @@ async fn patch_merges_as_rfc_7396_says() {
     });
     assert_eq!(patched.json(), expected, "{patched}");
 
-    // A member that is not there is made; the pet's own id may be repeated.
+    // Missing members are created; the pet's own id is allowed.
     let patch = json!({"id": 5, "category": null});
     app.patch("/pet/5", &patch).answer().await.is(200);
     let patched = app
@@ -246,7 +246,7 @@ async fn patch_merges_as_rfc_7396_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn patch_refuses_what_would_not_be_a_pet_and_changes_nothing() {
+async fn patch_pet_with_invalid_result_is_400_and_changes_nothing() {
     let app = TestApp::start().await;
     let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
     for (patch, field) in [
@@ -272,7 +272,7 @@ async fn patch_refuses_what_would_not_be_a_pet_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn patch_takes_either_media_type() {
+async fn patch_pet_accepts_json_and_merge_patch_media_types() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     for media_type in [
@@ -291,7 +291,7 @@ async fn patch_takes_either_media_type() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_form_update_reads_the_query_a_form_or_one_each_way() {
+async fn update_pet_with_form_reads_query_and_form() {
     let app = TestApp::start().await;
     let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
     let mut expected = added.json();
@@ -329,7 +329,7 @@ async fn the_form_update_reads_the_query_a_form_or_one_each_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_form_update_refuses_bad_values_and_unknown_pets() {
+async fn update_pet_with_form_invalid_value_is_400_and_unknown_id_is_404() {
     let app = TestApp::start().await;
     let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
     for (path, field) in [
@@ -358,7 +358,7 @@ async fn the_form_update_refuses_bad_values_and_unknown_pets() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_form_update_names_every_bad_value_at_once() {
+async fn update_pet_with_form_names_all_invalid_fields() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let path = format!("/pet/{id}?name=&status=lost");
@@ -367,7 +367,7 @@ async fn the_form_update_names_every_bad_value_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn head_is_get_without_the_body() {
+async fn head_pet_is_get_without_body() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let path = format!("/pet/{id}");
@@ -382,7 +382,7 @@ async fn head_is_get_without_the_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_id_is_400_and_an_unknown_one_404_whatever_the_method() {
+async fn pet_id_invalid_is_400_and_unknown_is_404_for_every_method() {
     let app = TestApp::start().await;
     let bad = [
         "0",
@@ -433,7 +433,7 @@ async fn a_bad_id_is_400_and_an_unknown_one_404_whatever_the_method() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn delete_says_what_it_deleted_and_then_it_is_gone() {
+async fn delete_pet_returns_its_id_and_then_is_404() {
     let app = TestApp::start().await;
     app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
     let kept = app.pet("kept").await;
@@ -449,7 +449,7 @@ async fn delete_says_what_it_deleted_and_then_it_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bounds_are_where_they_are_said_to_be() {
+async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
     let app = TestApp::start().await;
     let name = |length| "🦊".repeat(length);
     let url = |length: usize| format!("https://example.com/{}", "é".repeat(length - 20));
@@ -513,7 +513,7 @@ async fn the_bounds_are_where_they_are_said_to_be() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_array_is_no_object_however_well_its_elements_would_fit() {
+async fn add_pet_with_array_for_object_is_400() {
     let app = TestApp::start().await;
     let pet = json!([null, null, "Rex", [], [], "sold"]);
     let answer = app.post("/pet", &pet).answer().await;
@@ -533,7 +533,7 @@ async fn an_array_is_no_object_however_well_its_elements_would_fit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_integer_is_one_however_it_is_written() {
+async fn add_pet_accepts_integers_in_any_notation() {
     let app = TestApp::start().await;
     let written = r#"{"id": 5.0, "name": "a", "tags": [{"id": 1e3}, {"id": -6.5e15}]}"#;
     let post = |body: String| {
@@ -548,7 +548,7 @@ async fn an_integer_is_one_however_it_is_written() {
         added["tags"],
         json!([{"id": 1_000}, {"id": -6_500_000_000_000_000_i64}])
     );
-    // The last two are the first integers that 64 bits do not hold; as doubles they look like ones that do.
+    // The last two are the first integers beyond 64 bits; as doubles they equal `i64::MAX` and `i64::MIN`.
     for number in [
         "1.5",
         "1e300",
@@ -562,7 +562,7 @@ async fn an_integer_is_one_however_it_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn conditions_and_names_of_tags_have_bounds() {
+async fn condition_headers_and_tag_names_beyond_bounds_are_400() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let tags = format!("\"{}\"", "a".repeat(4_095));

@@ -1,5 +1,4 @@
-//! What must hold for any pet and for any nonsense: a valid pet comes back as it was sent, and whatever
-//! is sent, the service neither breaks nor blames itself.
+//! Property tests: valid pets are returned as sent, and no input causes a 5xx.
 
 use std::{
     future::Future,
@@ -23,7 +22,7 @@ use crate::support::{Answer, Ask, TestApp};
 
 const MAX_ID: i64 = (1 << 53) - 1;
 
-/// Checks a property of values that takes the service to check.
+/// Checks an asynchronous property of generated values.
 fn check<S: Strategy, F: Future<Output = Result<(), TestCaseError>>>(
     cases: u32,
     strategy: &S,
@@ -45,7 +44,7 @@ fn check<S: Strategy, F: Future<Output = Result<(), TestCaseError>>>(
     });
 }
 
-/// Any text but NUL, of up to 255 characters.
+/// Generates text of `shortest` to 255 characters without NUL.
 fn text(shortest: usize) -> impl Strategy<Value = String> {
     let character = prop_oneof![
         4 => prop::char::range(' ', '~'),
@@ -66,7 +65,7 @@ fn number() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// A category or a tag: either part may be missing.
+/// Generates a category or a tag with optional fields.
 fn label() -> impl Strategy<Value = Value> {
     (option::of(number()), option::of(text(0))).prop_map(|(id, name)| {
         let mut label = Map::new();
@@ -92,7 +91,7 @@ fn status() -> impl Strategy<Value = &'static str> {
     select(vec!["available", "pending", "sold"])
 }
 
-/// A pet within its bounds; each optional field may be missing.
+/// Generates a valid pet with optional fields present or absent.
 fn pet() -> impl Strategy<Value = Value> {
     let many = |length: usize| prop_oneof![6 => 0..4_usize, 1 => Just(length)];
     let id = prop_oneof![1..=MAX_ID, Just(1), Just(MAX_ID)];
@@ -116,7 +115,7 @@ fn pet() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The pet as it is to be answered.
+/// Returns the pet with the defaults that responses have for absent fields.
 fn with_defaults(mut pet: Value) -> Value {
     for (field, default) in [
         ("photoUrls", json!([])),
@@ -131,7 +130,7 @@ fn with_defaults(mut pet: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_valid_pet_comes_back_as_it_was_sent() {
+async fn valid_pet_is_returned_as_sent() {
     let app = TestApp::start().await;
     check(200, &(pet(), pet()), |(first, second)| {
         let app = &app;
@@ -153,7 +152,7 @@ async fn any_valid_pet_comes_back_as_it_was_sent() {
             prop_assert_eq!(&replaced.json(), &with_defaults(second));
             let got = app.get(&format!("/pet/{id}")).answer().await;
             prop_assert_eq!(&got.body, &replaced.body);
-            // A client that sends back what it got changes nothing, by PUT or by PATCH.
+            // PUT and PATCH of the pet as returned change nothing.
             let same = app.put("/pet", &got.json()).answer().await;
             prop_assert_eq!(&same.body, &got.body);
             let same = app.patch(&format!("/pet/{id}"), &got.json()).answer().await;
@@ -167,7 +166,7 @@ async fn any_valid_pet_comes_back_as_it_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_tag_finds_its_pet_by_name() {
+async fn find_by_tags_finds_any_tag_name() {
     let app = TestApp::start().await;
     let name = text(1).prop_filter("a comma separates", |name| !name.contains(','));
     check(100, &(name, text(0)), |(name, other)| {
@@ -186,7 +185,7 @@ async fn any_tag_finds_its_pet_by_name() {
     });
 }
 
-/// Any JSON value, also what no pet holds.
+/// Generates any JSON value, also deeply nested ones.
 fn nonsense() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -232,7 +231,7 @@ fn nonsense() -> impl Strategy<Value = Value> {
     prop_oneof![9 => shallow, 1 => deep]
 }
 
-/// How many values a value holds, itself included.
+/// Counts a value and all values nested in it.
 fn nodes(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(nodes).sum(),
@@ -241,7 +240,7 @@ fn nodes(value: &Value) -> usize {
     }
 }
 
-/// Puts another value in the place of one of them.
+/// Replaces the nested value with the depth-first index `at`, which is `usize::MAX` afterwards.
 fn replace_node(value: &mut Value, at: &mut usize, with: &Value) {
     if *at == 0 {
         *value = with.clone();
@@ -262,7 +261,7 @@ fn replace_node(value: &mut Value, at: &mut usize, with: &Value) {
     }
 }
 
-/// Something done to the text of a JSON document.
+/// Edit of the text of a JSON document.
 #[derive(Debug, Clone)]
 enum Edit {
     Byte(prop::sample::Index, u8),
@@ -326,7 +325,7 @@ fn edited(mut text: Vec<u8>, edits: &[Edit]) -> Vec<u8> {
     text
 }
 
-/// Checks that an answer to nonsense is sense.
+/// Checks that the response is not a 5xx, and is a problem document if it is a 4xx.
 fn blames_the_client(answer: &Answer) -> Result<(), TestCaseError> {
     let status = answer.status.as_u16();
     prop_assert!(status < 500, "{}", answer);
@@ -336,7 +335,7 @@ fn blames_the_client(answer: &Answer) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Sends a body in every way that takes one.
+/// Sends a body to every operation that takes a pet.
 async fn send_everywhere(app: &TestApp, body: Vec<u8>) -> Result<(), TestCaseError> {
     for (method, path) in [
         (Method::POST, "/pet"),
@@ -352,7 +351,7 @@ async fn send_everywhere(app: &TestApp, body: Vec<u8>) -> Result<(), TestCaseErr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_edit_of_a_pets_text_breaks_the_service() {
+async fn pet_with_edited_text_is_never_5xx() {
     let app = TestApp::start().await;
     app.post("/pet", &json!({"id": 1, "name": "a"}))
         .answer()
@@ -365,7 +364,7 @@ async fn no_edit_of_a_pets_text_breaks_the_service() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_value_in_the_place_of_another_breaks_the_service() {
+async fn pet_with_replaced_value_is_never_5xx() {
     let app = TestApp::start().await;
     app.post("/pet", &json!({"id": 1, "name": "a"}))
         .answer()
@@ -381,7 +380,7 @@ async fn no_value_in_the_place_of_another_breaks_the_service() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_query_breaks_the_finds_or_the_form_update() {
+async fn find_and_form_update_with_any_query_are_never_5xx() {
     let app = TestApp::start().await;
     let name = select(vec![
         "status", "tags", "limit", "cursor", "match", "name", "x", "",
@@ -432,8 +431,8 @@ async fn no_query_breaks_the_finds_or_the_form_update() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_header_value_breaks_the_service() {
-    // Each case from an address of its own: wrong credentials shut theirs out.
+async fn requests_with_any_header_values_are_never_5xx() {
+    // Each case has its own client address, because failed authentications are limited per address.
     let proxies = [("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")];
     let app = TestApp::with(&proxies).await;
     let next = AtomicU16::new(0);

@@ -1,4 +1,4 @@
-//! Starting and stopping the real program: what it promises, keeps and leaves behind.
+//! Start and shutdown of the program: requests in progress, stored data, and remaining processes.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::support::{Ask, Home, Raw, Service, TestDatabase, make_key, process::u
 
 const KEY: &str = "special-key";
 
-/// The service on a database that is there: quick to start.
+/// Starts the service on an existing database, which is quicker than an embedded PostgreSQL; returns it and a key.
 async fn serve_on(home: &Home, database: &TestDatabase) -> (Service, String) {
     let mut command = home.command(["serve"]);
     command.env("DATABASE_URL", database.url());
@@ -22,10 +22,10 @@ async fn serve_on(home: &Home, database: &TestDatabase) -> (Service, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_nothing_set_up_it_starts_greets_stops_and_keeps_its_data() {
+async fn start_without_configuration_greets_and_keeps_data_over_a_restart() {
     let home = Home::new();
     let begun = Instant::now();
-    // Without any argument.
+    // No arguments.
     let service = Service::start(&home, home.command([""; 0])).await;
     println!("first start {:?}", begun.elapsed());
     for words in [
@@ -47,7 +47,6 @@ async fn with_nothing_set_up_it_starts_greets_stops_and_keeps_its_data() {
             .await
             .is(201);
     }
-    // Every scope, and all but admin.
     assert!(home.path().join("data/postgres").is_dir());
     service.stop().await;
     assert_eq!(users_of(home.path()), []);
@@ -66,7 +65,7 @@ async fn with_nothing_set_up_it_starts_greets_stops_and_keeps_its_data() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kill_9_leaves_no_process_and_loses_nothing_that_was_answered() {
+async fn sigkill_leaves_no_process_and_loses_no_acknowledged_write() {
     let home = Home::new();
     let mut service = home.serve().await;
     let mut stored = Vec::new();
@@ -98,7 +97,7 @@ async fn kill_9_leaves_no_process_and_loses_nothing_that_was_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_instance_on_the_same_folder_says_so_and_ends() {
+async fn second_instance_on_the_same_folder_exits_with_an_error() {
     let home = Home::new();
     let service = home.serve().await;
     let begun = Instant::now();
@@ -120,7 +119,7 @@ async fn a_second_instance_on_the_same_folder_says_so_and_ends() {
         .await
         .is(200);
 
-    // Ctrl-C in a terminal; no other process of the service's is hit by it, hence by pid.
+    // As Ctrl-C in a terminal does, which the embedded PostgreSQL does not receive.
     let mut service = service;
     service.signal(Signal::SIGINT);
     assert_eq!(service.ended().await, Some(0), "{}", service.log());
@@ -128,7 +127,7 @@ async fn a_second_instance_on_the_same_folder_says_so_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_in_flight_is_answered_before_the_end() {
+async fn request_in_progress_completes_before_exit() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let (home, database) = (Home::new(), TestDatabase::migrated().await);
         let (mut service, key) = serve_on(&home, &database).await;
@@ -138,11 +137,11 @@ async fn a_request_in_flight_is_answered_before_the_end() {
              Expect: 100-continue\r\nContent-Length: 12\r\n\r\n"
         );
         raw.send(head).await;
-        // It has begun to read the body.
+        // The 100 shows that the service reads the body.
         raw.answer().await.is(100);
         raw.send("{\"name").await;
         service.signal(signal);
-        // Soft: nothing new is taken.
+        // Graceful stage: new connections are refused.
         let begun = Instant::now();
         while tokio::net::TcpStream::connect(service.address)
             .await
@@ -151,7 +150,7 @@ async fn a_request_in_flight_is_answered_before_the_end() {
             assert!(begun.elapsed() < Duration::from_secs(2), "it still accepts");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        // Whoever asks the operator's listener is told so.
+        // The operations listener still accepts connections.
         let ready = crate::support::client().get(format!("http://{}/readyz", service.operations));
         ready.answer().await.problem(503);
         raw.send("\":\"a\"}").await;
@@ -168,7 +167,7 @@ async fn a_request_in_flight_is_answered_before_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_half_sent_does_not_hold_it_beyond_the_grace() {
+async fn half_sent_requests_do_not_delay_exit_beyond_the_grace() {
     let (home, database) = (Home::new(), TestDatabase::migrated().await);
     let (mut service, key) = serve_on(&home, &database).await;
     let mut half = Vec::new();
@@ -183,7 +182,7 @@ async fn what_is_half_sent_does_not_hold_it_beyond_the_grace() {
         raw.send(bytes).await;
         half.push(raw);
     }
-    // An idle connection that was used before.
+    // An idle connection after its first request.
     let mut idle = Raw::connect(service.address).await;
     idle.send("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
     idle.answer().await.is(200);
@@ -202,7 +201,7 @@ async fn what_is_half_sent_does_not_hold_it_beyond_the_grace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_it_at_once() {
+async fn second_signal_exits_at_once() {
     let (home, database) = (Home::new(), TestDatabase::migrated().await);
     let mut command = home.command(["serve"]);
     command.env("DATABASE_URL", database.url());
@@ -230,7 +229,7 @@ async fn a_second_signal_ends_it_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_wait_for_nothing_do_not_delay_the_end() {
+async fn idle_connections_do_not_delay_exit() {
     let (home, database) = (Home::new(), TestDatabase::migrated().await);
     let mut command = home.command(["serve"]);
     command.env("DATABASE_URL", database.url());

@@ -1,5 +1,4 @@
-//! What stands still is ended: answers that nobody reads, connections on which nothing happens; and what
-//! stands in each other's way goes on.
+//! Responses that are not read and idle connections are closed; transactions that conflict are retried.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -12,12 +11,12 @@ use tokio::{io::AsyncWriteExt as _, net::TcpSocket, sync::Barrier};
 
 use crate::support::{Ask, Raw, TestApp, TestDatabase, client_builder, config, eventually};
 
-/// More pets than fit into the buffers between us and a client.
+/// More pets than fit into the buffers between the service and a client.
 const MANY: &str = "insert into pets (id, status, name, category, photo_urls, tags)
     select n, 'sold', repeat('x', 255), null, array[repeat('/y', 50)], '[]'
     from generate_series(1, 20000) n";
 
-/// A connection that has asked for all of them and reads nothing.
+/// Connection that has requested all of them and reads nothing.
 async fn unread(app: &TestApp) -> tokio::net::TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4 << 10).expect("a buffer");
@@ -27,13 +26,13 @@ async fn unread(app: &TestApp) -> tokio::net::TcpStream {
         app.key
     );
     stream.write_all(request.as_bytes()).await.expect("sent");
-    // The answer has begun.
+    // The response has begun.
     stream.readable().await.expect("an answer");
     stream
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_that_nobody_reads_leave_room_for_other_answers_and_end() {
+async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
     let settings = [
         ("PET_INVENTORY__SERVER__MAX_REQUESTS", "2"),
         ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1s"),
@@ -41,26 +40,26 @@ async fn streams_that_nobody_reads_leave_room_for_other_answers_and_end() {
     let app = TestApp::with(&settings).await;
     app.database.run(MANY).await;
     let first = unread(&app).await;
-    // Of two places one is for streams.
+    // One of the two permits is for streams.
     let all = "/pet/findByStatus?status=sold";
     app.get(all).answer().await.problem(503);
     app.get("/pet/1").answer().await.is(200);
-    // The one that stands still is cut off, and then there is room again.
+    // The unread one is closed, which returns its permit.
     eventually(async || app.get(all).send().await.expect("an answer").status() == 200).await;
     drop(first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_http_2_connection_on_which_nothing_happens_is_ended() {
+async fn http2_connection_without_requests_is_closed() {
     const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "300ms")]).await;
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__HEADER_TIMEOUT", "300ms")]).await;
     let mut raw = Raw::connect(app.address).await;
     raw.send(BEGINNING).await;
     raw.closed().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_http_2_client_that_reads_slowly_gets_all() {
+async fn http2_client_that_reads_slowly_gets_the_whole_response() {
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1500ms")]).await;
     app.database
         .run(
@@ -78,11 +77,10 @@ async fn an_http_2_client_that_reads_slowly_gets_all() {
     let mut read = 0;
     while let Some(chunk) = answer.chunk().await.expect("all of it") {
         read += chunk.len();
-        // A reader that is slow, but reads.
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
     assert!(read > 200_000, "{read}");
-    // Otherwise nothing was tried.
+    // Otherwise the test shows nothing.
     assert!(begun.elapsed() > Duration::from_secs(2), "in one piece");
 }
 
@@ -94,7 +92,7 @@ fn database(of: &TestDatabase) -> Database {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_that_gave_way_to_another_is_done_anew() {
+async fn serialization_failure_is_retried() {
     let test = TestDatabase::migrated().await;
     let database = database(&test);
     for (code, gives_way) in [("40001", true), ("40P01", true), ("55P03", false)] {
@@ -116,7 +114,7 @@ async fn a_transaction_that_gave_way_to_another_is_done_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_that_lock_the_same_in_another_order_both_get_through() {
+async fn deadlocked_transactions_both_commit() {
     let test = TestDatabase::migrated().await;
     let database = database(&test);
     test.run(
@@ -148,12 +146,12 @@ async fn two_that_lock_the_same_in_another_order_both_get_through() {
     };
     let (one, other) = tokio::join!(lock_both(1, 2), lock_both(2, 1));
     let tries = one.expect("done") + other.expect("done");
-    // One of them had to be done anew, and never both.
+    // One of them was retried.
     assert_eq!(tries, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_waits_for_postgres_no_longer_than_its_patience() {
+async fn database_waits_of_a_request_share_one_deadline() {
     let test = TestDatabase::migrated().await;
     let database = database(&test);
     let slow = || sqlx::query("select pg_sleep(1)").execute(database.pool());

@@ -1,4 +1,4 @@
-//! What many ask at once travels together to the database, and nobody can tell but by the speed.
+//! Batched statements: requests that share one get the same responses as without batches.
 
 use std::{
     collections::HashSet,
@@ -6,16 +6,15 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use pet_inventory::{domain::caller::Scopes, shutdown::Shutdown};
+use pet_inventory::{domain::caller::Scopes, server::Shutdown};
 use serde_json::json;
 use sqlx::Executor as _;
 
 use crate::support::{self, Ask, TestApp, TestDatabase, eventually, make_key};
 
-/// Reads that begin after a write was answered see it, whichever way they read, while others read and write
-/// the same pet and its neighbours as fast as they can.
+/// Reads by id and by tag while four writers change the same pets as fast as they can.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_read_is_older_than_a_write_that_was_answered_before_it() {
+async fn read_sees_every_write_completed_before_it() {
     const TURNS: i64 = 60;
     let app = TestApp::start().await;
     let mut ids = Vec::new();
@@ -23,7 +22,7 @@ async fn no_read_is_older_than_a_write_that_was_answered_before_it() {
         let pet = json!({"name": "0", "tags": [{"name": "watched"}]});
         ids.push(app.post("/pet", &pet).answer().await.is(201).id());
     }
-    // Of each pet the turn that began last, and the one whose write was answered last.
+    // Per pet: the last turn that began, and the last one that completed.
     let begun: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
     let answered: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
     let done = AtomicBool::new(false);
@@ -48,7 +47,7 @@ async fn no_read_is_older_than_a_write_that_was_answered_before_it() {
                     app.patch(&path, &change).answer().await.is(200);
                 }
                 _ => {
-                    // Gone and made anew, by the batched insert.
+                    // Deletes and re-creates the pet, with the batched insert.
                     app.delete(&format!("/pet/{id}")).answer().await.is(200);
                     let pet = json!({"id": id, "name": name, "tags": [{"name": "watched"}]});
                     app.post("/pet", &pet).answer().await.is(201);
@@ -79,7 +78,7 @@ async fn no_read_is_older_than_a_write_that_was_answered_before_it() {
             match pet {
                 Some(pet) if before > 0 => assert!(turn_of(&pet) >= before, "{pet}, not {before}"),
                 Some(_) => {}
-                // Between the deletion and the insert of a turn that was not answered before.
+                // Allowed if a turn that deletes the pet was in progress during the read.
                 None => {
                     let begun = begun[reader % ids.len()].load(Ordering::SeqCst);
                     let mut since = before + 1..=begun;
@@ -99,15 +98,16 @@ async fn no_read_is_older_than_a_write_that_was_answered_before_it() {
         },
         join_all(readers)
     );
-    println!("{} reads", reads.load(Ordering::Relaxed));
+    let reads = reads.load(Ordering::Relaxed);
+    assert!(reads > 100, "{reads} reads beside the writes show nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_of_many_inserts_at_once_has_its_own_verdict() {
+async fn concurrent_inserts_get_their_own_results() {
     let app = TestApp::start().await;
     let taken = app.pet("taken").await;
-    // Chosen identifiers, most of them twice and in both orders, one that is taken, and those that the
-    // sequence is about to give; between them pets without one.
+    // Chosen ids, most of them twice and in both orders, the next ones of the sequence, and a taken one; then pets
+    // without an id.
     let chosen: Vec<i64> = (0..40)
         .map(|n| 1_000 + n)
         .chain((0..30).rev().map(|n| 1_000 + n))
@@ -150,7 +150,7 @@ async fn each_of_many_inserts_at_once_has_its_own_verdict() {
             _ => panic!("{id:?}: {answer}"),
         }
     }
-    // Of each chosen identifier somebody got it: who asked for it, or whom the sequence gave it.
+    // Each chosen id is stored, by a request that chose it or by the sequence.
     assert!(chosen.iter().all(|id| stored.contains(id)));
     let unchosen = answers.iter().filter(|(id, ..)| id.is_none());
     assert_eq!(unchosen.clone().count(), 60);
@@ -158,9 +158,9 @@ async fn each_of_many_inserts_at_once_has_its_own_verdict() {
     assert_eq!(app.count().await, stored.len());
 }
 
-/// Somebody else's transaction holds an identifier: who wants that one waits, the others do not.
+/// Another transaction holds an id: the insert of that id waits and times out, the others succeed.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_insert_that_must_wait_does_not_fail_its_neighbours() {
+async fn blocked_insert_is_503_and_its_batch_succeeds() {
     let app = TestApp::start().await;
     let mut other = app.database.connect().await;
     let insert = "begin; insert into pets (id, status, name, photo_urls, tags)
@@ -184,7 +184,7 @@ async fn an_insert_that_must_wait_does_not_fail_its_neighbours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_cut_cost_503_at_most_and_come_back() {
+async fn terminated_connections_cause_503_at_worst_and_are_replaced() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let done = AtomicBool::new(false);
@@ -208,7 +208,7 @@ async fn connections_that_are_cut_cost_503_at_most_and_come_back() {
     tokio::join!(
         async {
             for _ in 0..5 {
-                // One after the other has met some.
+                // Repeats until it has terminated a connection.
                 eventually(async || app.database.number(cut).await > 0).await;
             }
             done.store(true, Ordering::SeqCst);
@@ -223,9 +223,8 @@ async fn connections_that_are_cut_cost_503_at_most_and_come_back() {
     .await;
 }
 
-/// Those who hang up before their answer take nothing of their neighbours' with them.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_hangs_up_costs_the_others_nothing() {
+async fn disconnected_clients_do_not_fail_other_requests() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let path = format!("/pet/{id}");
@@ -234,7 +233,7 @@ async fn whoever_hangs_up_costs_the_others_nothing() {
             if n % 2 == 0 {
                 app.get(&path).answer().await.is(200);
             } else {
-                // Some before they are heard, some while they wait, some when they are done.
+                // Up to 3 ms: before the request is read, while it waits, or after the response.
                 let patience = std::time::Duration::from_micros(50 * (turn * n) % 3_000);
                 let _ = tokio::time::timeout(patience, app.get(&path).send()).await;
             }
@@ -244,7 +243,7 @@ async fn whoever_hangs_up_costs_the_others_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_has_stopped_leaves_no_connection_behind() {
+async fn shutdown_closes_all_database_connections() {
     let database = TestDatabase::migrated().await;
     let app = support::build(&database.url(), &[]).await;
     let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
@@ -268,7 +267,7 @@ async fn a_service_that_has_stopped_leaves_no_connection_behind() {
     let connected = "select count(*) from pg_stat_activity
                      where datname = current_database() and application_name = 'pet-inventory'";
     assert!(database.number(connected).await > 0);
-    shutdown.stop();
+    shutdown.begin();
     running.await.expect("no panic").expect("a clean stop");
     eventually(async || database.number(connected).await == 0).await;
 }

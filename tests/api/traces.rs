@@ -1,4 +1,4 @@
-//! What is sent of a request to a collector of traces: a real receiver of OTLP over HTTP takes it.
+//! Trace export with OTLP over HTTP, to a test collector.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -27,7 +27,7 @@ const ENDPOINT: &str = "PET_INVENTORY__TELEMETRY__OTLP_ENDPOINT";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// A collector of traces.
+/// OTLP collector that records requests.
 struct Collector(MockServer);
 
 impl Collector {
@@ -38,7 +38,7 @@ impl Collector {
         Self(server)
     }
 
-    /// What it was sent.
+    /// Returns the decoded export requests so far.
     async fn requests(&self) -> Vec<ExportTraceServiceRequest> {
         let requests = self.0.received_requests().await.expect("recorded");
         let read = |request: &wiremock::Request| {
@@ -49,7 +49,7 @@ impl Collector {
         requests.iter().map(read).collect()
     }
 
-    /// The spans of it all.
+    /// Returns the spans of all requests so far.
     async fn spans(&self) -> Vec<Span> {
         let requests = self.requests().await.into_iter();
         let resources = requests.flat_map(|request| request.resource_spans);
@@ -57,7 +57,7 @@ impl Collector {
         scopes.flat_map(|scope| scope.spans).collect()
     }
 
-    /// The spans of a trace, once its root is among them.
+    /// Waits for the server span of a trace and returns all spans of the trace.
     async fn trace(&self, id: &str) -> Vec<Span> {
         let mut found = Vec::new();
         let begun = Instant::now();
@@ -101,7 +101,7 @@ fn server(spans: &[Span]) -> &Span {
     server
 }
 
-/// Each span's parent is there, up to the request's own; gives their names.
+/// Checks that the parent of each span but the server span is present; returns the spans' names.
 fn names_in_one_tree(spans: &[Span]) -> Vec<&str> {
     let ids: HashSet<&[u8]> = spans.iter().map(|span| &*span.span_id).collect();
     assert_eq!(ids.len(), spans.len());
@@ -129,7 +129,7 @@ fn traceparent(trace: &str, flags: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_goes_on_with_its_callers_trace_down_to_its_statements() {
+async fn request_and_its_statements_join_the_incoming_trace() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let uri = collector.0.uri();
     let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=for%20the%20collector");
@@ -165,7 +165,7 @@ async fn a_request_goes_on_with_its_callers_trace_down_to_its_statements() {
     ];
     assert_eq!(said, expected.into_iter().collect());
 
-    // Beside it there may be the look at the credential, if another worker than before has the request.
+    // The trace also has a credential lookup if another worker than before serves the request.
     names_in_one_tree(&spans);
     let statement = spans.iter().find(|span| span.name == "SELECT pets");
     let statement = statement.expect("the statement");
@@ -199,9 +199,9 @@ async fn a_request_goes_on_with_its_callers_trace_down_to_its_statements() {
     service.stop().await;
 }
 
-/// A transaction's statements are all there, one after the other; what is left when it stops is sent.
+/// Also checks that each statement of a transaction has a span.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_spans_are_sent_before_it_ends() {
+async fn shutdown_exports_the_last_spans() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
     let add = service.request(Method::POST, "/pet", "special-key");
@@ -226,7 +226,7 @@ async fn the_last_spans_are_sent_before_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_began_a_trace_decides_of_it_and_what_cannot_be_read_begins_none() {
+async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
     let read = async |traceparent: &str| {
@@ -248,7 +248,7 @@ async fn whoever_began_a_trace_decides_of_it_and_what_cannot_be_read_begins_none
     for wrong in &unreadable {
         read(wrong).await;
     }
-    // Whoever looks after it looks often, and is nobody's trace.
+    // Health checks and metrics are not traced.
     let http = crate::support::client();
     for url in [
         format!("http://{}/livez", service.address),
@@ -270,9 +270,9 @@ async fn whoever_began_a_trace_decides_of_it_and_what_cannot_be_read_begins_none
     }
 }
 
-/// Of traces that begin here, none when none is wanted; but others' go on.
+/// Sets sampling to 0, which does not apply to requests with a sampled `traceparent`.
 #[tokio::test(flavor = "multi_thread")]
-async fn sampling_is_for_the_traces_that_begin_here() {
+async fn sampling_applies_only_to_traces_that_begin_here() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let none = ("PET_INVENTORY__TELEMETRY__OTLP_SAMPLING", "0");
     let service = serve(&home, &[(ENDPOINT, &collector.0.uri()), none]).await;
@@ -286,7 +286,7 @@ async fn sampling_is_for_the_traces_that_begin_here() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_of_ours_is_marked_and_whom_we_ask_is_told_of_the_trace() {
+async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
@@ -335,13 +335,13 @@ async fn a_failure_of_ours_is_marked_and_whom_we_ask_is_told_of_the_trace() {
     let refused = |it: &&Span| {
         attributes(&it.attributes).get("http.response.status_code") == Some(&json!(400))
     };
-    // What a client does wrong is no error of the server's.
+    // A 4xx does not set the status of a server span to error.
     let refused = spans.iter().find(refused).expect("the refusal");
     assert_eq!(refused.status.clone().unwrap_or_default().code, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_span_holds_nothing_that_is_anybodys_secret_or_value() {
+async fn spans_contain_no_secrets_and_no_request_data() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
     let key = "special-key";
@@ -399,9 +399,9 @@ async fn a_span_holds_nothing_that_is_anybodys_secret_or_value() {
     }
 }
 
-/// The exporter's own variables do not switch it on behind the configuration's back.
+/// Also with the exporter's own `OTEL_…` variables set.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_endpoint_nothing_is_sent() {
+async fn export_without_an_endpoint_is_off() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let uri = collector.0.uri();
     let theirs = [
@@ -426,10 +426,10 @@ async fn without_an_endpoint_nothing_is_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_or_silent_is_told_of_once_and_keeps_nobody() {
+async fn collector_unavailable_is_logged_once_and_does_not_delay_exit() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("its address");
-    // Accepted by the kernel, and never answered.
+    // The kernel accepts connections, but nothing responds.
     let silent = format!("http://{port}");
     let unused = TcpListener::bind("127.0.0.1:0").expect("a port");
     let away = format!("http://{}", unused.local_addr().expect("its address"));
@@ -451,7 +451,7 @@ async fn a_collector_that_is_away_or_silent_is_told_of_once_and_keeps_nobody() {
             let read = service.request(Method::GET, "/pet/7", "special-key");
             read.answer().await.is(404);
             tokio::time::sleep(Duration::from_millis(20)).await;
-            // Two batches at least, where they fail at once.
+            // At least two failed batches, if batches fail at once.
             let enough = if is_told {
                 exports().await > 1
             } else {
@@ -463,11 +463,11 @@ async fn a_collector_that_is_away_or_silent_is_told_of_once_and_keeps_nobody() {
             assert!(begun.elapsed() < SOON, "{}", service.log());
         }
         if is_told {
-            assert_eq!(service.log().matches("traces cannot be sent").count(), 1);
+            assert_eq!(service.log().matches("failed to send traces").count(), 1);
         }
         let begun = Instant::now();
         service.stop().await;
-        // A second for the client to ask once more, one for the spans, and some for a busy machine.
+        // 1 s for last requests on open connections, 1 s for the spans, and the rest for a busy machine.
         assert!(begun.elapsed() < Duration::from_secs(10), "{endpoint}");
     }
 }

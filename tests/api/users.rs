@@ -1,4 +1,4 @@
-//! User accounts: whose they are, how one logs in, and what ends a session.
+//! User accounts, logins and sessions.
 
 use std::{collections::BTreeSet, time::Instant};
 
@@ -18,7 +18,7 @@ use crate::support::{Answer, Ask, Home, TestApp, TestDatabase, eventually, scope
 
 const PASSWORD: &str = "correct horse battery staple";
 
-/// As many tries as a test needs.
+/// Settings with limits that no test reaches.
 const PATIENT: [(&str, &str); 2] = [
     ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
     ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1000"),
@@ -38,7 +38,7 @@ fn log_in(app: &TestApp, name: &str, password: &str) -> RequestBuilder {
     app.anonymous(Method::POST, "/user/login").form(&pair)
 }
 
-/// Logs in and gives the token.
+/// Logs in and returns the token.
 async fn session(app: &TestApp, name: &str) -> String {
     token(&log_in(app, name, PASSWORD).answer().await.is(200))
 }
@@ -57,7 +57,7 @@ async fn status(app: &TestApp, token: &str) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_is_made_used_changed_and_deleted() {
+async fn user_is_created_logs_in_and_is_updated_and_deleted() {
     let app = TestApp::start().await;
     let body = json!({
         "id": 99, "username": "Ada", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com",
@@ -88,7 +88,7 @@ async fn an_account_is_made_used_changed_and_deleted() {
     assert!((23..=24).contains(&lasts.num_hours()), "{opened}");
     let ada = token(&opened);
     assert!(ada.starts_with("pis_"), "{ada}");
-    // The other ways in.
+    // Login also accepts the query and JSON.
     let query = format!(
         "/user/login?username=ada&password={}",
         PASSWORD.replace(' ', "+")
@@ -105,7 +105,7 @@ async fn an_account_is_made_used_changed_and_deleted() {
         );
     }
 
-    // The session is a credential like any other, in either header.
+    // Both credential headers accept session tokens.
     let pet = app.pet("Rex").await;
     by(&app, &ada, Method::GET, &format!("/pet/{pet}"))
         .answer()
@@ -145,7 +145,7 @@ async fn an_account_is_made_used_changed_and_deleted() {
         .answer()
         .await
         .problem(404);
-    // Neither name nor password need be said again.
+    // PUT may omit username and password.
     by(&app, &ada, Method::PUT, "/user/COUNTESS")
         .json(&json!({}))
         .answer()
@@ -168,7 +168,7 @@ async fn an_account_is_made_used_changed_and_deleted() {
     let left = "select (select count(*) from users) + (select count(*) from callers where name like 'user:%')
                 + (select count(*) from credentials where kind = 'session')";
     assert_eq!(app.database.number(left).await, 0);
-    // The order stays, for the admins; the next of that name does not get it.
+    // Orders of a deleted account stay visible to admins, but not to a new account of that name.
     app.get(&order).answer().await.is(200);
     account(&app, "Countess").await;
     let next = session(&app, "Countess").await;
@@ -179,7 +179,7 @@ async fn an_account_is_made_used_changed_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_is_there_for_itself_and_the_admins_alone() {
+async fn user_is_404_for_other_callers_except_admins() {
     let app = TestApp::with(&PATIENT).await;
     let id = account(&app, "ada").await.id();
     account(&app, "bob").await;
@@ -210,7 +210,7 @@ async fn an_account_is_there_for_itself_and_the_admins_alone() {
             .await
             .problem(401);
     }
-    // A key of the account that may do less must not get at all of it.
+    // A key of the account with fewer scopes has no access to the account.
     let narrow = app
         .make_key(&format!("user:{id}"), scopes(&[Scope::ReadPets]))
         .await
@@ -220,7 +220,7 @@ async fn an_account_is_there_for_itself_and_the_admins_alone() {
     }
     ask(&ada, &Method::GET, "ada").await.is(200);
     ask(&admin, &Method::GET, "ada").await.is(200);
-    // What the status means is the admin's to say.
+    // Only admins change `userStatus`.
     let change = json!({"userStatus": 5});
     let changed = by(&app, &admin, Method::PUT, "/user/ada")
         .json(&change)
@@ -239,7 +239,7 @@ async fn an_account_is_there_for_itself_and_the_admins_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_are_unique_without_regard_to_case() {
+async fn create_user_with_name_taken_in_any_case_is_409() {
     let app = TestApp::with(&PATIENT).await;
     for (one, other) in [
         ("Bob", "bOB"),
@@ -273,7 +273,7 @@ async fn names_are_unique_without_regard_to_case() {
         .is(200);
     assert_eq!(got.json()["username"], odd);
 
-    // Of many that ask for one name at once, and of lists that name the same ones in another order.
+    // Concurrent requests for one name, and lists with the same names in different orders.
     let asks = (0..10).map(|_| sign_up(&app, &json!({"username": "last"})).answer());
     let answers = join_all(asks).await;
     let made = answers.iter().filter(|answer| answer.status == 201).count();
@@ -295,9 +295,9 @@ async fn names_are_unique_without_regard_to_case() {
     assert_eq!(statuses, [vec![200], vec![409; 9]].concat());
 }
 
-/// The second of two requests with one key finds the names taken by the first, before it gets to see its answer.
+/// Covers the moment in which the second request finds the names taken, but not yet the stored response.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_sent_twice_at_once_has_one_answer() {
+async fn create_users_twice_at_once_with_one_key_has_one_response() {
     const WAITING: &str = "select count(*) from pg_locks where not granted
         and database = (select oid from pg_database where datname = current_database())";
     let app = TestApp::start().await;
@@ -307,7 +307,7 @@ async fn a_list_sent_twice_at_once_has_one_answer() {
         post.header("idempotency-key", "k").answer()
     };
     let first = post().await.is(200);
-    // The moment before the first is committed: its answer is not there yet, and who looks for names waits.
+    // Restores the moment before the first commit: its response is not visible yet, and lookups of names wait.
     app.database
         .run("create table aside as table idempotency_keys; delete from idempotency_keys")
         .await;
@@ -325,7 +325,7 @@ async fn a_list_sent_twice_at_once_has_one_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_wrong_field_is_named_and_no_password_is_repeated() {
+async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
     let app = TestApp::with(&PATIENT).await;
     let body = json!({
         "username": " a", "firstName": 1, "lastName": "x".repeat(256), "email": "a\0", "phone": [],
@@ -398,9 +398,9 @@ async fn every_wrong_field_is_named_and_no_password_is_repeated() {
     );
 }
 
-/// Same words, and the same work, whatever is wrong.
+/// Compares responses and durations for a wrong password, an unknown name and an account without a password.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_pair_does_not_tell_whether_there_is_such_a_user() {
+async fn login_does_not_reveal_existing_usernames() {
     const ROUNDS: usize = 15;
     let app = TestApp::with(&PATIENT).await;
     account(&app, "ada").await;
@@ -421,7 +421,7 @@ async fn a_wrong_pair_does_not_tell_whether_there_is_such_a_user() {
         }
     }
     assert_eq!(answers.len(), 1, "{answers:?}");
-    // A hash is longer than all the rest; without it the middle one of these would be a fraction.
+    // Hashing takes most of the time; without it a median would be a fraction of the others.
     let [ada, nobody, without] = times.map(|mut times| {
         times.sort_unstable();
         times[ROUNDS / 2]
@@ -435,11 +435,11 @@ async fn a_wrong_pair_does_not_tell_whether_there_is_such_a_user() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tries_are_few_for_an_account_and_for_an_address() {
-    // Time stands still, however long the hashes take.
+async fn login_attempts_over_the_account_or_address_limit_are_429() {
+    // A manual clock, because hashing may take long enough to refill the limits.
     let app = TestApp::at(TestDatabase::migrated().await, &[], Clock::manual()).await;
     account(&app, "ada").await;
-    // One budget for the name in any case, the right password included.
+    // One limit per name in any case; successful logins count, too.
     for n in 0..20 {
         let (name, password, status) =
             [("ada", PASSWORD, 200), ("ADA", "wrong password", 400)][n % 2];
@@ -450,7 +450,7 @@ async fn tries_are_few_for_an_account_and_for_an_address() {
     assert_eq!(problem["violated-policies"], json!(["logins"]));
     let wait: u64 = refused.header("retry-after").parse().expect("seconds");
     assert!((1..=60).contains(&wait), "{refused}");
-    // Others are none the worse, until the address has had enough: sign-up, login and tokens together.
+    // Other names are unaffected until the address has reached its limit for sign-up, login and token requests.
     for n in 0..60 - 22 {
         let name = format!("nobody{n}");
         log_in(&app, &name, "short").answer().await.is(400);
@@ -465,12 +465,12 @@ async fn tries_are_few_for_an_account_and_for_an_address() {
         assert_eq!(refused.problem(429)["violated-policies"], json!(["minute"]));
         refused.header("retry-after");
     }
-    // Nobody else's requests.
+    // Authenticated requests are unaffected.
     app.get("/limits").answer().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_ends_by_logout_by_time_and_by_hand() {
+async fn session_ends_by_logout_expiry_and_revocation() {
     let app = TestApp::with(&PATIENT).await;
     account(&app, "ada").await;
     let (first, second, third) = (
@@ -479,14 +479,14 @@ async fn a_session_ends_by_logout_by_time_and_by_hand() {
         session(&app, "ada").await,
     );
     let log_out = |token: &str| by(&app, token, Method::GET, "/user/logout").answer();
-    // HEAD is safe: it ends nothing, and below it begins nothing.
+    // HEAD is safe: it must neither end a session nor, below, start one.
     let head = by(&app, &first, Method::HEAD, "/user/logout")
         .answer()
         .await;
     assert_eq!(head.is(405).header("allow"), "GET");
     assert_eq!(status(&app, &first).await, 200, "not by HEAD");
     let answer = log_out(&first).await.is(200);
-    assert_eq!(answer.json()["message"], "the session is over");
+    assert_eq!(answer.json()["message"], "the session has ended");
     assert_eq!(status(&app, &first).await, 401, "at once");
     log_out(&first).await.problem(401);
     assert_eq!(status(&app, &second).await, 200, "and no other");
@@ -500,9 +500,9 @@ async fn a_session_ends_by_logout_by_time_and_by_hand() {
     assert_eq!(head.is(405).header("allow"), "GET, POST");
     assert_eq!(app.database.number(sessions).await, opened);
     app.anonymous(Method::GET, &query).answer().await.is(200);
-    // A key has no session, and stays good.
+    // Logout with an API key has no effect.
     let answer = app.get("/user/logout").answer().await.is(200);
-    assert_eq!(answer.json()["message"], "no session was sent");
+    assert_eq!(answer.json()["message"], "the request has no session token");
     app.get("/limits").answer().await.is(200);
 
     let hash = |token: &str| -> String {
@@ -524,7 +524,7 @@ async fn a_session_ends_by_logout_by_time_and_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_password_ends_all_sessions_also_those_opened_right_then() {
+async fn password_change_ends_all_sessions_even_concurrent_ones() {
     let app = TestApp::with(&PATIENT).await;
     account(&app, "ada").await;
     let mut password = PASSWORD.to_owned();
@@ -544,10 +544,10 @@ async fn a_new_password_ends_all_sessions_also_those_opened_right_then() {
     }
 }
 
-/// Anybody may make accounts and delete them: nobody else is looked up anew for that.
+/// Account changes need no privileges, so they must not evict the cached credentials of other callers.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_remembered_of_others_stays_when_an_account_goes() {
-    // By a clock that stands still nothing is forgotten for its age.
+async fn delete_user_keeps_cached_credentials_of_others() {
+    // With a manual clock no cache entry expires.
     let app = TestApp::at(TestDatabase::migrated().await, &PATIENT, Clock::manual()).await;
     let tell = |secret: &str| {
         format!("update credentials set revoked_at = now() where hash = sha256('{secret}')")
@@ -556,7 +556,7 @@ async fn what_is_remembered_of_others_stays_when_an_account_goes() {
     account(&app, "bob").await;
     let (probe, ada) = (session(&app, "bob").await, session(&app, "ada").await);
     assert_eq!(status(&app, &probe).await, 200);
-    // From then on changes are heard of.
+    // From here on the service receives notifications of changes.
     app.database.run(&tell(&probe)).await;
     eventually(async || status(&app, &probe).await == 401).await;
 
@@ -564,7 +564,7 @@ async fn what_is_remembered_of_others_stays_when_an_account_goes() {
     for token in [&ada, &bob, &last] {
         assert_eq!(status(&app, token).await, 200);
     }
-    // Revoked, and nobody is told of it.
+    // Revokes without a notification: only the cache still accepts the session.
     let silently = format!("set session_replication_role = replica; {}", tell(&ada));
     app.database.run(&silently).await;
     let password = json!({"password": "another password"});
@@ -580,7 +580,7 @@ async fn what_is_remembered_of_others_stays_when_an_account_goes() {
         .await
         .is(200);
     assert_eq!(status(&app, &token(&bob)).await, 401);
-    // What is told comes in its order: after this all of the above was heard.
+    // Notifications arrive in order: after this one all of the above have been processed.
     let other = app.make_key("other", Scopes::all()).await.secret;
     assert_eq!(status(&app, &other).await, 200);
     app.database.run(&tell(&other)).await;
@@ -589,10 +589,10 @@ async fn what_is_remembered_of_others_stays_when_an_account_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_old_hash_is_renewed_at_the_next_login() {
+async fn login_renews_an_old_password_hash() {
     let app = TestApp::with(&PATIENT).await;
     account(&app, "ada").await;
-    // Of "correct horse battery staple", m=64, t=1: as an earlier release might have made it.
+    // Parameters m=64, t=1, as an earlier release might have used.
     let old = weak_hash();
     app.database
         .run(&format!("update users set password_hash = '{old}'"))
@@ -623,7 +623,7 @@ fn weak_hash() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_is_made_whole_or_not_at_all() {
+async fn create_users_stores_all_or_none() {
     let app = TestApp::with(&PATIENT).await;
     let users = |range: std::ops::Range<u32>| -> Value {
         range
@@ -660,7 +660,7 @@ async fn a_list_is_made_whole_or_not_at_all() {
         .header("api_key", key);
     other.json(&users(30..31)).answer().await.problem(403);
 
-    // Once by its key; of a password not even a quick hash is kept.
+    // The fingerprint of a request with an idempotency key excludes passwords, so that no fast hash of them is stored.
     let keyed = |list: &Value| post(list).header("idempotency-key", "k").answer();
     let first = keyed(&users(40..42)).await.is(200);
     let again = keyed(&users(40..42)).await.is(200);
@@ -675,7 +675,7 @@ async fn a_list_is_made_whole_or_not_at_all() {
     );
     other[0]["email"] = json!("a@example.com");
     keyed(&other).await.problem(422);
-    // Without passwords a thousand are quick.
+    // Accounts without passwords need no hashing.
     let many: Value = (0..1_000)
         .map(|n| json!({"username": format!("many {n}")}))
         .collect();
@@ -693,7 +693,7 @@ async fn a_list_is_made_whole_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_operator_can_close_sign_up() {
+async fn create_user_while_sign_up_is_closed_is_403() {
     let app = TestApp::with(&[("PET_INVENTORY__USERS__SIGN_UP", "false")]).await;
     let closed = sign_up(&app, &json!({"username": "ada"}))
         .answer()
@@ -712,7 +712,7 @@ async fn the_operator_can_close_sign_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_list_and_revoke_sessions_and_set_the_plan_of_an_account() {
+async fn cli_lists_and_revokes_sessions_and_sets_the_plan_of_an_account() {
     let home = Home::new();
     let service = home.serve().await;
     let host = format!("http://{}/api/v3", service.address);
@@ -763,14 +763,14 @@ async fn operators_list_and_revoke_sessions_and_set_the_plan_of_an_account() {
     home.run(&["sessions", "revoke", &id]).await.is(0);
     eventually(async || limits().await.status == 401).await;
     home.run(&["sessions", "revoke", &id]).await.is(1);
-    // Names of accounts' callers are not to be had otherwise.
+    // Caller names that begin with `user:` are reserved for accounts.
     let taken = ["keys", "create", "--caller", "user:77", "--plan", "pro"];
     home.run(&taken).await.is(1);
     service.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sign_up_sent_again_is_answered_as_the_first_time() {
+async fn create_user_with_idempotency_key_is_done_once() {
     let app = TestApp::with(&PATIENT).await;
     let ada = json!({"username": "ada", "password": PASSWORD});
     let with_key = |user: &Value, key: &str| sign_up(&app, user).header("idempotency-key", key);
@@ -781,14 +781,14 @@ async fn a_sign_up_sent_again_is_answered_as_the_first_time() {
         (again.json(), again.header("location")),
         (first.json(), first.header("location"))
     );
-    // The key is for that request, and it has to be one.
+    // Another request with the same key, an invalid key, and the same request with another key.
     with_key(&json!({"username": "bob"}), "k")
         .answer()
         .await
         .problem(422);
     with_key(&ada, &"k".repeat(256)).answer().await.problem(400);
     with_key(&ada, "other").answer().await.problem(409);
-    // A login is done each time.
+    // Logins ignore idempotency keys.
     let tokens = [log_in(&app, "ada", PASSWORD), log_in(&app, "ada", PASSWORD)];
     let mut seen = BTreeSet::new();
     for request in tokens {

@@ -8,8 +8,8 @@ const SOUND: &[(&str, &str)] = &[
     ("src/main.rs", "use pet_inventory::cli;"),
     ("src/lib.rs", "pub mod api; pub mod app;"),
     ("src/cli/mod.rs", "use clap::Parser; use crate::{app::App, config};"),
-    ("src/app.rs", "use crate::{api, shutdown, telemetry}; fn f(_: axum::Router) {}"),
-    ("src/shutdown.rs", "use crate::domain;"),
+    ("src/app.rs", "use crate::{api, server, telemetry}; fn f(_: axum::Router) {}"),
+    ("src/server.rs", "use crate::domain;"),
     ("src/telemetry.rs", "fn f() { info!(target: \"pet_inventory::access\", \"std::env\") }"),
     ("src/api/mod.rs", "mod pets; mod orders; mod error; fn f() { pets::router(); }"),
     ("src/api/error.rs", "use crate::{auth, db::Error as Db};"),
@@ -46,8 +46,8 @@ const BREACHES: &[(&str, &str, &str)] = &[
     // Sideways.
     ("src/auth/mod.rs", "use crate::limits;", "2: `auth` imports sideways: `crate::limits`"),
     ("src/blobs.rs", "use crate::db;", "2: `blobs` imports sideways: `crate::db`"),
-    ("src/telemetry.rs", "use crate::app;", "2: `telemetry` imports sideways: `crate::app`"),
-    ("src/shutdown.rs", "use crate::telemetry;", "2: `shutdown` imports sideways: `crate::telemetry`"),
+    ("src/telemetry.rs", "use crate::app;", "2: `telemetry` imports up: `crate::app`"),
+    ("src/server.rs", "use crate::telemetry;", "2: `server` imports sideways: `crate::telemetry`"),
     // From noun to noun.
     ("src/api/pets.rs", "use super::orders::Body;", "2: `api/pets` imports from `api/orders`"),
     ("src/api/pets.rs", "use crate::api; type X = api::orders::Body;", "2: `api/pets` imports from `api/orders`"),

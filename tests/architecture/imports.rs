@@ -1,5 +1,6 @@
-//! What a source file mentions: `use` items, paths in code, in attributes and in what macros are
-//! given. Each with its line, and spelled out from `crate` or from an outside crate's name on.
+//! Lists the paths that a source file mentions: in `use` items, code, attributes and macro arguments.
+//!
+//! Each has its line, and is resolved from `crate` or an external crate's name on.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +19,9 @@ pub struct Imports {
     pub paths: Vec<(usize, Names)>,
     /// Every `mod x`, with its line.
     pub modules: Vec<(usize, String)>,
-    /// The module being read, inline modules included.
+    /// Path of the module being read, including inline modules.
     here: Names,
-    /// What a name of this file stands for, by a `use` or a `mod`.
+    /// Full paths of the names that this file declares with `use` or `mod`.
     meanings: BTreeMap<String, Names>,
 }
 
@@ -43,7 +44,7 @@ impl Imports {
         Ok(imports)
     }
 
-    /// Notes a path, with `self`, `super` and the binary's name for the library made `crate`.
+    /// Records a path; replaces `self`, `super` and the library's name in the binary by paths from `crate`.
     fn note(&mut self, line: usize, mut path: Names) -> Names {
         let supers = path.iter().take_while(|name| *name == "super").count();
         let ancestor = self.here.len().saturating_sub(supers).max(1);
@@ -90,7 +91,7 @@ impl<'ast> Visit<'ast> for Imports {
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        // One name alone is a thing of this file, or noted where a `use` brought it in.
+        // A single name is local, or recorded at its `use`.
         if path.segments.len() > 1 {
             let names = path
                 .segments
@@ -102,7 +103,7 @@ impl<'ast> Visit<'ast> for Imports {
         visit::visit_path(self, path);
     }
 
-    /// What a macro or an attribute is given cannot be parsed, only searched.
+    /// Searches macro and attribute arguments, which cannot be parsed as items.
     fn visit_token_stream(&mut self, tokens: &'ast TokenStream) {
         let search = |input: ParseStream<'_>| {
             while !input.is_empty() {

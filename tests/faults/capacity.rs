@@ -1,4 +1,4 @@
-//! Row 15: many connections, large messages, and a long time.
+//! Row 15: memory with many idle connections, large messages and a long mixed load.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ async fn row_15_memory_is_bounded_and_flat() {
         "{wanted} idle connections: {} MB",
         stage.memory() / MEGABYTE
     ));
-    let open = stage.metric("http_connections", "api").await;
+    let open = stage.metric("http_server_open_connections", "api").await;
     row.so(
         "all open",
         open >= f64::from(u32::try_from(wanted).unwrap_or_default()),
@@ -78,7 +78,7 @@ async fn row_15_memory_is_bounded_and_flat() {
                     target.anonymous(Method::GET, "/pet/1"),
                 ] {
                     answers.push(Answered::to(request).await);
-                    // Not as fast as can be: for long.
+                    // Paced: the subject is duration, not throughput.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             }
@@ -132,7 +132,7 @@ async fn row_15_memory_is_bounded_and_flat() {
     row.end();
 }
 
-/// What is there, without what the checker's clients did not write.
+/// Returns the stored records, of pets only those that the load's writers added or replaced.
 async fn found_of_writers(stage: &Stage) -> Vec<checker::Found> {
     let all = found(&stage.cluster).await;
     all.into_iter()
@@ -144,7 +144,7 @@ async fn found_of_writers(stage: &Stage) -> Vec<checker::Found> {
         .collect()
 }
 
-/// A connection on which something was asked, and then no more.
+/// Opens a connection, sends one request on it and keeps it open.
 async fn used_connection(stage: &Stage) -> TcpStream {
     let mut stream = TcpStream::connect(stage.target.address)
         .await

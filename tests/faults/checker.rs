@@ -1,63 +1,61 @@
-//! Compares what clients were told with what there is afterwards.
+//! Compares the responses that clients received with the data stored afterwards.
 //!
-//! It knows nothing of the service: only the clients' log, what was found, and three laws. What was
-//! acknowledged is there, once and whole; what was refused is not; of what nobody knows all is there or
-//! nothing. And a thing that is written over and over has the last acknowledged value, or one that nobody
-//! knows of, and never an older version.
+//! Invariants, checked from the clients' log and the stored data alone:
+//! - An acknowledged write is stored once and whole.
+//! - A refused write is not stored.
+//! - A write with an unknown outcome is stored whole or not at all.
+//! - A replaced record holds the last acknowledged value or one with an unknown outcome, never an older version.
 
 use std::collections::BTreeMap;
 
-/// What its client knows of a write.
+/// Outcome of a write, as its client knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was told that it is done.
+    /// The client received a 2xx.
     Acknowledged,
-    /// It was told that it is not done, and why.
+    /// The client received a 4xx.
     Refused,
-    /// It was told to try again, or nothing.
+    /// The client received a 5xx or no response.
     Unknown,
 }
 
-/// What a write was to do.
+/// Kind of write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {
-    /// Make a thing that is marked.
+    /// Creates a record that holds the marker.
     Create,
-    /// Mark the thing of that identifier anew.
+    /// Replaces the record with this identifier.
     Replace(i64),
 }
 
-/// One write of one client, in the order in which each client did them.
+/// One write of one client, in the order in which that client sent them.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Pets, orders, images.
+    /// Resource: `pet`, `order` or `image`.
     pub noun: &'static str,
-    /// What it was to do.
     pub write: Write,
-    /// No other write has it.
+    /// Text that no other write contains.
     pub marker: String,
-    /// What became of it.
     pub outcome: Outcome,
-    /// The version that the thing had then, where it has one and its client was told.
+    /// Version from the response's ETag, if there is one.
     pub version: Option<i64>,
 }
 
-/// A thing that is there afterwards.
+/// A record stored afterwards.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Pets, orders, images.
+    /// Resource: `pet`, `order` or `image`.
     pub noun: &'static str,
-    /// Its identifier.
     pub id: i64,
-    /// Which write it is of.
+    /// Marker of the write that it stems from.
     pub marker: String,
-    /// Its version, where it has one.
+    /// Version, if the resource has one.
     pub version: Option<i64>,
-    /// Whether all parts of it are of that write.
+    /// True if all its parts stem from that write.
     pub whole: bool,
 }
 
-/// Every breach of a law, as a sentence.
+/// Returns a sentence for each violation of the invariants.
 pub fn breaches(log: &[Entry], found: &[Found]) -> Vec<String> {
     let mut breaches = Vec::new();
     for thing in found.iter().filter(|thing| !thing.whole) {
@@ -120,7 +118,7 @@ fn breach_of_replacements(entries: &[&Entry], found: Option<&Found>) -> Vec<Stri
     let is_unknown = entries
         .iter()
         .any(|entry| entry.outcome == Outcome::Unknown && entry.marker == found.marker);
-    // Nothing was done to it: then it is what it was before.
+    // No write reached it, so it still has its initial value.
     let is_untouched = last.is_none() && entries.iter().all(|entry| entry.marker != found.marker);
     if !is_last && !is_unknown && !is_untouched {
         breaches.push(format!("{last:?} was acknowledged last: {found:?}"));
@@ -128,9 +126,9 @@ fn breach_of_replacements(entries: &[&Entry], found: Option<&Found>) -> Vec<Stri
     breaches
 }
 
-/// A checker that finds nothing must be one that could.
+/// Shows that the checker is able to fail.
 #[test]
-fn the_checker_finds_every_kind_of_breach() {
+fn checker_reports_every_kind_of_violation() {
     use Outcome::{Acknowledged, Refused, Unknown};
     let entry = |write, marker: &str, outcome, version| Entry {
         noun: "pet",

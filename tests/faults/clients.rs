@@ -1,4 +1,4 @@
-//! Rows 6 and 7: clients that are slow on purpose, and clients that send what nobody should.
+//! Rows 6 and 7: deliberately slow clients, and malformed requests.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,11 @@ use crate::{
     support::Raw,
 };
 
-/// How slowly the slow ones go on.
+/// Pause between two bytes of a slow client.
 const BEAT: Duration = Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_06_slow_clients_are_closed_and_good_ones_do_not_notice() {
+async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
     let mut row = Row::begin(6, "slow-header, slow-body and slow-read connections").await;
     let quick = [
         ("SERVER__HEADER_TIMEOUT", "2s"),
@@ -31,7 +31,7 @@ async fn row_06_slow_clients_are_closed_and_good_ones_do_not_notice() {
         ("SERVER__IDLE_TIMEOUT", "2s"),
     ];
     let stage = Stage::start(pick(&quick, &[])).await;
-    // An answer of 8 MB: more than all buffers on the way hold.
+    // A response of 8 MB exceeds all socket buffers on the way.
     stage
         .cluster
         .run(
@@ -92,8 +92,9 @@ async fn row_06_slow_clients_are_closed_and_good_ones_do_not_notice() {
         longest(bodies_closed).await,
         Duration::from_secs(31),
     );
-    // A client that does not read sees nothing of it. One connection is the good client's.
-    while stage.metric("http_connections", "api").await > 1.0
+    // A client that does not read cannot observe the close, so the metric is polled. One connection belongs to the good
+    // client.
+    while stage.metric("http_server_open_connections", "api").await > 1.0
         && begun.elapsed() < Duration::from_mins(1)
     {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -123,7 +124,7 @@ async fn row_06_slow_clients_are_closed_and_good_ones_do_not_notice() {
     row.end();
 }
 
-/// Sends a byte now and then, until the other side closes; gives how long that took.
+/// Sends one byte per [`BEAT`] until the server closes the connection; returns the time that took.
 async fn dribble(address: std::net::SocketAddr, head: String) -> Duration {
     let begun = Instant::now();
     let Ok(stream) = TcpStream::connect(address).await else {
@@ -156,7 +157,7 @@ async fn longest(closed: JoinSet<Duration>) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_07_what_nobody_should_send_is_refused_and_costs_nothing() {
+async fn row_07_malformed_requests_get_4xx_without_memory_growth() {
     let mut row = Row::begin(7, "oversized, ambiguous and broken messages").await;
     let stage = Stage::start(&[]).await;
     let (address, key) = (stage.target.address, stage.target.key.clone());
@@ -258,7 +259,7 @@ async fn row_07_what_nobody_should_send_is_refused_and_costs_nothing() {
         }
         wrong
     };
-    // What the allocator keeps of the first time is no growth.
+    // Memory that the allocator keeps after the first round does not count as growth.
     wrong.extend(ask_all().await);
     endless_body(&stage, 8 << 20).await;
     let before = stage.memory();
@@ -291,7 +292,7 @@ async fn row_07_what_nobody_should_send_is_refused_and_costs_nothing() {
     row.end();
 }
 
-/// Sends a chunked body for as long as it is taken; gives how much that was, and the status of the answer.
+/// Sends a chunked body until the server stops reading; returns the bytes sent and the status of the response.
 async fn endless_body(stage: &Stage, size: usize) -> (usize, u16) {
     let stream = TcpStream::connect(stage.target.address)
         .await

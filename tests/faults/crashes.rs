@@ -1,4 +1,4 @@
-//! Rows 1 and 2: the program dies, PostgreSQL dies.
+//! Rows 1 and 2: the service or PostgreSQL is killed.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,10 @@ use crate::{
     },
 };
 
-/// Writers at once.
 const WRITERS: usize = 16;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_01_a_killed_service_has_lost_nothing() {
+async fn row_01_killed_service_loses_no_acknowledged_write() {
     let mut row = Row::begin(1, "kill -9 of the service under 16 writers").await;
     let mut stage = Stage::start(&[]).await;
     let load = Load::start(&stage.target, WRITERS).await;
@@ -56,7 +55,7 @@ async fn row_01_a_killed_service_has_lost_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_02_a_killed_postgres_has_lost_nothing_and_is_told_as_503() {
+async fn row_02_killed_postgres_loses_no_acknowledged_write_and_yields_503() {
     let mut row = Row::begin(2, "kill -9 of PostgreSQL under 16 writers").await;
     let mut stage = Stage::start(&[]).await;
     let load = Load::start(&stage.target, WRITERS).await;

@@ -1,4 +1,4 @@
-//! Row 17: limits hold, and recorded use is admitted use, while replicas and PostgreSQL are killed or frozen.
+//! Row 17: limits hold, and recorded use equals admitted use, while replicas or PostgreSQL are killed or frozen.
 
 use std::{
     sync::{
@@ -18,12 +18,12 @@ use crate::{
     support::{Service, make_key},
 };
 
-/// A limit that the clients reach, and one that they do not.
+/// Limits per minute: one that the clients reach, and one that they do not.
 const REACHED: i64 = 2_500;
 const NOT_REACHED: i64 = 50_000;
 const CLIENTS: usize = 12;
 
-/// A stage with the key of a caller that may send so many requests a minute.
+/// Starts a stage with a caller limited to `limit` requests per minute; returns it with the caller's key.
 async fn limited(limit: i64) -> (Stage, String) {
     let limit = limit.to_string();
     let stage = Stage::start(&[("PLANS__PRO__PER_MINUTE", &limit)]).await;
@@ -39,12 +39,12 @@ async fn limited(limit: i64) -> (Stage, String) {
     (stage, key.secret)
 }
 
-/// Clients that send requests until they are told to stop.
+/// Clients that send requests until they are stopped.
 #[derive(Clone, Default)]
 struct Clients {
     stop: CancellationToken,
     tasks: TaskTracker,
-    /// Requests that were answered 404, and those without an answer.
+    /// Requests with a 404, and requests without a response.
     admitted: Arc<AtomicI64>,
     unanswered: Arc<AtomicI64>,
 }
@@ -69,7 +69,7 @@ impl Clients {
         }
     }
 
-    /// Stops them; returns the numbers of admitted and unanswered requests.
+    /// Stops the clients; returns the numbers of admitted and unanswered requests.
     async fn stop(self) -> (i64, i64) {
         self.stop.cancel();
         self.tasks.close();
@@ -115,7 +115,7 @@ async fn row_17_limits_hold_while_a_replica_is_killed() {
     row.at_most("admitted", admitted, REACHED);
     row.at_most("recorded", recorded, REACHED);
     row.at_least("recorded", recorded, admitted);
-    // A lease for each kill, and the responses that it cut off.
+    // Each kill loses the leases of the killed replica. Requests that it left without a response are counted apart.
     let lost = recorded - admitted - unanswered;
     row.at_most(
         "lost with the leases of the killed",
@@ -143,7 +143,7 @@ async fn row_17_limits_hold_through_a_frozen_postgresql() {
     row.at_least("admitted", admitted, 1_000);
     let recorded = recorded(&stage).await;
     row.note(format!("{admitted} admitted, {recorded} recorded"));
-    // Leases whose responses were lost have been undone.
+    // Leases with lost responses have been undone.
     row.at_least("recorded", recorded, admitted);
     row.at_most("recorded", recorded, admitted);
     row.end();
@@ -162,7 +162,7 @@ async fn row_17_limits_hold_through_a_killed_postgresql() {
     let (admitted, _) = clients.stop().await;
     let recorded = recorded(&stage).await;
     row.note(format!("{admitted} admitted, {recorded} recorded"));
-    // The leases of the last second before the crash may be forgotten: this many at most.
+    // Leases are committed asynchronously: a crash loses those of about one second, at most this many requests.
     let of_a_second = i64::try_from(CLIENTS).expect("small") * 1_000 / 15;
     row.at_most("admitted", admitted, REACHED + of_a_second);
     row.at_most("forgotten", admitted - recorded, of_a_second);

@@ -1,8 +1,9 @@
-//! Faults, injected for real into the real program on a real PostgreSQL of its own: nothing that was
-//! acknowledged is lost, nothing hangs, nothing leaks.
+//! Fault injection: the real program on a PostgreSQL of its own loses no acknowledged write, does not hang and leaks
+//! nothing.
 //!
-//! `cargo test` runs a short form of every row, by bounds that a busy machine keeps. The whole of it, by the
-//! bounds that are promised, one line a row:
+//! `cargo test` runs a short form of each row, with bounds that hold on a busy machine. This runs the full form with
+//! the
+//! promised bounds, and prints one line per row:
 //!
 //! ```sh
 //! FAULTS=full cargo test --features outside-tools --test faults -- --nocapture

@@ -1,4 +1,4 @@
-//! Rows 3, 4 and 5: PostgreSQL is away, or there and does not answer, or has no connection to spare.
+//! Rows 3, 4 and 5: PostgreSQL is down, frozen, or has no free connection.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Answers that need no database, whatever state it is in: each request and its status.
+/// Returns requests that need no database, each with its expected status.
 fn without_database(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
     let target = &stage.target;
     let post = || target.request(Method::POST, "/pet");
@@ -42,7 +42,7 @@ fn without_database(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
     ]
 }
 
-/// Asks for all of them, again and again; gives what came otherwise, and how long each took.
+/// Sends these requests until stopped; returns the unexpected responses, and the latency of each.
 async fn ask_without_database(
     stage: &Stage,
     stop: CancellationToken,
@@ -62,7 +62,7 @@ async fn ask_without_database(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_03_while_postgres_is_down_everybody_is_told_at_once() {
+async fn row_03_stopped_postgres_yields_503_immediately() {
     let mut row = Row::begin(3, "PostgreSQL down").await;
     let down = pick(Duration::from_secs(3), Duration::from_secs(20));
     let rate = pick(100, 500);
@@ -138,7 +138,7 @@ async fn row_03_while_postgres_is_down_everybody_is_told_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_04_a_frozen_postgres_freezes_nobody() {
+async fn row_04_frozen_postgres_does_not_block_requests() {
     let mut row = Row::begin(4, "PostgreSQL frozen, then a black hole before it").await;
     let freeze = pick(Duration::from_millis(2_500), Duration::from_secs(5));
     let cluster = Cluster::start().await;
@@ -189,7 +189,8 @@ async fn row_04_a_frozen_postgres_freezes_nobody() {
         "lost",
         checker::breaches(&log, &found(&stage.cluster).await),
     );
-    let used = settles(async || stage.metric("database_connections", "used").await == 0.0).await;
+    let used =
+        settles(async || stage.metric("db_client_connection_count", "used").await == 0.0).await;
     row.so("connections in use back to 0", used);
     let mut open = 0;
     settles(async || {
@@ -203,11 +204,12 @@ async fn row_04_a_frozen_postgres_freezes_nobody() {
     row.end();
 }
 
-/// The pool, a lane of leases per worker, the one that listens, and a probe; nothing here finds anything.
+/// Maximum number of sessions: the pool, one lane connection per worker, the notification listener and a probe. No
+/// request here runs a find.
 const MOST: i64 = 16 + 2 + 1 + 1;
 const OURS: &str = "select count(*) from pg_stat_activity where application_name = 'pet-inventory'";
 
-/// Waits a while for something to be so; gives whether it is.
+/// Waits up to 8 s for a condition; returns true if it was met.
 async fn settles(mut so: impl AsyncFnMut() -> bool) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(8) {
@@ -220,7 +222,7 @@ async fn settles(mut so: impl AsyncFnMut() -> bool) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_05_with_every_connection_waiting_for_a_lock_the_rest_is_refused_in_time() {
+async fn row_05_exhausted_pool_yields_503_in_time() {
     let mut row = Row::begin(5, "pool of 4 exhausted by a held lock, 200 clients").await;
     let held = pick(Duration::from_secs(2), Duration::from_secs(10));
     let stage = Stage::start(&[("DATABASE__MAX_CONNECTIONS", "4")]).await;
@@ -238,7 +240,7 @@ async fn row_05_with_every_connection_waiting_for_a_lock_the_rest_is_refused_in_
                 let pet = json!({"name": "a"});
                 let request = target.request(Method::POST, "/pet").json(&pet);
                 answers.push(Answered::to(request).await);
-                // What it was told to wait.
+                // The delay that Retry-After demands.
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
             answers
@@ -276,8 +278,8 @@ async fn row_05_with_every_connection_waiting_for_a_lock_the_rest_is_refused_in_
         .max()
         .unwrap_or_default();
     row.within("slowest 503", slowest, bound(Duration::from_millis(1_100)));
-    // Four wait in PostgreSQL and 128 for them: of 200 that come at once 68 are refused long before the others,
-    // as soon as the statement that all of them would have shared is found to wait.
+    // Four requests wait in PostgreSQL and 128 in the queue of the pool. Of 200 concurrent requests, the other 68 are
+    // refused as soon as their shared statement is found to wait for a lock.
     let at_once = answers
         .iter()
         .filter(|answer| answer.took < Duration::from_millis(500));

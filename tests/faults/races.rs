@@ -1,4 +1,4 @@
-//! Rows 10 and 11: many want the same at once.
+//! Rows 10 and 11: concurrent writes with one ETag, and with one Idempotency-Key.
 
 use std::{
     collections::BTreeSet,
@@ -12,11 +12,11 @@ use serde_json::json;
 
 use crate::stage::{Row, Stage, load::Answered, pick};
 
-/// How many at once.
+/// Concurrent requests.
 const MANY: usize = 50;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_10_of_many_with_one_etag_one_is_first() {
+async fn row_10_concurrent_writes_with_one_etag_have_one_winner() {
     let mut row = Row::begin(10, "50 writers with one ETag").await;
     let stage = Stage::start(&[]).await;
     let target = &stage.target;
@@ -71,7 +71,7 @@ async fn row_10_of_many_with_one_etag_one_is_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_11_of_many_with_one_idempotency_key_one_is_done() {
+async fn row_11_concurrent_posts_with_one_idempotency_key_execute_once() {
     let mut row = Row::begin(
         11,
         "50 POSTs with one Idempotency-Key, kill -9 in the middle",

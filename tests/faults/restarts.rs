@@ -1,4 +1,4 @@
-//! Rows 8, 9 and 12: processes stop, take over from each other, and start together.
+//! Rows 8, 9 and 12: processes stop, replace each other on one port, and start concurrently.
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +19,10 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_08_a_stop_answers_what_is_in_flight() {
+async fn row_08_sigterm_drains_requests_in_flight() {
     const IN_FLIGHT: usize = 50;
     let mut row = Row::begin(8, "SIGTERM with 50 requests in flight").await;
-    // What the half-sent header may hold it.
+    // Bounds how long the half-sent header delays the stop.
     let grace = [("SERVER__SHUTDOWN_GRACE", "3s")];
     let mut stage = Stage::start(pick(&grace, &[])).await;
     let (address, key) = (stage.target.address, stage.target.key.clone());
@@ -34,7 +34,7 @@ async fn row_08_a_stop_answers_what_is_in_flight() {
              Content-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 12\r\n\r\n"
         ))
         .await;
-        // It has begun to read the body.
+        // The 100 shows that the handler waits for the body.
         raw.answer().await.is(100);
         in_flight.push(raw);
     }
@@ -52,7 +52,7 @@ async fn row_08_a_stop_answers_what_is_in_flight() {
     while TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
     }
-    // Whoever finds the door shut has been told so already.
+    // A client that finds the port closed must find readiness failing already.
     let ready = Answered::to(stage.operations("/readyz")).await;
     row.so(
         "readiness fails before the port closes",
@@ -77,7 +77,7 @@ async fn row_08_a_stop_answers_what_is_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_09_one_process_takes_over_from_another_and_no_request_fails() {
+async fn row_09_rolling_restart_on_one_port_fails_no_request() {
     let mut row = Row::begin(9, "rolling restart on one port").await;
     let (swaps, rate, wanted) = pick((2, 200, 400), (4, 500, 10_000));
     let mut stage = Stage::start(&[("SERVER__REUSE_PORT", "true")]).await;
@@ -86,7 +86,7 @@ async fn row_09_one_process_takes_over_from_another_and_no_request_fails() {
     let asked = {
         let (target, stop) = (stage.target.clone(), stop.clone());
         tokio::spawn(steadily(rate, stop, move |number| {
-            // One in five comes by a connection of its own.
+            // One in five uses a new connection.
             let request = match number % 5 {
                 0 => fresh
                     .get(format!("http://{}/api/v3/pet/1", target.address))
@@ -128,7 +128,7 @@ async fn row_09_one_process_takes_over_from_another_and_no_request_fails() {
     row.end();
 }
 
-/// A client that opens a connection for each request.
+/// Returns a client that opens a connection for each request.
 fn client_without_reuse() -> reqwest::Client {
     crate::support::client_builder()
         .no_proxy()
@@ -138,7 +138,7 @@ fn client_without_reuse() -> reqwest::Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_12_of_replicas_that_start_together_each_is_ready_and_each_migration_ran_once() {
+async fn row_12_replicas_started_concurrently_run_each_migration_once() {
     let mut row = Row::begin(
         12,
         "8 replicas start on an empty database, one killed midway",
@@ -159,7 +159,7 @@ async fn row_12_of_replicas_that_start_together_each_is_ready_and_each_migration
         victim.env("DATABASE_URL", &url);
         let mut victim = victim.spawn().expect("the program");
         let kill = async {
-            // Later in each round, to meet it in another place.
+            // Later in each round, so that each kill interrupts a different step of the startup.
             tokio::time::sleep(Duration::from_millis(15 * (round + 1))).await;
             victim.start_kill().expect("it runs");
             victim.wait().await.expect("its end");
@@ -200,7 +200,7 @@ async fn row_12_of_replicas_that_start_together_each_is_ready_and_each_migration
     row.end();
 }
 
-/// How many there are.
+/// Returns the number of migration files.
 fn migrations() -> i64 {
     let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations"));
     i64::try_from(files.expect("the migrations").count()).expect("a few")

@@ -1,9 +1,8 @@
-"""Every difference between the public Petstore v3 document and the service's own, found by machine.
+"""Compares the public Petstore v3 document with the service's own.
 
     differences.py PUBLIC.yaml OURS.json README.md
 
-Fails when one is not in the README's table under "Coming from Petstore", or when that table names one that
-is none.
+Fails if the differences are not exactly those in the README's table under "Coming from Petstore".
 """
 
 import json
@@ -16,7 +15,7 @@ METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def operations(document):
-    """Each operation with its path and method, by its operationId."""
+    """Returns each operation with its method and path, by operationId."""
     found = {}
     for path, item in document["paths"].items():
         for method in METHODS:
@@ -47,7 +46,7 @@ def success(document, operation):
 
 
 def shape(document, schema):
-    """What kind of JSON a body is: an array, an object, a string, or nothing."""
+    """Returns the JSON type of a body: array, object, string or nothing."""
     if schema is None:
         return "nothing"
     kind = resolved(document, schema).get("type", "object")
@@ -59,13 +58,13 @@ def json_schema(body):
 
 
 def parameters(document, operation):
-    """Required or not, of each parameter that is not a header of ours."""
+    """Returns, for each parameter that is not a header, if it is required, and its JSON type."""
     found = [resolved(document, it) for it in operation.get("parameters", [])]
     return {it["name"]: (it.get("required", False), shape(document, it["schema"])) for it in found if it["in"] != "header"}
 
 
 def required(document, operation):
-    """Which fields a JSON body must have."""
+    """Returns the required fields of a JSON body."""
     body = resolved(document, operation.get("requestBody", {}))
     schema = json_schema(body)
     if schema is None:
@@ -91,21 +90,21 @@ def differences(public, ours):
         if their_status != my_status:
             yield "Success status", name
         if shape(public, json_schema(their_body)) != shape(ours, json_schema(my_body)):
-            yield "Answer's body", name
+            yield "Response body", name
         sends = set(resolved(public, theirs.get("requestBody", {})).get("content", {}))
         if sends - set(resolved(ours, mine.get("requestBody", {})).get("content", {})):
-            yield "Request's media types", name
+            yield "Request media types", name
         if set(their_body.get("content", {})) - set(my_body.get("content", {})):
-            yield "Answer's media types", name
+            yield "Response media types", name
         if not theirs.get("security") and any(mine["security"]):
-            yield "A credential is needed", name
+            yield "Credential required", name
         if theirs.get("security") and not any("api_key" in way for way in theirs["security"]):
-            yield "An API key is enough", name
+            yield "API key accepted", name
         if set(responses(public, theirs)) - set(responses(ours, mine)) - {their_status, "422"}:
             yield "Error statuses", name
-        # Ours is about the Idempotency-Key alone.
+        # The service uses 422 only for a reused Idempotency-Key.
         if "422" in theirs["responses"]:
-            yield "Invalid input is 400", name
+            yield "Status of invalid input", name
         if parameters(public, theirs).items() - parameters(ours, mine).items():
             yield "Parameters", name
         if required(public, theirs) != required(ours, mine):
@@ -113,7 +112,7 @@ def differences(public, ours):
 
 
 def told(readme):
-    """The rows of the README's table: what, and of which operations."""
+    """Yields the rows of the README's table: the difference and its operations."""
     section = readme.split("## Coming from Petstore", 1)[1].split("\n## ", 1)[0]
     for row in re.findall(r"^\| \*\*(.+?)\*\* \|([^|]*)\|", section, re.MULTILINE):
         yield row[0], set(re.findall(r"`(\w+)`", row[1]))
@@ -135,7 +134,7 @@ def main(public, ours, readme):
         if missing or extra:
             wrong.append(f"{what}: missing {sorted(missing)}, too many {sorted(extra)}")
     assert not wrong, "README.md, Coming from Petstore:\n" + "\n".join(wrong)
-    print(f"{sum(map(len, found.values()))} differences, all told")
+    print(f"{sum(map(len, found.values()))} differences, all listed")
 
 
 main(*sys.argv[1:])

@@ -1,7 +1,7 @@
-//! Clients that openapi-generator makes, from the public Petstore v3 document and from our own, against the
-//! real service; `.ci/setup --all` installs the generator. `life.py` is what they do.
+//! Clients that openapi-generator generates from the public Petstore v3 document and from the service's own.
 //!
-//! The public document is not ours to copy: `PETSTORE_OPENAPI` is its path.
+//! `.ci/setup --all` installs the generator; `life.py` is what the clients do. The public document is not part of the
+//! repository: `PETSTORE_OPENAPI` is its path.
 
 #![allow(
     clippy::disallowed_methods,
@@ -25,10 +25,10 @@ use std::{
 use support::Home;
 use tokio::process::Command;
 
-/// Java starts, writes some fifty files, and ends.
+/// Maximum duration of a program. The generator starts Java and writes about fifty files.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// A program of the folder that `.ci/setup --all` makes.
+/// Returns a command for a program that `.ci/setup --all` installs.
 fn tool(name: &str) -> Command {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/outside-tools/bin");
     let program = tools.join(name);
@@ -36,7 +36,7 @@ fn tool(name: &str) -> Command {
     Command::new(program)
 }
 
-/// A script beside this file, to be run by that folder's Python.
+/// Returns a command for a script beside this file, run by the installed Python.
 fn script(name: &str) -> Command {
     let mut python = tool("python");
     python.arg(
@@ -71,7 +71,7 @@ async fn our_document(home: &Home) -> PathBuf {
     path
 }
 
-/// Makes a client from a document and lets it live.
+/// Generates a client from a document and runs `life.py` with it.
 async fn live(home: &Home, document: &Path, package: &str) {
     let client = home.path().join("client");
     let arguments: [&OsStr; 10] = [
@@ -97,20 +97,20 @@ async fn live(home: &Home, document: &Path, package: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_made_from_our_document_lives() {
+async fn client_generated_from_our_document_manages_a_pet_an_order_and_a_user() {
     let home = Home::new();
     let document = our_document(&home).await;
     live(&home, &document, "petstore_ours").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_made_from_the_public_document_lives() {
+async fn client_generated_from_the_public_document_manages_a_pet_an_order_and_a_user() {
     let home = Home::new();
     live(&home, &public_document(), "petstore_public").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_readme_tells_every_difference_to_the_public_document() {
+async fn readme_lists_every_difference_from_the_public_document() {
     let home = Home::new();
     let ours = our_document(&home).await;
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");

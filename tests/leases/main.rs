@@ -1,5 +1,5 @@
-//! Leased slices as properties: [`CallerState`]s of several replicas over an in-memory model of the caller's row, with
-//! clocks that disagree and drift, lost statements, killed replicas and a primary whose clock is late.
+//! Simulation of leased slices: the [`CallerState`]s of several replicas over an in-memory model of the caller's row,
+//! with clocks that differ and drift, lost statements, killed replicas and a failover to a late clock.
 
 #![allow(
     clippy::expect_used,
@@ -34,15 +34,15 @@ use row::{Row, signed};
 
 const DAY: i64 = 86_400;
 
-/// What becomes of a statement.
+/// Outcome of a statement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Answered,
-    /// Neither executed nor answered.
+    /// Never executed, and without a response.
     Lost,
     /// Executed, and its response lost.
     ResponseLost,
-    /// Executed only after its response was given up.
+    /// Executed after the replica has stopped waiting for the response.
     Late,
     /// Refused before it was sent.
     NotSent,
@@ -50,7 +50,7 @@ enum Fate {
 
 #[derive(Debug, Clone, Copy)]
 struct Latency {
-    /// Milliseconds until it is executed, and from there to the response.
+    /// Milliseconds until execution (`there`) and from there to the response (`back`).
     there: u64,
     back: u64,
     fate: Fate,
@@ -58,9 +58,9 @@ struct Latency {
 
 #[derive(Debug, Clone, Copy)]
 enum Action {
-    /// So many requests at once.
+    /// Number of concurrent requests.
     Requests(u8),
-    /// A request that fails through the service's own fault after so many milliseconds.
+    /// Request that fails with a 5xx after this many milliseconds, so that its admission is given back.
     Failure(u16),
     Kill,
 }
@@ -70,12 +70,12 @@ struct Schedule {
     limits: PlanLimits,
     /// Offset of each replica's clock in seconds, and its rate in percent.
     clocks: Vec<(u32, u32)>,
-    /// Milliseconds since the action before, replica, action.
+    /// Milliseconds since the previous action, replica, action.
     actions: Vec<(u64, usize, Action)>,
     latencies: Vec<Latency>,
     /// The database's clock at the beginning, in milliseconds before midnight.
     before_midnight: i64,
-    /// A failover: when, and by how many milliseconds the new clock is late. No statement is executed for a second.
+    /// Time of a failover and lateness of the new clock, in milliseconds. For a second no statement is executed.
     failover: Option<(u64, i64)>,
 }
 
@@ -86,7 +86,7 @@ enum Event {
     Respond(usize),
     Fail(usize, i64),
     Flush(usize),
-    /// Requests of a replica that wait since then time out.
+    /// Time-out of a replica's requests that wait since the given time.
     TimeOut(usize, u64),
 }
 
@@ -111,7 +111,7 @@ struct Replica {
 const FLUSH: u64 = 500;
 /// Milliseconds after its failure at which a late statement is executed.
 const LATE: u64 = 1_000;
-/// Milliseconds that a request waits at most.
+/// Maximum wait of a request in milliseconds.
 const TIMEOUT: u64 = 2_000;
 const MIDNIGHT: i64 = 20_000 * DAY * 1_000;
 
@@ -197,13 +197,13 @@ impl<'a> World<'a> {
         self
     }
 
-    /// A replica's own clock.
+    /// Returns the time of a replica's clock.
     fn clock(&self, replica: usize) -> Duration {
         let (offset, percent) = self.schedule.clocks[replica];
         Duration::from_secs(offset.into()) + Duration::from_millis(self.now) * percent / 100
     }
 
-    /// The database's clock in microseconds.
+    /// Returns the time of the database's clock in microseconds.
     fn micros(&self) -> i64 {
         let late = match self.schedule.failover {
             Some((at, late)) if self.now >= at => late,
@@ -235,7 +235,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Makes a request; returns the slice of an admission from memory.
+    /// Makes a request; returns its slice if it is admitted without a statement.
     fn ask(&mut self, replica: usize, now: Duration) -> Option<i64> {
         let this = &mut self.replicas[replica];
         this.state.set_limits(&self.schedule.limits, now);
@@ -271,7 +271,7 @@ impl<'a> World<'a> {
         let (sent, number) = (self.clock(replica), self.statements.len());
         let this = &mut self.replicas[replica];
         this.state.is_leasing = true;
-        // A killed process starts anew as another replica.
+        // A killed process restarts as a new replica.
         let of = signed(replica) * 1_000 + i64::from(this.life);
         let request = this
             .state
@@ -279,7 +279,7 @@ impl<'a> World<'a> {
         let latencies = &self.schedule.latencies;
         let mut latency = latencies[self.next_latency % latencies.len()];
         if self.now > self.end + TIMEOUT {
-            // In the end the database is well.
+            // Statements succeed at the end, so that every lease is settled.
             latency.fate = Fate::Answered;
         }
         self.next_latency += 1;
@@ -346,7 +346,7 @@ impl<'a> World<'a> {
                 Err(_) => true,
             });
         for decision in decided {
-            // A failed statement answers 503: neither admitted nor refused.
+            // A failed statement gives 503, which counts neither as an admission nor as a refusal.
             if matches!(&decision, Err(pet_inventory::limits::Error::Database(_))) {
                 continue;
             }
@@ -361,7 +361,7 @@ impl<'a> World<'a> {
         of.map_or(usize::MAX, |limit| limit as usize)
     }
 
-    /// The hard ceilings, in every period of 60 s and every day of the database's clock.
+    /// Checks the limits in every period of 60 s and on every day of the database's clock.
     fn keeps_limits(&self) -> Result<(), TestCaseError> {
         let (per_minute, per_day) = (
             self.schedule.limits.per_minute,
@@ -381,14 +381,14 @@ impl<'a> World<'a> {
         for (_, slice) in &self.admitted {
             *by_day.entry(slice.div_euclid(DAY)).or_default() += 1;
         }
-        // Where the clock goes back over midnight, the row goes on counting the later day.
+        // If a failover sets the clock back over midnight, the row keeps counting the later day.
         let same_day = self.schedule.failover.is_none();
         let of_days = by_day.values().all(|used| *used <= Self::limit(per_day));
         prop_assert!(!same_day || of_days, "{by_day:?}");
         Ok(())
     }
 
-    /// The row's use of its day.
+    /// Returns the number of admissions on the row's day.
     fn admitted_on_last_day(&self) -> i64 {
         signed(
             self.admitted
@@ -417,7 +417,7 @@ fn latency(fates: impl Strategy<Value = Fate> + Clone) -> impl Strategy<Value = 
     })
 }
 
-/// Weights of actions other than requests, and whether there may be a failover.
+/// Weights of actions other than requests; `failover` is set if one may occur.
 #[derive(Clone, Copy)]
 struct With {
     kills: u32,
@@ -501,26 +501,26 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn limits_hold_whatever_happens(schedule in schedule(1..=4, any_fate(), EVERYTHING)) {
+    fn limits_hold_under_any_schedule(schedule in schedule(1..=4, any_fate(), EVERYTHING)) {
         let world = World::new(&schedule).run();
         world.keeps_limits()?;
         let fails_over = world.schedule.failover.is_some();
         prop_assert!(fails_over || world.row.day_used >= world.admitted_on_last_day());
     }
 
-    /// Also where statements or their responses are lost, or statements executed late.
+    /// Covers lost statements, lost responses and late execution.
     #[test]
-    fn recorded_use_is_what_was_admitted(schedule in schedule(1..=4, any_fate(), FAILURES)) {
+    fn recorded_use_equals_admissions(schedule in schedule(1..=4, any_fate(), FAILURES)) {
         let world = World::new(&schedule).run();
         world.keeps_limits()?;
         prop_assert_eq!(world.row.day_used, world.admitted_on_last_day());
     }
 
     #[test]
-    fn one_replica_refuses_nothing_while_there_is_capacity(schedule in schedule(1..=1, Just(Fate::Answered), REQUESTS)) {
+    fn single_replica_refuses_only_at_the_limit(schedule in schedule(1..=1, Just(Fate::Answered), REQUESTS)) {
         let world = World::new(&schedule).run();
         for at in &world.refused {
-            // The second of the database's clock, with the time that the answer was on its way.
+            // By the database's clock the refusal was decided up to 2 s earlier.
             let at = i64::try_from(*at).expect("small");
             let second = |at: i64| (MIDNIGHT - world.schedule.before_midnight + at).div_euclid(1_000);
             let full = (0..=2).any(|late| {
@@ -534,9 +534,9 @@ proptest! {
     }
 }
 
-/// A client that asks 200 times a second, by each replica in turn, for ten minutes.
+/// Sends 200 requests per second for ten minutes, to the replicas in turn.
 #[test]
-fn a_greedy_caller_gets_its_limit() {
+fn greedy_caller_gets_97_percent_of_its_limit() {
     for (replicas, limit) in [(1, 60), (2, 60), (1, 600), (2, 600)] {
         let limits = PlanLimits {
             per_minute: Some(limit),
@@ -568,9 +568,9 @@ fn a_greedy_caller_gets_its_limit() {
     }
 }
 
-/// One request each 100 ms: about one statement a second, and another where the tenth part of a slice is left out.
+/// Sends one request per 100 ms. The second statement serves the last tenth of the slice, in which leases are not used.
 #[test]
-fn ten_requests_a_second_cost_about_a_statement_a_second() {
+fn ten_requests_per_second_cost_about_two_statements_per_second() {
     let schedule = Schedule {
         limits: PlanLimits {
             per_minute: Some(100_000),
@@ -592,9 +592,8 @@ fn ten_requests_a_second_cost_about_a_statement_a_second() {
     assert_eq!(world.row.day_used, 600);
 }
 
-/// A request now and then costs a statement, and leaves nothing unused.
 #[test]
-fn an_occasional_request_costs_one_statement() {
+fn occasional_request_costs_one_statement() {
     let schedule = Schedule {
         limits: PlanLimits {
             per_minute: Some(60),

@@ -1,4 +1,4 @@
-//! Model of a caller's row in memory.
+//! In-memory model of a caller's row.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use pet_inventory::db::limits::{Lease, LeaseRequest};
 const SLICES: i64 = 61;
 const DAY: i64 = 86_400;
 
-/// The caller's row, as `db::limits` keeps it.
+/// Row of a caller, as `db::limits` keeps it.
 #[derive(Debug, Clone)]
 pub struct Row {
     pub day: i64,
     pub day_used: i64,
     pub slice: i64,
     pub slices: Vec<i64>,
-    /// The last statement of each replica, the latest first: replica, number, slice and grant.
+    /// Last statement of each replica, latest first: replica, number, slice and grant.
     statements: Vec<(i64, i64, i64, i64)>,
 }
 
@@ -29,7 +29,7 @@ impl Row {
         }
     }
 
-    /// The statement, at a time of the database's clock in microseconds since 1970.
+    /// Executes the statement at `micros` of the database's clock, in microseconds since 1970.
     pub fn lease(&mut self, request: &LeaseRequest, micros: i64) -> Lease {
         let (second, today) = (
             micros.div_euclid(1_000_000),

@@ -1,4 +1,4 @@
-//! The statement in `db::limits` against the model of the row.
+//! Comparison of the statement in `db::limits` with the model of the row.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use super::{
     row::Row,
 };
 
-/// A request, and the milliseconds by which the clock moves before it.
+/// Generates the milliseconds by which the clock moves, and a request.
 fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
     let clock = prop_oneof![6 => 0_i64..900, 3 => 0_i64..5_000, 1 => 0_i64..90_000, 1 => -40_000_i64..0, 1 => Just(86_400_000)];
     let limit = prop_oneof![1 => Just(None), 4 => (1_u32..60).prop_map(Some)];
-    // Sometimes more than a row keeps.
+    // Sometimes more replicas than a row keeps.
     let replica = prop_oneof![3 => 0_i64..3, 1 => 0_i64..60];
     let returned = prop::option::of((0_i64..70, 0_u32..5));
     (
@@ -47,10 +47,9 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
                     },
                     waiting,
                     wanted: waiting + if waiting > 0 { more } else { 0 },
-                    // An age for now.
+                    // These are ages, which the test converts to a slice and to numbers of statements.
                     returned,
                     replica,
-                    // Ages for now.
                     number: age,
                     unconfirmed,
                     ..LeaseRequest::default()
@@ -61,10 +60,10 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_statement_does_what_the_model_does() {
-    /// A number that is no slice and no number of a statement.
+async fn statement_agrees_with_the_model() {
+    /// First replica id, larger than any slice and any statement number.
     const FIRST_REPLICA: i64 = 1_000_000_000_000_000;
-    /// An hour before midnight.
+    /// An hour before midnight, in milliseconds since 1970.
     const BEGIN: i64 = (20_000 * 86_400 - 3_600) * 1_000;
     let clock = TestClock::new(TestDatabase::migrated().await).await;
     let config = Config::defaults().expect("the defaults");
@@ -84,7 +83,7 @@ async fn the_statement_does_what_the_model_does() {
             let second = now.div_euclid(1_000);
             let row = row.get_or_insert_with(|| Row::new(second.div_euclid(86_400)));
             request.key.clone_from(&key);
-            // Some have a number that the replica has used before.
+            // Sometimes a number that the replica has already used.
             let next = i64::try_from(number).expect("small") * 2;
             request.number = (next - request.number.max(0) * 3).max(0);
             request.unconfirmed = request.unconfirmed.map(|age| request.number - age);
@@ -93,7 +92,7 @@ async fn the_statement_does_what_the_model_does() {
             request.returned = age.map(|(age, unused)| (second - age, unused));
             let expected = row.lease(&request, now * 1_000);
             let leased = lease(&database, request.clone()).await.expect("a lease");
-            // The database's clock is a float: exact to a microsecond or two.
+            // The database's times are floats, exact to a microsecond or two.
             let about = |lease: &Lease| {
                 let rounded = |time: Duration| {
                     Duration::from_millis((time.as_secs_f64() * 1e3).round() as u64)
@@ -119,7 +118,7 @@ async fn the_statement_does_what_the_model_does() {
     database.close().await;
 }
 
-/// Two replicas that lease for the same callers in different orders wait for each other, and never for ever.
+/// Two replicas lease for the same callers in opposite orders.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_of_many_callers_never_deadlock() {
     const CALLERS: usize = 40;

@@ -1,4 +1,4 @@
-//! Every death that we could think of: of the holder, of the postmaster, at any moment.
+//! Embedded PostgreSQL: its holder or its postmaster is killed at any moment.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,19 +14,19 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn a_dropped_handle_stops_it() {
+async fn dropped_handle_stops_postgres() {
     let home = Home::new();
     drop(start(&home.path).await);
     nothing_left(&home.path).await;
 }
 
 #[tokio::test]
-async fn a_killed_holder_takes_postgres_along_and_the_next_start_finds_the_data() {
+async fn killed_holder_stops_postgres_and_the_next_start_finds_the_data() {
     let home = Home::new();
     let mut holder = Holder::spawn(&home.path, "server");
     let socket = holder.ready();
     run(&options(&socket), "CREATE TABLE pets AS SELECT 7 AS n").await;
-    // A client that stays, in the middle of a query.
+    // A client in the middle of a query.
     let mut client = options(&socket).connect().await.unwrap();
     let query = tokio::spawn(async move {
         sqlx::query("SELECT pg_sleep(100)")
@@ -50,7 +50,7 @@ async fn a_killed_holder_takes_postgres_along_and_the_next_start_finds_the_data(
 }
 
 #[tokio::test]
-async fn after_a_killed_holder_nothing_runs() {
+async fn killed_holder_leaves_no_process_and_no_socket() {
     let home = Home::new();
     let mut holder = Holder::spawn(&home.path, "server");
     let socket = holder.ready();
@@ -64,7 +64,7 @@ async fn after_a_killed_holder_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_holder_killed_at_any_moment_leaves_a_folder_that_starts() {
+async fn holder_killed_at_any_moment_leaves_a_startable_folder() {
     let home = Home::new();
     for moment in [
         5, 50, 150, 300, 500, 700, 800, 850, 900, 950, 20, 30, 35, 40, 45, 60, 70,
@@ -85,7 +85,7 @@ async fn a_holder_killed_at_any_moment_leaves_a_folder_that_starts() {
 }
 
 #[tokio::test]
-async fn a_killed_postmaster_is_started_again_on_the_same_socket() {
+async fn killed_postmaster_is_restarted_on_the_same_socket() {
     let home = Home::new();
     let postgres = start(&home.path).await;
     run(
@@ -94,7 +94,7 @@ async fn a_killed_postmaster_is_started_again_on_the_same_socket() {
     )
     .await;
     for _ in 0..3 {
-        // A backend that is busy does not notice by itself that its postmaster is gone.
+        // A busy backend does not notice that its postmaster is gone.
         let mut client = postgres.connect_options().connect().await.unwrap();
         let busy = "DO 'BEGIN LOOP PERFORM 1; END LOOP; END'";
         let query = tokio::spawn(async move { sqlx::query(busy).execute(&mut client).await });
@@ -112,14 +112,14 @@ async fn a_killed_postmaster_is_started_again_on_the_same_socket() {
             7
         );
     }
-    // And stopped while it is dead.
+    // A stop while the postmaster is dead.
     kill(Pid::from_raw(postmaster_of(&home.path)), Signal::SIGKILL).unwrap();
     postgres.stop().await.unwrap();
     nothing_left(&home.path).await;
 }
 
 #[tokio::test]
-async fn a_postmaster_pid_of_another_process_is_not_believed() {
+async fn postmaster_pid_of_another_process_is_ignored() {
     let home = Home::new();
     start(&home.path).await.stop().await.unwrap();
     let mut other = Command::new("sleep");

@@ -1,4 +1,4 @@
-//! A Postgres of our own, tried for real. Afterwards nothing may be left but the data.
+//! Embedded PostgreSQL, run for real: nothing but the data is left when it has stopped.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use pet_inventory::local_postgres::{Durability, Error, Joined, LocalPostgres, jo
 use support::{Holder, Home, ask, nothing_left, options, run, search, socket_of, start, users_of};
 
 #[tokio::test]
-async fn data_survives_a_stop_and_a_start() {
+async fn data_survives_a_restart() {
     let home = Home::new();
     let begun = Instant::now();
     let postgres = start(&home.path).await;
@@ -53,10 +53,10 @@ async fn data_survives_a_stop_and_a_start() {
 }
 
 #[tokio::test]
-async fn a_second_server_is_refused_and_a_command_joins() {
+async fn second_server_is_refused_and_a_command_joins() {
     let home = Home::new();
     let mut holder = Holder::spawn(&home.path, "server");
-    // It holds the folder, and is not ready yet.
+    // The holder has locked the folder and is still starting.
     while !fs::read_to_string(home.path.join("lock")).is_ok_and(|line| line.starts_with("server "))
     {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -72,7 +72,7 @@ async fn a_second_server_is_refused_and_a_command_joins() {
     assert!(begun.elapsed() < Duration::from_secs(1));
     assert!(matches!(error, Error::InUse { pid, .. } if pid == holder.child.id()));
     let expected = format!(
-        "another pet-inventory (process {}) already serves from {}: stop it, or give this one a folder of its own with \
+        "another pet-inventory (process {}) already serves from {}: stop it, or set another directory with \
          PET_INVENTORY__LOCAL_POSTGRES__DIRECTORY",
         holder.child.id(),
         home.path.display()
@@ -85,7 +85,7 @@ async fn a_second_server_is_refused_and_a_command_joins() {
 }
 
 #[tokio::test]
-async fn commands_take_turns_and_a_server_waits_for_them() {
+async fn commands_run_one_at_a_time_and_a_server_waits_for_them() {
     let home = Home::new();
     let first = join_or_start(&home.path, &search()).await.unwrap();
     assert!(matches!(first, Joined::Started(_)));
@@ -105,7 +105,7 @@ async fn commands_take_turns_and_a_server_waits_for_them() {
 }
 
 #[tokio::test]
-async fn a_server_does_not_wait_for_a_command_for_ever() {
+async fn server_start_gives_up_waiting_for_a_command() {
     let home = Home::new();
     let command = join_or_start(&home.path, &search()).await.unwrap();
     let error = LocalPostgres::start(&home.path, &search(), Durability::Durable)
@@ -126,7 +126,7 @@ async fn a_server_does_not_wait_for_a_command_for_ever() {
 }
 
 #[tokio::test]
-async fn four_start_at_once_in_four_folders() {
+async fn four_servers_start_concurrently_in_separate_folders() {
     let homes: Vec<Home> = (0..4).map(|_| Home::new()).collect();
     let begun = Instant::now();
     let starts: Vec<_> = homes
@@ -147,7 +147,7 @@ async fn four_start_at_once_in_four_folders() {
     eprintln!("four cold starts at once, and stops {:?}", begun.elapsed());
 }
 
-/// Not a test: what `Holder` runs in a process of its own, to be killed.
+/// Not a test: `Holder` runs this in a process that tests kill.
 #[tokio::test]
 #[ignore = "run by the other tests"]
 async fn holder() {

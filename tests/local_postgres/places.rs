@@ -1,4 +1,4 @@
-//! Where the data may lie, and who may run it.
+//! Embedded PostgreSQL: supported data directories and users.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -18,7 +18,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn any_path_will_do() {
+async fn data_directory_may_have_any_path() {
     let home = Home::new();
     let long = "a long path with ' and \" and $(x) and ü/".repeat(40);
     assert!(long.len() > 1024);
@@ -34,7 +34,7 @@ async fn any_path_will_do() {
 }
 
 #[tokio::test]
-async fn a_relative_path_will_do() {
+async fn data_directory_may_be_relative() {
     let home = tempfile::tempdir_in(".").unwrap();
     let relative = Path::new(home.path().file_name().unwrap()).join("./x");
     let postgres = start(&relative).await;
@@ -44,7 +44,7 @@ async fn a_relative_path_will_do() {
 }
 
 #[tokio::test]
-async fn root_may_keep_it_where_nobody_else_can_go() {
+async fn data_directory_of_root_may_be_inaccessible_to_others() {
     if !geteuid().is_root() {
         return eprintln!("skipped: not root");
     }
@@ -60,8 +60,7 @@ async fn root_may_keep_it_where_nobody_else_can_go() {
     while postgres.connect_options().connect().await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // What reaches for files anew: another database, a sort that spills, a tablespace's worth of
-    // directories.
+    // These open further files: another database, a sort that spills, a checkpoint.
     run(&postgres.connect_options(), "CREATE DATABASE other").await;
     let spill = "SELECT count(*)::int FROM (SELECT g FROM generate_series(1, 1000000) g ORDER BY g::text) s";
     assert_eq!(ask(&postgres.connect_options(), spill).await, 1_000_000);
@@ -79,13 +78,13 @@ async fn root_may_keep_it_where_nobody_else_can_go() {
 }
 
 #[tokio::test]
-async fn a_plain_user_may_run_it() {
+async fn embedded_postgres_runs_as_an_unprivileged_user() {
     if !geteuid().is_root() {
         return eprintln!("skipped: every other test shows it");
     }
     let home = Home::new();
     chown(&home.path, Some(65534), Some(65534)).unwrap();
-    // The target folder may be closed to others.
+    // Other users may not be able to read the target folder.
     let program = home.path.join("tests");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let data = home.path.join("data");
@@ -93,14 +92,14 @@ async fn a_plain_user_may_run_it() {
     assert_eq!(ask(&options(&holder.ready()), "SELECT 7").await, 7);
     holder.end();
     nothing_left(&data).await;
-    // Root takes over what is there without making it root's or `postgres`'s.
+    // Root starts it without changing the owner of the files.
     let postgres = start(&data).await;
     assert_eq!(ask(&postgres.connect_options(), "SELECT 7").await, 7);
     postgres.stop().await.unwrap();
 }
 
 #[tokio::test]
-async fn programs_that_postgres_may_not_reach_are_named() {
+async fn inaccessible_programs_are_reported() {
     if !geteuid().is_root() {
         return eprintln!("skipped: not root");
     }
@@ -118,12 +117,12 @@ async fn programs_that_postgres_may_not_reach_are_named() {
         .await
         .unwrap_err();
     assert!(matches!(error, Error::NotRunnable { .. }), "{error}");
-    // And nothing is left that a start with better programs stumbles over.
+    // The failed start leaves nothing that disturbs the next one.
     start(&home.path).await.stop().await.unwrap();
 }
 
 #[tokio::test]
-async fn failures_say_what_to_do() {
+async fn start_errors_name_the_cause() {
     let home = Home::new();
     let empty = SearchPath {
         bin_dir: Some(home.path.clone()),

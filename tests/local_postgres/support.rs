@@ -1,4 +1,4 @@
-//! A holder to kill, a folder to hold, and what is seen from outside.
+//! Test support for embedded PostgreSQL: a process to kill, a folder, and views from outside.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -40,7 +40,7 @@ impl Holder {
         }
     }
 
-    /// Its socket directory, when it is ready.
+    /// Waits until it is ready; returns its socket directory.
     pub(crate) fn ready(&mut self) -> PathBuf {
         let lines = BufReader::new(self.child.stdout.as_mut().unwrap()).lines();
         let line = lines
@@ -57,13 +57,13 @@ impl Holder {
 
     pub(crate) fn end(&mut self) {
         drop(self.child.stdin.take());
-        // It may have something to say still.
+        // Reads its remaining output, so that it can end.
         for _ in BufReader::new(self.child.stdout.as_mut().unwrap()).lines() {}
         assert!(self.child.wait().unwrap().success());
     }
 }
 
-/// A folder in `/tmp`, removed at the end.
+/// A temporary folder, removed when dropped.
 pub(crate) struct Home {
     pub(crate) path: PathBuf,
     _folder: tempfile::TempDir,
@@ -139,8 +139,7 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The processes, but for this one, that have something open below a folder: postmaster, backends,
-/// watcher, `initdb`.
+/// Returns the other processes that have a file open below a folder: postmaster, backends, watcher, `initdb`.
 pub(crate) fn users_of(home: &Path) -> Vec<u32> {
     let processes = names(Path::new("/proc"))
         .into_iter()

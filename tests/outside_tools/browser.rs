@@ -1,6 +1,7 @@
-//! A browser: Chromium without a window, driven by WebDriver (W3C), which is JSON over HTTP.
+//! Headless Chromium, driven over WebDriver (W3C).
 //!
-//! Invariant: when the test has ended, however it did, nothing of the browser runs or is left.
+//! Invariants:
+//! - However a test ends, it leaves no browser process and no file.
 
 use std::{
     path::Path,
@@ -16,26 +17,25 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use crate::support::{Ask, client};
 
-/// How long anything may take that should be quick: a machine that also builds is slow, not broken.
+/// Maximum duration of a browser operation, with room for a busy machine.
 const SOON: Duration = Duration::from_secs(30);
-/// How WebDriver names the identifier of an element.
+/// Key of an element's identifier in WebDriver responses.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
-/// A browser with one empty page; gone when dropped.
+/// A browser with one page, ended when dropped.
 pub struct Browser {
-    /// Of the session.
+    /// URL of the WebDriver session.
     url: String,
     client: Client,
-    /// Ends all once its standard input does.
+    /// Shell that ends the browser when its standard input closes.
     _keeper: Child,
 }
 
 impl Browser {
-    /// Starts one.
     pub async fn start() -> Self {
         let (keeper, driver) = start_driver().await;
         let client = client();
-        // It reaches no other host, and says so where something tries to.
+        // All other hosts are unreachable; a request to one fails and is logged.
         let arguments = [
             "--headless=new",
             "--no-sandbox",
@@ -51,7 +51,7 @@ impl Browser {
         let capabilities = json!({ "capabilities": { "alwaysMatch": {
             "goog:chromeOptions": { "args": arguments },
             "goog:loggingPrefs": { "browser": "ALL", "performance": "ALL" },
-            // How long it looks for an element.
+            // Timeout for finding an element and for running a script.
             "timeouts": { "implicit": SOON.as_millis(), "script": SOON.as_millis() },
         }}});
         let request = client.post(format!("{driver}/session")).json(&capabilities);
@@ -74,12 +74,11 @@ impl Browser {
         self.command(Method::POST, path, body).await
     }
 
-    /// Opens a URL.
     pub async fn open(&self, url: &str) {
         self.post("/url", &json!({ "url": url })).await;
     }
 
-    /// Makes the page that large, and the machine one that prefers this colour scheme.
+    /// Sets the size of the page and the preferred colour scheme.
     pub async fn look(&self, width: u32, height: u32, scheme: &str) {
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
         self.devtools("Emulation.setDeviceMetricsOverride", &metrics)
@@ -97,7 +96,7 @@ impl Browser {
         self.post("/goog/cdp/execute", &body).await;
     }
 
-    /// Runs the body of a function in the page, and gives what it returns, also by and by.
+    /// Runs a function body in the page; returns its result, or that of its promise.
     pub async fn run(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
             .await
@@ -113,7 +112,7 @@ impl Browser {
         }
     }
 
-    /// Waits until that stands at the beginning of a line of an element.
+    /// Waits until a line of an element's text starts with `said`.
     pub async fn until_says(&self, selector: &str, said: &str) {
         let selector = json!(selector);
         let said = json!(said);
@@ -124,7 +123,7 @@ impl Browser {
         .await;
     }
 
-    /// What is written in an element.
+    /// Returns the text of an element.
     pub async fn text(&self, selector: &str) -> String {
         let element = self.find(selector).await;
         let text = self
@@ -133,13 +132,12 @@ impl Browser {
         text.as_str().expect("text").to_owned()
     }
 
-    /// Clicks on an element.
     pub async fn click(&self, selector: &str) {
         let element = self.find(selector).await;
         self.post(&format!("{element}/click"), &json!({})).await;
     }
 
-    /// Types into an element, in place of what stands there; into one for a file: its path.
+    /// Replaces the text of an input. A file input takes a path.
     pub async fn enter(&self, selector: &str, text: &str) {
         let element = self.find(selector).await;
         self.run(&format!("document.querySelector('{selector}').select?.()"))
@@ -154,7 +152,7 @@ impl Browser {
         format!("/element/{}", found[ELEMENT].as_str().expect("an element"))
     }
 
-    /// Presses keys one after the other, whatever has the focus.
+    /// Presses keys one after the other on the focused element.
     pub async fn press(&self, keys: &str) {
         let strokes: Vec<Value> = keys
             .chars()
@@ -165,7 +163,7 @@ impl Browser {
             .await;
     }
 
-    /// Keeps what is seen as a picture in the folder that cargo has for tests.
+    /// Saves a screenshot in cargo's folder for tests.
     pub async fn picture(&self, name: &str) {
         let picture = self.command(Method::GET, "/screenshot", &json!({})).await;
         let bytes = BASE64_STANDARD.decode(picture.as_str().expect("base64"));
@@ -173,8 +171,8 @@ impl Browser {
         std::fs::write(path, bytes.expect("base64")).expect("a file");
     }
 
-    /// Checks what has happened since the last time: nothing was asked of another host, and nothing is on the
-    /// console but what is `expected`: no error, no breach of a policy, no exception.
+    /// Checks the log since the last call: no request to another host, and no warning or error on the console except
+    /// `expected`.
     pub async fn is_clean(&self, origin: &str, expected: &[&str]) {
         let requests: Vec<String> = self
             .log("performance")
@@ -213,7 +211,7 @@ impl Browser {
     }
 }
 
-/// Starts the driver in a folder and a group of processes of its own, both gone when we are.
+/// Starts the driver in a folder and a process group of its own; both end with this process.
 async fn start_driver() -> (Child, String) {
     use std::os::unix::process::CommandExt as _;
     const KEEP: &str = r#"
@@ -229,12 +227,12 @@ async fn start_driver() -> (Child, String) {
     let mut keeper = Command::new("/bin/sh")
         .args(["-c", KEEP, "keeper"])
         .arg(&folder)
-        // The whole of what the browser writes.
+        // The browser writes to these folders only.
         .envs(["HOME", "TMPDIR"].map(|name| (name, &folder)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        // Out of the terminal's reach.
+        // The terminal's signals must not reach the keeper.
         .process_group(0)
         .spawn()
         .expect("a shell");

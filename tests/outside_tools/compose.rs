@@ -1,5 +1,4 @@
-//! `config/compose.yaml`, as docker-compose reads it: what it lacks is said, what it starts is confined, and the
-//! service takes the settings that it gives.
+//! `config/compose.yaml` as docker-compose reads it: missing secrets, confinement, and the service's settings.
 
 use std::{path::Path, process::Stdio};
 
@@ -11,7 +10,7 @@ use crate::support::{Said, process::Home};
 const FILE: &str = include_str!("../../config/compose.yaml");
 const SECRETS: [&str; 3] = ["POSTGRES_PASSWORD", "S3_SECRET_KEY", "BOOTSTRAP_API_KEY"];
 
-/// What docker-compose makes of it where these secrets are set.
+/// Runs `docker-compose config` with these secrets set.
 async fn read(secrets: &[&str]) -> Said {
     let mut command = Command::new("docker-compose");
     command
@@ -30,7 +29,7 @@ async fn read(secrets: &[&str]) -> Said {
     let mut child = command
         .spawn()
         .expect("docker-compose is missing: run .ci/setup --all");
-    // Debian's is older than names of projects.
+    // Debian's docker-compose is older than the key `name`.
     let file = FILE.replace("name: pet-inventory\n", "");
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(file.as_bytes()).await.expect("it reads");
@@ -47,12 +46,12 @@ fn folder() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config"))
 }
 
-/// The file, all names resolved.
+/// Returns the file with all variables and anchors resolved.
 async fn resolved() -> Value {
     const TO_JSON: &str =
         "import json, sys, yaml; json.dump(yaml.safe_load(sys.argv[1]), sys.stdout)";
     let yaml = read(&SECRETS).await.is(0).stdout;
-    // docker-compose is written in this Python, which has YAML therefore.
+    // Debian's docker-compose depends on this Python and its yaml module.
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", TO_JSON, &yaml]);
     let json = Said::by(python).await.is(0).stdout;
@@ -60,7 +59,7 @@ async fn resolved() -> Value {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_not_set_is_named() {
+async fn compose_file_reports_a_missing_secret() {
     for missing in SECRETS {
         let set: Vec<_> = SECRETS
             .into_iter()
@@ -74,7 +73,7 @@ async fn a_secret_that_is_not_set_is_named() {
 }
 
 #[tokio::test]
-async fn all_of_it_is_confined_and_begins_in_order() {
+async fn compose_services_are_confined_and_start_in_order() {
     let services = resolved().await["services"].take();
     let services = services.as_object().expect("services");
     for (name, service) in services {
@@ -115,7 +114,7 @@ async fn all_of_it_is_confined_and_begins_in_order() {
 }
 
 #[tokio::test]
-async fn the_service_takes_the_settings_that_it_is_given() {
+async fn service_accepts_the_settings_of_the_compose_file() {
     let service = resolved().await["services"]["service-1"].take();
     let home = Home::new();
     let mut command = home.command(["--config", "production.toml", "config", "show"]);

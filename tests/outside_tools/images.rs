@@ -1,4 +1,4 @@
-//! Images on a disk that is full, and in a bucket of S3.
+//! Images on a full disk and in an S3 bucket.
 
 use std::{
     net::SocketAddr,
@@ -22,8 +22,9 @@ use crate::{
     },
 };
 
-/// The program, for which a folder is a disk of its own, of a megabyte. Mounting is root's, or that of
-/// whoever is root of a namespace of its own; the program itself runs as who we are.
+/// Returns a command for the program with a file system of 1 MB mounted on `folder`.
+///
+/// Mounting takes root or a user namespace. The program runs as the current user.
 fn on_small_disk(home: &Home, folder: &Path) -> Command {
     const SCRIPT: &str = "mount -t tmpfs -o size=1m,mode=777 tmpfs \"$1\" && shift && exec \"$@\"";
     let program = home.command(["serve"]);
@@ -55,7 +56,7 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder").flatten();
     entries
         .map(|entry| entry.path())
-        // Says whose the folder is.
+        // Marker of the database that the folder belongs to.
         .filter(|path| !path.ends_with(".database"))
         .flat_map(|path| {
             if path.is_dir() {
@@ -68,7 +69,7 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_takes_no_image_and_nothing_else_notices() {
+async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests() {
     let home = Home::new();
     let folder = home.path().join("small disk");
     std::fs::create_dir(&folder).expect("a folder");
@@ -83,7 +84,7 @@ async fn a_full_disk_takes_no_image_and_nothing_else_notices() {
         let upload = ask(Method::POST, "/pet/5/uploadImage");
         upload.body(bytes.to_owned()).answer().await
     };
-    // As the program sees it: our own folder is not that disk.
+    // The file system is mounted in the program's namespace only.
     let seen = PathBuf::from(format!("/proc/{}/root{}", service.pid(), folder.display()));
 
     let (half, other_half) = (large_jpeg(700_000), png(800, 600));
@@ -110,7 +111,7 @@ async fn a_full_disk_takes_no_image_and_nothing_else_notices() {
     };
     assert_eq!(list().await.as_array().map(Vec::len), Some(1));
 
-    // Once there is room it works again.
+    // Uploads succeed again once there is space.
     let image = first.json()["imageId"].as_str().expect("an id").to_owned();
     ask(Method::DELETE, &format!("/pet/5/images/{image}"))
         .answer()
@@ -126,7 +127,7 @@ async fn a_full_disk_takes_no_image_and_nothing_else_notices() {
 const ACCESS_KEY: &str = "AKIAEXAMPLE";
 const SECRET_KEY: &str = "wJalrXUtnFEMIexample";
 
-/// A server of S3 that keeps objects as files below a folder, and checks signatures.
+/// An S3 server that checks signatures and stores objects as files.
 struct S3 {
     child: Child,
     address: SocketAddr,
@@ -172,7 +173,7 @@ async fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn images_live_in_a_bucket_of_s3() {
+async fn images_are_stored_in_an_s3_bucket() {
     let folder = tempfile::tempdir().expect("a folder");
     let bucket = folder.path().join("pets");
     std::fs::create_dir(&bucket).expect("a bucket");
@@ -185,7 +186,7 @@ async fn images_live_in_a_bucket_of_s3() {
         };
         files.filter(is_object).count()
     };
-    // The server checks who signs.
+    // The server rejects a wrong signature.
     let stranger = app_with(s3.address, "another").await;
     let pet = stranger.pet("Rex").await;
     upload(&stranger, pet, &png(20, 20)).await.problem(503);
@@ -193,7 +194,7 @@ async fn images_live_in_a_bucket_of_s3() {
 
     let app = app_with(s3.address, SECRET_KEY).await;
     let (pet, other) = (app.pet("Rex").await, app.pet("Max").await);
-    // In one piece, and in parts: S3's are of 5 MiB at least.
+    // One upload in a single request and one in parts, which have at least 5 MiB in S3.
     let (small, large) = (jpeg(400, 300), large_jpeg(9_000_000));
     for bytes in [&small, &large] {
         let answer = upload(&app, pet, bytes).await.is(200);
@@ -216,11 +217,11 @@ async fn images_live_in_a_bucket_of_s3() {
         again["imageId"].as_str().expect("an id")
     );
     let width = app.anonymous(Method::GET, &format!("{path}?width=50"));
-    // The widths that renderings have: the next narrower.
+    // The next narrower width of renderings is 48.
     assert_eq!(size(&width.answer().await.is(200).body), (48, 36));
     assert_eq!(objects(), 3);
 
-    // Without it only images are out of reach.
+    // With the bucket unreachable, only image bytes are unavailable.
     let address = s3.stop().await;
     app.anonymous(Method::GET, &path)
         .answer()

@@ -1,4 +1,4 @@
-//! `config/nginx.conf`, with no change but addresses, in Debian's nginx before two replicas.
+//! `config/nginx.conf`, changed only in addresses and folders, in Debian's nginx in front of two replicas.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ use crate::{
 
 const PUBLIC_URL: &str = "https://pets.example.com";
 
-/// Two replicas on one database, and nginx before them. Gone when dropped.
+/// Two replicas on one database behind nginx, ended when dropped.
 struct Deployment {
     nginx: Child,
     address: SocketAddr,
@@ -60,7 +60,7 @@ impl Deployment {
         let mut all = vec![
             ("DATABASE_URL", database.url()),
             ("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "5".into()),
-            // A machine that also builds is slow, not broken.
+            // The machine may be busy with a build.
             ("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "10s".into()),
             ("PET_INVENTORY__SERVER__PUBLIC_URL", PUBLIC_URL.into()),
             ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1".into()),
@@ -93,7 +93,6 @@ impl Deployment {
         }
     }
 
-    /// A request that comes to nginx.
     fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("http://{}/api/v3{path}", self.address);
         self.client.request(method, url)
@@ -109,7 +108,7 @@ impl Deployment {
         added.is(201)
     }
 
-    /// Ends a replica as an operator does, starts it anew where it was, and waits until it is asked again.
+    /// Stops a replica with SIGTERM, starts it again at its address and waits until nginx sends it a request.
     async fn restart(&mut self, number: usize) {
         let replica = &mut self.replicas[number];
         replica.signal(Signal::SIGTERM);
@@ -127,7 +126,7 @@ impl Deployment {
         is_asked.expect("nginx comes back to it");
     }
 
-    /// The processes that pass requests on.
+    /// Returns nginx's worker processes.
     fn workers(&self) -> Vec<Pid> {
         let master = self.nginx.id().expect("it runs");
         let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children"));
@@ -138,7 +137,7 @@ impl Deployment {
             .collect()
     }
 
-    /// What they keep on disk: files without a name by now.
+    /// Returns the temporary files that the workers hold open; nginx has unlinked them.
     fn files_kept(&self) -> Vec<PathBuf> {
         let workers = self.workers().into_iter();
         let open =
@@ -150,7 +149,7 @@ impl Deployment {
         files.filter(|file| file.starts_with(&folder)).collect()
     }
 
-    /// The most memory that one of them ever had, in KiB.
+    /// Returns the peak memory of the largest worker in KiB.
     fn memory(&self) -> u64 {
         let of = |worker: &Pid| {
             let status = fs::read_to_string(format!("/proc/{worker}/status")).expect("it runs");
@@ -164,7 +163,7 @@ impl Deployment {
 
 impl Drop for Deployment {
     fn drop(&mut self) {
-        // With SIGKILL its workers would outlive it.
+        // SIGKILL would leave its workers running.
         if let Some(pid) = self.nginx.id() {
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
         }
@@ -184,7 +183,7 @@ async fn replica(
     Service::start(home, command).await
 }
 
-/// nginx by our file: at the first of these addresses, before the others.
+/// Starts nginx with `config/nginx.conf`, listening on the first address, with the others as upstreams.
 async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Child {
     let mut settings = include_str!("../../config/nginx.conf").to_owned();
     for (theirs, ours) in [
@@ -199,7 +198,7 @@ async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Child {
     let file = folder.join("nginx.conf");
     fs::write(&file, settings).expect("its settings");
     let child = Command::new("nginx")
-        // Debian's has it where plain users do not look.
+        // Debian installs nginx outside the PATH of unprivileged users.
         .env("PATH", "/usr/sbin:/usr/local/sbin:/usr/bin")
         .args(["-e", "stderr", "-g", "daemon off;", "-c"])
         .arg(&file)
@@ -218,7 +217,7 @@ async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Child {
     child
 }
 
-/// Clients elsewhere: other addresses of this machine.
+/// Returns a client with another local address.
 fn client_at(address: &str) -> Client {
     let address: IpAddr = address.parse().expect("an address");
     let builder = client_builder().no_proxy().local_address(address);
@@ -226,9 +225,9 @@ fn client_at(address: &str) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_says_and_is_told_passes_nginx() {
+async fn nginx_passes_headers_urls_and_images() {
     let deployment = Deployment::start(&[]).await;
-    // Credentials: a header with an underscore in its name, too.
+    // The header `api_key` has an underscore, so nginx drops it by default.
     let added = deployment.pet("Rex").await;
     let id = added.id();
     let path = format!("/pet/{id}");
@@ -237,12 +236,12 @@ async fn what_a_client_says_and_is_told_passes_nginx() {
     let seen = by_bearer.answer().await.is(200);
     let refused = deployment.anonymous(Method::GET, &path).answer().await;
     refused.problem(401);
-    // What is kept does not travel again.
+    // Conditional requests pass.
     let again = deployment.request(Method::GET, &path);
     let again = again.header("if-none-match", seen.etag());
     again.answer().await.is(304);
 
-    // URLs are those that clients know.
+    // URLs in responses begin with the public URL.
     let location = added.header("location");
     assert_eq!(location, format!("{PUBLIC_URL}/api/v3/pet/{id}"));
     deployment.pet("Max").await;
@@ -254,13 +253,13 @@ async fn what_a_client_says_and_is_told_passes_nginx() {
         "{next}"
     );
 
-    // The client's own id, where it has one that is fit.
+    // A valid X-Request-Id of the client is kept; otherwise nginx generates one.
     let with_id = deployment.request(Method::GET, &path);
     let with_id = with_id.header("x-request-id", "my-own.id_1");
     assert_eq!(with_id.answer().await.header("x-request-id"), "my-own.id_1");
     assert_eq!(seen.header("x-request-id").len(), 32);
 
-    // Images: whole ones of the largest size, and more is refused by whoever knows why.
+    // nginx passes images of the maximum size. The service refuses larger ones, not nginx.
     let upload = async |size: usize| {
         let upload = deployment.request(Method::POST, &format!("{path}/uploadImage"));
         upload.body(large_jpeg(size)).answer().await
@@ -279,7 +278,7 @@ async fn what_a_client_says_and_is_told_passes_nginx() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_are_those_of_the_address_that_nginx_sees() {
+async fn limits_use_the_client_address_seen_by_nginx() {
     let deployment = Deployment::start(&[
         ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
         ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "6"),
@@ -288,7 +287,7 @@ async fn limits_are_those_of_the_address_that_nginx_sees() {
     let (one, another) = (client_at("127.0.0.2"), client_at("127.0.0.3"));
     let url = format!("http://{}/api/v3/pet/1", deployment.address);
     for number in 0..6 {
-        // Who claims to be somebody else is nobody else.
+        // nginx overwrites the client's own X-Forwarded-For.
         let made_up = format!("192.0.2.{number}");
         let request = one.get(&url).header("x-forwarded-for", made_up);
         request.answer().await.is(404);
@@ -299,7 +298,7 @@ async fn limits_are_those_of_the_address_that_nginx_sees() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nginx_says_itself_is_a_problem_too() {
+async fn nginx_errors_are_problem_details() {
     let mut deployment = Deployment::start(&[]).await;
     let broken: [(&[u8], u16); 3] = [
         (b"GET / HTTP/1.1\r\n\r\n", 400),
@@ -335,7 +334,7 @@ async fn what_nginx_says_itself_is_a_problem_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_find_of_everything_is_passed_on_as_it_is_read() {
+async fn nginx_streams_a_large_response_without_buffering() {
     const PETS: usize = 200_000;
     let deployment = Deployment::start(&[]).await;
     let insert = format!(
@@ -348,7 +347,7 @@ async fn a_find_of_everything_is_passed_on_as_it_is_read() {
     let mut find = find.send().await.expect("an answer");
     let (mut length, mut pets) = (0, 0);
     while let Some(piece) = find.chunk().await.expect("all of it") {
-        // A pause, in which whoever takes all it can get has to keep it.
+        // A proxy that buffers would store the response during this pause.
         if length == 0 {
             tokio::time::sleep(Duration::from_secs(3)).await;
             let kept = deployment.files_kept();
@@ -361,14 +360,14 @@ async fn a_find_of_everything_is_passed_on_as_it_is_read() {
             .count();
     }
     assert!(length > 40 << 20, "{length} bytes are not many");
-    // One that lies across two pieces is not seen.
+    // An object with its start split across two chunks is not counted.
     assert!((PETS * 9 / 10..=PETS).contains(&pets), "{pets}");
     let grown = deployment.memory() - before;
     assert!(grown < 8 << 10, "nginx took {grown} KiB more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_are_replaced_one_by_one_and_no_request_fails() {
+async fn rolling_restart_behind_nginx_fails_no_request() {
     let mut deployment = Deployment::start(&[]).await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();

@@ -1,4 +1,4 @@
-//! The pages, as people see them: in a browser.
+//! The home page and the documentation page in a browser.
 
 use pet_inventory::domain::{caller::Scopes, clock::Clock};
 use reqwest::Method;
@@ -20,12 +20,12 @@ const NO_OVERFLOW: &str =
     "return [...document.querySelectorAll('body, body *')].every(it => it.getBoundingClientRect().right <= innerWidth)
      && document.documentElement.scrollWidth <= innerWidth";
 
-/// What has the focus, by the name that a screen reader says, and whether one sees that.
+/// Script that returns the accessible name of the focused element, and true if its focus is visible.
 const FOCUS: &str = "
     const it = document.activeElement, style = getComputedStyle(it);
     const name = it.labels?.[0] ?? it.querySelector('strong') ?? it;
     return [name.innerText, style.outlineStyle === 'solid' && parseFloat(style.outlineWidth) >= 2]";
-/// The least contrast of a text with what is behind it (WCAG 2.2, 1.4.3).
+/// Script that returns the lowest contrast of a text with its background (WCAG 2.2, 1.4.3).
 const CONTRAST: &str = "
     const rgb = (color) => color.match(/[\\d.]+/g).map(Number);
     const luminance = (color) => rgb(color).slice(0, 3)
@@ -39,26 +39,26 @@ const CONTRAST: &str = "
         return (light + 0.05) / (dark + 0.05);
     }))";
 
-/// What the meters of the page say: how much is left of how much.
+/// Returns the value and the maximum of each meter on the page.
 async fn meters(browser: &Browser) -> Value {
     browser
         .run("return [...document.querySelectorAll('meter')].map(it => [it.value, it.max])")
         .await
 }
 
-/// The part of the page of the docs that an operation has.
+/// Returns a selector for a part of an operation of pets on the documentation page.
 fn operation(id: &str, part: &str) -> String {
     format!("#operations-pet-{id} {part}")
 }
 
-/// Opens that part, or closes it.
+/// Expands or collapses an operation.
 async fn toggle(browser: &Browser, id: &str) {
     browser
         .click(&operation(id, ".opblock-summary-control"))
         .await;
 }
 
-/// Tries an operation that is open, and checks that the answer is 200.
+/// Executes an expanded operation and checks that the response is a 200.
 async fn execute(browser: &Browser, id: &str) {
     browser.click(&operation(id, "button.execute")).await;
     let status = operation(id, ".live-responses-table tbody .response-col_status");
@@ -66,7 +66,7 @@ async fn execute(browser: &Browser, id: &str) {
     assert!(status.starts_with("200"), "{id}: {status}");
 }
 
-/// Checks that the page has put a key nowhere that outlasts it.
+/// Checks that the page has stored a key in no cookie, storage or URL.
 async fn assert_nothing_kept(browser: &Browser, key: &str) {
     let stored = "return [document.cookie, localStorage.length, sessionStorage.length]";
     assert_eq!(browser.run(stored).await, json!(["", 0, 0]));
@@ -75,7 +75,7 @@ async fn assert_nothing_kept(browser: &Browser, key: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_docs_try_the_api() {
+async fn documentation_page_executes_operations() {
     let home = Home::new();
     let service: Service = home.serve().await;
     let origin = format!("http://{}", service.address);
@@ -111,7 +111,7 @@ async fn the_docs_try_the_api() {
     let images = images.answer().await.is(200).json();
     let image = images[0]["id"].as_str().expect("an image");
 
-    // And the picture is seen.
+    // The page displays the image.
     toggle(&browser, "getImage").await;
     browser
         .enter(
@@ -127,7 +127,7 @@ async fn the_docs_try_the_api() {
         ))
         .await;
 
-    // The key is nowhere but in the page, which forgets it.
+    // A reload loses the key.
     assert_nothing_kept(&browser, "special-key").await;
     browser.run("location.reload()").await;
     toggle(&browser, "getPetById").await;
@@ -141,7 +141,7 @@ async fn the_docs_try_the_api() {
     );
     assert!(browser.text(&status).await.starts_with("401"));
 
-    // A phone, in the dark.
+    // A phone with a dark colour scheme.
     browser.look(375, 700, "dark").await;
     browser.open(&format!("{origin}/docs/")).await;
     browser
@@ -161,9 +161,9 @@ async fn the_docs_try_the_api() {
     service.stop().await;
 }
 
-/// The service, the first page of it, and a key of a caller on the Free plan.
+/// Starts the service, opens the home page, and returns both with the key of a caller on plan Free.
 async fn first_page() -> (TestApp, Browser, String) {
-    // No minute passes, however slow the machine is.
+    // The clock is stopped, so no minute passes on a slow machine.
     let app = TestApp::at(TestDatabase::migrated().await, &[], Clock::manual()).await;
     let mut connection = app.database.connect().await;
     let key = make_key(&mut connection, "shop", Scopes::all(), None).await;
@@ -176,7 +176,7 @@ async fn first_page() -> (TestApp, Browser, String) {
     (app, browser, key.secret)
 }
 
-/// Sends so many counted requests.
+/// Sends `requests` counted requests.
 async fn spend(app: &TestApp, key: &str, requests: u32) {
     for _ in 0..requests {
         let ask = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
@@ -185,11 +185,11 @@ async fn spend(app: &TestApp, key: &str, requests: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_page_shows_a_callers_limits() {
+async fn home_page_shows_the_limits_of_a_caller() {
     let (app, browser, key) = first_page().await;
     browser.picture("home.png").await;
 
-    // By the keyboard alone, and one sees where one is.
+    // By keyboard alone, with a visible focus.
     for (name, keys) in [
         ("Documentation", ""),
         ("OpenAPI document", ""),
@@ -205,7 +205,7 @@ async fn the_first_page_shows_a_callers_limits() {
         .await;
     assert_eq!(meters(&browser).await, json!([[60, 60], [1000, 1000]]));
 
-    // The numbers are the service's, to the last one.
+    // The page displays the service's exact numbers.
     spend(&app, &key, 56).await;
     browser.click("#ask button").await;
     browser
@@ -230,7 +230,7 @@ async fn the_first_page_shows_a_callers_limits() {
             browser.picture(&format!("home-{width}-{scheme}.png")).await;
         }
     }
-    // At the limit, too; a refusal is shown in its own words.
+    // At the limit, and refused.
     spend(&app, &key, 4).await;
     browser.click("#ask button").await;
     browser
@@ -244,10 +244,7 @@ async fn the_first_page_shows_a_callers_limits() {
     }
     browser.click("#ask button").await;
     browser
-        .until_says(
-            "#limits",
-            "Limit reached: limits; the request is admitted in ",
-        )
+        .until_says("#limits", "Limit reached: limits; retry in ")
         .await;
 
     browser.enter("#key", &format!("{}{ENTER}", app.key)).await;
@@ -263,16 +260,16 @@ async fn the_first_page_shows_a_callers_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_page_says_what_is_wrong() {
+async fn home_page_reports_errors() {
     let (app, browser, key) = first_page().await;
     let say = async |key: &str, said: &str| {
         browser.enter("#key", &format!("{key}{ENTER}")).await;
         browser.until_says("#limits", said).await;
     };
-    say("pik_wrong", "That key is not valid").await;
-    say("clé", "That is no API key").await;
+    say("pik_wrong", "This key is not valid").await;
+    say("clé", "This is not an API key").await;
 
-    // Its links lead somewhere, and whoever comes back finds no key.
+    // The links work, and the key is gone after a return to the page.
     say(&key, "Plan: free").await;
     browser.click("nav a[href='docs/']").await;
     browser
@@ -292,7 +289,7 @@ async fn the_first_page_says_what_is_wrong() {
         .is_clean(&format!("http://{}", app.address), &wrong)
         .await;
 
-    // When it cannot serve, and when it is gone.
+    // A service that is not ready, and one that is gone.
     let database = app.database.options();
     let name = database.get_database().expect("a name");
     let server = database.clone().database("postgres");
@@ -307,6 +304,6 @@ async fn the_first_page_says_what_is_wrong() {
         .await;
     browser.picture("home-unready.png").await;
     drop(app);
-    browser.until_says("#status", "No answer").await;
-    say("pik_any", "The server did not answer").await;
+    browser.until_says("#status", "No response").await;
+    say("pik_any", "The server did not respond").await;
 }

@@ -1,4 +1,4 @@
-//! Prometheus itself reads the metrics, the dashboard's queries and the alerts.
+//! Prometheus and promtool read the metrics, the dashboard's queries and the alerts.
 
 use std::{
     fs,
@@ -23,12 +23,12 @@ use crate::{
 };
 
 const MISSING: &str = "Prometheus is missing: run .ci/setup --all";
-/// Panels of what only happens where something is wrong, or configured.
-const EMPTY: [&str; 2] = ["Failed by us, by operation", "Issuers asked for keys"];
+/// Panels without data unless requests fail or issuers are configured.
+const EMPTY: [&str; 2] = ["5xx responses by operation", "Fetches of issuers' keys"];
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../config/grafana-dashboard.json");
 
-/// What promtool says; nothing, where all is well.
+/// Runs promtool, which must succeed; returns its output.
 async fn promtool(arguments: &[&str], input: &str) -> String {
     let mut command = Command::new("promtool");
     command
@@ -39,7 +39,7 @@ async fn promtool(arguments: &[&str], input: &str) -> String {
     let mut child = command.spawn().expect(MISSING);
     let mut stdin = child.stdin.take().expect("piped");
     let bytes = input.as_bytes();
-    // Where it takes no input it may have ended.
+    // promtool may end without reading its input.
     let _ = stdin.write_all(bytes).await;
     drop(stdin);
     let output = child.wait_with_output().await.expect("its end");
@@ -49,7 +49,7 @@ async fn promtool(arguments: &[&str], input: &str) -> String {
     said
 }
 
-/// A Prometheus that scrapes the service each second. Gone when dropped.
+/// A Prometheus that scrapes the service every second, killed when dropped.
 struct Prometheus {
     _running: Child,
     url: String,
@@ -95,7 +95,7 @@ impl Prometheus {
         Some(answer["data"].clone())
     }
 
-    /// The values that an expression has now.
+    /// Returns the current values of an expression.
     async fn values(&self, expression: &str) -> Vec<f64> {
         let data = self.ask("/query", &[("query", expression)]).await;
         let data = data.unwrap_or_default();
@@ -113,7 +113,7 @@ async fn within(time: Duration, what: &str, mut so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Each panel's title, and an expression of its.
+/// Returns each query of the dashboard with the title of its panel.
 fn queries() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
@@ -139,7 +139,7 @@ fn queries() -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prometheus_reads_the_metrics_the_dashboard_and_the_alerts() {
+async fn prometheus_accepts_metrics_dashboard_queries_and_alerts() {
     let home = Home::new();
     let service = home.serve().await;
     let prometheus = Prometheus::of(&home, &service);
@@ -147,7 +147,7 @@ async fn prometheus_reads_the_metrics_the_dashboard_and_the_alerts() {
         prometheus.values("up").await == [1.0]
     })
     .await;
-    // What happens between two looks is what rates are of, and some is not there before it happens.
+    // Rates need events between two scrapes, and some series appear only after their first event.
     for turn in [1, 2] {
         service
             .do_some_of_everything(turn, &png(600 + turn, 400))
@@ -193,7 +193,7 @@ async fn prometheus_reads_the_metrics_the_dashboard_and_the_alerts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn alerts_fire_when_they_should_and_not_before() {
+async fn alerts_fire_only_under_their_conditions() {
     promtool(&["check", "rules", ALERTS], "").await;
     let tests = concat!(
         env!("CARGO_MANIFEST_DIR"),

@@ -1,4 +1,4 @@
-//! What the failures of the rooms below mean for a client.
+//! Converts the errors of lower layers to API errors.
 
 use super::Error;
 use crate::{
@@ -57,7 +57,7 @@ impl From<session::Error> for Error {
     fn from(error: session::Error) -> Self {
         match error {
             session::Error::WrongPair => {
-                Self::one_violation("username", "and password do not go together")
+                Self::one_violation("username", "or password is incorrect")
             }
             session::Error::Password(error) => error.into(),
             session::Error::Random(error) => Self::Internal(error.into()),
@@ -71,7 +71,7 @@ impl From<renderings::Error> for Error {
         match error {
             renderings::Error::Busy => Self::Overloaded,
             renderings::Error::Undecodable(_) => {
-                Self::NotFound("a rendering of this image, whose pixels cannot be read,".into())
+                Self::NotFound("a rendering of this image, which cannot be decoded,".into())
             }
             renderings::Error::Panicked(_) => Self::Internal(error.into()),
         }

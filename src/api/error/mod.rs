@@ -1,7 +1,6 @@
-//! What a client is told when something is wrong: the one table from failures to statuses.
+//! API errors, and the table that maps them to statuses and problem details.
 //!
-//! Invariant: what the client reads ([`Problem`]) and what the log reads ([`Cause`]) are different
-//! fields. No SQL, no source chain, no path reaches a body.
+//! Invariant: the client reads [`Problem`], the log [`Cause`]. No SQL, source chain or file path reaches a body.
 
 mod from;
 
@@ -22,89 +21,89 @@ use crate::{
     },
 };
 
-/// A failed request.
+/// Failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Input that breaks a rule; every break at once.
+    /// Invalid input, with all violations.
     #[error("invalid input")]
     Invalid(Vec<Violation>),
-    /// No credential, where one is needed.
+    /// Missing credential.
     #[error("no credential")]
     Unauthenticated,
-    /// A credential that is no good.
+    /// Invalid credential.
     #[error("invalid credential")]
     InvalidCredential,
-    /// A token of an issuer that does not answer, so that nobody can say whether it is good.
+    /// Unverifiable token: its issuer does not respond.
     #[error("issuer unavailable")]
     IssuerUnavailable,
-    /// A credential that is good for other things.
+    /// Valid credential without a scope that the operation needs.
     #[error("scope missing")]
     Forbidden {
-        /// What the operation needs.
+        /// Scopes that the operation needs.
         needed: Scopes,
-        /// What of it is missing.
+        /// Scope that is missing.
         missing: Scope,
     },
-    /// Strangers may not make accounts.
+    /// Unauthenticated clients may not create accounts.
     #[error("sign-up closed")]
     SignUpClosed,
-    /// No such thing: "pet 5".
+    /// No such resource: "pet 5".
     #[error("{0} not found")]
     NotFound(String),
-    /// No such path.
+    /// No route for the path.
     #[error("no such route")]
     NoSuchRoute,
-    /// The thing is there already, or in the way: a sentence for the client.
+    /// Conflict with existing data, described for the client.
     #[error("conflict: {0}")]
     Conflict(String),
-    /// The same Idempotency-Key is being worked on.
+    /// A request with the same Idempotency-Key is in progress.
     #[error("idempotency key in use")]
     IdempotencyKeyInUse,
-    /// The same Idempotency-Key came with another request.
+    /// The Idempotency-Key was used for another request.
     #[error("idempotency key reused")]
     IdempotencyKeyReused,
-    /// `If-Match` names none of the versions there are.
+    /// The resource has none of the versions in `If-Match`.
     #[error("precondition failed")]
     PreconditionFailed,
-    /// The client took too long to send its request.
+    /// The body did not arrive in time.
     #[error("request body too slow")]
     BodyTimeout,
-    /// The body is larger than so many bytes.
+    /// The body is larger than this number of bytes.
     #[error("body too large")]
     BodyTooLarge(u64),
-    /// The path and query are longer than so many bytes.
+    /// The path and query are longer than this number of bytes.
     #[error("URI too long")]
     UriTooLong(usize),
-    /// The body is of another media type than these.
+    /// The body has another media type than these.
     #[error("unsupported media type")]
     UnsupportedMediaType(&'static str),
-    /// The body is encoded, as in compressed.
+    /// The body is encoded, such as compressed.
     #[error("encoded body")]
     EncodedBody,
-    /// The path has other methods: these.
+    /// The path has only these methods.
     #[error("method not allowed")]
     MethodNotAllowed(&'static str),
-    /// An upload that is no image of a type that is taken.
+    /// The upload is not an image of a supported type.
     #[error("not an image")]
     NotAnImage,
-    /// The range begins behind the last of so many bytes.
+    /// The range begins after the end of the content, which has this number of bytes.
     #[error("range not satisfiable")]
     RangeNotSatisfiable(u64),
-    /// The place of images failed.
+    /// The image store failed.
     #[error(transparent)]
     Blobs(#[from] blobs::Error),
-    /// We took too long to answer.
+    /// The request exceeded its time limit.
     #[error("request timed out")]
     TimedOut,
-    /// A limit is reached.
+    /// A rate limit is reached.
     #[error("limit exceeded: {policies:?}")]
     LimitExceeded {
-        /// Which.
+        /// Names of the limits.
         policies: Vec<&'static str>,
-        /// Until the request would be admitted.
+        /// Time until the request would be admitted.
         retry_after: Duration,
     },
-    /// As many requests as there are places are being answered.
+    /// Too many requests are in progress.
     #[error("overloaded")]
     Overloaded,
     /// The process is about to stop.
@@ -113,25 +112,25 @@ pub enum Error {
     /// The database failed.
     #[error(transparent)]
     Database(#[from] db::Error),
-    /// Our bug.
+    /// A bug in this program.
     #[error("internal error: {0}")]
     Internal(#[source] Box<dyn StdError + Send + Sync>),
 }
 
 impl Error {
-    /// One broken rule.
+    /// Creates an error with one violation.
     pub fn invalid(field: impl Into<String>, reason: &Invalid) -> Self {
         Self::Invalid(vec![Violation::new(field, reason)])
     }
 
-    /// One broken rule that no type of the domain keeps.
+    /// Creates an error with one violation of a rule that no domain type checks.
     #[must_use]
     pub fn one_violation(field: &str, reason: &'static str) -> Self {
         Self::Invalid(vec![Violation::new(field, reason)])
     }
 
-    /// Whether its line in the log is not this request's: one a fetch of keys, one a second of a PostgreSQL
-    /// that fails everybody, none for what we do on purpose.
+    /// Returns true if the cause is not logged per request: a failed fetch of keys is logged once, an unavailable
+    /// PostgreSQL once a second, and an intended refusal not at all.
     const fn is_told_elsewhere(&self) -> bool {
         matches!(
             self,
@@ -142,7 +141,7 @@ impl Error {
         )
     }
 
-    /// How soon another try is worth it, in seconds, where nobody knows better.
+    /// Default of `Retry-After`, in seconds.
     const RETRY_AFTER: u64 = 1;
 
     #[expect(clippy::too_many_lines, reason = "a table is as long as its rows")]
@@ -152,40 +151,39 @@ impl Error {
             Self::Invalid(violations) => (S::BAD_REQUEST, summary(violations)),
             Self::Unauthenticated => (
                 S::UNAUTHORIZED,
-                "a credential is needed: an API key in the header api_key, or a token in \
+                "a credential is required: an API key in the api_key header, or a token in \
                  Authorization: Bearer"
                     .into(),
             ),
             Self::InvalidCredential => (S::UNAUTHORIZED, "the credential is not valid".into()),
             Self::IssuerUnavailable => (
                 S::SERVICE_UNAVAILABLE,
-                "the issuer of this token cannot be asked for its keys right now".into(),
+                "the signing keys of the token's issuer are not available right now".into(),
             ),
             Self::Forbidden { missing, .. } => {
-                (S::FORBIDDEN, format!("the scope {missing} is needed"))
+                (S::FORBIDDEN, format!("the scope {missing} is required"))
             }
             Self::SignUpClosed => (
                 S::FORBIDDEN,
-                "sign-up is closed: ask whoever runs this service for an account".into(),
+                "sign-up is closed; ask the operator of this service for an account".into(),
             ),
             Self::NotFound(what) => (S::NOT_FOUND, format!("{what} does not exist")),
             Self::NoSuchRoute => (
                 S::NOT_FOUND,
-                "there is nothing at this path; the API is described at /api/v3/openapi.json"
-                    .into(),
+                "the path does not exist; /api/v3/openapi.json describes the API".into(),
             ),
             Self::Conflict(detail) => (S::CONFLICT, detail.clone()),
             Self::IdempotencyKeyInUse => (
                 S::CONFLICT,
-                "a request with this Idempotency-Key is being worked on".into(),
+                "the Idempotency-Key is already in use by a request in progress".into(),
             ),
             Self::IdempotencyKeyReused => (
                 S::UNPROCESSABLE_ENTITY,
-                "this Idempotency-Key was used for another request".into(),
+                "the Idempotency-Key was already used for a different request".into(),
             ),
             Self::PreconditionFailed => (
                 S::PRECONDITION_FAILED,
-                "the resource is not in a state that If-Match names: get it again".into(),
+                "the resource's ETag does not match If-Match".into(),
             ),
             Self::BodyTimeout => (S::REQUEST_TIMEOUT, "the body did not arrive in time".into()),
             Self::BodyTooLarge(limit) => (
@@ -198,11 +196,11 @@ impl Error {
             ),
             Self::UnsupportedMediaType(accepted) => (
                 S::UNSUPPORTED_MEDIA_TYPE,
-                format!("the body must be {accepted}, and Content-Type must say so"),
+                format!("the Content-Type of the body must be {accepted}"),
             ),
             Self::EncodedBody => (
                 S::UNSUPPORTED_MEDIA_TYPE,
-                "the body must be sent as it is, without a Content-Encoding".into(),
+                "the body must be sent without a Content-Encoding".into(),
             ),
             Self::MethodNotAllowed(allowed) => (
                 S::METHOD_NOT_ALLOWED,
@@ -210,21 +208,20 @@ impl Error {
             ),
             Self::NotAnImage => (
                 S::UNSUPPORTED_MEDIA_TYPE,
-                "the file must be a PNG, JPEG, GIF or WebP image; its content tells, not its name or \
-                 Content-Type"
+                "the file must be a PNG, JPEG, GIF or WebP image; the type is detected from the \
+                 content"
                     .into(),
             ),
             Self::RangeNotSatisfiable(size) => (
                 S::RANGE_NOT_SATISFIABLE,
-                format!("the range must begin within the {size} bytes that there are"),
+                format!("the range must begin within the {size} bytes of the content"),
             ),
-            Self::Blobs(blobs::Error::Full(_)) => (
-                S::INSUFFICIENT_STORAGE,
-                "there is no room left for images".into(),
-            ),
+            Self::Blobs(blobs::Error::Full(_)) => {
+                (S::INSUFFICIENT_STORAGE, "the image store is full".into())
+            }
             Self::Blobs(blobs::Error::Unavailable(_)) => (
                 S::SERVICE_UNAVAILABLE,
-                "the place of images is not available right now".into(),
+                "the image store is not available right now".into(),
             ),
             Self::TimedOut => (S::SERVICE_UNAVAILABLE, "the request took too long".into()),
             Self::LimitExceeded {
@@ -232,19 +229,18 @@ impl Error {
                 retry_after,
             } => {
                 let detail = format!(
-                    "limit reached: {}; the request is admitted in {} s",
+                    "limit reached: {}; retry in {} s",
                     policies.join(" and "),
                     whole_seconds(*retry_after).max(1)
                 );
                 return Problem::quota_exceeded(policies, detail);
             }
-            Self::Overloaded | Self::Database(db::Error::Overloaded) => (
-                S::SERVICE_UNAVAILABLE,
-                "more requests than can be answered right now".into(),
-            ),
+            Self::Overloaded | Self::Database(db::Error::Overloaded) => {
+                (S::SERVICE_UNAVAILABLE, "the service is overloaded".into())
+            }
             Self::Stopping => (
                 S::SERVICE_UNAVAILABLE,
-                "the process is about to stop".into(),
+                "the service is shutting down".into(),
             ),
             Self::Database(
                 db::Error::Unavailable(_)
@@ -264,7 +260,7 @@ impl Error {
             | Self::Blobs(blobs::Error::Missing(_) | blobs::Error::Config { .. })
             | Self::Internal(_) => (
                 S::INTERNAL_SERVER_ERROR,
-                "something went wrong on our side; the log has it under this request's id".into(),
+                "internal server error; the log has the details under this request's id".into(),
             ),
         };
         let errors = match self {
@@ -275,7 +271,7 @@ impl Error {
     }
 }
 
-/// One sentence for people, and for clients that read nothing but `message`.
+/// Summarizes the violations in one sentence, for clients that read only `message`.
 fn summary(violations: &[Violation]) -> String {
     match violations {
         [only] => format!("{} {}", only.field, only.reason),
@@ -312,13 +308,13 @@ impl IntoResponse for Error {
                 headers.insert(header::RETRY_AFTER, Self::RETRY_AFTER.into());
             }
             Self::UnsupportedMediaType(accepted) => {
-                // RFC 9110 §15.5.16: what would have been accepted.
+                // RFC 9110 §15.5.16: the accepted types.
                 if let Ok(value) = HeaderValue::from_str(&accepted.replace(" or ", ", ")) {
                     headers.insert(header::ACCEPT, value);
                 }
             }
             Self::EncodedBody => {
-                // RFC 7694 §3: that it is the coding, not the type.
+                // RFC 7694 §3: shows that the coding is unsupported, not the media type.
                 let coding = HeaderValue::from_static("identity");
                 headers.insert(header::ACCEPT_ENCODING, coding);
             }
@@ -332,7 +328,7 @@ impl IntoResponse for Error {
                 headers.insert(header::ACCEPT, HeaderValue::from_static(types));
             }
             Self::RangeNotSatisfiable(size) => {
-                // RFC 9110 §15.5.17: how much there is.
+                // RFC 9110 §15.5.17: the size of the content.
                 if let Ok(value) = HeaderValue::try_from(format!("bytes */{size}")) {
                     headers.insert(header::CONTENT_RANGE, value);
                 }
@@ -349,7 +345,7 @@ impl IntoResponse for Error {
     }
 }
 
-/// `WWW-Authenticate` (RFC 6750 §3).
+/// Returns the value of `WWW-Authenticate` (RFC 6750 §3).
 fn challenge(error: &Error) -> HeaderValue {
     let text = match error {
         Error::Forbidden { needed, .. } => {
@@ -363,17 +359,17 @@ fn challenge(error: &Error) -> HeaderValue {
     HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("Bearer"))
 }
 
-/// On an error whose body has the form that its own RFC wants, instead of a problem's.
+/// Marks an error response with a body in the format of its own RFC, in place of a problem.
 #[derive(Debug, Clone, Copy)]
 pub struct InOwnForm;
 
-/// On a refusal for the sake of the request's Idempotency-Key: it is no answer to the request itself.
+/// Marks a refusal that is due to the Idempotency-Key, and so must not be stored as the response to the request.
 #[derive(Debug, Clone, Copy)]
 pub struct AboutItsKey;
 
-/// The inner failure behind a 5xx, riding the response up to where it is logged, once.
+/// Error behind a 5xx response, passed to the middleware that logs it once.
 #[derive(Debug, Clone)]
 pub struct Cause(pub Arc<Error>);
 
-/// A header name that the `http` crate does not know.
+/// Header of the request id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -1,7 +1,8 @@
 //! Images of pets: upload, list, serve, delete.
 //!
-//! Invariant: bytes are stored before their row and deleted after it, so no row ever lacks its bytes; and a
-//! change of a pet's images changes its `photoUrls`, and so its version, in the same transaction.
+//! Invariants:
+//! - Bytes are stored before their row and deleted after it, so every row has its bytes.
+//! - A change of a pet's images changes its `photoUrls`, and so its version, in the same transaction.
 
 mod multipart;
 mod range;
@@ -33,14 +34,14 @@ use crate::{
     domain::{id::PetId, image::ImageId},
 };
 
-/// The operations on images, but for uploads.
+/// Returns the operations on images, except uploads.
 pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(list))
         .routes(routes!(serve::get, delete))
 }
 
-/// Uploads: they have bounds of their own.
+/// Returns the upload operation, which has limits of its own.
 pub fn uploads() -> Operations {
     Operations::new().routes(routes!(upload::upload))
 }
@@ -61,23 +62,23 @@ struct ImageBody {
     /// Identifier.
     #[schema(min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$")]
     id: String,
-    /// Media type, as the content tells it.
+    /// Media type, detected from the content.
     #[serde(rename = "type")]
     #[schema(max_length = 10, pattern = "^image/(png|jpeg|gif|webp)$")]
     kind: &'static str,
-    /// In bytes.
+    /// Size in bytes.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     size: u64,
-    /// In pixels.
+    /// Width in pixels.
     #[schema(minimum = 1, maximum = 8_192)]
     width: u32,
-    /// In pixels.
+    /// Height in pixels.
     #[schema(minimum = 1, maximum = 8_192)]
     height: u32,
-    /// Where anybody who knows it can get it.
+    /// URL of the image, which works without a credential.
     #[schema(format = "uri", max_length = 2_048)]
     url: String,
-    /// When it was uploaded.
+    /// Time of the upload.
     #[schema(format = DateTime, max_length = 40)]
     created_at: String,
 }
@@ -90,8 +91,7 @@ struct Images(Vec<ImageBody>);
 
 /// List a pet's images
 ///
-/// Oldest first. A URL that is taken out of `photoUrls` by a change of the pet does not take the image away;
-/// deleting the image does.
+/// Oldest first. Removing an image's URL from `photoUrls` does not delete the image.
 #[utoipa::path(
     get, path = "/pet/{petId}/images", operation_id = "listImages", tag = "pet",
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
@@ -129,7 +129,7 @@ async fn list(
 
 /// Delete an image
 ///
-/// Its URL is taken out of the pet's `photoUrls`, too.
+/// Its URL is removed from the pet's `photoUrls`, too.
 #[utoipa::path(
     delete, path = "/pet/{petId}/images/{imageId}", operation_id = "deleteImage", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
@@ -154,7 +154,7 @@ async fn delete(
         if !db::images::delete(&mut *transaction, pet, image).await? {
             return Err(no_such_image(image));
         }
-        // Whatever host it was stored with.
+        // The URL may have been stored with another host.
         let end = path(pet, image);
         let details = stored.details.without_photo_urls(|url| url.ends_with(&end));
         db::pets::replace(transaction, pet, details, None).await?;
@@ -165,7 +165,7 @@ async fn delete(
     ApiResponse::deleted(&image)
 }
 
-/// Makes absolute URLs of images, so that another site's page can show them.
+/// Builds absolute URLs of images, so that pages of other sites can show them.
 struct Urls {
     links: Links,
     host: String,
@@ -191,7 +191,6 @@ impl Urls {
     }
 }
 
-/// Where an image lies on this host.
 fn path(pet: PetId, image: ImageId) -> String {
     format!("/api/v3/pet/{pet}/images/{image}")
 }
@@ -204,7 +203,7 @@ fn no_such_image(id: ImageId) -> Error {
     Error::NotFound(format!("image {id} of this pet"))
 }
 
-/// The bytes of an image.
+/// Bytes of an image.
 #[derive(ToSchema)]
 #[schema(as = ImageBytes, value_type = String, format = Binary, min_length = 1)]
 struct ImageBytes(#[expect(dead_code, reason = "describes a body that is streamed")] Vec<u8>);

@@ -1,48 +1,47 @@
-//! Takes `multipart/form-data` (RFC 7578) apart as it comes, however it is cut.
+//! Streaming parser of `multipart/form-data` (RFC 7578), for chunks of any size.
 //!
-//! Our own, since what there is collects a part's head without a bound, or as much as the client sends at
-//! once. Invariants: no more is held than [`MAX_HEAD`] and a piece of the body, each byte is looked at a
-//! bounded number of times, and a file's name is never used for anything.
+//! Existing crates collect the head of a part without a bound, or as much as the client sends at once.
+//!
+//! Invariants:
+//! - No more is held in memory than [`MAX_HEAD`] and one chunk.
+//! - Each byte is examined a bounded number of times.
+//! - File names are never used, only their presence.
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
-/// Bytes of a part's head.
+/// Maximum number of bytes in the head of a part.
 const MAX_HEAD: usize = 8 << 10;
-/// Parts of a body.
+/// Maximum number of parts.
 const MAX_PARTS: usize = 32;
-/// RFC 2046 §5.1.1.
+/// Maximum length of a boundary (RFC 2046 §5.1.1).
 const MAX_BOUNDARY: usize = 70;
 
-/// Why a body is not `multipart/form-data`.
+/// Reason for which a body is not valid `multipart/form-data`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Malformed(pub &'static str);
 
-/// What comes next in a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A part begins.
+    /// Beginning of a part.
     Part(Part),
-    /// More of it.
+    /// Data of the part.
     Data(Bytes),
-    /// The last part has ended.
+    /// End of the last part.
     End,
 }
 
-/// The head of a part.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
-    /// Its field.
     pub name: String,
-    /// Whether it has a file's name.
+    /// True if the part has a file name.
     pub is_file: bool,
 }
 
-/// A body.
 #[derive(Debug)]
 pub(super) struct Multipart {
-    /// What every part ends with.
+    /// Bytes that end every part.
     delimiter: Vec<u8>,
     held: BytesMut,
     place: Place,
@@ -52,7 +51,7 @@ pub(super) struct Multipart {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Preamble,
-    /// Behind a delimiter.
+    /// After a delimiter.
     Delimited,
     Head,
     Data,
@@ -60,7 +59,7 @@ enum Place {
 }
 
 impl Multipart {
-    /// A body of that `Content-Type`.
+    /// Creates a parser for a body of this `Content-Type`.
     pub fn new(content_type: &str) -> Result<Self, Malformed> {
         let (_, parameters) = content_type.split_once(';').unwrap_or_default();
         let boundary = parameter(parameters, "boundary").unwrap_or_default();
@@ -69,21 +68,20 @@ impl Multipart {
         }
         Ok(Self {
             delimiter: format!("\r\n--{boundary}").into_bytes(),
-            // So that the first delimiter is like the others.
+            // Lets the first delimiter match, which may have no line break before it.
             held: BytesMut::from(&b"\r\n"[..]),
             place: Place::Preamble,
             parts: 0,
         })
     }
 
-    /// Takes the next bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.place != Place::End {
             self.held.extend_from_slice(bytes);
         }
     }
 
-    /// What they hold; `None`: more bytes are needed.
+    /// Returns the next event, or `None` if it needs more bytes.
     pub fn next(&mut self) -> Result<Option<Event>, Malformed> {
         loop {
             match self.place {
@@ -105,7 +103,7 @@ impl Multipart {
                         self.held.clear();
                         return Ok(Some(Event::End));
                     }
-                    // Spaces may follow a boundary; what else does is not one's end.
+                    // Only spaces and tabs may follow a boundary on its line.
                     let spaces = self.held.iter().take_while(|byte| b" \t".contains(byte));
                     let spaces = spaces.count();
                     let rest = &self.held[spaces..];
@@ -113,23 +111,21 @@ impl Multipart {
                         let _ = self.held.split_to(spaces);
                         self.place = Place::Head;
                     } else if spaces > MAX_HEAD || !matches!(rest, [] | b"\r" | b"-") {
-                        return Err(Malformed(
-                            "must have nothing but a line's end after a boundary",
-                        ));
+                        return Err(Malformed("must have a line break after each boundary"));
                     } else {
                         return Ok(None);
                     }
                 }
                 Place::Head => {
-                    // The line's end before it is still there: a head may be empty.
+                    // `held` still begins with the preceding line break, so an empty head is found, too.
                     let Some(end) = memmem::find(&self.held, b"\r\n\r\n") else {
                         if self.held.len() > MAX_HEAD {
-                            return Err(Malformed("must have smaller heads of parts"));
+                            return Err(Malformed("must have part headers of at most 8 KiB"));
                         }
                         return Ok(None);
                     };
                     if end > MAX_HEAD {
-                        return Err(Malformed("must have smaller heads of parts"));
+                        return Err(Malformed("must have part headers of at most 8 KiB"));
                     }
                     self.parts += 1;
                     if self.parts > MAX_PARTS {
@@ -144,7 +140,7 @@ impl Multipart {
         }
     }
 
-    /// Takes what is certainly before the next delimiter, and the delimiter itself once it is first.
+    /// Removes and returns the data that certainly precedes the next delimiter, or removes a delimiter at the start.
     fn up_to_delimiter(&mut self) -> Bytes {
         match memmem::find(&self.held, &self.delimiter) {
             Some(0) => {
@@ -153,7 +149,7 @@ impl Multipart {
                 Bytes::new()
             }
             Some(at) => self.held.split_to(at).freeze(),
-            // The delimiter may have begun.
+            // The last bytes may be the beginning of a delimiter.
             None => {
                 let safe = self.held.len().saturating_sub(self.delimiter.len() - 1);
                 self.held.split_to(safe).freeze()
@@ -183,7 +179,7 @@ impl Part {
     }
 }
 
-/// A parameter of a header's value: a token, or a text in quotes.
+/// Returns a parameter of a header value: a token or a quoted string.
 fn parameter(parameters: &str, wanted: &str) -> Option<String> {
     let mut rest = parameters;
     loop {
@@ -203,7 +199,7 @@ fn parameter(parameters: &str, wanted: &str) -> Option<String> {
     }
 }
 
-/// A text up to its closing quote, and what is behind that.
+/// Returns a quoted string up to its closing quote, and the rest.
 fn unquote(quoted: &str) -> (String, &str) {
     let mut text = String::new();
     let mut characters = quoted.char_indices();
@@ -227,7 +223,7 @@ mod tests {
 
     type Parts = Vec<(Part, Vec<u8>)>;
 
-    /// What a body holds, cut into pieces of that length, and whether it has its end.
+    /// Parses a body in chunks of `piece` bytes. Returns its parts, and true if it has an end.
     fn read(body: &[u8], piece: usize) -> Result<(Parts, bool), Malformed> {
         let mut multipart = Multipart::new(TYPE)?;
         let mut parts = Parts::new();
@@ -281,7 +277,7 @@ mod tests {
         let endless_head = [b"--x y\r\nX: ".as_slice(), &vec![b'a'; MAX_HEAD + 100]].concat();
         assert!(read(&endless_head, 100).is_err());
         assert!(read(&b"--x y\r\n\r\n\r\n".repeat(33), 100).is_err());
-        // Ends without an end.
+        // The closing delimiter is missing.
         let (_, ended) = read(b"--x y\r\n\r\nabc\r\n--x y", 3).expect("so far");
         assert!(!ended);
     }
@@ -299,7 +295,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(
+        fn smoke_test_arbitrary_bytes(
             bytes in prop::collection::vec(any::<u8>(), 0..300), piece in 1_usize..50,
         ) {
             let body = [b"--x y\r\nContent-Disposition:".as_slice(), &bytes].concat();

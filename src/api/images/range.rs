@@ -1,21 +1,21 @@
-//! `Range` (RFC 9110 §14): which part of some bytes a client asks for.
+//! Parses `Range` (RFC 9110 §14), the part of some bytes that a client requests.
 
 use std::ops::Range;
 
 use axum::http::{HeaderMap, header};
 
-/// What to send.
+/// Part of the bytes to send.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// All of it: no range is asked for, more than one, or none that can be read.
+    /// All bytes: the header is absent, malformed, or has more than one range.
     Whole,
     /// These bytes.
     Part(Range<u64>),
-    /// Bytes that there are not.
+    /// A range outside of the bytes.
     Unsatisfiable,
 }
 
-/// Reads the header for so many bytes.
+/// Reads the header for a total of `size` bytes.
 pub(super) fn asked(headers: &HeaderMap, size: u64) -> Asked {
     let mut values = headers.get_all(header::RANGE).iter();
     match (values.next(), values.next()) {
@@ -28,7 +28,7 @@ pub(super) fn asked(headers: &HeaderMap, size: u64) -> Asked {
     }
 }
 
-/// `None`: not one range of bytes.
+/// Returns `None` if `value` is not a single range of bytes.
 fn read(value: &str, size: u64) -> Option<Asked> {
     let (unit, range) = value.split_once('=')?;
     if !unit.trim().eq_ignore_ascii_case("bytes") {
@@ -53,7 +53,7 @@ fn read(value: &str, size: u64) -> Option<Asked> {
     })
 }
 
-/// Digits. More of them than fit are as good as the largest number.
+/// Parses a decimal number; one that is too large is read as the largest number.
 fn position(digits: &str) -> Option<u64> {
     let are_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     are_digits.then(|| digits.parse().unwrap_or(u64::MAX))

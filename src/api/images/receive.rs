@@ -1,4 +1,4 @@
-//! The body of an upload, on its way from the client to where it is kept, never whole in memory.
+//! Streams the body of an upload to the image store, without holding all of it in memory.
 
 use std::time::Duration;
 
@@ -18,28 +18,26 @@ use crate::{
     domain::image::{self, Facts, Reader, Refusal},
 };
 
-/// What is accepted, in words for those who send something else.
+/// Accepted media types, in the words of the error message.
 const ACCEPTED: &str = "application/octet-stream or image/* or multipart/form-data";
-/// Bytes that the form around an image may have.
+/// Maximum number of bytes in a form besides the image.
 const FORM: u64 = 64 << 10;
-/// The field of a form's file, where it has no file's name.
+/// Form field of the image, for a part without a file name.
 const FILE: &str = "file";
-/// The field of what a client says beside its image.
+/// Parameter or form field of the text that a client adds to its image.
 pub(super) const METADATA: &str = "additionalMetadata";
 
-/// An image that has come, all of it, and is one.
+/// Complete and valid image.
 pub(super) struct Received {
-    /// Its bytes, not yet kept.
+    /// Bytes, not yet stored for good.
     pub upload: Upload,
-    /// What they are known by.
     pub sha256: ContentHash,
-    /// What they are.
     pub facts: Facts,
-    /// What the form said beside it.
+    /// Additional metadata in the form.
     pub metadata: Option<String>,
 }
 
-/// Takes an image out of a body of any of the accepted types.
+/// Receives an image from a body of any accepted media type.
 pub(super) async fn receive(
     headers: &HeaderMap,
     body: Body,
@@ -47,7 +45,7 @@ pub(super) async fn receive(
     uploads: &Uploads,
 ) -> Result<Received, Error> {
     let content_type = match headers.get(header::CONTENT_TYPE) {
-        // Of unknown type (RFC 9110 §8.3): its content tells.
+        // A type is optional (RFC 9110 §8.3); the reader detects it.
         None => "application/octet-stream",
         Some(value) => value
             .to_str()
@@ -73,7 +71,7 @@ pub(super) async fn receive(
     sink.finish(None)
 }
 
-/// Takes the first file of a form; the other parts are read, and passed over.
+/// Receives the first file of a form. Other parts, except the metadata, are skipped.
 async fn of_form(
     mut form: Multipart,
     mut body: Arriving,
@@ -91,7 +89,9 @@ async fn of_form(
     loop {
         let Some(event) = form.next().map_err(malformed)? else {
             let Some(bytes) = body.next().await? else {
-                return Err(malformed(Malformed("must be a whole form: it ends early")));
+                return Err(malformed(Malformed(
+                    "must be a complete form; it ends early",
+                )));
             };
             form.push(&bytes);
             continue;
@@ -112,7 +112,7 @@ async fn of_form(
                 (Now::File, _) => sink.write(bytes).await?,
                 (Now::Metadata, Some(text)) => {
                     text.extend_from_slice(&bytes);
-                    // As many bytes as so many characters have at most: no more is held.
+                    // A character has at most 4 bytes in UTF-8. No more is held in memory.
                     if text.len() > 4 * image::MAX_METADATA {
                         return Err(Error::one_violation(METADATA, "is too long"));
                     }
@@ -122,7 +122,7 @@ async fn of_form(
             Event::End => break,
         }
     }
-    // What follows the form's end is not looked at, but it has to come before the answer.
+    // Bytes after the end of the form are ignored, but must arrive before the response.
     while body.next().await?.is_some() {}
     let metadata = metadata.map(|text| {
         let text =
@@ -137,7 +137,7 @@ fn malformed(Malformed(reason): Malformed) -> Error {
     Error::one_violation("body", reason)
 }
 
-/// A body as it arrives, bounded in size and time.
+/// Body that is bounded in size and time.
 struct Arriving {
     body: Body,
     limit: u64,
@@ -148,7 +148,7 @@ struct Arriving {
 
 impl Arriving {
     fn new(body: Body, uploads: &Uploads, limit: u64) -> Result<Self, Error> {
-        // What says that it is too large need not be read.
+        // A declared length over the limit is rejected without reading.
         if http_body::Body::size_hint(&body).lower() > limit {
             return Err(Error::BodyTooLarge(uploads.max_size));
         }
@@ -161,7 +161,7 @@ impl Arriving {
         })
     }
 
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes, or `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             let until = self.deadline.min(Instant::now() + self.pause);
@@ -170,7 +170,7 @@ impl Arriving {
                 return Ok(None);
             };
             let frame = frame
-                .map_err(|_| Error::one_violation("body", "must be as long as the request says"))?;
+                .map_err(|_| Error::one_violation("body", "must be complete; it ends early"))?;
             let Ok(bytes) = frame.into_data() else {
                 continue;
             };
@@ -185,16 +185,15 @@ impl Arriving {
     }
 }
 
-/// Where the bytes of the image go: through the reader that must know them for an image, then on their way to
-/// be kept.
+/// Destination of the image's bytes: the reader, which rejects anything but an image, and then the image store.
 struct Sink<'a> {
     blobs: &'a Blobs,
-    /// Begun with the first bytes that may be an image's.
+    /// Started once the reader has accepted the first bytes.
     upload: Option<Upload>,
     reader: Reader,
     hasher: Sha256,
     max_size: u64,
-    /// What of the request is wrong when these bytes are.
+    /// Field of the request that violations refer to.
     field: &'static str,
 }
 
@@ -229,7 +228,10 @@ impl<'a> Sink<'a> {
     fn finish(self, metadata: Option<String>) -> Result<Received, Error> {
         let field = self.field;
         let Some(upload) = self.upload else {
-            return Err(Error::one_violation(field, "is required: the image"));
+            return Err(Error::one_violation(
+                field,
+                "is required and must contain an image",
+            ));
         };
         Ok(Received {
             upload,

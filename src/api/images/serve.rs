@@ -1,7 +1,7 @@
-//! The bytes of an image, and of smaller renderings of it, for anybody who knows its URL.
+//! Serves the bytes of an image, and of smaller renderings of it, without a credential.
 //!
-//! Invariant: whatever the bytes are beside an image, a browser takes them for nothing else: their type is
-//! the one they were accepted as, and no page that they might be can do anything.
+//! Invariant: browsers treat the bytes as an image only. Their type is the one that was detected at the upload,
+//! sniffing is disabled, and a page in them could do nothing.
 
 use axum::{
     body::Body,
@@ -39,44 +39,45 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
 
 /// Get an image
 ///
-/// Without a credential: its identifier is 128 random bits, and a page shows it with `<img>`. With `width` a
-/// rendering that is at most so wide, and never wider than the image, upright and without metadata: a JPEG of a JPEG
-/// or of a WebP without transparency, else a PNG. Renderings are 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
-/// 1024, 1536 or 2048 pixels wide; for a width between two of these it is the smaller one. Bytes never change, so they may be kept for ever.
+/// Needs no credential: the identifier is 128 random bits, and pages show images with `<img>`. With `width`, returns a
+/// rendering of at most that width and never wider than the image, upright and without metadata: a JPEG for a JPEG or
+/// for a WebP without transparency, else a PNG. Renderings are 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+/// 1536 or 2048 pixels wide; a width between two of these is rounded down. Bytes never change, so they can be cached
+/// forever.
 #[utoipa::path(
     get, path = "/pet/{petId}/images/{imageId}", operation_id = "getImage", tag = "pet",
     security(()),
     params(
         ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
         ("imageId" = String, Path, description = "Identifier of the image.", min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$"),
-        ("width" = Option<i32>, Query, description = "How many pixels wide it shall be at most.", minimum = 16, maximum = 2_048),
-        ("Range" = Option<String>, Header, description = "The bytes to send, as in `bytes=0-1023`; more than one range gets all of them."),
-        ("If-Range" = Option<String>, Header, description = "Send the range only if the image has this ETag, else all of it."),
-        ("If-None-Match" = Option<String>, Header, description = "ETags that the client has: with one of them the image is not sent again."),
+        ("width" = Option<i32>, Query, description = "Maximum width in pixels.", minimum = 16, maximum = 2_048),
+        ("Range" = Option<String>, Header, description = "Range of bytes to return, as in `bytes=0-1023`. More than one range gets the whole image."),
+        ("If-Range" = Option<String>, Header, description = "Return the range only if the image has this ETag, else the whole image."),
+        ("If-None-Match" = Option<String>, Header, description = "ETags that the client has. If the image has one of them, the response is 304."),
     ),
     responses(
         (status = 200, description = "The image.",
             content((ImageBytes = "image/png"), (ImageBytes = "image/jpeg"), (ImageBytes = "image/gif"), (ImageBytes = "image/webp")),
-            headers(("ETag" = String, description = "Of the bytes, for If-None-Match and If-Range."),
+            headers(("ETag" = String, description = "Entity tag of the bytes, for If-None-Match and If-Range."),
                     ("Accept-Ranges" = String, description = "`bytes`."),
                     ("Content-Disposition" = String, description = "`inline`."),
-                    ("Content-Security-Policy" = String, description = "Lets the bytes do nothing, were they taken for a page."),
-                    ("Cross-Origin-Resource-Policy" = String, description = "`cross-origin`: any page may show it."),
+                    ("Content-Security-Policy" = String, description = "`default-src 'none'; sandbox`: disables active content."),
+                    ("Cross-Origin-Resource-Policy" = String, description = "`cross-origin`: pages of any origin can show the image."),
                     ("X-Content-Type-Options" = String, description = "`nosniff`."))),
-        (status = 206, description = "The range of the image.",
+        (status = 206, description = "The requested range of the image.",
             content((ImageBytes = "image/png"), (ImageBytes = "image/jpeg"), (ImageBytes = "image/gif"), (ImageBytes = "image/webp")),
-            headers(("ETag" = String, description = "Of the bytes, for If-None-Match and If-Range."),
+            headers(("ETag" = String, description = "Entity tag of the bytes, for If-None-Match and If-Range."),
                     ("Accept-Ranges" = String, description = "`bytes`."),
-                    ("Content-Range" = String, description = "Which bytes these are, and of how many."),
+                    ("Content-Range" = String, description = "The returned range, and the size of the image."),
                     ("Content-Disposition" = String, description = "`inline`."),
-                    ("Content-Security-Policy" = String, description = "Lets the bytes do nothing, were they taken for a page."),
-                    ("Cross-Origin-Resource-Policy" = String, description = "`cross-origin`: any page may show it."),
+                    ("Content-Security-Policy" = String, description = "`default-src 'none'; sandbox`: disables active content."),
+                    ("Cross-Origin-Resource-Policy" = String, description = "`cross-origin`: pages of any origin can show the image."),
                     ("X-Content-Type-Options" = String, description = "`nosniff`."))),
-        (status = 304, description = "The client has it already.",
-            headers(("ETag" = String, description = "Of the bytes, for If-None-Match and If-Range."))),
-        (status = 404, description = "There is no such pet, it has no such image, or no smaller one can be made of it."),
-        (status = 416, description = "There are no such bytes.",
-            headers(("Content-Range" = String, description = "How many bytes there are."))),
+        (status = 304, description = "The client already has the image.",
+            headers(("ETag" = String, description = "Entity tag of the bytes, for If-None-Match and If-Range."))),
+        (status = 404, description = "There is no such pet, it has no such image, or the image cannot be decoded for a rendering."),
+        (status = 416, description = "The range begins after the end of the image.",
+            headers(("Content-Range" = String, description = "Size of the image in bytes."))),
     ),
 )]
 pub(super) async fn get(
@@ -110,7 +111,7 @@ pub(super) async fn get(
     };
     let sent = attempt(content().await?).await;
     if is_missing(&sent) {
-        // Deleted since its row was read, most likely, and then that is gone; a rendering is made anew.
+        // If the image was deleted after its row was read, this responds 404. A rendering is created again.
         return attempt(content().await?).await;
     }
     sent
@@ -120,12 +121,11 @@ fn is_missing<T>(outcome: &Result<T, Error>) -> bool {
     matches!(outcome, Err(Error::Blobs(blobs::Error::Missing(_))))
 }
 
-/// Bytes to be sent.
 struct Stored {
     key: String,
     kind: ImageType,
     size: u64,
-    /// Stands for these bytes and no others.
+    /// Entity tag, unique to these bytes.
     tag: String,
 }
 
@@ -134,7 +134,7 @@ impl From<Content> for Stored {
         use std::fmt::Write as _;
         let mut tag = String::new();
         for byte in content.sha256 {
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _ = write!(tag, "{byte:02x}");
         }
         Self {
@@ -148,7 +148,7 @@ impl From<Content> for Stored {
 
 impl From<Rendering> for Stored {
     fn from(Rendering { key, kind, size }: Rendering) -> Self {
-        // Made anew, by a later release perhaps, it may be of other bytes, and is of another key.
+        // A rendering that is created again may have other bytes (of a later release), but also has another key.
         let tag = key.rsplit('/').next().unwrap_or_default().to_owned();
         Self {
             key,
@@ -159,7 +159,7 @@ impl From<Rendering> for Stored {
     }
 }
 
-/// The rendering of a content, made now if nobody has asked for it before.
+/// Returns the rendering of an image, and creates it if it does not exist yet.
 async fn rendering(
     database: &Database,
     blobs: &Blobs,
@@ -173,7 +173,7 @@ async fn rendering(
     }
     let place = renderer.place()?;
     let (database, blobs, renderer) = (database.clone(), blobs.clone(), renderer.clone());
-    // On its own: a client that does not wait for it must not make the next one begin anew.
+    // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {
         let _place = place;
         let _turn = renderer.turn((content.sha256, width)).await;
@@ -188,7 +188,6 @@ async fn rendering(
         .map_err(|panic| Error::Internal(panic.into()))?
 }
 
-/// Makes a rendering and keeps it, for whoever asks next.
 async fn make(
     database: &Database,
     blobs: &Blobs,
@@ -213,7 +212,7 @@ async fn make(
     if database.transact(work).await? {
         return Ok(rendering);
     }
-    // Another replica was faster, or the image is gone meanwhile.
+    // Another replica was faster, or the image has been deleted.
     discard(blobs, rendering.key).await;
     db::images::find_rendering(database.pool(), &content.sha256, width)
         .await?
@@ -242,7 +241,7 @@ async fn respond(
     if is_had(headers, &tag) {
         return Ok((StatusCode::NOT_MODIFIED, kept).into_response());
     }
-    // A range is of what GET would send (RFC 9110 §14.2).
+    // Ranges are defined for GET only (RFC 9110 §14.2).
     let asked = if *method == Method::GET && admits_range(headers, &tag) {
         asked(headers, size)
     } else {
@@ -279,7 +278,7 @@ async fn respond(
     Ok(response)
 }
 
-/// Letters, digits and punctuation are always a valid value.
+/// Converts text to a header value. Never fails for ASCII letters, digits and punctuation.
 fn value(text: String) -> Result<HeaderValue, Error> {
     HeaderValue::try_from(text).map_err(|error| Error::Internal(error.into()))
 }

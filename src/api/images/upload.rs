@@ -1,6 +1,7 @@
-//! Upload: the bytes are stored first, under a key of their own, then their row and the pet's URL in one
-//! transaction. What a failure leaves in between is bytes without a row, which are deleted at once, or, if
-//! we ended there, by the sweep.
+//! Receives and stores an image.
+//!
+//! The bytes are stored first, under a key of their own, then their row and the pet's URL in one transaction. A failure
+//! in between leaves bytes without a row. They are deleted at once or, after a crash, by the sweep of orphaned blobs.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -40,10 +41,10 @@ use crate::{
     },
 };
 
-/// How much longer than its body an upload may take, for what is written to be taken.
+/// Time that the image store gets to take an upload, in addition to the time limit of the body.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// What was stored.
+/// Stored image.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = UploadedImage, example = json!({
@@ -57,34 +58,34 @@ const STALLED: Duration = Duration::from_secs(5);
     "size": 183_734
 }))]
 struct UploadedBody {
-    /// The HTTP status.
+    /// HTTP status code.
     #[schema(minimum = 200, maximum = 200)]
     code: u16,
-    /// Media type of the image, as its content tells it.
+    /// Media type of the image, detected from the content.
     #[serde(rename = "type")]
     #[schema(max_length = 10, pattern = "^image/(png|jpeg|gif|webp)$")]
     kind: &'static str,
-    /// What was done.
+    /// Description of the result.
     #[schema(max_length = 2_048, pattern = r"^[^\x00]*$")]
     message: String,
     /// Identifier of the image.
     #[schema(min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$")]
     image_id: String,
-    /// Where anybody who knows it can get the image; the pet's `photoUrls` end with it now.
+    /// URL of the image, which works without a credential; appended to the pet's `photoUrls`.
     #[schema(format = "uri", max_length = 2_048)]
     url: String,
-    /// In pixels.
+    /// Width in pixels.
     #[schema(minimum = 1, maximum = 8_192)]
     width: u32,
-    /// In pixels.
+    /// Height in pixels.
     #[schema(minimum = 1, maximum = 8_192)]
     height: u32,
-    /// In bytes.
+    /// Size in bytes.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     size: u64,
 }
 
-/// An upload as a form.
+/// Upload as a form.
 #[derive(ToSchema)]
 #[schema(as = ImageForm, rename_all = "camelCase")]
 #[expect(dead_code, reason = "describes the form, which is read as it comes")]
@@ -92,31 +93,31 @@ struct FormBody {
     /// The image: the form's first file.
     #[schema(value_type = String, format = Binary, min_length = 1)]
     file: Vec<u8>,
-    /// Anything; it is repeated in the answer.
+    /// Any text; repeated in the response.
     #[schema(nullable = false, max_length = 1_000, pattern = r"^[^\x00]*$")]
     additional_metadata: Option<String>,
 }
 
 /// Upload an image of a pet
 ///
-/// PNG, JPEG, GIF or WebP, as its content tells, of at most 10 MiB (unless the operator says otherwise) and
-/// 8,192 pixels in either direction. Its URL is appended to the pet's `photoUrls`; that makes a new version of
-/// the pet. Of an upload with an `Idempotency-Key` the success is kept; a refusal is not.
+/// PNG, JPEG, GIF or WebP, detected from the content, of at most 10 MiB (unless configured otherwise) and 8,192 pixels
+/// in either direction. Appends the URL of the image to the pet's `photoUrls`, which creates a new version of the pet.
+/// With an `Idempotency-Key`, only a successful response is stored.
 #[utoipa::path(
     post, path = "/pet/{petId}/uploadImage", operation_id = "uploadFile", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
     params(
         ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
-        ("additionalMetadata" = Option<String>, Query, description = "Anything; it is repeated in the answer.", max_length = 1_000, pattern = r"^[^\x00]*$"),
+        ("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$"),
     ),
     request_body(
         content((FormBody = "multipart/form-data"), (ImageBytes = "application/octet-stream"), (ImageBytes = "image/*")),
         description = "The image."),
     responses(
-        (status = 200, description = "Stored.", body = UploadedBody),
+        (status = 200, description = "The stored image.", body = UploadedBody),
         (status = 404, description = "There is no such pet."),
-        (status = 409, description = "The pet has as many images or `photoUrls` as it can have, or a request with this `Idempotency-Key` is being worked on."),
-        (status = 507, description = "There is no room left for images."),
+        (status = 409, description = "The pet has the maximum number of images or `photoUrls`, or a request with this `Idempotency-Key` is in progress."),
+        (status = 507, description = "The image store is full."),
     ),
 )]
 pub(super) async fn upload(
@@ -134,14 +135,14 @@ pub(super) async fn upload(
         .map_err(|_| Error::Overloaded)?;
     let (mut parts, body) = request.into_parts();
     let receiving = take(&mut parts, body, pet, &database, &blobs, &uploads);
-    // A body that is late is known sooner: by now it is the place that does not take it.
+    // A late body fails before this timeout, so the image store must be what is slow.
     let receiving = tokio::time::timeout(uploads.timeout + STALLED, receiving).await;
     let (received, key) = match receiving.unwrap_or(Err(Error::TimedOut)) {
         Ok(taken) => taken,
         Err(refusal) => return Ok(hang_up(refusal)),
     };
     let idempotency = key.map_or_else(Idempotency::default, |key| {
-        // Not of the body: a form has another boundary each time.
+        // Excludes the rest of the body, since a form has a new boundary each time.
         let said = received.metadata.as_deref().unwrap_or_default();
         let fingerprint = Sha256::new()
             .chain_update(parts.uri.path())
@@ -154,7 +155,7 @@ pub(super) async fn upload(
     if let Some(answer) = idempotency.answered(&database).await? {
         return Ok(answer);
     }
-    // On its own from here: a client that goes now does not leave the half of it.
+    // In a task of its own, so that no upload is left half-stored if the client disconnects.
     let keeping = async move {
         let keeping = keep(&database, &blobs, idempotency, pet, &urls, received);
         tokio::time::timeout(timeout, keeping).await
@@ -165,8 +166,8 @@ pub(super) async fn upload(
     }
 }
 
-/// A refusal of a body that may not have come yet, all of it: hyper gives its connection up then, and a
-/// client that is not told so sends its next request into the void.
+/// Responds with `Connection: close`. hyper closes the connection if the body has not been read to its end, and a
+/// client that does not know would lose its next request.
 fn hang_up(refusal: Error) -> Response {
     let mut response = refusal.into_response();
     let close = HeaderValue::from_static("close");
@@ -174,7 +175,7 @@ fn hang_up(refusal: Error) -> Response {
     response
 }
 
-/// Takes the image out of a request, with the key under which its answer is kept.
+/// Receives the image of a request and reads its idempotency key.
 async fn take(
     parts: &mut Parts,
     body: Body,
@@ -190,7 +191,7 @@ async fn take(
     });
     violations.finish(Some(()))?;
     let key = ClientKey::of(&parts.headers, &parts.extensions)?;
-    // Nobody need send an image of a pet that there is not; but an answer that was given is given again.
+    // Fails before the body is read if there is no such pet, unless a stored response may have to be replayed.
     if key.is_none() && !db::pets::exists(database.pool(), pet).await? {
         return Err(no_such_pet(pet));
     }
@@ -200,7 +201,6 @@ async fn take(
     Ok((received, key))
 }
 
-/// Stores an image that has come.
 async fn keep(
     database: &Database,
     blobs: &Blobs,
@@ -234,7 +234,7 @@ async fn keep(
         height: content.facts.height,
         size,
     };
-    // Told by the last of however many tries.
+    // Set by the last attempt of the transaction.
     let is_needed = AtomicBool::new(false);
     let work = async |transaction: &mut Connection| {
         let key = add(&mut *transaction, pet, image, &content, url).await?;
@@ -247,7 +247,7 @@ async fn keep(
         metrics::counter!("images_uploaded_bytes_total").increment(size);
         mark(database, blobs).await;
     }
-    // Whether a commit that failed was one nobody knows: then the sweep will.
+    // After a database error the commit may have succeeded, so the decision is left to the sweep.
     let is_unknown = matches!(done, Err(Error::Database(_)));
     if !is_unknown && (!is_needed.into_inner() || done.is_err()) {
         discard(blobs, content.key).await;
@@ -255,16 +255,19 @@ async fn keep(
     done
 }
 
-/// Makes the place belong to the database. Until that is done, nothing there is swept, and that is all.
+/// Marks the image store as belonging to the database. Without the mark, orphaned blobs are merely not deleted.
 async fn mark(database: &Database, blobs: &Blobs) {
     let name = async { Ok::<_, Error>(db::images::database_name(database.pool()).await?) };
     if let Err(error) = blobs.mark(name).await {
         let error = &error as &dyn std::error::Error;
-        tracing::warn!(error, "could not say in the place of images whose it is");
+        tracing::warn!(
+            error,
+            "failed to mark the image store; retrying after the next upload"
+        );
     }
 }
 
-/// Adds an image to a pet, and gives the key that its bytes have.
+/// Adds an image to a pet. Returns the key of its bytes, which is another one if the same bytes were stored before.
 async fn add(
     transaction: &mut Connection,
     pet: PetId,
@@ -277,24 +280,25 @@ async fn add(
         .ok_or_else(|| no_such_pet(pet))?;
     if db::images::count(&mut *transaction, pet).await? >= MAX_IMAGES {
         return Err(Error::Conflict(format!(
-            "pet {pet} has {MAX_IMAGES} images, as many as it can have"
+            "pet {pet} already has {MAX_IMAGES} images, the maximum"
         )));
     }
-    let details = stored
-        .details
-        .with_photo_url(url)
-        .map_err(|_| Error::Conflict(format!("pet {pet} has as many photoUrls as it can have")))?;
+    let details = stored.details.with_photo_url(url).map_err(|_| {
+        Error::Conflict(format!(
+            "pet {pet} already has the maximum number of photoUrls"
+        ))
+    })?;
     let key = db::images::insert(&mut *transaction, pet, image, content).await?;
     db::pets::replace(transaction, pet, details, None).await?;
     Ok(key)
 }
 
-/// Deletes bytes that no row came to need. Should that fail, the sweep finds them.
+/// Deletes bytes that no row refers to. If that fails, the sweep deletes them later.
 pub(super) async fn discard(blobs: &Blobs, key: String) {
     if let Err(error) = blobs.delete(&[key]).await {
         tracing::warn!(
             error = &error as &dyn std::error::Error,
-            "could not delete bytes that nobody needs"
+            "failed to delete an orphaned blob; the next sweep deletes it"
         );
     }
 }

@@ -1,6 +1,6 @@
-//! From the headers of a request to its [`Caller`].
+//! Resolves the credentials of a request to its [`Caller`].
 //!
-//! Invariant: behind this every operation that needs a caller has one, in the request's extensions.
+//! Invariant: every operation that needs a caller finds it in the request's extensions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,10 +23,10 @@ use crate::{
     },
 };
 
-/// The caller of a request whose operation needs one, also among the request's extensions.
+/// Returns the caller, and stores it in the request's extensions.
 ///
 /// # Errors
-/// Whatever is wrong with its credentials.
+/// If the credentials are missing, invalid, or their lookup fails.
 pub async fn authenticate(
     state: &AppState,
     client: Option<AddressKey>,
@@ -40,8 +40,8 @@ pub async fn authenticate(
     Ok(caller)
 }
 
-/// The scopes that the operation of a request needs. `None` when it needs no caller: it is public, or no
-/// operation at all; the router answers that with 404 or 405.
+/// Returns the scopes that the operation needs; `None` if it is public, or there is no such operation: the router responds
+/// with 404 or 405.
 pub fn needed(rules: &Arc<AccessRules>, request: &Request) -> Option<Scopes> {
     let route = request.extensions().get::<MatchedPath>()?;
     match rules.find(request.method(), route.as_str())? {
@@ -61,7 +61,6 @@ async fn caller(
         Ok(None) => Ok(None),
         Ok(Some(presented)) => match state.authenticator.recall(presented) {
             Some(caller) => Ok(Some(caller)),
-            // Boxed: a future is moved whole, and this one is large and seldom.
             None => Box::pin(look_up(state, Ok(presented), client))
                 .await
                 .map(Some),

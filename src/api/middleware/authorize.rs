@@ -1,13 +1,13 @@
-//! Whether a caller may do what it asks.
+//! Checks the caller's scopes.
 //!
-//! Behind the limits: what is refused here was asked by a known caller, and counts as its request.
+//! Inside the rate limit: a refused request counts as a request of its caller.
 
 use crate::{
     api::error::Error,
     domain::caller::{Caller, Scopes},
 };
 
-/// Lets a caller through to an operation that needs these scopes when it has them.
+/// Checks that the caller has the scopes that the operation needs.
 ///
 /// # Errors
 /// [`Error::Forbidden`].

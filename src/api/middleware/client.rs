@@ -1,4 +1,4 @@
-//! Whom a request comes from: the peer's address, or the one a trusted proxy names.
+//! The client address of a request: that of the socket, or the one that a trusted proxy reports.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,22 +11,20 @@ use axum::{
 };
 use ipnet::IpNet;
 
-use crate::{api::state::TrustedProxies, domain::address::AddressKey};
+use crate::{
+    api::state::TrustedProxies,
+    domain::address::{AddressKey, PeerAddress},
+};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The other end of the connection; the accept loop puts it among the request's extensions.
-#[derive(Debug, Clone, Copy)]
-pub struct Peer(pub SocketAddr);
-
-/// Finds out whom a request comes from.
+/// Returns the client address.
 pub fn client(TrustedProxies(trusted): &TrustedProxies, request: &Request) -> Option<AddressKey> {
-    let Peer(peer) = request.extensions().get()?;
+    let PeerAddress(peer) = request.extensions().get()?;
     Some(address(peer.ip(), request.headers(), trusted).into())
 }
 
-/// The right-most address of `X-Forwarded-For` that is not a trusted proxy's: whatever stands left of it
-/// the client may have made up.
+/// The right-most address of `X-Forwarded-For` that is not a trusted proxy's: clients can invent those to its left.
 fn address(peer: IpAddr, headers: &HeaderMap, trusted: &Arc<[IpNet]>) -> IpAddr {
     let is_trusted = |address: &IpAddr| {
         trusted
@@ -43,7 +41,7 @@ fn address(peer: IpAddr, headers: &HeaderMap, trusted: &Arc<[IpNet]>) -> IpAddr 
         .collect();
     let mut last = peer;
     for hop in hops.into_iter().rev() {
-        // What cannot be read ends the chain: nobody vouches for what is left of it.
+        // An invalid entry ends the chain: no trusted proxy wrote those to its left.
         let hop = hop.trim();
         let with_port = hop.parse::<SocketAddr>().map(|address| address.ip());
         let Ok(address) = hop.parse::<IpAddr>().or(with_port) else {

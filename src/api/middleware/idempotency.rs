@@ -1,4 +1,4 @@
-//! Reads `Idempotency-Key`, answers what was answered before, and keeps refusals; see
+//! Handles `Idempotency-Key`: replays stored responses, and stores 4xx responses. See
 //! [`crate::api::idempotency::Idempotency`].
 
 use std::borrow::Cow;
@@ -23,10 +23,10 @@ use crate::{
     db::Database,
 };
 
-/// Handles the key of a POST on its way to `next`. Only with one is the body buffered here.
+/// Handles the key of a POST, and passes the request on to `next`. The body is buffered here only if there is a key.
 ///
 /// # Errors
-/// What is wrong with the key, or with the request that its answer was kept for.
+/// If the key is invalid, in use, or was used for another request.
 pub async fn idempotency(
     limits: BodyLimits,
     database: &Database,
@@ -38,7 +38,6 @@ pub async fn idempotency(
         _ => None,
     };
     match key {
-        // Boxed: a future is moved whole, and this one is large and seldom.
         Some(key) => Box::pin(keyed(limits, database, key, request, next)).await,
         None => Ok(next(request).await),
     }
@@ -71,7 +70,7 @@ async fn keyed(
     let request = Request::from_parts(parts, Body::from(body));
     let response = next(Box::new(request)).await;
 
-    // What is wrong with the message, rather than with what it asks, is no answer to it.
+    // Errors of the message itself are not stored: a corrected message may have the same key.
     let about_message = [
         StatusCode::TOO_MANY_REQUESTS,
         StatusCode::METHOD_NOT_ALLOWED,
@@ -88,8 +87,7 @@ async fn keyed(
     Ok(earlier.unwrap_or(response))
 }
 
-/// The body of a request, but for the passwords in it: what is stored of it is a quick hash, and by that a
-/// password could be guessed.
+/// The body of a request without its passwords: a fast hash of it is stored, from which passwords could be guessed.
 fn without_passwords<'a>(path: &str, body: &'a [u8]) -> Cow<'a, [u8]> {
     fn blank(value: &mut Value) {
         match value {
@@ -104,11 +102,11 @@ fn without_passwords<'a>(path: &str, body: &'a [u8]) -> Cow<'a, [u8]> {
     if !path.starts_with(WITH_PASSWORDS) {
         return body.into();
     }
-    // What is no JSON is refused; what it was does not matter then.
+    // Invalid JSON is rejected later.
     let mut json = serde_json::from_slice(body).unwrap_or_default();
     blank(&mut json);
     json.to_string().into_bytes().into()
 }
 
-/// Where passwords are sent, below the API's base.
+/// Paths below the API's base to which passwords are sent.
 const WITH_PASSWORDS: &str = "/user";

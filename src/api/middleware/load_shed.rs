@@ -1,4 +1,4 @@
-//! What protects the process from more requests than it can answer, whoever's they are.
+//! Bounds the number of requests in progress.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -13,8 +13,8 @@ use crate::{
     db::patience,
 };
 
-/// Answers 503 at once when as many requests as there are places are being answered: a queue would only
-/// make all of them late. What is answered waits no longer for the database than a request may in all.
+/// Responds with 503 at once when all permits are in use: a queue would only make all requests late. The database waits of
+/// a request share one deadline.
 ///
 /// # Errors
 /// [`Error::Overloaded`]; what `work` fails with.
@@ -31,7 +31,7 @@ pub async fn load_shed(
     let place = Arc::clone(&places.streams)
         .try_acquire_owned()
         .map_err(|_| overloaded())?;
-    // The place goes with the body, to its end or to its drop.
+    // The permit is held until the body ends or is dropped.
     Ok(response.map(|body| {
         Body::new(body.map_frame(move |frame| {
             let _ = &place;
@@ -41,6 +41,6 @@ pub async fn load_shed(
 }
 
 fn overloaded() -> Error {
-    metrics::counter!("http_overloaded_total").increment(1);
+    metrics::counter!("http_server_shed_requests_total").increment(1);
     Error::Overloaded
 }

@@ -1,9 +1,7 @@
-//! What is around every handler, a step a file (and in [`seen`] and [`traced`] what [`observe()`] leaves behind);
-//! here is their order, and its reasons, read from top to bottom.
+//! The steps around every handler, one per file, and their order.
 //!
-//! Invariant: no failure leaves but as an answer with a body, seen by [`observe()`]. What is done around a
-//! future gets it pinned in its place: a future that is handed on is copied whole, and at each hand twice as large.
-//! The request goes through all of it in a box, since each step would hold two copies of it.
+//! Invariant: every failure is a response with a body, recorded by [`observe()`]. Steps take futures pinned in place and
+//! requests in a box: each move of either is a copy of up to ten kilobytes.
 
 pub mod authenticate;
 pub mod authorize;
@@ -52,11 +50,11 @@ use super::{
 };
 use crate::domain::caller::{Caller, Scopes};
 
-/// What a request is on its way to.
+/// The service inside a layer.
 #[derive(Clone)]
 pub struct Inner(Arc<Route>);
 
-/// What axum wants of a layered service.
+/// Bounds of axum for a service with layers.
 pub trait Answers:
     Service<Request, Response = Response, Error = Infallible, Future: Send>
     + Clone
@@ -75,9 +73,8 @@ impl<T> Answers for T where
 {
 }
 
-/// A layer of one function: it does what is to be done before and after what is inside. Few layers with much in
-/// each, since a layer's own cost, a box and a copy, is that of all it does here. The copy is of pointers alone:
-/// axum's own would go down to the handler, and is made again at each layer.
+/// Returns a layer that calls one function around the inner service. There are few of them, because a layer costs a box and
+/// a copy of the request.
 pub fn around<S, F>(
     state: &S,
     function: fn(S, Box<Request>, Inner) -> F,
@@ -90,14 +87,13 @@ where
     layer_fn(move |route| {
         let (state, inner) = (state.clone(), Inner(Arc::new(route)));
         service_fn(move |request: Request| {
-            // Boxed at once: axum moves it several times on the way to a box of its own.
             Box::pin(function(state.clone(), Box::new(request), inner.clone()))
                 .map(Ok::<_, Infallible>)
         })
     })
 }
 
-/// Around what needs nobody's leave: health, docs, the document, and whatever there is none of.
+/// Steps around public routes: health, docs, the OpenAPI document, and unknown routes.
 pub async fn around_anything<S>(_: S, request: Box<Request>, inner: Inner) -> Response {
     let nobody = AnsweredTo::new();
     anything(request, &nobody, async |request| {
@@ -106,19 +102,19 @@ pub async fn around_anything<S>(_: S, request: Box<Request>, inner: Inner) -> Re
     .await
 }
 
-/// Around each operation of the API.
+/// Steps around operations of the API.
 pub async fn around_operation(state: AppState, request: Box<Request>, inner: Inner) -> Response {
     let caller = AnsweredTo::new();
     anything(request, &caller, async |request| {
         let work = async |request| worked(&state, request, inner).await;
         let answer = pin!(operation(&state, request, &caller, work));
-        // Before anything waits. Health, docs and the document are outside: they are answered always.
+        // Before anything waits. Public routes have no such bound.
         load_shed(&state.places, answer).await
     })
     .await
 }
 
-/// Around an upload: the same, but that it takes as long as its line does, and nobody holds all of it.
+/// Steps around uploads: as for operations, without a timeout and without buffering the body.
 pub async fn around_upload(state: AppState, request: Box<Request>, inner: Inner) -> Response {
     let caller = AnsweredTo::new();
     anything(request, &caller, async |request| {
@@ -129,7 +125,7 @@ pub async fn around_upload(state: AppState, request: Box<Request>, inner: Inner)
     .await
 }
 
-/// Outermost: nothing happens unseen, and every problem gets the request's id.
+/// The outermost steps.
 async fn anything(
     request: Box<Request>,
     caller: &AnsweredTo,
@@ -137,11 +133,11 @@ async fn anything(
 ) -> Response {
     observe(request, caller, async |request| {
         let answer = pin!(async {
-            // Before anything acts on a request that two servers could read in two ways.
+            // Before anything acts on a request that two servers could interpret differently.
             well_formed(&request)?;
             next(request).await
         });
-        // What observes must see the 500 of whatever panics.
+        // Inside the access log, which has to record the 500 of a panic.
         caught(answer).await
     })
     .await
@@ -153,7 +149,7 @@ async fn operation(
     answered_to: &AnsweredTo,
     work: impl AsyncFnOnce(Box<Request>) -> Response,
 ) -> Result<Response, Error> {
-    // Whose budget a wrong credential spends.
+    // For the failed-authentication limit.
     let client = client(&state.trusted_proxies, &request);
     let Some(needed) = needed(&state.access, &request) else {
         return Ok(work(request).await);
@@ -161,12 +157,12 @@ async fn operation(
     let caller = authenticate(state, client, &mut request).await?;
     let caller = answered_to.get_or_init(|| caller);
     if let (None, Some(client)) = (caller.id, client) {
-        // Whose `Idempotency-Key` it is: the address's.
+        // Idempotency keys of anonymous callers belong to their address.
         request.extensions_mut().insert(client);
     }
-    // Behind the caller whose plan it is: nothing unverified spends a permit.
+    // After authentication: the plan is the caller's.
     let limited = rate_limit(&state.limiter, caller, client, request, async |request| {
-        // Before the body is read: whoever may not write need not be listened to.
+        // Before the body is read.
         match authorize(needed, caller) {
             Ok(()) => work(request).await,
             Err(error) => error.into_response(),
@@ -175,11 +171,11 @@ async fn operation(
     Ok(limited.await)
 }
 
-/// The handler's own work. Around all that waits and all that could panic, and inside the limits: what fails
-/// through our own fault gives its permit back.
+/// Steps directly around the handler. Inside the rate limit, which returns the permit of a request that fails through the
+/// service's own fault.
 async fn worked(state: &AppState, request: Box<Request>, inner: Inner) -> Response {
     let limit = time_for(&request, state.request_timeout);
-    // A kept answer is its caller's alone.
+    // Stored responses belong to a caller.
     let answer = pin!(idempotency(
         state.body_limits,
         &state.database,
@@ -189,19 +185,19 @@ async fn worked(state: &AppState, request: Box<Request>, inner: Inner) -> Respon
     caught(pin!(time_limit(limit, answer))).await
 }
 
-/// Around what needs no credential.
+/// Steps around operations without credentials: sign-up, login, token.
 pub async fn around_strangers(state: AppState, request: Box<Request>, inner: Inner) -> Response {
     let nobody = AnsweredTo::new();
     anything(request, &nobody, async |mut request| {
         let answer = pin!(async {
             let client = client(&state.trusted_proxies, &request);
             if let Some(client) = client {
-                // Whose `Idempotency-Key` it is, and whose budget a wrong client secret spends.
+                // For idempotency keys and the failed-authentication limit.
                 request.extensions_mut().insert(client);
             }
             rate_limit_open(&state.limiter, client, request, async |mut request| {
                 if is_sign_up(&request) {
-                    // Whose `Idempotency-Key` it is: the address's. A login's answer is a secret, and not kept.
+                    // Idempotency keys belong to the address. The response to a login is a secret, and not stored.
                     let nobody = Caller::anonymous(Scopes::default());
                     request.extensions_mut().insert(Arc::new(nobody));
                 }
@@ -225,7 +221,7 @@ fn is_sign_up(request: &Request) -> bool {
     request.method() == Method::POST && operation_path(request) == Some("/user")
 }
 
-/// The path of the operation that a request is for, below the API's base.
+/// The path of the request's operation below the API's base.
 fn operation_path(request: &Request) -> Option<&str> {
     let route = request.extensions().get::<MatchedPath>()?;
     route.as_str().strip_prefix(BASE)
@@ -238,15 +234,15 @@ async fn run(inner: Inner, request: Box<Request>) -> Response {
     }
 }
 
-/// How long a request may take.
+/// Timeout of a request.
 fn time_for(request: &Request, RequestTimeout(limit): RequestTimeout) -> Duration {
-    /// A thousand passwords take half a minute to hash on one core, and nobody else waits for it.
+    /// A thousand passwords take half a minute to hash on one core.
     const LONG: (&str, u32) = ("/user/createWithList", 4);
     let is_long = operation_path(request) == Some(LONG.0);
     limit * if is_long { LONG.1 } else { 1 }
 }
 
-/// Answers 503 in place of what takes too long, and drops it.
+/// Drops a request after its timeout; the response is 503.
 async fn time_limit(
     limit: Duration,
     work: Pin<&mut impl Future<Output = Result<Response, Error>>>,
@@ -256,9 +252,9 @@ async fn time_limit(
         .unwrap_or(Err(Error::TimedOut))
 }
 
-/// Answers 500 in place of what panics.
+/// Catches a panic; the response is 500.
 async fn caught(work: Pin<&mut impl Future<Output = Result<Response, Error>>>) -> Response {
-    // What it leaves behind is only ever dropped.
+    // Unwind safe: the future is dropped.
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(answer) => answer.unwrap_or_else(Error::into_response),
         Err(panic) => panicked(&*panic),
@@ -270,7 +266,7 @@ fn panicked(panic: &(dyn Any + Send)) -> Response {
         .downcast_ref::<String>()
         .map(String::as_str)
         .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("of no known type");
+        .unwrap_or("unknown payload");
     Error::Internal(format!("a handler panicked: {text}").into()).into_response()
 }
 

@@ -1,8 +1,10 @@
-//! What is seen of a request from outside its handler: its id, how it was answered, how long that took; and
-//! the body of its error, which holds the id.
+//! Request id, span, access log, metrics, and the body of error responses.
 //!
-//! Invariant: nothing is said of a request's query string, header values or body; one error line for what lies
-//! behind a 5xx; every 4xx and 5xx leaves as a problem.
+//! Invariants:
+//!
+//! - Query strings, header values and bodies are not logged.
+//! - The cause of a 5xx response is logged once.
+//! - Every 4xx and 5xx response is a problem document.
 
 use std::{
     pin::pin,
@@ -31,7 +33,7 @@ use crate::{
     domain::caller::Caller,
 };
 
-/// Whom a request turns out to come from, for the access line.
+/// Caller of a request, once it is known; for the access log.
 pub type AnsweredTo = OnceLock<Arc<Caller>>;
 
 /// The outermost layer.
@@ -48,7 +50,7 @@ pub async fn observe(
 
     let mut span = traced::begin(&request, method_label(&method), path, id.as_str());
     if span.is_disabled() {
-        // For whoever looks closely: what is said at the usual level of one request is said below, with its id.
+        // With the log level debug, lines of a request have its id.
         span = tracing::debug_span!("request", id = id.as_str());
     }
     let response = pin!(next(request)).instrument(span.clone()).await;
@@ -71,7 +73,7 @@ pub async fn observe(
     if span.is_disabled() {
         seen.write_later();
     } else {
-        // The line is part of the span, which ends with the answer.
+        // The line is part of the span, which ends with the response.
         traced::end(&span, &seen);
         seen.write();
     }
@@ -79,7 +81,7 @@ pub async fn observe(
     response
 }
 
-/// The whole chain of sources, in one line.
+/// Formats an error and its sources in one line.
 fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -93,7 +95,7 @@ fn describe(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Writes the id into the head and, if the response is an error, its body.
+/// Writes the id into the head and, if the response is an error, the body.
 fn finish(mut response: Response, id: &RequestId) -> Response {
     let status = response.status();
     response.headers_mut().insert(X_REQUEST_ID, id.header());
@@ -111,7 +113,7 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
         );
         headers.insert(header::CONTENT_LENGTH, body.len().into());
         if status == StatusCode::REQUEST_TIMEOUT || status == StatusCode::PAYLOAD_TOO_LARGE {
-            // The rest of the body is not worth reading (RFC 9110 §15.5.9, §15.5.14).
+            // The rest of the request body is not read (RFC 9110, sections 15.5.9 and 15.5.14).
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         *response.body_mut() = Body::from(body);

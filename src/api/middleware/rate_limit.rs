@@ -70,8 +70,8 @@ pub async fn rate_limit(
     response
 }
 
-/// Whether a request with this response counts: it does not if it failed through the service's own fault, or was
-/// refused with 429. One that ended in its own timeout counts.
+/// Returns true if a request with this response counts: not if it failed through the service's own fault, or was refused
+/// with 429. One that ended in its own timeout counts.
 fn is_counted(response: &Response) -> bool {
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
         return false;

@@ -1,12 +1,10 @@
-//! What was seen of an answered request, written down: its access line and its metrics.
+//! The access log line and the metrics of a request.
 //!
-//! A worker writes down what it saw when no task of its is left to run, just before it sleeps: by then the
-//! answers are on their way, so hardly a client waits for its access line, and the lines of many requests are
-//! written one after the other, which costs each of them less. Other threads write at once, and so does whoever
-//! is traced.
+//! A worker writes them in batches just before it sleeps: the responses are on their way then, so clients do not wait for
+//! log lines, and a batch costs less per line. Other threads, and traced requests, write at once.
 //!
-//! Invariants: one access line a request, a tenth of a second late at most; an HTTP/1 connection's are written
-//! before it has ended, which a stop waits for.
+//! Invariants: one line per request, at most 0.1 s late; all lines of a connection are written before it ends, for which a
+//! shutdown waits.
 
 use std::{cell::RefCell, collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,11 +12,11 @@ use axum::{
     extract::MatchedPath,
     http::{Method, StatusCode},
 };
-use metrics::{Counter, Histogram};
+use metrics::Histogram;
 
 use crate::{api::request_id::RequestId, domain::caller::Caller};
 
-/// What waits to be written at most: a worker that never gets to sleep writes so many at once.
+/// Maximum number of lines in a batch, for a worker that does not sleep.
 const ROOM: usize = 256;
 
 thread_local! {
@@ -26,12 +24,12 @@ thread_local! {
     static WAITING: RefCell<Option<Vec<Seen>>> = const { RefCell::new(None) };
 }
 
-/// From now on this thread calls [`write_down`] before it sleeps, and when it has not slept for long.
+/// Makes this thread write in batches: it has to call [`write_down`] before it sleeps, and ten times a second.
 pub fn gather_here() {
     WAITING.set(Some(Vec::with_capacity(ROOM)));
 }
 
-/// Writes down what this thread has seen.
+/// Writes the batch of this thread.
 pub fn write_down() {
     WAITING.with_borrow_mut(|waiting| {
         let waiting = waiting.iter_mut().flat_map(|waiting| waiting.drain(..));
@@ -39,24 +37,24 @@ pub fn write_down() {
     });
 }
 
-/// A request and its answer.
+/// A request and its response.
 pub struct Seen {
-    /// Of the request.
+    /// Method of the request.
     pub method: Method,
-    /// The route, never the path: its number of values is bounded, and no identifier is logged.
+    /// Route, not path: the number of values is bounded, and no identifier is logged.
     pub route: Option<MatchedPath>,
-    /// Of the answer.
+    /// Status of the response.
     pub status: StatusCode,
-    /// From the request's head to the answer's.
+    /// Time from the request head to the response head.
     pub latency: Duration,
-    /// Who asked, where that is known.
+    /// Caller, if known.
     pub caller: Option<Arc<Caller>>,
-    /// Its name in our log, and the client's.
+    /// Request id.
     pub id: RequestId,
 }
 
 impl Seen {
-    /// Writes it when the thread has time for it; at once on one that never says when.
+    /// Adds it to the batch of this thread; writes it at once if the thread has none.
     pub fn write_later(self) {
         let waiting = WAITING.with_borrow_mut(|waiting| match waiting {
             Some(waiting) => {
@@ -88,47 +86,44 @@ impl Seen {
     }
 }
 
-/// A method as metrics and traces name it. Bounded: anybody can make one up.
+/// Method in metrics and traces. Unknown methods are `_OTHER`, because clients can invent them.
 #[must_use]
 pub fn method_label(method: &Method) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     KNOWN
         .into_iter()
         .find(|known| *known == method.as_str())
-        .unwrap_or("other")
+        .unwrap_or("_OTHER")
 }
 
-/// Counts an answer, and how long it took. The metrics are looked up once a thread: by name and labels that
-/// costs more than the counting.
+/// Records the duration of a request. Histograms are looked up once per thread: a look-up by name and labels costs more
+/// than recording.
 fn count(method: &'static str, route: &str, status: StatusCode, latency: Duration) {
-    type Kept = Vec<((&'static str, StatusCode), (Counter, Histogram))>;
+    type Histograms = Vec<((&'static str, StatusCode), Histogram)>;
     thread_local! {
-        static KEPT: RefCell<HashMap<String, Kept>> = RefCell::default();
+        static HISTOGRAMS: RefCell<HashMap<String, Histograms>> = RefCell::default();
     }
     let look_up = || {
-        let labels = [
-            ("method", method.to_owned()),
-            ("route", route.to_owned()),
-            ("status", status.as_str().to_owned()),
-        ];
-        (
-            metrics::counter!("http_requests_total", &labels),
-            metrics::histogram!("http_request_duration_seconds", &labels[..2]),
+        metrics::histogram!(
+            "http_server_request_duration_seconds",
+            "http_request_method" => method,
+            "http_route" => route.to_owned(),
+            "http_response_status_code" => status.as_str().to_owned(),
         )
     };
-    KEPT.with_borrow_mut(|kept| {
-        let kept = match kept.get_mut(route) {
-            Some(kept) => kept,
-            None => kept.entry(route.to_owned()).or_default(),
+    HISTOGRAMS.with_borrow_mut(|histograms| {
+        let of_route = match histograms.get_mut(route) {
+            Some(of_route) => of_route,
+            None => histograms.entry(route.to_owned()).or_default(),
         };
-        let at = kept.iter().position(|(key, _)| *key == (method, status));
-        let at = at.unwrap_or_else(|| {
-            kept.push(((method, status), look_up()));
-            kept.len() - 1
+        let index = of_route
+            .iter()
+            .position(|(key, _)| *key == (method, status));
+        let index = index.unwrap_or_else(|| {
+            of_route.push(((method, status), look_up()));
+            of_route.len() - 1
         });
-        let (_, (answers, latencies)) = &kept[at];
-        answers.increment(1);
-        latencies.record(latency);
+        of_route[index].1.record(latency);
     });
 }
 

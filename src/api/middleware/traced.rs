@@ -1,7 +1,7 @@
-//! A request as a span, as OpenTelemetry's conventions for HTTP servers describe one.
+//! The span of a request, by OpenTelemetry's semantic conventions for HTTP servers.
 //!
-//! Invariant: of what a client sent it holds the names of the method, the host and the caller, and nothing
-//! else: no path, since it names accounts, no query, no address, no other header.
+//! Invariant: of the request it has the method, the host and the caller's name only: no path (it names accounts), query,
+//! address or other header.
 
 use std::borrow::Cow;
 
@@ -14,12 +14,12 @@ use tracing::{Span, field::Empty};
 use super::seen::Seen;
 use crate::trace::{self, TARGET};
 
-/// What is asked every few seconds, and of no interest to anybody else.
-const SIGNS_OF_LIFE: [&str; 3] = ["/livez", "/readyz", "/metrics"];
+/// Routes without a span: they are requested every few seconds.
+const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
-/// Begins the span of a request, in the trace of whoever sent it. A sign of life has none.
+/// Begins the span of a request, in the client's trace if it sent one.
 pub fn begin(request: &Request, method: &'static str, route: Option<&str>, id: &str) -> Span {
-    if route.is_some_and(|route| SIGNS_OF_LIFE.contains(&route)) {
+    if route.is_some_and(|route| PROBES.contains(&route)) {
         return Span::none();
     }
     let span = tracing::debug_span!(
@@ -28,7 +28,7 @@ pub fn begin(request: &Request, method: &'static str, route: Option<&str>, id: &
         otel.name = &*name(method, route),
         otel.kind = "server",
         otel.status_code = Empty,
-        http.request.method = if method == "other" { "_OTHER" } else { method },
+        http.request.method = method,
         http.route = route,
         url.scheme = "http",
         network.protocol.version = version(request.version()),
@@ -44,7 +44,7 @@ pub fn begin(request: &Request, method: &'static str, route: Option<&str>, id: &
         let host = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
         if let Some(host) = host.as_ref().or(request.uri().authority()) {
             span.record("server.address", host.host());
-            // Signed: what is not becomes text on its way.
+            // Signed: tracing-opentelemetry turns unsigned numbers into text.
             span.record("server.port", host.port_u16().map(i64::from));
         }
         trace::go_on(&span, request.headers());
@@ -52,7 +52,7 @@ pub fn begin(request: &Request, method: &'static str, route: Option<&str>, id: &
     span
 }
 
-/// Notes how a request was answered.
+/// Records the response.
 pub fn end(span: &Span, seen: &Seen) {
     let status = seen.status;
     span.record("http.response.status_code", i64::from(status.as_u16()));
@@ -65,7 +65,7 @@ pub fn end(span: &Span, seen: &Seen) {
 }
 
 fn name(method: &'static str, route: Option<&str>) -> Cow<'static, str> {
-    let method = if method == "other" { "HTTP" } else { method };
+    let method = if method == "_OTHER" { "HTTP" } else { method };
     match route {
         Some(route) => format!("{method} {route}").into(),
         None => method.into(),

@@ -1,4 +1,4 @@
-//! Refuses what hyper lets pass although RFC 9112 does not, and fields that are longer than any of use.
+//! Rejects requests that hyper accepts although RFC 9112 does not, and fields that are too long.
 
 use axum::{
     extract::Request,
@@ -7,10 +7,10 @@ use axum::{
 
 use crate::api::{error::Error, problem::Violation};
 
-/// Longest request target in bytes: RFC 9110 §4.1 asks for 8,000 at least.
+/// Maximum length of a request target in bytes. RFC 9110, section 4.1, recommends at least 8,000.
 const MAX_TARGET: usize = 8_192;
 
-/// The fields that name versions and ranges, and how many characters each has at most.
+/// Conditional and range fields, which have a maximum length.
 static CONDITIONS: [HeaderName; 4] = [
     header::IF_MATCH,
     header::IF_NONE_MATCH,
@@ -19,8 +19,8 @@ static CONDITIONS: [HeaderName; 4] = [
 ];
 const MAX_CONDITION: usize = 4_096;
 
-/// HTTP/1.1 needs exactly one valid `Host` (RFC 9112 §3.2): two servers in a row that each read another
-/// one disagree about whom the request is for.
+/// Validates the length of the target and of conditional fields, and `Host`: HTTP/1.1 requires exactly one (RFC 9112,
+/// section 3.2), because two servers could read different ones.
 ///
 /// # Errors
 /// [`Error::UriTooLong`], [`Error::Invalid`].

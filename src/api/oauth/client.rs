@@ -1,4 +1,4 @@
-//! Who asks: a client, by its name and secret.
+//! Authenticates OAuth clients by identifier and secret.
 
 use axum::{
     extract::{FromRef, FromRequest, Request},
@@ -18,11 +18,9 @@ use crate::{
     domain::address::AddressKey,
 };
 
-/// A form from a client that has authenticated itself (RFC 6749 §2.3.1).
+/// Form of an authenticated client (RFC 6749 §2.3.1).
 pub struct ClientRequest {
-    /// The client.
     pub client: Client,
-    /// The form.
     pub form: Parameters,
 }
 
@@ -55,7 +53,7 @@ impl FromRequest<AppState> for ClientRequest {
         let (client_id, secret) = match (basic, posted) {
             (Some(_), Some(_)) => {
                 return Err(OAuthError::InvalidRequest(
-                    "the client must authenticate one way",
+                    "the client must use only one authentication method",
                 ));
             }
             (Some(one), None) | (None, Some(one)) => one,
@@ -86,7 +84,7 @@ impl FromRequest<AppState> for ClientRequest {
     }
 }
 
-/// `Authorization: Basic`, both halves form-encoded before they were joined.
+/// Returns the credentials of `Authorization: Basic`. Both parts are form-encoded before they are joined.
 fn basic_credentials(headers: &HeaderMap) -> Result<Option<(String, String)>, OAuthError> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next(), values.next()) else {
@@ -109,13 +107,13 @@ fn basic_credentials(headers: &HeaderMap) -> Result<Option<(String, String)>, OA
     pair().map(Some).ok_or(OAuthError::InvalidClient)
 }
 
-/// A parameter that must not come twice (RFC 6749 §3.2); without a value it counts as left out.
+/// Returns a parameter that must not be repeated (RFC 6749 §3.2). An empty one counts as missing.
 pub fn once<'a>(form: &'a Parameters, name: &'a str) -> Result<Option<&'a str>, OAuthError> {
     let mut values = form.all(name);
     match (values.next(), values.next()) {
         (value, None) => Ok(value.filter(|value| !value.is_empty())),
         _ => Err(OAuthError::InvalidRequest(
-            "a parameter must not come twice",
+            "parameters must not be repeated",
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Errors in the form of RFC 6749 §5.2.
+//! Converts errors to OAuth error responses (RFC 6749 §5.2).
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -13,38 +13,34 @@ use crate::{
     auth::oauth,
 };
 
-/// An error in the form of RFC 6749 §5.2.
+/// OAuth error (RFC 6749 §5.2).
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = OAuthError)]
 pub struct ErrorBody {
-    /// One of the codes of RFC 6749.
+    /// Error code of RFC 6749.
     #[schema(max_length = 32, pattern = "^[a-z_]+$")]
     error: &'static str,
-    /// The same in words.
+    /// Description of the error.
     #[schema(max_length = 255, pattern = "^[ -~]*$")]
     error_description: &'static str,
 }
 
-/// Why a client's request fails.
+/// Failure of an OAuth request.
 pub enum OAuthError {
-    /// `invalid_request`, and why.
+    /// `invalid_request`, with its description.
     InvalidRequest(&'static str),
-    /// `invalid_client`.
     InvalidClient,
-    /// `invalid_scope`.
     InvalidScope,
-    /// `unauthorized_client`.
     UnauthorizedClient,
-    /// `unsupported_grant_type`.
     UnsupportedGrantType,
-    /// What any request may fail with; told as everywhere else.
+    /// Any other error, sent as problem details.
     Other(Error),
 }
 
 impl From<Error> for OAuthError {
     fn from(error: Error) -> Self {
         match error {
-            Error::Invalid(_) => Self::InvalidRequest("the form cannot be read"),
+            Error::Invalid(_) => Self::InvalidRequest("the form is malformed"),
             other => Self::Other(other),
         }
     }
@@ -74,12 +70,12 @@ impl IntoResponse for OAuthError {
             Self::InvalidScope => (
                 StatusCode::BAD_REQUEST,
                 "invalid_scope",
-                "a scope that does not exist or that the client does not have",
+                "a requested scope does not exist or is not granted to the client",
             ),
             Self::UnauthorizedClient => (
                 StatusCode::BAD_REQUEST,
                 "unauthorized_client",
-                "the token was not given to this client",
+                "the token was not issued to this client",
             ),
             Self::UnsupportedGrantType => (
                 StatusCode::BAD_REQUEST,

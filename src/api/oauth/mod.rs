@@ -1,5 +1,7 @@
-//! `/oauth`: tokens for clients, by the RFCs, so that any OAuth 2.0 library can get one. Errors have the
-//! form of RFC 6749 §5.2 here, where those libraries look for them.
+//! `/oauth`: issues, revokes and introspects access tokens by the OAuth 2.0 RFCs.
+//!
+//! Invariants:
+//! - Errors have the form of RFC 6749 §5.2, which OAuth libraries expect.
 
 mod client;
 mod error;
@@ -24,7 +26,7 @@ use super::{
 };
 use crate::{auth::oauth, db::Database, domain::caller::Scope};
 
-/// The operations; they lie beside the API, not below it.
+/// Returns the routes, which are outside of the API's base path.
 pub fn router() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(token))
@@ -33,20 +35,20 @@ pub fn router() -> OpenApiRouter<AppState> {
         .routes(routes!(metadata))
 }
 
-/// An access token (RFC 6749 §5.1).
+/// Access token (RFC 6749 §5.1).
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AccessToken)]
 struct TokenBody<'a> {
-    /// Sent as `Authorization: Bearer …`.
+    /// Token to send as `Authorization: Bearer …`.
     #[schema(min_length = 42, max_length = 42, pattern = "^pia_[0-9A-Za-z]{38}$")]
     access_token: &'a str,
-    /// `Bearer`.
+    /// Always `Bearer`.
     #[schema(max_length = 6, pattern = "^Bearer$")]
     token_type: &'static str,
-    /// How long it lasts, in seconds.
+    /// Lifetime in seconds.
     #[schema(minimum = 1, maximum = 9_223_372_036_854_775_807_i64)]
     expires_in: u64,
-    /// What it may do, separated by spaces.
+    /// Granted scopes, separated by spaces.
     #[schema(
         max_length = 1_024,
         pattern = r"^(read:pets|write:pets|read:orders|write:orders|admin)( (read:pets|write:pets|read:orders|write:orders|admin))*$"
@@ -54,66 +56,66 @@ struct TokenBody<'a> {
     scope: String,
 }
 
-/// Asks for a token (RFC 6749 §4.4.2). What is empty is as good as left out (§3.2).
+/// Token request (RFC 6749 §4.4.2). Empty parameters count as missing (§3.2).
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct TokenRequest {
-    /// `client_credentials`.
+    /// Always `client_credentials`.
     #[schema(max_length = 18, pattern = "^client_credentials$")]
     grant_type: String,
-    /// Scopes, separated by spaces; without it, all that the client has.
+    /// Requested scopes, separated by spaces. Without it, all scopes of the client.
     #[schema(
         nullable = false,
         max_length = 1_024,
         pattern = r"^((read:pets|write:pets|read:orders|write:orders|admin)( (read:pets|write:pets|read:orders|write:orders|admin))*)?$"
     )]
     scope: Option<String>,
-    /// The client's name, unless it is sent by HTTP Basic.
+    /// Client identifier, unless sent by HTTP Basic.
     #[schema(
         nullable = false,
         max_length = 24,
         pattern = "^(pic_[0-9A-Za-z]{20})?$"
     )]
     client_id: Option<String>,
-    /// The client's secret, unless it is sent by HTTP Basic.
+    /// Client secret, unless sent by HTTP Basic.
     #[schema(nullable = false, format = Password, max_length = 42, pattern = "^(pcs_[0-9A-Za-z]{38})?$")]
     client_secret: Option<String>,
 }
 
-/// Names a token (RFC 7009 §2.1, RFC 7662 §2.1).
+/// Reference to a token (RFC 7009 §2.1, RFC 7662 §2.1).
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct TokenReference {
-    /// The token; what can be none is none.
+    /// Token. Malformed text counts as an invalid token.
     #[schema(format = Password, min_length = 1, max_length = 1_048_576)]
     token: String,
-    /// Not needed: a token shows what it is.
+    /// Ignored: the token itself shows its type.
     #[schema(nullable = false, max_length = 1_048_576)]
     token_type_hint: Option<String>,
-    /// The client's name, unless it is sent by HTTP Basic.
+    /// Client identifier, unless sent by HTTP Basic.
     #[schema(
         nullable = false,
         max_length = 24,
         pattern = "^(pic_[0-9A-Za-z]{20})?$"
     )]
     client_id: Option<String>,
-    /// The client's secret, unless it is sent by HTTP Basic.
+    /// Client secret, unless sent by HTTP Basic.
     #[schema(nullable = false, format = Password, max_length = 42, pattern = "^(pcs_[0-9A-Za-z]{38})?$")]
     client_secret: Option<String>,
 }
 
 /// Get an access token
 ///
-/// Client credentials (RFC 6749 §4.4). The client sends its name and secret by HTTP Basic or in the form.
+/// Client credentials grant (RFC 6749 §4.4). The client sends its identifier and secret by HTTP Basic or in the form.
 #[utoipa::path(
     post, path = "/oauth/token", operation_id = "issueToken", tag = "oauth", security(("client" = []), ()),
     request_body(content = TokenRequest, content_type = "application/x-www-form-urlencoded"),
     responses(
-        (status = 200, description = "A token.", body = TokenBody<'static>,
+        (status = 200, description = "The access token.", body = TokenBody<'static>,
             headers(("Cache-Control" = String, description = "`no-store`."))),
-        (status = 400, description = "The request cannot be met; `error` says why.", body = ErrorBody),
+        (status = 400, description = "The request is invalid; `error` has the reason.", body = ErrorBody),
         (status = 401, description = "The client is unknown or its secret is wrong.", body = ErrorBody,
-            headers(("WWW-Authenticate" = String, description = "How to authenticate."))),
+            headers(("WWW-Authenticate" = String, description = "Authentication challenge."))),
     ),
 )]
 async fn token(
@@ -137,15 +139,15 @@ async fn token(
 
 /// Revoke an access token
 ///
-/// RFC 7009. A client's own tokens; one that is no good any more is fine.
+/// RFC 7009. A client can revoke its own tokens. A token that is no longer valid is not an error.
 #[utoipa::path(
     post, path = "/oauth/revoke", operation_id = "revokeToken", tag = "oauth", security(("client" = []), ()),
     request_body(content = TokenReference, content_type = "application/x-www-form-urlencoded"),
     responses(
-        (status = 200, description = "The token is good no more."),
-        (status = 400, description = "The request cannot be met; `error` says why.", body = ErrorBody),
+        (status = 200, description = "The token is no longer valid."),
+        (status = 400, description = "The request is invalid; `error` has the reason.", body = ErrorBody),
         (status = 401, description = "The client is unknown or its secret is wrong.", body = ErrorBody,
-            headers(("WWW-Authenticate" = String, description = "How to authenticate."))),
+            headers(("WWW-Authenticate" = String, description = "Authentication challenge."))),
     ),
 )]
 async fn revoke(
@@ -156,50 +158,50 @@ async fn revoke(
     Ok(([(header::CACHE_CONTROL, "no-store")]).into_response())
 }
 
-/// What a token is (RFC 7662 §2.2).
+/// Token introspection (RFC 7662 §2.2).
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = Introspection)]
 struct IntrospectionBody {
-    /// Whether it opens anything; if not, nothing more is said.
+    /// True if the token is valid. If not, there are no other members.
     active: bool,
-    /// What it may do, separated by spaces.
+    /// Scopes, separated by spaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 255, pattern = "^[a-z: ]*$")]
     scope: Option<String>,
-    /// The client that it was given to.
+    /// Identifier of the client that the token was issued to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 24, pattern = "^pic_[0-9A-Za-z]{20}$")]
     client_id: Option<String>,
-    /// The caller that it stands for.
+    /// Name of the token's caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 512, pattern = r"^[^\x00]*$")]
     sub: Option<String>,
-    /// `Bearer`.
+    /// Always `Bearer`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, value_type = String, max_length = 6, pattern = "^Bearer$")]
     token_type: Option<&'static str>,
-    /// When it ends, in seconds since 1970.
+    /// Expiry time, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 0, maximum = 9_223_372_036_854_775_807_i64)]
     exp: Option<i64>,
-    /// When it was made, in seconds since 1970.
+    /// Issue time, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 0, maximum = 9_223_372_036_854_775_807_i64)]
     iat: Option<i64>,
 }
 
-/// Ask what a token is
+/// Introspect a token
 ///
-/// RFC 7662. A client may ask about its own caller's API keys and tokens, and with `admin` about all.
+/// RFC 7662. A client can introspect API keys and tokens of its own caller or, with the scope `admin`, of all callers.
 #[utoipa::path(
     post, path = "/oauth/introspect", operation_id = "introspectToken", tag = "oauth", security(("client" = []), ()),
     request_body(content = TokenReference, content_type = "application/x-www-form-urlencoded"),
     responses(
-        (status = 200, description = "What it is.", body = IntrospectionBody,
+        (status = 200, description = "State of the token.", body = IntrospectionBody,
             headers(("Cache-Control" = String, description = "`no-store`."))),
-        (status = 400, description = "The request cannot be met; `error` says why.", body = ErrorBody),
+        (status = 400, description = "The request is invalid; `error` has the reason.", body = ErrorBody),
         (status = 401, description = "The client is unknown or its secret is wrong.", body = ErrorBody,
-            headers(("WWW-Authenticate" = String, description = "How to authenticate."))),
+            headers(("WWW-Authenticate" = String, description = "Authentication challenge."))),
     ),
 )]
 async fn introspect(
@@ -223,50 +225,50 @@ async fn introspect(
 #[derive(ToSchema, Serialize)]
 #[schema(as = OAuthMetadata)]
 struct MetadataBody {
-    /// Who gives the tokens.
+    /// Issuer of the tokens.
     #[schema(format = "uri", max_length = 2_048)]
     issuer: String,
-    /// Where they are.
+    /// URL to get tokens from.
     #[schema(format = "uri", max_length = 2_048)]
     token_endpoint: String,
-    /// How a client may show who it is there.
+    /// Client authentication methods of the token endpoint.
     #[schema(value_type = Vec<Word>, inline, max_items = 8)]
     token_endpoint_auth_methods_supported: [&'static str; 2],
-    /// Where they are revoked.
+    /// URL to revoke tokens at.
     #[schema(format = "uri", max_length = 2_048)]
     revocation_endpoint: String,
-    /// How a client may show who it is there.
+    /// Client authentication methods of the revocation endpoint.
     #[schema(value_type = Vec<Word>, inline, max_items = 8)]
     revocation_endpoint_auth_methods_supported: [&'static str; 2],
-    /// Where one can ask what they are.
+    /// URL to introspect tokens at.
     #[schema(format = "uri", max_length = 2_048)]
     introspection_endpoint: String,
-    /// How a client may show who it is there.
+    /// Client authentication methods of the introspection endpoint.
     #[schema(value_type = Vec<Word>, inline, max_items = 8)]
     introspection_endpoint_auth_methods_supported: [&'static str; 2],
-    /// How a client may get one.
+    /// Supported grant types.
     #[schema(value_type = Vec<Word>, inline, max_items = 8)]
     grant_types_supported: [&'static str; 1],
-    /// None: nobody is sent to log in here.
+    /// Empty: there is no authorization endpoint.
     #[schema(value_type = Vec<Word>, inline, max_items = 8)]
     response_types_supported: [&'static str; 0],
-    /// What a token may do.
+    /// Supported scopes.
     #[schema(value_type = Vec<Word>, inline, max_items = 8)]
     scopes_supported: [&'static str; Scope::ALL.len()],
-    /// What people read.
+    /// URL of the documentation for people.
     #[schema(format = "uri", max_length = 2_048)]
     service_documentation: String,
 }
 
-/// A name that an RFC, or this service, has for something.
+/// Name that an RFC or this service defines.
 #[derive(ToSchema)]
 #[schema(value_type = String, max_length = 32, pattern = "^[a-z_:]+$")]
 #[expect(dead_code, reason = "describes what is written as text")]
 struct Word(String);
 
-/// See where tokens come from
+/// Get the authorization server metadata
 ///
-/// Authorization server metadata (RFC 8414).
+/// RFC 8414. Lists the OAuth endpoints and their capabilities.
 #[utoipa::path(
     get, path = "/.well-known/oauth-authorization-server", operation_id = "getOAuthMetadata",
     tag = "oauth", security(()),

@@ -1,30 +1,25 @@
-//! The errors that operations have in common.
+//! Error responses that operations share.
 
-/// An error that is the same whatever the operation: its status, its name among the document's
-/// components, and what it means.
+/// Error response that is the same for all operations: status, name among the document's components, description.
 pub type CommonError = (&'static str, &'static str, &'static str);
 
-/// What the layers and extractors answer to any request.
+/// Errors of the middleware and extractors, for any request.
 pub const ALWAYS: [CommonError; 5] = [
     (
         "400",
         "Invalid",
-        "The request is invalid; `errors` names every broken rule.",
+        "The request is invalid; `errors` lists all violations.",
     ),
     ("414", "UriTooLong", "The path and query are too long."),
     ("431", "HeadTooLarge", "The request head is too large."),
-    (
-        "500",
-        "InternalError",
-        "Something went wrong on the server's side.",
-    ),
+    ("500", "InternalError", "An internal error occurred."),
     (
         "503",
         "Unavailable",
-        "The database is not available right now, or the request took too long.",
+        "The service is overloaded, the database is not available, or the request took too long.",
     ),
 ];
-/// What a caller may be answered instead of what it asked for.
+/// Errors of operations that need a caller.
 pub const OF_A_CALLER: [CommonError; 3] = [
     (
         "401",
@@ -39,35 +34,33 @@ pub const OF_A_CALLER: [CommonError; 3] = [
     (
         "429",
         "TooManyRequests",
-        "The caller's plan admits no more right now.",
+        "A limit of the caller's plan is reached.",
     ),
 ];
-/// What a stranger may be.
+/// Errors of operations with a limit by client address.
 pub const OF_AN_ADDRESS: [CommonError; 1] = [(
     "429",
     "TooManyFromAddress",
-    "Too many requests from this address right now.",
+    "A limit of the client address is reached.",
 )];
-/// What reading a body may end with.
 pub const WITH_BODY: [CommonError; 3] = [
     ("408", "BodyTimeout", "The body did not arrive in time."),
     ("413", "BodyTooLarge", "The body is too large."),
     (
         "415",
         "UnsupportedMediaType",
-        "The body is of another media type, or encoded.",
+        "The media type of the body is not supported, or the body has a `Content-Encoding`.",
     ),
 ];
-/// What an `Idempotency-Key` may lead to.
 pub const WITH_IDEMPOTENCY_KEY: [CommonError; 2] = [
     (
         "409",
         "IdempotencyKeyInUse",
-        "A request with this `Idempotency-Key` is being worked on.",
+        "A request with this `Idempotency-Key` is in progress.",
     ),
     (
         "422",
         "IdempotencyKeyReused",
-        "This `Idempotency-Key` was used for another request.",
+        "This `Idempotency-Key` was already used for a different request.",
     ),
 ];

@@ -1,5 +1,4 @@
-//! What the fields of a message's head hold. A field holds the same wherever it stands, so that handlers only
-//! name it, and say what it means there; its bounds are here.
+//! Schemas of header fields. A field has the same schema everywhere, so handlers only name and describe it.
 
 use utoipa::openapi::{
     Components, HeaderBuilder, Object, ObjectBuilder, Ref, RefOr, Response, Schema, SchemaFormat,
@@ -7,29 +6,35 @@ use utoipa::openapi::{
     path::{Parameter, ParameterIn},
 };
 
-/// Fields that mean the same in every answer, with what they mean; the others are described where they stand.
+/// Fields with the same description in every response. Handlers describe the others.
 const COMMON: [(&str, &str); 7] = [
     (
         "X-Request-Id",
-        "The request's own id, or the one it was given.",
+        "Request id: the client's value if it is valid, else a generated one.",
     ),
     (
         "Idempotent-Replayed",
-        "`true` on an answer that was given before.",
+        "`true` if the response is a replay of a stored one.",
     ),
     (
         "RateLimit-Policy",
-        "The caller's limits, unless its plan has none: `\"minute\";q=60;w=60, \"day\";q=1000;w=86400`.",
+        "Limits of the caller's plan; absent if unlimited. Example: `\"minute\";q=60;w=60, \"day\";q=1000;w=86400`.",
     ),
     (
         "RateLimit",
-        "What is left of them, and the seconds until it is more: `\"minute\";r=59;t=60, \"day\";r=999;t=3600`.",
+        "Remaining requests (`r`) of each limit, and the seconds until more are available (`t`). Example: `\"minute\";r=59;t=60, \"day\";r=999;t=3600`.",
     ),
-    ("X-RateLimit-Limit", "The limit with less left."),
-    ("X-RateLimit-Remaining", "What is left of it."),
-    ("X-RateLimit-Reset", "Seconds until it is more."),
+    (
+        "X-RateLimit-Limit",
+        "The limit with fewer remaining requests.",
+    ),
+    ("X-RateLimit-Remaining", "Remaining requests of that limit."),
+    (
+        "X-RateLimit-Reset",
+        "Seconds until more requests are available.",
+    ),
 ];
-/// Those of [`COMMON`] that tell a caller how its limits stand.
+/// Those of [`COMMON`] that report the state of the caller's limits.
 const LIMITS: [&str; 5] = [
     "RateLimit-Policy",
     "RateLimit",
@@ -38,7 +43,6 @@ const LIMITS: [&str; 5] = [
     "X-RateLimit-Reset",
 ];
 
-/// Adds the common fields to the document's components.
 pub fn add_components(components: &mut Components) {
     for (name, description) in COMMON {
         let header = HeaderBuilder::new()
@@ -49,26 +53,25 @@ pub fn add_components(components: &mut Components) {
     }
 }
 
-/// Says that an answer may have a field of [`COMMON`].
+/// Adds a field of [`COMMON`] to a response.
 pub fn add_common(response: &mut Response, name: &str) {
     let header = Ref::new(format!("#/components/headers/{name}"));
     response.headers.insert(name.to_owned(), RefOr::Ref(header));
 }
 
-/// Says that an answer may tell how the caller's limits stand.
+/// Adds the fields of [`LIMITS`] to a response.
 pub fn add_limits(response: &mut Response) {
     for name in LIMITS {
         add_common(response, name);
     }
 }
 
-/// Says that an answer may have a field.
 pub fn add(response: &mut Response, name: &str, description: &str) {
     let header = HeaderBuilder::new().description(Some(description)).build();
     response.headers.insert(name.to_owned(), header.into());
 }
 
-/// Gives the fields of an answer their bounds.
+/// Sets the schemas of a response's fields.
 pub fn bound(response: &mut Response) {
     for (name, header) in &mut response.headers {
         if let RefOr::T(header) = header {
@@ -77,14 +80,13 @@ pub fn bound(response: &mut Response) {
     }
 }
 
-/// Gives a parameter its bounds, if it is a field of the head.
+/// Sets the schema of a header parameter.
 pub fn bound_parameter(parameter: &mut Parameter) {
     if parameter.parameter_in == ParameterIn::Header {
         parameter.schema = Some(schema(&parameter.name));
     }
 }
 
-/// What a field holds.
 fn schema(name: &str) -> RefOr<Schema> {
     let schema = match name {
         "Accept-Ranges" => one("bytes"),
@@ -93,12 +95,12 @@ fn schema(name: &str) -> RefOr<Schema> {
         "Content-Security-Policy" => one("default-src 'none'; sandbox"),
         "Cross-Origin-Resource-Policy" => one("cross-origin"),
         "ETag" => text(r#"^"[0-9A-Za-z-]+"$"#, 66),
-        // Bare or a quoted string (RFC 8941 §3.3.3).
+        // Bare, or a quoted string (RFC 8941 §3.3.3).
         "Idempotency-Key" => text(r#"^([!#-~]([ -~]{0,253}[!-~])?|"[ -~]{1,255}")$"#, 257),
         "Idempotent-Replayed" => one("true"),
-        // `*`, or entity tags (RFC 9110 §8.8.3) with commas between.
+        // `*`, or entity tags (RFC 9110 §8.8.3) separated by commas.
         "If-Match" => condition("entity-tags"),
-        // Where these cannot be read they are as good as absent (RFC 9110 §13.1, §14.2).
+        // Malformed values of these are ignored (RFC 9110 §13.1, §14.2).
         "If-None-Match" => condition("entity-tags"),
         "If-Range" => condition("entity-tag"),
         "Range" => condition("byte-ranges"),
@@ -106,23 +108,22 @@ fn schema(name: &str) -> RefOr<Schema> {
         "Location" => text("^[!-~]+$", MAX_URL),
         "RateLimit" => text(r#"^"(minute|day)";r=\d+;t=\d+(, "day";r=\d+;t=\d+)?$"#, 128),
         "RateLimit-Policy" => text(r#"^"(minute|day)";q=\d+;w=\d+(, "day";q=\d+;w=\d+)?$"#, 128),
-        // A day is the longest that anything is refused for.
+        // No request is refused for longer than a day.
         "Retry-After" => number(1, 86_400),
         "X-Content-Type-Options" => one("nosniff"),
         "X-Expires-After" => text(r"^[0-9-]+T[0-9:.]+Z$", 40),
-        // An hour of the largest minute.
+        // Requests per hour at the largest limit per minute.
         "X-Rate-Limit" => number(0, i64::from(u32::MAX) * 60),
         "X-RateLimit-Limit" | "X-RateLimit-Remaining" => number(0, i64::from(u32::MAX)),
         "X-RateLimit-Reset" => number(0, 86_400),
         "X-Request-Id" => text("^[A-Za-z0-9._-]+$", 64),
-        // Words of ours: challenges, media types, directives for caches.
+        // Values of this service: challenges, media types, cache directives.
         _ => text("^[ -~]+$", 512),
     };
     schema.build().into()
 }
 
-/// They repeat what the client asked for, which is no longer than a request's target may be, and before it the
-/// operator's own URL.
+/// Maximum length of a URL: the operator's public URL, and the request target, which is bounded itself.
 const MAX_URL: usize = 16 << 10;
 
 fn text(pattern: &str, max_length: usize) -> ObjectBuilder {
@@ -132,7 +133,7 @@ fn text(pattern: &str, max_length: usize) -> ObjectBuilder {
         .max_length(Some(max_length))
 }
 
-/// No pattern: what is not of its format is for the operation to refuse, or to overlook.
+/// Has no pattern, since the operation rejects or ignores malformed values.
 fn condition(format: &str) -> ObjectBuilder {
     Object::builder()
         .schema_type(Type::String)

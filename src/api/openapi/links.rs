@@ -1,5 +1,4 @@
-//! Which answer leads on to which operation: OpenAPI links, for people who read the docs and for tools that
-//! walk through the API.
+//! OpenAPI links from responses to the operations that can follow, for readers and for tools that traverse the API.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +7,7 @@ use utoipa::openapi::{OpenApi, RefOr, link::LinkBuilder, path::Operation};
 
 use super::operations;
 
-/// From the answers of some operations to others: the operations and the status, what is carried over, and
-/// where it leads to.
+/// Links between operations: source operations, response status, parameters with their values, target operations.
 type Lead = (
     &'static [&'static str],
     &'static str,
@@ -107,7 +105,7 @@ const LEADS: &[Lead] = &[
     ),
 ];
 
-/// The same where it is the body that something is carried over to.
+/// Returns links that fill the body of the target: source operation, response status, target operation, body.
 fn into_bodies() -> [(&'static str, &'static str, &'static str, Value); 3] {
     let pet = json!({"petId": "$response.body#/id"});
     let order = json!({"id": "$response.body#/petId", "name": "Rex"});
@@ -118,7 +116,6 @@ fn into_bodies() -> [(&'static str, &'static str, &'static str, Value); 3] {
     ]
 }
 
-/// Adds the links to the document.
 pub fn add(document: &mut OpenApi) {
     let mut all: BTreeMap<String, &mut Operation> = document
         .paths
@@ -157,7 +154,7 @@ fn add_link(
     let response = all
         .get_mut(source)
         .and_then(|operation| operation.responses.responses.get_mut(status));
-    // A test sees to it that none is lost.
+    // A test checks that no link is lost.
     if let Some(RefOr::T(response)) = response {
         response
             .links

@@ -1,7 +1,7 @@
-//! The OpenAPI 3.1 document, generated from the handlers.
+//! Generates the OpenAPI 3.1 document from the handlers.
 //!
-//! A handler says what is its own; [`complete`] adds what every operation has: the statuses that the
-//! layers around it can answer, the form of errors, the headers. Nothing is written down twice.
+//! A handler documents what is specific to it. [`complete`] adds what all operations share: the statuses of the
+//! middleware, the schema of errors, the headers.
 
 mod failures;
 mod headers;
@@ -32,36 +32,36 @@ use super::{
 };
 use crate::domain::caller::Scope;
 
-/// Where the API lies.
+/// Base path of the API.
 pub const BASE: &str = "/api/v3";
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Pet inventory",
-        description = "Keeps a store's pets, orders and users: the Petstore v3 interface, on PostgreSQL.\n\n\
+        description = "Manages the pets, orders and users of a pet store: the Petstore v3 interface, on PostgreSQL.\n\n\
             Send an API key in the header `api_key`, or as `Authorization: Bearer …`. \
             Every error is `application/problem+json` (RFC 9457) and also has Petstore's `code` and `message`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     tags(
         (name = "pet", description = "The pets of the store."),
-        (name = "store", description = "Orders for them, and how many there are."),
-        (name = "user", description = "Accounts of people, and their sessions."),
-        (name = "limits", description = "What a plan admits."),
+        (name = "store", description = "Orders for pets, and the inventory."),
+        (name = "user", description = "User accounts and their sessions."),
+        (name = "limits", description = "Limits of a caller's plan."),
         (name = "oauth", description = "Access tokens for clients."),
     ),
 )]
 struct Base;
 
-/// The document to which the nouns add their operations.
+/// Returns the document that the resources add their operations to.
 #[must_use]
 pub fn base() -> Document {
     Base::openapi()
 }
 
-/// Puts the document together: the operations of the API, those of it that are `open` to strangers within the
-/// limits of an address, those that lie `beside` it, and what all have in common.
+/// Completes the document from the operations of the API, those that are `open` to unauthenticated clients within the
+/// limits of an address, those `beside` the API, and what they share.
 #[must_use]
 pub fn complete(
     mut document: Document,
@@ -76,10 +76,10 @@ pub fn complete(
             if operation.request_body.is_some() {
                 complete_operation(operation, &[&ALWAYS, &OF_AN_ADDRESS, &WITH_BODY]);
             } else {
-                // What is only read there is the same for everybody.
+                // Operations without a body there only read, and have no limit.
                 complete_operation(operation, &[&ALWAYS]);
             }
-            // Another media type is an `invalid_request` there (RFC 6749 §5.2).
+            // OAuth reports another media type as `invalid_request` (RFC 6749 §5.2).
             operation.responses.responses.remove("415");
         }
     }
@@ -89,7 +89,7 @@ pub fn complete(
             if operation.request_body.is_some() {
                 common.push(&WITH_BODY);
             }
-            // What makes nothing but a session is not kept: its answer is a secret.
+            // The response to a login is a secret and is not stored.
             if method == "post" && operation.responses.responses.contains_key("201") {
                 add_idempotency_key(operation);
                 common.push(&WITH_IDEMPOTENCY_KEY);
@@ -140,7 +140,7 @@ pub fn complete(
     for (status, name, description) in every.into_iter().flatten() {
         let mut response = Response::new(*description);
         complete_response(status, &mut response);
-        // Who it is that asks is not known yet, or not at all.
+        // No limit headers on errors that are sent before the caller is known, or without one.
         if ![
             "UriTooLong",
             "HeadTooLarge",
@@ -160,7 +160,7 @@ pub fn complete(
     document
 }
 
-/// Where operations lie; for clients, not for the operator alone.
+/// Returns the server of operations, marked as public.
 fn server(links: &Links, path: &str) -> Server {
     let mut server = Server::new(links.url(path));
     server.extensions = Some(Extensions::builder().add("x-internal", false).build());
@@ -172,27 +172,28 @@ fn add_security_schemes(components: &mut Components, links: &Links) {
     components.add_security_scheme("api_key", SecurityScheme::ApiKey(ApiKey::Header(api_key)));
     let mut bearer = Http::new(HttpAuthScheme::Bearer);
     bearer.description = Some(
-        "An access token, a session of a user, an API key, or a JWT of an issuer that the operator trusts (RFC 6750), \
-             checked as RFC8725 asks: by a fixed algorithm, and for its issuer, audience and time."
+        "An access token, the token of a user session, an API key, or a JWT of a trusted issuer (RFC 6750). \
+             JWTs are validated as RFC8725 requires: fixed algorithms, issuer, audience and validity period."
             .into(),
     );
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
     let mut client = Http::new(HttpAuthScheme::Basic);
     client.description = Some(
-        "A client's name and secret (RFC 6749 §2.3.1); they may stand in the form, too.".into(),
+        "Client identifier and secret (RFC 6749 §2.3.1), which can also be sent in the form."
+            .into(),
     );
     components.add_security_scheme("client", SecurityScheme::Http(client));
     let scopes = Scopes::from_iter(Scope::ALL.map(|scope| (scope.as_str(), scope.description())));
     let flow = ClientCredentials::new(links.url("/oauth/token"), scopes);
     let oauth = OAuth2::with_description(
         [Flow::ClientCredentials(flow)],
-        "An access token for a client (RFC 6749 §4.4). Ours are opaque; another issuer's, which are JWTs, are checked as \
-         RFC8725 asks.",
+        "An access token for a client (RFC 6749 §4.4). Tokens of this service are opaque; JWTs of trusted issuers are \
+         validated as RFC8725 requires.",
     );
     components.add_security_scheme("oauth2", SecurityScheme::OAuth2(oauth));
 }
 
-/// Whoever may send a bearer token may get it by the client credentials flow. `false`: nobody needs one.
+/// Adds the client credentials flow to an operation that takes bearer tokens. Returns false if it takes none.
 fn add_token_flow(operation: &mut Operation) -> bool {
     let ways = operation.security.get_or_insert_default();
     let scopes = ways.iter().find_map(|way| {
@@ -208,7 +209,7 @@ fn add_token_flow(operation: &mut Operation) -> bool {
     true
 }
 
-/// The operations of a path that this service has any of.
+/// Returns the operations of a path, for the methods that this service uses.
 fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
     [
         ("get", &mut item.get),
@@ -261,8 +262,8 @@ fn add_idempotency_key(operation: &mut Operation) {
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
         .description(Some(
-            "Any 1–255 characters of the client's, bare or in double quotes. The first answer is \
-             kept for 24 hours and given again to the same request with the same key.",
+            "1–255 characters chosen by the client, bare or in double quotes. The first response is \
+             stored for 24 hours and replayed to the same request with the same key.",
         ))
         .build();
     operation
@@ -271,7 +272,8 @@ fn add_idempotency_key(operation: &mut Operation) {
         .push(key.into());
 }
 
-/// A parameter or body that is optional may be left out; it is never null, as the type of an `Option` says.
+/// Removes `null` from the schema of an optional parameter or body, which utoipa derives from `Option`: it may be
+/// absent, but never null.
 fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
     match schema {
         RefOr::T(Schema::Object(mut object)) => {
@@ -284,7 +286,7 @@ fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
             RefOr::T(Schema::Object(object))
         }
         RefOr::T(Schema::OneOf(mut one_of)) => match (one_of.items.pop(), one_of.items.pop()) {
-            // The type of an `Option` lists null last.
+            // The schema of an `Option` lists null last.
             (Some(_null), Some(only)) if one_of.items.is_empty() => only,
             (last, before) => {
                 one_of.items.extend(before.into_iter().chain(last));
@@ -295,28 +297,31 @@ fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
     }
 }
 
-/// Adds the fields that go with a status, and, to an error, its form.
+/// Adds the headers of a status and, to an error, its schema.
 fn complete_response(status: &str, response: &mut Response) {
     headers::add_common(response, "X-Request-Id");
     let more = match status {
-        "401" | "403" => Some(("WWW-Authenticate", "How to authenticate (RFC 6750 §3).")),
+        "401" | "403" => Some((
+            "WWW-Authenticate",
+            "Authentication challenge (RFC 6750 §3).",
+        )),
         "409" => Some((
             "Retry-After",
-            "Seconds until another try is worth it, when the key is in use.",
+            "Seconds to wait before a retry, if the `Idempotency-Key` is in use.",
         )),
         "429" => Some(("Retry-After", "Seconds until the request is admitted.")),
         "415" => {
-            let description = "`identity`, when the body was encoded.";
+            let description = "`identity`, if the body was encoded.";
             headers::add(response, "Accept-Encoding", description);
-            Some(("Accept", "Media types that are accepted."))
+            Some(("Accept", "Accepted media types."))
         }
-        "503" => Some(("Retry-After", "Seconds until another try is worth it.")),
+        "503" => Some(("Retry-After", "Seconds to wait before a retry.")),
         _ => None,
     };
     if let Some((name, description)) = more {
         headers::add(response, name, description);
     }
-    // Some errors have the form of their own RFC.
+    // Some errors have the format of another RFC.
     if status.starts_with(['4', '5']) && response.content.is_empty() {
         let problem = ContentBuilder::new()
             .schema(Some(Ref::from_schema_name(Problem::name())))
@@ -327,7 +332,7 @@ fn complete_response(status: &str, response: &mut Response) {
     }
 }
 
-/// `/api/v3/openapi.json`, without a credential.
+/// Returns the router of `/api/v3/openapi.json`, which needs no credential.
 pub fn router<S: Clone + Send + Sync + 'static>(
     document: &Document,
 ) -> Result<Router<S>, serde_json::Error> {

@@ -1,4 +1,4 @@
-//! Store orders on the wire.
+//! JSON representation of orders and of the inventory.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -29,32 +29,32 @@ pub struct OrderBody {
     /// Identifier.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     id: i64,
-    /// The pet; it may have been deleted since.
+    /// Identifier of the pet, which may have been deleted since.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pet_id: i64,
-    /// How many.
+    /// Number of pets.
     #[schema(minimum = 1, maximum = 2_147_483_647)]
     quantity: i32,
-    /// When it is to be shipped, in UTC.
+    /// Shipping date, in UTC.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = "date-time", max_length = 64)]
     ship_date: Option<String>,
-    /// How far it has come.
+    /// Status of the order.
     status: StatusBody,
-    /// Whether nothing is left to do.
+    /// True if nothing is left to do.
     complete: bool,
 }
 
-/// How far an order has come.
+/// Status of an order.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = OrderStatus, default = "placed")]
 pub enum StatusBody {
-    /// Made.
+    /// Placed by the caller.
     Placed,
-    /// Accepted by the shop.
+    /// Accepted by the store.
     Approved,
-    /// The pet is at its new home.
+    /// Delivered to the new owner.
     Delivered,
 }
 
@@ -81,32 +81,32 @@ impl From<&Order> for OrderBody {
     }
 }
 
-/// An order to place. Fields that are not listed are ignored.
+/// Order to place. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = NewOrder, example = json!({"petId": 1, "quantity": 1, "shipDate": "2026-01-31T12:00:00Z"}))]
 pub struct NewOrderBody {
-    /// Identifier; absent or 0 lets the server give one.
+    /// Identifier; if absent or 0, the server assigns one.
     #[serde(default)]
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     id: Field<i64>,
-    /// The pet, which must be for sale.
+    /// Identifier of the pet, which must be for sale.
     #[serde(default)]
     #[schema(value_type = i64, required = true, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pet_id: Field<i64>,
-    /// How many.
+    /// Number of pets.
     #[serde(default)]
     #[schema(value_type = i32, required = false, nullable, minimum = 1, maximum = 2_147_483_647, default = 1)]
     quantity: Field<i64>,
-    /// When it is to be shipped (RFC 3339); kept to the microsecond, answered in UTC.
+    /// Shipping date (RFC 3339), stored to the microsecond and returned in UTC.
     #[serde(default)]
     #[schema(value_type = String, required = false, nullable, format = "date-time", max_length = 64)]
     ship_date: Field<String>,
-    /// How far it has come.
+    /// Status of the order.
     #[serde(default)]
     #[schema(value_type = StatusBody, required = false, nullable)]
     status: Field<String>,
-    /// Whether nothing is left to do.
+    /// True if nothing is left to do.
     #[serde(default)]
     #[schema(value_type = bool, required = false, nullable, default = false)]
     complete: Field<bool>,
@@ -117,10 +117,10 @@ impl FieldType for NewOrderBody {
 }
 
 impl NewOrderBody {
-    /// The order that a client asks for.
+    /// Checks the order.
     pub fn into_new_order(self) -> Result<NewOrder, Error> {
         let mut violations = Violations::default();
-        // Petstore's clients send 0 where they mean none.
+        // Petstore clients send 0 for no identifier.
         let id = match self.id {
             Field::Value(0) => None,
             id => violations.optional("id", id, OrderId::new),
@@ -143,17 +143,17 @@ impl NewOrderBody {
     }
 }
 
-/// How many pets there are of each status.
+/// Number of pets of each status.
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = Inventory, example = json!({"available": 2, "pending": 1, "sold": 5}))]
 pub struct InventoryBody {
     /// For sale.
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub available: i64,
-    /// Ordered, not handed over yet.
+    /// Ordered, but not handed over yet.
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub pending: i64,
-    /// Gone to their new owners.
+    /// Handed over to their new owners.
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub sold: i64,
 }

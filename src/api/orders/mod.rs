@@ -1,7 +1,8 @@
-//! `/store`: orders, and the inventory. The rules between an order and its pet are in
-//! [`crate::domain::order`].
+//! `/store`: orders, and the inventory.
 //!
-//! Invariant: an order and what it does to its pet are one transaction, which locks the pet first.
+//! [`crate::domain::order`] has the rules for an order and its pet.
+//!
+//! Invariant: an order and its effect on the pet are one transaction, which locks the pet first.
 
 mod body;
 
@@ -32,7 +33,7 @@ use crate::{
     },
 };
 
-/// The operations of the store.
+/// Returns the operations of the store.
 pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(inventory))
@@ -43,11 +44,11 @@ pub fn router() -> Operations {
 
 /// Count the pets of each status
 ///
-/// All of them at one moment.
+/// All counts are taken at the same moment.
 #[utoipa::path(
     get, path = "/store/inventory", operation_id = "getInventory", tag = "store",
     security(("api_key" = ["read:orders"]), ("bearer" = ["read:orders"])),
-    responses((status = 200, description = "How many pets there are of each status.", body = InventoryBody)),
+    responses((status = 200, description = "Number of pets of each status.", body = InventoryBody)),
 )]
 async fn inventory(State(database): State<Database>) -> Result<Response, Error> {
     let mut body = InventoryBody::default();
@@ -63,16 +64,16 @@ async fn inventory(State(database): State<Database>) -> Result<Response, Error> 
 
 /// Place an order for a pet
 ///
-/// The pet must be for sale: available, and not ordered. The order makes it pending; one that is delivered or
-/// complete makes it sold. Without an `id` (or with 0) the server gives one that no order has.
+/// The pet must be for sale: available, and not ordered. The order makes it pending or, if delivered or complete, sold.
+/// Without an `id` (or with 0) the server assigns an unused one.
 #[utoipa::path(
     post, path = "/store/order", operation_id = "placeOrder", tag = "store",
     security(("api_key" = ["write:orders"]), ("bearer" = ["write:orders"])),
     request_body(content = NewOrderBody, description = "The order to place."),
     responses(
-        (status = 201, description = "Placed: the order as it is stored.", body = OrderBody,
+        (status = 201, description = "The placed order.", body = OrderBody,
             headers(("Location" = String, description = "URL of the order."))),
-        (status = 409, description = "The pet is not for sale, the `id` is in use, or a request with this `Idempotency-Key` is being worked on."),
+        (status = 409, description = "The pet is not for sale, the `id` is in use, or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
 async fn place(
@@ -87,7 +88,7 @@ async fn place(
         take_pet(transaction, &new).await?;
         let Some(order) = db::orders::insert(transaction, caller.id, new).await? else {
             let id = new.id.map_or(0, OrderId::get);
-            return Err(Error::Conflict(format!("order {id} exists already")));
+            return Err(Error::Conflict(format!("order {id} already exists")));
         };
         let location = links.url(&format!("{BASE}/store/order/{}", order.id));
         answer::created(location, &OrderBody::from(&order))
@@ -95,12 +96,12 @@ async fn place(
     idempotency.run(&database, work).await
 }
 
-/// Locks the pet of an order and makes it what the order makes of it, if it is for sale.
+/// Locks the pet of an order and sets the status that the order gives it, if it is for sale.
 async fn take_pet(transaction: &mut Connection, new: &NewOrder) -> Result<(), Error> {
     let id = new.details.pet_id;
     let pet = db::pets::find_for_update(transaction, id)
         .await?
-        .ok_or_else(|| Error::one_violation("petId", "must be the id of a pet that exists"))?;
+        .ok_or_else(|| Error::one_violation("petId", "must be the id of an existing pet"))?;
     let standing = Standing {
         status: pet.details.status(),
         held: db::orders::is_held(&mut *transaction, id).await?,
@@ -125,20 +126,20 @@ async fn set_status(
 
 /// List orders
 ///
-/// One's own; with the scope `admin`, everybody's. Without `limit`: every match, in the order of their
-/// identifiers. With it: a page, and in `Link` the URL of the next while more remains.
+/// Returns the caller's own orders or, with the scope `admin`, all orders, in the order of their identifiers: all
+/// matches or, with `limit`, one page. While more remain, `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/store/orders", operation_id = "listOrders", tag = "store",
     security(("api_key" = ["read:orders"]), ("bearer" = ["read:orders"])),
     params(
-        ("status" = Option<Vec<body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas; an order with any of them matches. Without it, every order does.", min_items = 1, max_items = 100, example = json!(["placed"])),
+        ("status" = Option<Vec<body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
         ("petId" = Option<i64>, Query, description = "Only orders for this pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
-        ("limit" = Option<u32>, Query, description = "At most so many orders.", minimum = 1, maximum = 1_000),
-        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Where to go on: from `Link` of the page before."),
+        ("limit" = Option<u32>, Query, description = "Maximum number of orders in the response.", minimum = 1, maximum = 1_000),
+        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Position of the page, from `Link` of the previous page."),
     ),
     responses(
-        (status = 200, description = "The orders; `[]` when there are none.", body = Vec<OrderBody>,
-            headers(("Link" = Option<String>, description = "`<…>; rel=\"next\"` (RFC 8288) while more remains; only with `limit`."))),
+        (status = 200, description = "The orders; `[]` if none match.", body = Vec<OrderBody>,
+            headers(("Link" = Option<String>, description = "URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain."))),
     ),
 )]
 async fn list(
@@ -163,7 +164,6 @@ async fn list(
     paging::answer(database, &links, next, &query, window, find).await
 }
 
-/// Which orders are asked for.
 struct Orders {
     visible: Visible,
     statuses: Vec<Status>,
@@ -195,14 +195,14 @@ impl Find for Orders {
 
 /// Get an order
 ///
-/// One's own; with the scope `admin`, anybody's.
+/// Returns one of the caller's own orders or, with the scope `admin`, any order.
 #[utoipa::path(
     get, path = "/store/order/{orderId}", operation_id = "getOrderById", tag = "store",
     security(("api_key" = ["read:orders"]), ("bearer" = ["read:orders"])),
     params(("orderId" = i64, Path, description = "Identifier of the order.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1)),
     responses(
         (status = 200, description = "The order.", body = OrderBody),
-        (status = 404, description = "There is no such order, or it is another caller's."),
+        (status = 404, description = "The order does not exist or belongs to another caller."),
     ),
 )]
 async fn get(
@@ -218,15 +218,15 @@ async fn get(
 
 /// Delete an order
 ///
-/// One's own; with the scope `admin`, anybody's. An open order gives its pet back: if it is still pending, it
-/// is available again.
+/// Deletes one of the caller's own orders or, with the scope `admin`, any order. An open order releases its pet: if it
+/// is still pending, it becomes available.
 #[utoipa::path(
     delete, path = "/store/order/{orderId}", operation_id = "deleteOrder", tag = "store",
     security(("api_key" = ["write:orders"]), ("bearer" = ["write:orders"])),
     params(("orderId" = i64, Path, description = "Identifier of the order.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1)),
     responses(
         (status = 200, description = "Deleted.", body = ApiResponse),
-        (status = 404, description = "There is no such order, or it is another caller's."),
+        (status = 404, description = "The order does not exist or belongs to another caller."),
     ),
 )]
 async fn delete(
@@ -244,7 +244,7 @@ async fn delete(
         } else {
             None
         };
-        // Whether it held the pet is sure only now that nobody can delete that.
+        // `held` is reliable only now: the lock keeps the pet from being deleted.
         let held = db::orders::delete(transaction, id, visible)
             .await?
             .ok_or_else(|| no_such_order(id))?;
@@ -259,7 +259,6 @@ async fn delete(
     ApiResponse::deleted(&id)
 }
 
-/// Which orders a caller sees.
 fn visible(caller: &Caller) -> Visible {
     (!caller.scopes.contains(Scope::Admin)).then_some(caller.id)
 }

@@ -11,9 +11,9 @@ SwaggerUIBundle({
   deepLinking: true,
   defaultModelsExpandDepth: 0,
   displayRequestDuration: true,
-  // A credential is forgotten with the page.
+  // Credentials are not stored.
   persistAuthorization: false,
   tryItOutEnabled: true,
-  // It would ask another host.
+  // The validator is on another host.
   validatorUrl: null,
 });

@@ -5,7 +5,7 @@ const number = new Intl.NumberFormat("en-GB");
 
 byId("base").textContent = new URL("api/v3", location);
 
-// ---- Whether it is ready ----
+// ---- Readiness ----
 
 async function readiness() {
   try {
@@ -14,7 +14,7 @@ async function readiness() {
     const problem = await answer.json();
     return ["unready", `Not ready: ${problem.detail}`];
   } catch {
-    return ["unready", "No answer"];
+    return ["unready", "No response"];
   }
 }
 
@@ -22,7 +22,7 @@ async function showStatus() {
   if (document.hidden) return;
   const [className, text] = await readiness();
   const status = byId("status");
-  // What is said again is read aloud again.
+  // Setting the same text again would make screen readers repeat it.
   if (status.textContent === text) return;
   status.className = className;
   status.textContent = text;
@@ -65,8 +65,8 @@ function problem(text) {
 }
 
 async function ask(key) {
-  // What no header can hold, the server would not even be asked.
-  if (!/^[\x21-\x7e]+$/.test(key)) return problem("That is no API key: it has characters that no key has.");
+  // With a character that no header can hold, fetch would fail without a request.
+  if (!/^[\x21-\x7e]+$/.test(key)) return problem("This is not an API key: it contains invalid characters.");
   let answer, body;
   try {
     answer = await fetch("api/v3/limits", {
@@ -74,10 +74,10 @@ async function ask(key) {
     });
     body = await answer.json();
   } catch {
-    return problem("The server did not answer. Try again.");
+    return problem("The server did not respond. Try again.");
   }
   if (answer.ok) return limits(body);
-  if (answer.status === 401) return problem("That key is not valid: it is mistyped, has expired or was revoked.");
+  if (answer.status === 401) return problem("This key is not valid: it is mistyped, expired or revoked.");
   const detail = String(body.detail);
   return problem(`${detail.charAt(0).toUpperCase()}${detail.slice(1)}.`);
 }
@@ -90,7 +90,7 @@ byId("ask").addEventListener("submit", async (event) => {
   if (asking === latest) byId("limits").replaceChildren(...shown);
 });
 
-// Nobody who comes back to this tab finds it.
+// The key must not reappear when the page is restored from the tab's history.
 addEventListener("pagehide", () => byId("ask").reset());
 document.addEventListener("visibilitychange", showStatus);
 setInterval(showStatus, 10_000);

@@ -1,8 +1,8 @@
-//! What people look at: `/`, which says what this is and how a caller's limits stand, and `/docs`, the API to
-//! read and to try, by Swagger UI.
+//! HTML pages: `/`, with the state of the service and of a caller's limits, and `/docs`, Swagger UI for the API.
 //!
-//! Invariant: all of it comes from here. The pages ask no other host, keep no key, and their policy lets
-//! nothing else run in them.
+//! Invariants:
+//! - All content comes from this service, and their content security policy forbids any other.
+//! - They store no API key.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -16,17 +16,16 @@ use axum::{
 
 use super::{error::Error, state::AppState};
 
-/// The pages and their files.
 pub fn router() -> Router<AppState> {
     const HTML: &str = "text/html; charset=utf-8";
     const CSS: &str = "text/css; charset=utf-8";
     const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
     const SVG: &str = "image/svg+xml";
     let own = |media_type: &'static str, content: &'static str| {
-        // A new version of the program may have another one.
+        // Revalidated, since a new version of the program may change them.
         get(async move || file(media_type, "no-cache", content))
     };
-    // Of a megabyte and a half, and the same until the library is another.
+    // 1.5 MB, which change only with the library.
     let swagger_ui = |media_type: &'static str, name: &'static str| {
         get(async move || {
             let content = swagger_ui(name)?;
@@ -37,9 +36,9 @@ pub fn router() -> Router<AppState> {
         .route("/", own(HTML, include_str!("home.html")))
         .route("/home.css", own(CSS, include_str!("home.css")))
         .route("/home.js", own(JAVASCRIPT, include_str!("home.js")))
-        // Where browsers look for it beside documents that are no pages, too.
+        // Browsers request this path for documents other than pages, too.
         .route("/favicon.ico", own(SVG, include_str!("icon.svg")))
-        // The page's own links are relative.
+        // The links in the page are relative to `/docs/`.
         .route("/docs", get(async || moved("docs/")))
         .route("/docs/", own(HTML, include_str!("docs.html")))
         .route("/docs/docs.css", own(CSS, include_str!("docs.css")))
@@ -52,7 +51,7 @@ pub fn router() -> Router<AppState> {
 }
 
 fn file(media_type: &'static str, caching: &'static str, content: impl Into<Bytes>) -> Response {
-    // Swagger UI's pictures are in its style; of what it is answered it makes blobs.
+    // Swagger UI has `data:` images in its styles, and shows image responses as blobs.
     const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
                           img-src 'self' data: blob:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'";
     let headers = [
@@ -69,7 +68,6 @@ fn moved(to: &'static str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response()
 }
 
-/// A file of the library, as it was published.
 fn swagger_ui(name: &str) -> Result<Bytes, Error> {
     match utoipa_swagger_ui::serve(name, Arc::default()) {
         Ok(Some(file)) => Ok(match file.bytes {

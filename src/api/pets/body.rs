@@ -1,4 +1,4 @@
-//! Pets on the wire.
+//! JSON representation of pets.
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -30,24 +30,24 @@ pub struct PetBody<'a> {
     /// Identifier.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     id: i64,
-    /// What kind of pet it is.
+    /// Category of the pet.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     category: Option<CategoryBody<'a>>,
-    /// What it is called.
+    /// Name of the pet.
     #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: &'a str,
-    /// Where its pictures are: absolute http or https URLs, or relative references.
+    /// URLs of its pictures: absolute http or https URLs, or relative references.
     #[schema(value_type = Vec<PhotoUrlText>, inline, max_items = 100)]
     photo_urls: Urls<'a>,
-    /// Words it can be found by.
+    /// Tags that the pet can be found by.
     #[schema(value_type = Vec<TagBody<'static>>, max_items = 100)]
     tags: Tags<'a>,
-    /// Where in the shop's hands it is.
+    /// Status of the pet in the store.
     status: StatusBody,
 }
 
-/// Photo URLs as an array, written from where they are.
+/// Photo URLs, serialized as an array without copying.
 #[derive(Debug)]
 struct Urls<'a>(&'a [PhotoUrl]);
 
@@ -57,7 +57,7 @@ impl Serialize for Urls<'_> {
     }
 }
 
-/// Tags as an array, written from where they are.
+/// Tags, serialized as an array without copying.
 #[derive(Debug)]
 struct Tags<'a>(&'a [Label]);
 
@@ -76,44 +76,44 @@ impl Serialize for Tags<'_> {
 #[expect(dead_code, reason = "describes what is read and written as text")]
 struct PhotoUrlText(String);
 
-/// A kind of pets. `null` is as good as leaving a member out, which is what answers do.
+/// Category of pets. A `null` member means the same as an absent one; responses omit it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Category, example = json!({"id": 1, "name": "Dogs"}))]
 pub struct CategoryBody<'a> {
-    /// Whatever number the client knows it by.
+    /// Identifier that the client chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = -9_223_372_036_854_775_808_i64, maximum = 9_223_372_036_854_775_807_i64)]
     id: Option<i64>,
-    /// Its name.
+    /// Name of the category.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
     name: Option<&'a str>,
 }
 
-/// A word that pets can be found by. `null` is as good as leaving a member out, which is what answers do.
+/// Tag that pets can be found by. A `null` member means the same as an absent one; responses omit it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Tag, example = json!({"id": 1, "name": "friendly"}))]
 pub struct TagBody<'a> {
-    /// Whatever number the client knows it by.
+    /// Identifier that the client chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = -9_223_372_036_854_775_808_i64, maximum = 9_223_372_036_854_775_807_i64)]
     id: Option<i64>,
-    /// The word.
+    /// Name of the tag.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255, pattern = r"^[^\x00]*$")]
     name: Option<&'a str>,
 }
 
-/// Where in the shop's hands a pet is.
+/// Status of a pet in the store.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = PetStatus, default = "available")]
 pub enum StatusBody {
     /// For sale.
     Available,
-    /// Ordered, not handed over yet.
+    /// Ordered, but not handed over yet.
     Pending,
-    /// Gone to its new owner.
+    /// Handed over to its new owner.
     Sold,
 }
 
@@ -144,9 +144,9 @@ impl<'a> From<&'a Pet> for PetBody<'a> {
 }
 
 impl PetBody<'_> {
-    /// Compact JSON.
+    /// Serializes the pet as compact JSON.
     pub fn to_json(&self) -> Result<Vec<u8>, Error> {
-        /// Most need no more.
+        /// Initial capacity in bytes, enough for most pets.
         const ROOM: usize = 512;
         let mut json = Vec::with_capacity(ROOM);
         serde_json::to_writer(&mut json, self).map_err(|error| Error::Internal(error.into()))?;
@@ -154,7 +154,7 @@ impl PetBody<'_> {
     }
 }
 
-/// A pet to add or to replace another. Fields that are not listed are ignored.
+/// Pet to add, or to replace another with. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = NewPet, example = json!({
@@ -165,33 +165,33 @@ impl PetBody<'_> {
     "status": "available"
 }))]
 pub struct NewPetBody {
-    /// Identifier; absent or 0 lets the server give one.
+    /// Identifier; if absent or 0, the server assigns one.
     #[serde(default)]
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     id: Field<i64>,
-    /// What kind of pet it is.
+    /// Category of the pet.
     #[serde(default)]
     #[schema(value_type = CategoryBody<'static>, required = false, nullable)]
     category: Field<LabelBody>,
-    /// What it is called.
+    /// Name of the pet.
     #[serde(default)]
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: Field<String>,
-    /// Where its pictures are: absolute http or https URLs, or relative references.
+    /// URLs of its pictures: absolute http or https URLs, or relative references.
     #[serde(default)]
     #[schema(value_type = Vec<PhotoUrlText>, inline, required = false, nullable, max_items = 100)]
     photo_urls: Field<Vec<Field<String>>>,
-    /// Words it can be found by.
+    /// Tags that the pet can be found by.
     #[serde(default)]
     #[schema(value_type = Vec<TagBody<'static>>, required = false, nullable, max_items = 100)]
     tags: Field<Vec<Field<LabelBody>>>,
-    /// Where in the shop's hands it is.
+    /// Status of the pet in the store.
     #[serde(default)]
     #[schema(value_type = StatusBody, required = false, nullable)]
     status: Field<String>,
 }
 
-/// A pet as it shall be.
+/// New state of a pet.
 #[derive(ToSchema)]
 #[schema(as = PetReplacement, example = json!({
     "id": 1,
@@ -204,14 +204,14 @@ pub struct NewPetBody {
     reason = "says that a replacement needs an id; it is read as NewPetBody"
 )]
 pub struct ReplacementBody {
-    /// The pet to replace.
+    /// Identifier of the pet to replace.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     id: i64,
     #[serde(flatten)]
     pet: NewPetBody,
 }
 
-/// What of a pet changes, as a JSON Merge Patch: `null` takes away.
+/// Changes to a pet, as a JSON Merge Patch: `null` removes a field.
 #[derive(ToSchema)]
 #[schema(as = PetPatch, rename_all = "camelCase", example = json!({"status": "sold"}))]
 #[expect(
@@ -219,9 +219,9 @@ pub struct ReplacementBody {
     reason = "says what a patch may hold; it is applied to the pet's JSON"
 )]
 pub struct PatchBody {
-    /// What kind of pet it is.
+    /// Category of the pet.
     category: Option<CategoryBody<'static>>,
-    /// What it is called.
+    /// Name of the pet.
     #[schema(
         nullable = false,
         min_length = 1,
@@ -229,17 +229,17 @@ pub struct PatchBody {
         pattern = r"^[^\x00]*$"
     )]
     name: Option<String>,
-    /// Where its pictures are: absolute http or https URLs, or relative references.
+    /// URLs of its pictures: absolute http or https URLs, or relative references.
     #[schema(inline, max_items = 100)]
     photo_urls: Option<Vec<PhotoUrlText>>,
-    /// Words it can be found by.
+    /// Tags that the pet can be found by.
     #[schema(max_items = 100)]
     tags: Option<Vec<TagBody<'static>>>,
-    /// Where in the shop's hands it is.
+    /// Status of the pet in the store.
     status: Option<StatusBody>,
 }
 
-/// A category or a tag that a client sends.
+/// Category or tag in a request.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct LabelBody {
@@ -256,19 +256,19 @@ impl FieldType for NewPetBody {
 }
 
 impl NewPetBody {
-    /// A body that was put together here, not read from a request.
+    /// Reads a body that this program created, rather than a client.
     pub fn from_json(json: Value) -> Result<Self, Error> {
         let mut violations = Violations::default();
-        // A value deserializes into a field whatever it is.
+        // Never fails: a value of another type becomes `Field::WrongType`.
         let body = Field::deserialize(json).unwrap_or_default();
         let body = violations.required("body", body, Ok);
         violations.finish(body)
     }
 
-    /// The body of `POST /pet`.
+    /// Checks the body of `POST /pet`.
     pub fn into_new_pet(self) -> Result<NewPet, Error> {
         let mut violations = Violations::default();
-        // Petstore's clients send 0 where they mean none.
+        // Petstore clients send 0 for no identifier.
         let id = match self.id {
             Field::Value(0) => None,
             ref id => violations.optional("id", id.copied(), PetId::new),
@@ -277,7 +277,7 @@ impl NewPetBody {
         violations.finish(details.map(|details| NewPet { id, details }))
     }
 
-    /// The body of `PUT /pet`, which names the pet it replaces.
+    /// Checks the body of `PUT /pet`, which has the identifier of the pet to replace.
     pub fn into_replacement(self) -> Result<(PetId, PetDetails), Error> {
         let mut violations = Violations::default();
         let id = violations.required("id", self.id.copied(), PetId::new);

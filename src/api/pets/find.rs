@@ -1,4 +1,4 @@
-//! The two finds, by status and by tags.
+//! Finds pets by status and by tags.
 
 use axum::{extract::State, response::Response};
 
@@ -21,19 +21,19 @@ use crate::{
 
 /// Find pets by status
 ///
-/// Without `limit`: every match, in the order of their identifiers. With it: a page, and in `Link` the
-/// URL of the next while more remains.
+/// Returns the matches in the order of their identifiers: all of them or, with `limit`, one page. While more remain,
+/// `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/pet/findByStatus", operation_id = "findPetsByStatus", tag = "pet",
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
     params(
         ("status" = Vec<super::body::StatusBody>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
-        ("limit" = Option<u32>, Query, description = "At most so many pets.", minimum = 1, maximum = 1_000),
-        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Where to go on: from `Link` of the page before."),
+        ("limit" = Option<u32>, Query, description = "Maximum number of pets in the response.", minimum = 1, maximum = 1_000),
+        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Position of the page, from `Link` of the previous page."),
     ),
     responses(
-        (status = 200, description = "The pets; `[]` when there are none.", body = Vec<PetBody<'static>>,
-            headers(("Link" = Option<String>, description = "`<…>; rel=\"next\"` (RFC 8288) while more remains; only with `limit`."))),
+        (status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>,
+            headers(("Link" = Option<String>, description = "URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain."))),
     ),
 )]
 pub(super) async fn by_status(
@@ -52,20 +52,20 @@ pub(super) async fn by_status(
 
 /// Find pets by tags
 ///
-/// Without `limit`: every match, in the order of their identifiers. With it: a page, and in `Link` the
-/// URL of the next while more remains.
+/// Returns the matches in the order of their identifiers: all of them or, with `limit`, one page. While more remain,
+/// `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/pet/findByTags", operation_id = "findPetsByTags", tag = "pet",
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
     params(
-        ("tags" = inline(Vec<TagNames>), Query, description = "Names of tags, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["friendly"])),
-        ("match" = inline(Option<TagMatchParameter>), Query, description = "Whether a pet needs `any` of the tags or `all` of them."),
-        ("limit" = Option<u32>, Query, description = "At most so many pets.", minimum = 1, maximum = 1_000),
-        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Where to go on: from `Link` of the page before."),
+        ("tags" = inline(Vec<TagNames>), Query, description = "Tag names, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["friendly"])),
+        ("match" = inline(Option<TagMatchParameter>), Query, description = "`any` matches pets with at least one of the tags, `all` matches pets with all of them."),
+        ("limit" = Option<u32>, Query, description = "Maximum number of pets in the response.", minimum = 1, maximum = 1_000),
+        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Position of the page, from `Link` of the previous page."),
     ),
     responses(
-        (status = 200, description = "The pets, each once; `[]` when there are none.", body = Vec<PetBody<'static>>,
-            headers(("Link" = Option<String>, description = "`<…>; rel=\"next\"` (RFC 8288) while more remains; only with `limit`."))),
+        (status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody<'static>>,
+            headers(("Link" = Option<String>, description = "URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain."))),
     ),
 )]
 pub(super) async fn by_tags(
@@ -79,7 +79,7 @@ pub(super) async fn by_tags(
         .into_iter()
         .map(str::to_owned)
         .collect();
-    // What can be no tag's name is a mistake.
+    // A name that no tag can have is reported, rather than matched with nothing.
     if let Some(reason) = names.iter().find_map(|name| check_name(name).err()) {
         violations.add("tags", reason);
     }
@@ -94,13 +94,13 @@ pub(super) async fn by_tags(
     paging::answer(database, &links, next, &query, window, filter).await
 }
 
-/// Names of tags with commas between; in a query, so that it is no longer than that may be.
+/// Names of tags, separated by commas; no longer than a query may be.
 #[derive(utoipa::ToSchema)]
 #[schema(value_type = String, min_length = 1, max_length = 8_192, pattern = r"^[^,\x00]{1,255}(,[^,\x00]{1,255}){0,99}$")]
 #[expect(dead_code, reason = "describes the parameter, which is read as text")]
 struct TagNames(String);
 
-/// How `findByTags` matches.
+/// Matching mode of `findByTags`.
 #[derive(utoipa::ToSchema)]
 #[schema(as = TagMatch, rename_all = "lowercase", default = "any")]
 #[expect(dead_code, reason = "describes the parameter, which is read as text")]
@@ -117,7 +117,6 @@ fn require(violations: &mut Violations, query: &Parameters, parameter: &'static 
     }
 }
 
-/// What is asked for.
 enum Filter {
     Status(Vec<Status>),
     Tags(Vec<String>, TagMatch),

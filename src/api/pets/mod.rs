@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// The operations on pets.
+/// Returns the operations on pets, except images.
 pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(add, replace))
@@ -41,27 +41,26 @@ pub fn router() -> Operations {
         .routes(routes!(get, patch, update_with_form, delete))
 }
 
-/// A new pet from the JSON that `POST /pet` takes.
+/// Reads a new pet from the JSON that `POST /pet` takes.
 ///
 /// # Errors
-/// [`Error::Invalid`], as the operation answers it.
+/// [`Error::Invalid`] with all violations.
 pub fn read_new_pet(json: serde_json::Value) -> Result<NewPet, Error> {
     NewPetBody::from_json(json)?.into_new_pet()
 }
 
 /// Add a pet
 ///
-/// Without an `id` (or with 0) the server gives one that no pet has. An `id` that is in use is refused
-/// and nothing changes.
+/// Without an `id` (or with 0) the server assigns an unused one. If the `id` is in use, nothing changes.
 #[utoipa::path(
     post, path = "/pet", operation_id = "addPet", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
     request_body(content = NewPetBody, description = "The pet to add."),
     responses(
-        (status = 201, description = "Added: the pet as it is stored.", body = PetBody<'static>,
+        (status = 201, description = "The added pet.", body = PetBody<'static>,
             headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."),
                     ("Location" = String, description = "URL of the pet."))),
-        (status = 409, description = "The `id` is in use, or a request with this `Idempotency-Key` is being worked on."),
+        (status = 409, description = "The `id` is in use, or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
 async fn add(
@@ -75,7 +74,7 @@ async fn add(
     let added = |pet: Option<Pet>| {
         let pet = pet.ok_or_else(|| {
             let id = chosen.map_or(0, PetId::get);
-            Error::Conflict(format!("pet {id} exists already"))
+            Error::Conflict(format!("pet {id} already exists"))
         })?;
         let location = links.url(&format!("{BASE}/pet/{}", pet.id));
         answer::located(location, pet_response(StatusCode::CREATED, &pet)?)
@@ -85,20 +84,19 @@ async fn add(
     }
     let work =
         async |transaction: &mut Connection| added(db::pets::insert(transaction, new).await?);
-    // Boxed: a future is moved whole, and this one is large and seldom.
     Box::pin(idempotency.run(&database, work)).await
 }
 
 /// Replace a pet
 ///
-/// The whole pet is replaced: what the body leaves out takes its default.
+/// The whole pet is replaced: fields that the body omits get their defaults.
 #[utoipa::path(
     put, path = "/pet", operation_id = "updatePet", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
     params(("If-Match" = Option<String>, Header, description = "Replace only if the pet has one of these ETags.")),
-    request_body(content = ReplacementBody, description = "The pet as it shall be."),
+    request_body(content = ReplacementBody, description = "The new state of the pet."),
     responses(
-        (status = 200, description = "Replaced: the pet as it is stored.", body = PetBody<'static>,
+        (status = 200, description = "The pet after the replacement.", body = PetBody<'static>,
             headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
         (status = 404, description = "There is no such pet."),
         (status = 412, description = "The pet has none of the ETags in `If-Match`; nothing changed."),
@@ -119,18 +117,18 @@ async fn replace(
 
 /// Get a pet
 ///
-/// With `If-None-Match` it is sent again only if it has changed.
+/// With `If-None-Match`, the pet is returned only if it has changed.
 #[utoipa::path(
     get, path = "/pet/{petId}", operation_id = "getPetById", tag = "pet",
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
     params(
         ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
-        ("If-None-Match" = Option<String>, Header, description = "ETags that the client has: with one of them the pet is not sent again."),
+        ("If-None-Match" = Option<String>, Header, description = "ETags that the client has. If the pet has one of them, the response is 304."),
     ),
     responses(
         (status = 200, description = "The pet.", body = PetBody<'static>,
             headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
-        (status = 304, description = "The client has this version already.",
+        (status = 304, description = "The client already has this version.",
             headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
         (status = 404, description = "There is no such pet."),
     ),
@@ -155,7 +153,7 @@ async fn get(
 
 /// Change parts of a pet
 ///
-/// JSON Merge Patch (RFC 7396): what the body names is changed, `null` takes it away, the rest stays.
+/// JSON Merge Patch (RFC 7396): fields in the body are changed, `null` removes a field, the others stay.
 #[utoipa::path(
     patch, path = "/pet/{petId}", operation_id = "patchPet", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
@@ -167,7 +165,7 @@ async fn get(
         content((PatchBody = "application/merge-patch+json"), (PatchBody = "application/json")),
         description = "Fields of the pet to change."),
     responses(
-        (status = 200, description = "Changed: the pet as it is stored.", body = PetBody<'static>,
+        (status = 200, description = "The changed pet.", body = PetBody<'static>,
             headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
         (status = 404, description = "There is no such pet."),
         (status = 412, description = "The pet has none of the ETags in `If-Match`; nothing changed."),
@@ -187,7 +185,7 @@ async fn patch(
         if patched != id {
             return Err(Error::one_violation(
                 "id",
-                "must be the pet's own: it cannot change",
+                "must be the id in the path: it cannot be changed",
             ));
         }
         Ok(details)
@@ -199,7 +197,7 @@ async fn patch(
 
 /// Change a pet's name or status
 ///
-/// Petstore's form update: `name` and `status` as query parameters, as a form, or one each way.
+/// Petstore's form update: `name` and `status` as query parameters, as form fields, or one of each.
 #[utoipa::path(
     post, path = "/pet/{petId}", operation_id = "updatePetWithForm", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
@@ -211,7 +209,7 @@ async fn patch(
     ),
     request_body(content = Option<FormUpdate>, content_type = "application/x-www-form-urlencoded"),
     responses(
-        (status = 200, description = "Changed: the pet as it is stored.", body = PetBody<'static>,
+        (status = 200, description = "The changed pet.", body = PetBody<'static>,
             headers(("ETag" = String, description = "Version of the pet, for If-Match and If-None-Match."))),
         (status = 404, description = "There is no such pet."),
         (status = 412, description = "The pet has none of the ETags in `If-Match`; nothing changed."),
@@ -255,7 +253,7 @@ async fn update_with_form(
     idempotency.run(&database, work).await
 }
 
-/// A form update.
+/// Form fields of a pet update.
 #[derive(utoipa::ToSchema)]
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct FormUpdate {
@@ -274,7 +272,7 @@ struct FormUpdate {
 
 /// Delete a pet
 ///
-/// Its images go too.
+/// Its images are deleted, too.
 #[utoipa::path(
     delete, path = "/pet/{petId}", operation_id = "deletePet", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
@@ -303,7 +301,7 @@ async fn delete(
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// Locks a pet, asks `change` what it shall be, and stores that.
+/// Locks a pet and stores the details that `change` returns for it.
 async fn change(
     transaction: &mut Connection,
     id: PetId,
@@ -323,7 +321,7 @@ async fn change(
     pet_response(StatusCode::OK, &pet)
 }
 
-/// Why a statement that names a pet and its expected versions met none.
+/// Returns the error for a statement that found no pet with the identifier and one of the expected versions.
 async fn absent_or_changed(
     database: &Database,
     id: PetId,
@@ -343,7 +341,7 @@ fn no_such_pet(id: PetId) -> Error {
     Error::NotFound(format!("pet {id}"))
 }
 
-/// A pet as JSON; public for `benches/pure.rs`.
+/// Serializes a pet as JSON; public for `benches/pure.rs`.
 #[doc(hidden)]
 pub fn json(pet: &Pet) -> Result<Vec<u8>, Error> {
     PetBody::from(pet).to_json()

@@ -1,4 +1,7 @@
-//! User accounts on the wire. A password comes in and never goes out.
+//! Defines the request and response bodies of user accounts.
+//!
+//! Invariants:
+//! - No response body has a password.
 
 use std::collections::HashSet;
 
@@ -17,7 +20,7 @@ use crate::{
     },
 };
 
-/// A user account.
+/// User account.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = User, example = json!({
@@ -33,7 +36,7 @@ pub struct UserBody<'a> {
     /// Identifier.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     id: i64,
-    /// Name, unique without regard to case.
+    /// Username, unique regardless of case.
     #[schema(value_type = UsernameText)]
     username: &'a str,
     /// First name.
@@ -44,15 +47,15 @@ pub struct UserBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     last_name: Option<&'a str>,
-    /// Where it gets mail; nobody has checked it.
+    /// Email address, not verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     email: Option<&'a str>,
-    /// Where it can be called.
+    /// Phone number.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 255, pattern = r"^[^\x00]*$")]
     phone: Option<&'a str>,
-    /// A number that means something to the operator.
+    /// Number with a meaning that the operator defines.
     #[schema(minimum = -2_147_483_648, maximum = 2_147_483_647)]
     user_status: i32,
 }
@@ -80,14 +83,13 @@ impl<'a> From<&'a User> for UserBody<'a> {
     }
 }
 
-/// The name of an account: no white space around it, no control characters in it.
+/// Username, without surrounding white space and control characters.
 #[derive(ToSchema)]
 #[schema(as = Username, value_type = String, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]([^\x00-\x1f\x7f-\x9f]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000])?$")]
 #[expect(dead_code, reason = "describes what is read and written as text")]
 pub struct UsernameText(String);
 
-/// An account to make. Fields that are not listed are ignored: an account cannot give itself an `id`, a plan or
-/// scopes.
+/// Account to create. Unknown fields are ignored: an account cannot give itself an `id`, a plan or scopes.
 #[derive(ToSchema)]
 #[schema(as = NewUser, example = json!({
     "username": "ada",
@@ -100,13 +102,13 @@ pub struct UsernameText(String);
     reason = "says that a new account needs a name; it is read as UserDetailsBody"
 )]
 pub struct NewUserBody {
-    /// Name, unique without regard to case.
+    /// Username, unique regardless of case.
     username: UsernameText,
     #[serde(flatten)]
     details: UserDetailsBody,
 }
 
-/// An account as it shall be. Fields that are not listed are ignored.
+/// New values for an account. Unknown fields are ignored.
 // Without `Debug`: it holds a password.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -116,7 +118,7 @@ pub struct NewUserBody {
     "password": "correct horse battery staple"
 }))]
 pub struct UserDetailsBody {
-    /// Name, unique without regard to case; to change an account, it may be left out.
+    /// Username, unique regardless of case. Optional when an account is changed.
     #[serde(default)]
     #[schema(value_type = UsernameText, required = false, nullable)]
     username: Field<String>,
@@ -128,19 +130,19 @@ pub struct UserDetailsBody {
     #[serde(default)]
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     last_name: Field<String>,
-    /// Where it gets mail.
+    /// Email address.
     #[serde(default)]
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     email: Field<String>,
-    /// Where it can be called.
+    /// Phone number.
     #[serde(default)]
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     phone: Field<String>,
-    /// Any characters. Without one nobody can log in to a new account, and another keeps the one it has.
+    /// Password of any characters. Without one, a new account cannot log in, and an existing one keeps its password.
     #[serde(default)]
     #[schema(value_type = String, required = false, nullable, format = Password, write_only, min_length = 8, max_length = 128)]
     password: Field<String>,
-    /// Taken from a caller with the scope `admin`, otherwise ignored.
+    /// Number with a meaning that the operator defines. Ignored unless the caller has the scope `admin`.
     #[serde(default)]
     #[schema(value_type = i32, required = false, nullable, minimum = -2_147_483_648, maximum = 2_147_483_647)]
     user_status: Field<i64>,
@@ -150,7 +152,7 @@ impl FieldType for UserDetailsBody {
     const KIND: Kind = Kind::Object;
 }
 
-/// The accounts of a list, to be made.
+/// Accounts to create.
 #[derive(ToSchema)]
 #[schema(max_items = 1_000)]
 #[expect(
@@ -159,44 +161,38 @@ impl FieldType for UserDetailsBody {
 )]
 pub struct NewUsers(Vec<NewUserBody>);
 
-/// The accounts of a list, made.
+/// Created accounts.
 #[derive(ToSchema)]
 #[schema(max_items = 1_000)]
 #[expect(dead_code, reason = "says how many there may be; a Vec is written")]
 pub struct Users(Vec<UserBody<'static>>);
 
-/// What a client says of an account.
+/// Validated values for an account.
 pub struct Said {
-    /// Its name.
     pub username: Option<Username>,
-    /// What it says of itself.
     pub profile: Profile,
-    /// Its password.
     pub password: Option<Password>,
-    /// A number that means something to the operator.
     pub status: Option<i32>,
 }
 
-/// An account to be made, once its password is hashed.
+/// Account to create, and the password to hash for it.
 pub struct NewUser {
-    /// The account.
     pub account: NewAccount,
-    /// Its password.
     pub password: Option<Password>,
 }
 
 impl UserDetailsBody {
-    /// The body of `POST /user`.
+    /// Validates the body of `POST /user`.
     pub fn into_new_user(self) -> Result<NewUser, Error> {
         let mut violations = Violations::default();
         let new = self.read_new(&mut violations, "");
         let mut new = violations.finish(new)?;
-        // That is the admins' to say.
+        // Only administrators may set it.
         new.account.status = 0;
         Ok(new)
     }
 
-    /// The body of `PUT /user/{username}`.
+    /// Validates the body of `PUT /user/{username}`.
     pub fn into_change(self) -> Result<Said, Error> {
         let mut violations = Violations::default();
         let said = self.read(&mut violations, "");
@@ -241,7 +237,7 @@ impl UserDetailsBody {
     }
 }
 
-/// The body of `POST /user/createWithList`.
+/// Validates the body of `POST /user/createWithList`.
 pub fn into_new_users(list: Vec<Field<UserDetailsBody>>) -> Result<Vec<NewUser>, Error> {
     let mut violations = Violations::default();
     if list.len() > user::MAX_LIST {
@@ -256,7 +252,7 @@ pub fn into_new_users(list: Vec<Field<UserDetailsBody>>) -> Result<Vec<NewUser>,
         let new = body.and_then(|body| body.read_new(&mut violations, &format!("{place}.")));
         if let Some(new) = new {
             if !names.insert(new.account.username.folded()) {
-                violations.add(format!("{place}.username"), "must not be in the list twice");
+                violations.add(format!("{place}.username"), "must be unique in the list");
             }
             users.push(new);
         }

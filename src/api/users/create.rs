@@ -1,4 +1,4 @@
-//! Making accounts: one's own, or many at once.
+//! Creates user accounts: one by sign-up, or many at once.
 
 use std::slice;
 
@@ -25,17 +25,16 @@ use crate::{
 
 /// Sign up
 ///
-/// Needs no credential. The account is on plan Free and may read pets and its orders, and order; log in to
-/// it to use it. The operator can close sign-up. The password is no part of what makes a request with an
-/// `Idempotency-Key` the same.
+/// Needs no credential. The account has the Free plan and can read pets and its own orders, and place orders; log in to
+/// use it. The operator can close sign-up. Requests with the same `Idempotency-Key` are compared without the password.
 #[utoipa::path(
     post, path = "/user", operation_id = "createUser", tag = "user", security(()),
-    request_body(content = NewUserBody, description = "The account to make."),
+    request_body(content = NewUserBody, description = "The account to create."),
     responses(
-        (status = 201, description = "Made: the account as it is stored.", body = UserBody<'static>,
+        (status = 201, description = "The created account.", body = UserBody<'static>,
             headers(("Location" = String, description = "URL of the account."))),
         (status = 403, description = "The operator has closed sign-up."),
-        (status = 409, description = "The name is taken, or a request with this `Idempotency-Key` is being worked on."),
+        (status = 409, description = "The username is taken, or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
 pub(super) async fn sign_up(
@@ -59,9 +58,9 @@ pub(super) async fn sign_up(
     }
     let work = async |transaction: &mut Connection| {
         let users = insert(transaction, &[account]).await?;
-        let user = users
-            .first()
-            .ok_or_else(|| Error::Internal("no account was made".into()))?;
+        let user = users.first().ok_or_else(|| {
+            Error::Internal("failed to create the account: the insert returned no row".into())
+        })?;
         let name = utf8_percent_encode(user.username.as_str(), RESERVED);
         let location = links.url(&format!("{BASE}/user/{name}"));
         answer::created(location, &UserBody::from(user))
@@ -69,24 +68,24 @@ pub(super) async fn sign_up(
     idempotency.run(&database, work).await
 }
 
-/// All but the unreserved characters of RFC 3986 §2.3.
+/// All characters but the unreserved ones of RFC 3986 §2.3.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// Make many accounts
+/// Create many accounts
 ///
-/// Up to 1,000, all or none. Hashing that many passwords takes its time, so this operation has four times as
-/// long as others. Passwords are no part of what makes a request with an `Idempotency-Key` the same.
+/// Up to 1,000, all or none. Hashing the passwords takes time, so the time limit is four times that of other
+/// operations. Requests with the same `Idempotency-Key` are compared without the passwords.
 #[utoipa::path(
     post, path = "/user/createWithList", operation_id = "createUsersWithListInput", tag = "user",
     security(("api_key" = ["admin"]), ("bearer" = ["admin"])),
-    request_body(content = inline(NewUsers), description = "The accounts to make."),
+    request_body(content = inline(NewUsers), description = "The accounts to create."),
     responses(
-        (status = 200, description = "Made: the accounts as they are stored, in the same order.", body = inline(Users)),
-        (status = 409, description = "A name is taken, and none is made; or a request with this `Idempotency-Key` is being worked on."),
+        (status = 200, description = "The created accounts, in the same order.", body = inline(Users)),
+        (status = 409, description = "A username is taken, and no account was created; or a request with this `Idempotency-Key` is in progress."),
     ),
 )]
 pub(super) async fn with_list(
@@ -99,7 +98,7 @@ pub(super) async fn with_list(
     let (mut accounts, chosen): (Vec<_>, Vec<_>) =
         users.map(|user| (user.account, user.password)).unzip();
     refuse_taken(&database, &accounts).await?;
-    // Outside of the transaction, which would wait for it.
+    // Hashed outside of the transaction, which would stay open meanwhile.
     for (account, hash) in accounts.iter_mut().zip(passwords.hash_all(chosen).await?) {
         account.password_hash = hash;
     }
@@ -111,7 +110,7 @@ pub(super) async fn with_list(
     idempotency.run(&database, work).await
 }
 
-/// Refuses names that are taken already, before their passwords are hashed for nothing.
+/// Rejects taken names before their passwords are hashed in vain.
 async fn refuse_taken(database: &Database, accounts: &[NewAccount]) -> Result<(), Error> {
     let names = db::users::find_taken(database.pool(), accounts).await?;
     if names.is_empty() {
@@ -126,7 +125,7 @@ async fn insert(transaction: &mut Connection, accounts: &[NewAccount]) -> Result
         .map_err(|names| taken(&names))
 }
 
-/// The answer to names that are in use.
+/// Returns the error for taken names.
 pub(super) fn taken(names: &[Username]) -> Error {
     const SHOWN: usize = 10;
     let shown: Vec<_> = names.iter().take(SHOWN).map(Username::as_str).collect();
@@ -134,5 +133,8 @@ pub(super) fn taken(names: &[Username]) -> Error {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Error::Conflict(format!("taken: the username {}{more}", shown.join(", ")))
+    Error::Conflict(format!(
+        "username already taken: {}{more}",
+        shown.join(", ")
+    ))
 }

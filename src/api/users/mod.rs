@@ -1,8 +1,9 @@
-//! `/user`: accounts of people, and their sessions.
+//! `/user`: user accounts and their sessions.
 //!
-//! Invariants: an account is its own and the admins' alone, and for everybody else it is not there; no
-//! password leaves in an answer; whoever changes a password, or deletes an account, ends its sessions in the
-//! same transaction.
+//! Invariants:
+//! - Only its own caller and administrators see an account. To others it does not exist.
+//! - No response contains a password.
+//! - Changing the password and deleting the account end its sessions in the same transaction.
 
 mod body;
 mod create;
@@ -33,7 +34,7 @@ use crate::{
     },
 };
 
-/// The operations of callers.
+/// Returns the routes that need a credential.
 pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(create::with_list))
@@ -41,7 +42,7 @@ pub fn router() -> Operations {
         .routes(routes!(get, replace, delete))
 }
 
-/// The operations of strangers, which no credential is needed for.
+/// Returns the routes that need no credential.
 #[expect(
     deprecated,
     reason = "kept for Petstore's clients, and marked so for all others"
@@ -55,8 +56,8 @@ pub fn open_router() -> Operations {
         ))
 }
 
-/// Operations of which a GET, as Petstore has it, acts. A HEAD is safe (RFC 9110 §9.2.1), and axum would hand
-/// it to that GET.
+/// Rejects HEAD on routes with a GET that changes state, which Petstore requires. HEAD is safe (RFC 9110 §9.2.1), but
+/// axum would route it to that GET.
 fn acting(
     (schemas, paths, methods): UtoipaMethodRouter<AppState>,
     allowed: &'static str,
@@ -67,14 +68,14 @@ fn acting(
 
 /// Get an account
 ///
-/// One's own; with the scope `admin`, anybody's. For everybody else it is not there.
+/// Your own or, with the scope `admin`, any account. To other callers, the account does not exist.
 #[utoipa::path(
     get, path = "/user/{username}", operation_id = "getUserByName", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    params(("username" = inline(UsernameText), Path, description = "Name of the account, in any case.", example = "ada")),
+    params(("username" = inline(UsernameText), Path, description = "Username of the account, in any case.", example = "ada")),
     responses(
         (status = 200, description = "The account.", body = UserBody<'static>),
-        (status = 404, description = "There is no such account, or it is another's."),
+        (status = 404, description = "The account does not exist or belongs to another caller."),
     ),
 )]
 async fn get(
@@ -88,17 +89,17 @@ async fn get(
 
 /// Change an account
 ///
-/// One's own; with the scope `admin`, anybody's. What the body leaves out is emptied, but for `username` and
-/// `password`, which stay. A new password ends all sessions of the account.
+/// Your own or, with the scope `admin`, any account. Missing fields are cleared, except `username`, `password` and
+/// `userStatus`. A new password ends all sessions of the account.
 #[utoipa::path(
     put, path = "/user/{username}", operation_id = "updateUser", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    params(("username" = inline(UsernameText), Path, description = "Name of the account, in any case.", example = "ada")),
-    request_body(content = UserDetailsBody, description = "The account as it shall be."),
+    params(("username" = inline(UsernameText), Path, description = "Username of the account, in any case.", example = "ada")),
+    request_body(content = UserDetailsBody, description = "The new values of the account."),
     responses(
-        (status = 200, description = "Changed: the account as it is stored.", body = UserBody<'static>),
-        (status = 404, description = "There is no such account, or it is another's."),
-        (status = 409, description = "The new name is taken."),
+        (status = 200, description = "The changed account.", body = UserBody<'static>),
+        (status = 404, description = "The account does not exist or belongs to another caller."),
+        (status = 409, description = "The new username is taken."),
     ),
 )]
 async fn replace(
@@ -143,15 +144,15 @@ async fn replace(
 
 /// Delete an account
 ///
-/// One's own; with the scope `admin`, anybody's. All its sessions and keys end. Its orders stay, for the
-/// admins to see.
+/// Your own or, with the scope `admin`, any account. Ends all of its sessions and keys. Administrators still see its
+/// orders.
 #[utoipa::path(
     delete, path = "/user/{username}", operation_id = "deleteUser", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    params(("username" = inline(UsernameText), Path, description = "Name of the account, in any case.", example = "ada")),
+    params(("username" = inline(UsernameText), Path, description = "Username of the account, in any case.", example = "ada")),
     responses(
         (status = 200, description = "Deleted.", body = ApiResponse),
-        (status = 404, description = "There is no such account, or it is another's."),
+        (status = 404, description = "The account does not exist or belongs to another caller."),
     ),
 )]
 async fn delete(
@@ -169,7 +170,7 @@ async fn delete(
     ApiResponse::deleted(&user.username.as_str())
 }
 
-/// The account of that name, if it is the caller's or the caller is an admin.
+/// Returns the account of that name if the caller owns it or is an administrator.
 async fn find(database: &Database, username: &Username, caller: &Caller) -> Result<Account, Error> {
     let account = db::users::find(database.pool(), username)
         .await?
@@ -180,7 +181,7 @@ async fn find(database: &Database, username: &Username, caller: &Caller) -> Resu
     if caller.id != Some(account.user.caller) {
         return Err(no_such_user());
     }
-    // A credential that may do less than the account must not get at its password, and so at all of it.
+    // Otherwise a credential with fewer scopes than the account could set its password and log in with all of them.
     match account
         .scopes
         .iter()

@@ -1,4 +1,4 @@
-//! Logging in and out.
+//! Logs users in and out.
 
 use axum::{
     extract::{FromRef, FromRequest, FromRequestParts, Request, State},
@@ -30,21 +30,21 @@ use crate::{
     limits::token_buckets::Logins,
 };
 
-/// Petstore's: requests an hour that the session's plan admits.
+/// Petstore's header for the requests per hour that the plan admits.
 const X_RATE_LIMIT: HeaderName = HeaderName::from_static("x-rate-limit");
-/// Petstore's: when the session ends.
+/// Petstore's header for the expiry time of the session.
 const X_EXPIRES_AFTER: HeaderName = HeaderName::from_static("x-expires-after");
 
-/// A name and a password, as somebody says they belong together.
+/// Username and password.
 // Without `Debug`: it holds a password.
 #[derive(Default, Deserialize, ToSchema)]
 #[schema(as = Login)]
 struct PairBody {
-    /// Name of the account, in any case.
+    /// Username, in any case.
     #[serde(default)]
     #[schema(value_type = UsernameText, required = true)]
     username: Field<String>,
-    /// Its password.
+    /// Password.
     #[serde(default)]
     #[schema(value_type = String, required = true, format = Password, min_length = 8, max_length = 128)]
     password: Field<String>,
@@ -54,13 +54,13 @@ impl FieldType for PairBody {
     const KIND: Kind = Kind::Object;
 }
 
-/// A session's token.
+/// Session token.
 #[derive(ToSchema)]
 #[schema(value_type = String, min_length = 42, max_length = 42, pattern = "^pis_[0-9A-Za-z]{38}$")]
 #[expect(dead_code, reason = "describes an answer that is written as text")]
 struct TokenText(String);
 
-/// The same, read: from a form or JSON, or, where there is neither, from the query.
+/// Username and password, read from JSON, from a form, or from the query.
 pub(super) struct Pair {
     username: String,
     password: String,
@@ -107,7 +107,7 @@ fn parameter(violations: &mut Violations, given: &Parameters, name: &str) -> Fie
     }
 }
 
-/// What it takes to log somebody in.
+/// State that is needed to log in.
 pub(super) struct Door {
     database: Database,
     passwords: Passwords,
@@ -130,15 +130,14 @@ impl FromRef<AppState> for Door {
 
 /// Log in
 ///
-/// The answer is a token, to be sent as `Authorization: Bearer …`. Whether there is an account of that name
-/// cannot be told from a refusal.
+/// Returns a token to send as `Authorization: Bearer …`. A refusal does not reveal if the account exists.
 #[utoipa::path(
     post, path = "/user/login", operation_id = "logIn", tag = "user", security(()),
     request_body(content((PairBody = "application/x-www-form-urlencoded"), (PairBody = "application/json"))),
     responses(
         (status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
-            headers(("X-Rate-Limit" = Option<i64>, description = "Requests an hour that the account's plan admits, unless it is unlimited."),
-                    ("X-Expires-After" = String, description = "When the session ends by itself (RFC 3339)."),
+            headers(("X-Rate-Limit" = Option<i64>, description = "Requests per hour that the account's plan allows; absent if unlimited."),
+                    ("X-Expires-After" = String, description = "Expiry time of the session (RFC 3339)."),
                     ("Cache-Control" = String, description = "`no-store`."))),
     ),
 )]
@@ -146,19 +145,19 @@ pub(super) async fn log_in(State(door): State<Door>, pair: Pair) -> Result<Respo
     door.let_in(pair).await
 }
 
-/// Log in by the query
+/// Log in with query parameters
 ///
-/// Petstore's way, kept for its clients. A query ends up in places where a password should not be: `POST` it.
+/// Kept for Petstore clients. Use `POST` instead: URLs are often logged, with the password in them.
 #[utoipa::path(
     get, path = "/user/login", operation_id = "loginUser", tag = "user", security(()),
     params(
-        ("username" = inline(UsernameText), Query, description = "Name of the account, in any case."),
-        ("password" = String, Query, description = "Its password.", format = Password, min_length = 8, max_length = 128),
+        ("username" = inline(UsernameText), Query, description = "Username of the account, in any case."),
+        ("password" = String, Query, description = "Password of the account.", format = Password, min_length = 8, max_length = 128),
     ),
     responses(
         (status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
-            headers(("X-Rate-Limit" = Option<i64>, description = "Requests an hour that the account's plan admits, unless it is unlimited."),
-                    ("X-Expires-After" = String, description = "When the session ends by itself (RFC 3339)."),
+            headers(("X-Rate-Limit" = Option<i64>, description = "Requests per hour that the account's plan allows; absent if unlimited."),
+                    ("X-Expires-After" = String, description = "Expiry time of the session (RFC 3339)."),
                     ("Cache-Control" = String, description = "`no-store`."))),
     ),
 )]
@@ -185,7 +184,7 @@ impl Door {
 
     async fn answer(self, pair: Pair) -> Result<Response, Error> {
         let wrong = || Error::from(session::Error::WrongPair);
-        // What can be nobody's name or password costs no hash.
+        // Values that no account can have are rejected before a hash is computed.
         let username: Username = pair.username.parse().map_err(|_| wrong())?;
         let password = Password::claimed(pair.password).ok_or_else(wrong)?;
         self.logins
@@ -222,11 +221,11 @@ impl Door {
 
 /// Log out
 ///
-/// Ends the session whose token is sent. A key, or a token of another kind, stays good.
+/// Ends the session of the token that is sent. API keys and other tokens stay valid.
 #[utoipa::path(
     get, path = "/user/logout", operation_id = "logoutUser", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    responses((status = 200, description = "The session is over, if one was sent.", body = ApiResponse)),
+    responses((status = 200, description = "The session has ended, if the request had a session token.", body = ApiResponse)),
 )]
 pub(super) async fn log_out(
     State(database): State<Database>,
@@ -246,9 +245,9 @@ pub(super) async fn log_out(
         }
     }
     let message = if over {
-        "the session is over"
+        "the session has ended"
     } else {
-        "no session was sent"
+        "the request has no session token"
     };
     ApiResponse::done("logged out", message.to_owned())
 }

@@ -1,7 +1,8 @@
-//! Asking an issuer for its keys, over HTTP, and not trusting the way there.
+//! Fetches an issuer's keys over HTTP without trusting the network.
 //!
-//! Invariant: a fetch ends within [`TIME`] and takes at most [`SIZE`] bytes an answer, whatever the other
-//! side does. No redirects, no proxy of the environment's: keys come from where the operator said.
+//! Invariants:
+//! - A fetch ends within [`TIME`] and reads at most [`SIZE`] bytes per response.
+//! - Redirects and the environment's proxies are not followed: keys come from the operator's URL.
 
 use std::time::Duration;
 
@@ -16,45 +17,43 @@ use crate::{
     trace,
 };
 
-/// How long a fetch may take in all. Requests wait for it.
+/// Maximum duration of a fetch. Requests wait for it.
 const TIME: Duration = Duration::from_secs(5);
-/// The largest answer that is read, in bytes; a hundred keys with their certificates are smaller.
+/// Maximum size of a response in bytes. A hundred keys with certificates are smaller.
 const SIZE: usize = 256 << 10;
 
-/// Why there are no keys. Says nothing of any token.
+/// Failure to fetch keys. The message contains no part of a token.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No answer, or none that can be read.
+    /// No response, or an unreadable one.
     #[error("{}", with_causes(.0))]
     Http(#[from] reqwest::Error),
-    /// Too slow.
-    #[error("no answer within {} s", TIME.as_secs())]
+    #[error("no response within {} s", TIME.as_secs())]
     TimedOut,
-    /// Another answer than 200; a redirect is one.
-    #[error("answered {0}")]
+    /// A status other than 200. Redirects are included.
+    #[error("the response has status {0}")]
     Status(StatusCode),
-    /// Too much.
-    #[error("answered more than {SIZE} bytes")]
+    #[error("the response is larger than {SIZE} bytes")]
     TooLarge,
-    /// Not what it should be.
+    /// The content is not of the expected form.
     #[error("{0}")]
     Malformed(String),
 }
 
-/// A client for issuers.
+/// Builds the HTTP client for issuers.
 ///
 /// # Errors
-/// When the operating system does not let us have one.
+/// The reason, if the client cannot be built.
 pub fn client() -> Result<Client, String> {
     let client = http_client::builder().map_err(|error| error.to_string())?;
     client
-        // An issuer is asked about once an hour.
+        // Fetches are about an hour apart, so no connection is kept.
         .pool_max_idle_per_host(0)
         .build()
         .map_err(|error| with_causes(&error))
 }
 
-/// The keys of an issuer.
+/// Fetches the keys of an issuer.
 pub async fn keys(client: &Client, issuer: &Issuer) -> Result<KeySet, Error> {
     let fetch = async {
         let url = match &issuer.jwks_url {
@@ -63,14 +62,14 @@ pub async fn keys(client: &Client, issuer: &Issuer) -> Result<KeySet, Error> {
         };
         let set = get(client, url).await?;
         KeySet::read(&set, &issuer.algorithms)
-            .map_err(|error| Error::Malformed(format!("no JWK Set: {error}")))
+            .map_err(|error| Error::Malformed(format!("invalid JWK Set: {error}")))
     };
     tokio::time::timeout(TIME, fetch)
         .await
         .map_err(|_| Error::TimedOut)?
 }
 
-/// OpenID Connect Discovery 1.0 §4.
+/// Returns the issuer's `jwks_uri` (OpenID Connect Discovery 1.0 §4).
 async fn discover(client: &Client, issuer: &Issuer) -> Result<Url, Error> {
     #[derive(Deserialize)]
     struct Metadata {
@@ -80,14 +79,17 @@ async fn discover(client: &Client, issuer: &Issuer) -> Result<Url, Error> {
     let base = issuer.issuer.trim_end_matches('/');
     let url = format!("{base}/.well-known/openid-configuration");
     let malformed = |problem: &dyn ToString| {
-        Error::Malformed(format!("no OpenID configuration: {}", problem.to_string()))
+        Error::Malformed(format!(
+            "invalid OpenID configuration: {}",
+            problem.to_string()
+        ))
     };
     let url = url.parse().map_err(|error| malformed(&error))?;
     let metadata = get(client, url).await?;
     let metadata: Metadata =
         serde_json::from_slice(&metadata).map_err(|error| malformed(&error))?;
     if metadata.issuer != issuer.issuer {
-        return Err(malformed(&"of another issuer"));
+        return Err(malformed(&"its issuer is not the configured one"));
     }
     if !issuer.trusts(&metadata.jwks_uri) {
         return Err(malformed(&"its jwks_uri is not https"));

@@ -1,8 +1,8 @@
-//! An issuer's public keys: a JWK Set (RFC 7517), of which we take what we can check signatures with.
+//! Parses an issuer's public keys (JWK Set, RFC 7517) and finds the key of a token.
 //!
-//! Invariant: a [`Key`] has one algorithm, which follows from its kind and is one of those configured.
-//! There is no symmetric key, no RSA key under 2,048 bits, none for encrypting, none whose private part
-//! the set gives away.
+//! Invariants:
+//! - A [`Key`] has one algorithm, which follows from its type and is a configured one.
+//! - Symmetric keys, RSA keys outside of [`RSA_BITS`], encryption keys, and keys with a private part are dropped.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::{self as jwt, DecodingKey};
@@ -12,34 +12,29 @@ use serde_json::Value;
 use super::token::Token;
 use crate::config::Algorithm;
 
-/// How many keys a set may have.
+/// Maximum number of keys in a set.
 const MAX_KEYS: usize = 100;
-/// The sizes of RSA keys that are good, in bits: below, they can be factored; above, they cost us more
-/// than they help.
+/// Accepted sizes of RSA keys in bits. Smaller keys can be factored; larger ones cost more than they help.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=4096;
 
-/// A public key.
 pub struct Key {
     id: Option<String>,
     algorithm: Algorithm,
     public: DecodingKey,
 }
 
-/// The public keys of an issuer.
 #[derive(Default)]
 pub struct KeySet(Vec<Key>);
 
-/// What a set has for a token.
+/// Result of a key lookup for a token.
 pub enum Lookup<'a> {
-    /// The key to check it with.
     Found(&'a Key),
-    /// The key that the token names is for something else, or the token names none and several fit.
+    /// The named key has another algorithm, or several keys fit.
     Wrong,
-    /// No such key.
+    /// There is no such key.
     Unknown,
 }
 
-/// A key as it is written.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -53,15 +48,15 @@ struct Jwk {
     e: Option<String>,
     x: Option<String>,
     y: Option<String>,
-    /// The private part, of whatever kind.
+    /// Private part, for any key type.
     d: Option<Value>,
 }
 
 impl KeySet {
-    /// Reads a set and keeps the keys of these algorithms.
+    /// Parses a set and keeps the keys for these algorithms.
     ///
     /// # Errors
-    /// Why it is no set.
+    /// If it is not a JWK Set or has too many keys.
     pub fn read(json: &[u8], algorithms: &[Algorithm]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Set {
@@ -71,7 +66,7 @@ impl KeySet {
         if set.keys.len() > MAX_KEYS {
             return Err(format!("more than {MAX_KEYS} keys"));
         }
-        // RFC 7517 §5: a key that we do not understand is no reason to do without the others.
+        // RFC 7517 §5: keys that are not understood are ignored.
         let keys = set.keys.into_iter().filter_map(|value| {
             let key = Key::read(serde_json::from_value(value).ok()?)?;
             algorithms.contains(&key.algorithm).then_some(key)
@@ -79,12 +74,11 @@ impl KeySet {
         Ok(Self(keys.collect()))
     }
 
-    /// How many keys there are.
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The key for a token. Several of one identifier are told apart by their kind (RFC 7517 §4.5).
+    /// Finds the key of a token. Keys with the same identifier are told apart by their algorithm (RFC 7517 §4.5).
     pub fn find(&self, token: &Token<'_>) -> Lookup<'_> {
         let named = |key: &&Key| match &token.key_id {
             Some(id) => key.id.as_ref() == Some(id),
@@ -128,7 +122,7 @@ impl Key {
             }
             ("EC", Some("P-256")) => {
                 let (x, y) = (coordinate(jwk.x.as_deref())?, coordinate(jwk.y.as_deref())?);
-                // SEC 1 §2.3.3, uncompressed.
+                // Uncompressed point (SEC 1 §2.3.3).
                 let point = [&[4], x.as_slice(), &y].concat();
                 (Algorithm::Es256, DecodingKey::from_ec_der(&point))
             }
@@ -146,13 +140,13 @@ impl Key {
             algorithm,
             public,
         };
-        // A point that is not on its curve shows itself here.
+        // This detects a point that is not on its curve.
         jwt::crypto::verify("", b"", &key.public, key.algorithm())
             .is_ok()
             .then_some(key)
     }
 
-    /// Whether this key has signed the token. The algorithm is the key's, whatever the token says.
+    /// Returns true if this key signed the token. The key determines the algorithm, not the token.
     pub fn signed(&self, token: &Token<'_>) -> bool {
         jwt::crypto::verify(
             token.signature,
@@ -176,12 +170,12 @@ fn decode(base64: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(base64).ok()
 }
 
-/// 32 bytes, exactly.
+/// Decodes exactly 32 bytes.
 fn coordinate(base64: Option<&str>) -> Option<[u8; 32]> {
     decode(base64?)?.try_into().ok()
 }
 
-/// How long a number is, whatever zeros it begins with.
+/// Returns the length of a number in bits, without leading zeros.
 fn bits(number: &[u8]) -> usize {
     let digits = number.iter().skip_while(|byte| **byte == 0);
     let leading = digits.clone().next().map_or(0, |byte| byte.leading_zeros());

@@ -1,14 +1,16 @@
-//! Bearer tokens of outside issuers: JWTs (RFC 7519, RFC 9068), checked by the issuer's public keys.
+//! Verifies JWTs of external issuers (RFC 7519, RFC 9068) with the issuers' public keys.
 //!
-//! The life of a token: [`Token::read`](token::Token::read) → its `iss` finds the configured issuer →
-//! [`Token::claims`](token::Token::claims) → [`Source::check`](source::Source::check), last, so that only
-//! a token with the right claims makes anybody ask an issuer for keys → the caller in the database.
+//! Steps: [`Token::read`], look up the issuer in the configuration by `iss`, [`Token::claims`], [`Source::check`], find
+//! or create the caller in the database. The signature comes after the claims, so that only a token with valid claims
+//! can cause a request to an issuer.
 //!
-//! Invariants: issuers, algorithms and keys come from the configuration alone; an issuer speaks for its
-//! own subjects alone; a token that is no good reaches neither the database nor the memory.
+//! Invariants:
+//! - The configuration, not the token, determines issuers, algorithms and the sources of keys.
+//! - An issuer can only assert its own subjects.
+//! - An invalid token reaches neither the database nor the credential cache.
 //!
-//! A token without `kid` is good where one key fits its algorithm. When an issuer of such tokens changes
-//! that key, we hear of it when the old one is an hour old.
+//! A token without `kid` is valid if exactly one key fits its algorithm. If an issuer of such tokens replaces that key,
+//! the change is noticed when the cached key is an hour old.
 
 mod fetch;
 mod keys;
@@ -36,24 +38,24 @@ use crate::{
     },
 };
 
-/// How often the stored plan of one caller follows its tokens. Two tokens that name two plans, shown in
-/// turn, would otherwise have every process forget every credential with each request.
+/// Minimum interval between updates of a caller's stored plan. Otherwise alternating tokens with two plans would clear
+/// every process's credential cache with each request.
 const FOLLOW_EVERY: Duration = Duration::from_mins(1);
 
-/// The configured issuers. Cheap to clone.
+/// Configured issuers. Cheap to clone.
 #[derive(Clone)]
 pub struct Issuers {
     sources: Arc<[Arc<Source>]>,
-    /// When the stored plan of a caller last followed a token.
+    /// Time of the last plan update, per caller.
     followed: Cache<CallerId, Moment>,
     clock: Clock,
 }
 
 impl Issuers {
-    /// The issuers of the configuration. Their keys are fetched when the first token comes.
+    /// Creates the configured issuers. Their keys are fetched when the first token arrives.
     ///
     /// # Errors
-    /// Why there can be no HTTP client.
+    /// If the HTTP client cannot be built.
     pub fn new(issuers: Vec<config::Issuer>, clock: Clock) -> Result<Self, String> {
         let mut sources = Vec::new();
         if !issuers.is_empty() {
@@ -71,13 +73,13 @@ impl Issuers {
         })
     }
 
-    /// Whether a bearer token is for us to judge.
+    /// Returns true if issuers are configured and the bearer token looks like a JWT.
     #[must_use]
     pub fn take(&self, token: &str) -> bool {
         !self.sources.is_empty() && Token::resembles(token)
     }
 
-    /// Whom a token stands for at `now`. A subject that nobody has seen before becomes a caller.
+    /// Returns the caller of a token at `now`. A new subject becomes a new caller.
     pub async fn find_caller(
         &self,
         database: &Database,
@@ -121,15 +123,15 @@ impl Issuers {
     }
 }
 
-/// What a token may do of what its caller may. Whether its issuer may name administrators is decided in
-/// the configuration, and by [`Token::claims`]; what is stored of a caller has no say in that.
+/// Returns the scopes common to the token and its caller, plus a claimed `admin`. [`Token::claims`] drops that
+/// scope unless the configuration lets the issuer grant it.
 fn granted(claimed: Scopes, stored: Scopes) -> Scopes {
     let admin = claimed.iter().filter(|scope| *scope == Scope::Admin);
     claimed.intersection(stored).iter().chain(admin).collect()
 }
 
-/// The caller of that name, on `plan` when it is new. It may do all but administer, as callers that the
-/// operator makes: each token says which of it.
+/// Returns the caller of that name, or creates it on `plan`. It gets all scopes but `admin`, like callers that the
+/// operator creates; each token limits them.
 async fn find_or_insert(
     database: &Database,
     name: &CallerName,
@@ -145,18 +147,20 @@ async fn find_or_insert(
         .await?
         .is_some()
     {
-        tracing::info!(caller = %name, %plan, "an issuer's subject is a caller from now on");
+        tracing::info!(caller = %name, %plan, "created a caller for the subject of an issuer");
     }
-    // Made just now, here or by another request.
+    // A concurrent request may have inserted it.
     let caller = db::callers::get(pool, name).await?;
-    caller.ok_or_else(|| db::Error::Corrupt(format!("callers: {name} vanished")))
+    caller.ok_or_else(|| {
+        db::Error::Corrupt(format!("callers: no row for {name} after its insertion"))
+    })
 }
 
-/// The name of an issuer's subject among callers: `jwt:`, 128 bits of a hash that no two of them share,
-/// and the subject itself for people to read, where it fits and is plain.
+/// Returns the caller name for an issuer's subject: `jwt:`, 128 bits of a hash of both and, if it is short and
+/// printable ASCII, the subject for people to read.
 fn name(issuer: &str, subject: &str) -> Option<CallerName> {
     const LONGEST: usize = 64;
-    // Neither has a NUL in it: an issuer is a URL, a subject has no control characters.
+    // NUL is in neither part: an issuer is a URL, and a subject has no control characters.
     let hash = Sha256::digest(format!("{issuer}\0{subject}"));
     let short = format!("jwt:{}", URL_SAFE_NO_PAD.encode(hash.get(..16)?));
     let long = format!("{short}:{subject}");

@@ -1,8 +1,9 @@
-//! The keys of one issuer, kept: asked for when they are first needed, again when a token names one that
-//! we do not know, and behind the scenes when they are old.
+//! Caches an issuer's keys: fetches them on first use, for unknown key identifiers, and in the background when old.
 //!
-//! Invariants: at most one fetch at a time and at most one in [`PAUSE`], whoever asks for what; keys once
-//! had are kept while the issuer does not answer; few requests wait for it.
+//! Invariants:
+//! - At most one fetch runs at a time, and at most one starts per [`PAUSE`].
+//! - Cached keys are kept while the issuer is unreachable.
+//! - At most [`WAITING`] requests wait for the issuer.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -25,19 +26,19 @@ use crate::{
     trace,
 };
 
-/// Between the beginnings of two fetches. A flood of made-up key identifiers costs the issuer no more.
+/// Minimum time between the starts of two fetches, even under a flood of invented key identifiers.
 const PAUSE: Duration = Duration::from_secs(30);
-/// When keys are old. A key that the issuer has withdrawn is good for so long at most while the issuer
-/// answers: nothing else tells us of that. Issuers announce new keys hours before they use them.
+/// Age at which keys are fetched again. It bounds the use of a withdrawn key while the issuer responds, since nothing
+/// else reports a withdrawal. Issuers announce new keys hours before they use them.
 const OLD: Duration = Duration::from_hours(1);
-/// How many requests may wait for an issuer; others are told to come again. An issuer that answers
-/// slowly must not take every place that requests have.
+/// Maximum number of requests that wait for an issuer; others fail at once. A slow issuer must not take all permits of
+/// requests.
 const WAITING: usize = 128;
 
-/// Where the keys of one issuer come from.
+/// Cached keys of one issuer.
 pub struct Source {
     pub issuer: config::Issuer,
-    /// The issuer's place in the configuration, as metrics name it.
+    /// Index of the issuer in the configuration, as a metric label.
     label: String,
     client: Client,
     clock: Clock,
@@ -48,16 +49,15 @@ pub struct Source {
 #[derive(Default)]
 struct State {
     keys: Option<Arc<KeySet>>,
-    /// When they were had.
+    /// Time of the last successful fetch.
     fetched: Moment,
-    /// When the last fetch began.
+    /// Start of the last fetch.
     attempted: Option<Moment>,
-    /// The fetch that goes on: nothing is ever sent, it ends with the other side.
+    /// Fetch in progress. Nothing is sent on the channel; it closes when the fetch ends.
     flight: Option<watch::Receiver<()>>,
 }
 
 impl Source {
-    /// Keys that nobody has asked for yet.
     pub fn new(issuer: config::Issuer, place: usize, client: Client, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             issuer,
@@ -69,11 +69,11 @@ impl Source {
         })
     }
 
-    /// Checks the signature of a token.
+    /// Verifies the signature of a token.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when none of the issuer's keys made it, [`Error::IssuerUnavailable`] when we
-    /// have none and cannot get any.
+    /// [`Error::Invalid`] if none of the issuer's keys signed it, [`Error::IssuerUnavailable`] if there are no keys and
+    /// none can be fetched, or too many requests wait for a fetch.
     pub async fn check(self: &Arc<Self>, token: &Token<'_>) -> Result<(), Error> {
         if let Some(keys) = self.known()
             && let Some(verdict) = judge(&keys, token)
@@ -85,14 +85,14 @@ impl Source {
                 .waiting
                 .try_acquire()
                 .map_err(|_| Error::IssuerUnavailable)?;
-            // An error is how it ends.
+            // The channel closes when the fetch ends.
             while flight.changed().await.is_ok() {}
         }
         let keys = self.known().ok_or(Error::IssuerUnavailable)?;
         judge(&keys, token).unwrap_or(Err(Error::Invalid))
     }
 
-    /// The keys as they are now. Begins to replace them when they are old, without waiting for it.
+    /// Returns the cached keys. If they are old, starts a fetch and does not wait for it.
     fn known(self: &Arc<Self>) -> Option<Arc<KeySet>> {
         let (keys, fetched) = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,7 +104,7 @@ impl Source {
         Some(keys)
     }
 
-    /// The fetch that goes on, or a new one; `None` so soon after the last.
+    /// Returns the fetch in progress, or starts one. Returns `None` if the last one started less than [`PAUSE`] ago.
     fn fetch(self: &Arc<Self>) -> Option<watch::Receiver<()>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = &state.flight
@@ -121,7 +121,7 @@ impl Source {
         state.flight = Some(flight.clone());
         drop(state);
         let source = Arc::clone(self);
-        // A task of its own: the request that began it may be given up, others wait for it.
+        // A separate task, because other requests wait for it even if this one is cancelled.
         let span = tracing::debug_span!(
             target: trace::TARGET,
             "fetch an issuer's keys",
@@ -144,20 +144,25 @@ impl Source {
         match fetched {
             Ok(keys) => {
                 match keys.len() {
-                    // Taken at its word: an issuer may withdraw all that it has.
-                    0 => tracing::warn!(issuer, "has no key that fits its algorithms"),
-                    keys => tracing::debug!(issuer, keys, "fetched its keys"),
+                    // An empty set is accepted: an issuer may withdraw all of its keys.
+                    0 => tracing::warn!(
+                        issuer,
+                        "fetched no usable keys; refusing the issuer's tokens"
+                    ),
+                    keys => tracing::debug!(issuer, keys, "fetched the issuer's keys"),
                 }
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.keys = Some(Arc::new(keys));
                 state.fetched = self.clock.now();
             }
-            Err(error) => tracing::warn!(issuer, %error, "could not fetch its keys"),
+            Err(error) => {
+                tracing::warn!(issuer, %error, "failed to fetch the issuer's keys; retrying after 30 s");
+            }
         }
     }
 }
 
-/// `None`: there is no such key, in these.
+/// Verifies a token with these keys. Returns `None` if they do not contain its key.
 fn judge(keys: &KeySet, token: &Token<'_>) -> Option<Result<(), Error>> {
     match keys.find(token) {
         Lookup::Found(key) if key.signed(token) => Some(Ok(())),

@@ -1,4 +1,4 @@
-//! What needs no issuer: random damage, and the names of callers.
+//! Tests that need no issuer: damaged tokens and caller names.
 
 #[path = "../../../tests/api/support/signer.rs"]
 mod signer;
@@ -49,7 +49,7 @@ fn claims() -> Value {
     json!({"iss": ISSUER, "aud": "us", "sub": "s", "exp": NOW + 60, "scope": "read:pets"})
 }
 
-/// What a token is good for, as far as no database is needed to tell.
+/// Returns the claims if the token is valid, without the checks that need a database.
 fn verify(keys: &KeySet, text: &str, now: i64) -> Option<Claims> {
     let token = Token::read(text)?;
     let now: DateTime<Utc> = DateTime::from_timestamp(now, 0)?;
@@ -94,7 +94,6 @@ fn no_two_subjects_share_a_name() {
     assert_eq!(named(ISSUER, &"x".repeat(37)).len(), 64);
 }
 
-/// What may happen to a token on its way.
 #[derive(Debug, Clone)]
 enum Damage {
     Replace(prop::sample::Index, char),
@@ -164,7 +163,7 @@ fn a_signed_text_is_a_token_or_none_but_never_a_panic() {
     let (keys, signer) = (keys(), Signer::ed25519());
     proptest!(Config::with_cases(50), |(header in ".{0,60}", payload in ".{0,60}", value in "[\\[\\]{}\",:0-9a-z.e-]{0,20}")| {
         let _ = verify(&keys, &signer.token_of(&header, &payload), NOW);
-        // What is signed may still say anything at all.
+        // Signed content can also be arbitrary.
         for name in ["iss", "aud", "exp", "nbf", "iat", "sub", "scope"] {
             let claims = claims().to_string().replacen('{', &format!("{{\"{name}2\":0,"), 1);
             let claims = claims.replace(&format!("\"{name}\":"), &format!("\"{name}\":{value},\"x\":"));

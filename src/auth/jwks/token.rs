@@ -1,8 +1,8 @@
-//! A JSON Web Token (RFC 7519) in the compact form of RFC 7515, read strictly.
+//! Parses JSON Web Tokens (RFC 7519) in the compact form of RFC 7515, strictly.
 //!
-//! Invariants: nothing in a token chooses how it is checked; what it says of keys (`jwk`, `jku`, `x5u`,
-//! `x5c`) is not so much as read. A [`Token`] is a claim that anybody can have written until
-//! [`Key::signed`](super::keys::Key::signed) says otherwise.
+//! Invariants:
+//! - A token does not choose how it is verified; its key headers (`jwk`, `jku`, `x5u`, `x5c`) are not read.
+//! - A [`Token`] is untrusted until [`Key::signed`](super::keys::Key::signed) returns true.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -22,43 +22,43 @@ use crate::{
     },
 };
 
-/// The longest token that is looked at, in bytes.
+/// Maximum length of a token in bytes.
 const MAX_LENGTH: usize = 8 << 10;
 const MAX_SUBJECT: usize = 255;
 
-/// A token as somebody wrote it.
+/// Unverified token.
 pub struct Token<'a> {
-    /// How it says that it is signed.
+    /// `alg` header.
     pub algorithm: String,
-    /// Which key it says that it is signed with: any text at all.
+    /// `kid` header: arbitrary text.
     pub key_id: Option<String>,
-    /// What is signed.
+    /// Signed bytes.
     pub signed: &'a [u8],
-    /// The signature, in base64url.
+    /// Signature in base64url.
     pub signature: &'a str,
     claims: Object,
 }
 
-/// What the claims of a token say, where they are good.
+/// Validated claims.
 #[derive(Debug)]
 pub struct Claims {
-    /// Whom the token is about; 1–255 characters, none of them a control character.
+    /// `sub`: 1–255 characters, none of them a control character.
     pub subject: String,
-    /// What it may do.
+    /// Scopes that the token claims.
     pub scopes: Scopes,
-    /// Its plan; `None` where tokens of this issuer do not say.
+    /// Plan; `None` if the configuration has no plan claim for the issuer.
     pub plan: Option<Plan>,
-    /// When the token ends, leeway included: seconds since 1970.
+    /// Expiry with leeway, in seconds since 1970.
     pub expires_at: f64,
 }
 
 impl<'a> Token<'a> {
-    /// Whether a text has the form of one, from afar.
+    /// Returns true if the text has three parts, like a JWT.
     pub fn resembles(text: &str) -> bool {
         text.bytes().filter(|byte| *byte == b'.').count() == 2
     }
 
-    /// Reads a token; `None` when it is none, or none that we would understand.
+    /// Parses a token. Returns `None` if it is malformed or uses unsupported features.
     pub fn read(text: &'a str) -> Option<Self> {
         if text.len() > MAX_LENGTH {
             return None;
@@ -69,8 +69,8 @@ impl<'a> Token<'a> {
             return None;
         }
         let header = Object::read(header)?;
-        // `crit` and `b64` (RFC 7797) change what a token means, `enc` and `zip` what its parts are; we
-        // know none of it (RFC 7515 §4.1.11).
+        // `crit` and `b64` (RFC 7797) change the meaning of a token, `enc` and `zip` that of its parts. None is
+        // supported (RFC 7515 §4.1.11).
         if ["crit", "b64", "enc", "zip"]
             .iter()
             .any(|name| header.0.contains_key(*name))
@@ -96,12 +96,11 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// Who it says that it is from.
     pub fn issuer(&self) -> Option<&str> {
         self.claims.text("iss")
     }
 
-    /// What it claims; `None` when that is nothing at `now`, or nothing for us.
+    /// Returns the claims if they are valid at `now` for this issuer.
     pub fn claims(&self, issuer: &config::Issuer, now: DateTime<Utc>) -> Option<Claims> {
         let claims = &self.claims;
         let leeway = issuer.leeway.as_secs_f64();
@@ -134,7 +133,7 @@ impl<'a> Token<'a> {
     }
 }
 
-/// The media types of a token (RFC 7519 §5.1, RFC 9068 §2.1), in any case and without `application/`.
+/// Returns true for the media types of a JWT (RFC 7519 §5.1, RFC 9068 §2.1), in any case, `application/` optional.
 fn is_token(kind: &str) -> bool {
     const APPLICATION: &str = "application/";
     let kind = match kind.split_at_checked(APPLICATION.len()) {
@@ -146,7 +145,7 @@ fn is_token(kind: &str) -> bool {
         .any(|known| kind.eq_ignore_ascii_case(known))
 }
 
-/// Whether `aud`, a string or an array of them, holds `audience`.
+/// Returns true if `aud`, a string or an array of strings, contains `audience`.
 fn names(aud: &Value, audience: &str) -> bool {
     match aud {
         Value::String(one) => one == audience,
@@ -157,7 +156,7 @@ fn names(aud: &Value, audience: &str) -> bool {
     }
 }
 
-/// The scopes that we know among those named.
+/// Returns the known scopes of a claim.
 fn scopes(claim: Option<&Value>, allow_admin: bool) -> Scopes {
     let names: Vec<&str> = match claim {
         Some(Value::String(names)) => names.split(' ').collect(),
@@ -171,16 +170,16 @@ fn scopes(claim: Option<&Value>, allow_admin: bool) -> Scopes {
         .collect()
 }
 
-/// Seconds since 1970, as tokens tell time.
+/// Returns seconds since 1970, the unit of time in tokens.
 #[expect(
     clippy::cast_precision_loss,
-    reason = "milliseconds since 1970 fit for 285,000 years"
+    reason = "an f64 holds milliseconds since 1970 exactly for 285,000 years"
 )]
 pub fn seconds(at: DateTime<Utc>) -> f64 {
     at.timestamp_millis() as f64 / 1000.0
 }
 
-/// A JSON object in which no name stands twice: two readers could read two tokens in it.
+/// JSON object without duplicate names, which different parsers could read differently.
 struct Object(BTreeMap<String, Value>);
 
 impl Object {
@@ -193,7 +192,7 @@ impl Object {
         self.0.get(name)?.as_str()
     }
 
-    /// A `NumericDate` (RFC 7519 §2), which may have a fraction; `Err` when it is something else.
+    /// Returns a `NumericDate` (RFC 7519 §2), which may have a fraction. `Err` if the value is something else.
     fn time(&self, name: &str) -> Result<Option<f64>, ()> {
         match self.0.get(name) {
             None => Ok(None),
@@ -216,7 +215,7 @@ impl<'de> Deserialize<'de> for Object {
                 let mut object = BTreeMap::new();
                 while let Some((name, value)) = map.next_entry::<String, Value>()? {
                     if object.insert(name, value).is_some() {
-                        return Err(de::Error::custom("a name stands twice"));
+                        return Err(de::Error::custom("duplicate name"));
                     }
                 }
                 Ok(Object(object))

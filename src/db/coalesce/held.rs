@@ -1,6 +1,7 @@
-//! The connection that a lane keeps to itself.
+//! Manages the connection of a batcher.
 //!
-//! Invariant: it is used again only when nothing failed on it that the next statement would meet as well.
+//! Invariants:
+//! - The connection is reused only if no failure on it could affect the next statement.
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::time::{Duration, Instant, timeout};
@@ -13,10 +14,10 @@ use crate::db::{
     pooler,
 };
 
-/// The connection of a lane: opened when it is needed, closed when it has not been for long.
+/// Connection of a batcher. It is opened on demand, and closed after it has been idle for long.
 pub(super) struct Held {
     pub shared: Shared,
-    /// Of the lane's own.
+    /// Additional settings of this batcher.
     settings: &'static [&'static str],
     open: Option<Open>,
 }
@@ -25,7 +26,7 @@ struct Open {
     connection: Connection,
     since: Instant,
     used: Instant,
-    /// Behind a pooler alone.
+    /// Set only behind a pooler.
     in_transaction: bool,
     _counted: Opened,
 }
@@ -39,13 +40,13 @@ impl Held {
         }
     }
 
-    /// The statements that make the settings of the lane's own, each after `set`.
+    /// Returns the statements for the additional settings, each prefixed with `set`.
     fn set(&self, set: &str) -> String {
         let set = |setting: &&str| format!("; {set} {setting}");
         self.settings.iter().map(set).collect()
     }
 
-    /// Runs statements; behind a pooler in a transaction, which alone stays on one server.
+    /// Runs statements; behind a pooler in a transaction, because only a transaction stays on one server.
     pub async fn run<T>(
         &mut self,
         statements: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
@@ -54,7 +55,7 @@ impl Held {
         let more = behind_pooler.then(|| self.set("set local"));
         let open = self.ready().await?;
         if let Some(more) = more {
-            // Whatever of it fails, there may be one to undo.
+            // Set in advance, because a failure of these statements may leave a transaction open.
             open.in_transaction = true;
             let begin = format!("{}; set local {LOCK_TIMEOUT}{more}", pooler::BEGIN);
             let begin = sqlx::raw_sql(AssertSqlSafe(begin));
@@ -68,7 +69,7 @@ impl Held {
         Ok(result)
     }
 
-    /// The connection, open, and not lost as far as one can tell.
+    /// Returns the connection. Opens it if it is closed, known to be lost, or does not respond to a ping.
     async fn ready(&mut self) -> Result<&mut Open, Error> {
         let pool = &self.shared.pool;
         pool.breaker.admit()?;
@@ -113,7 +114,7 @@ impl Held {
         Ok(self.open.insert(open))
     }
 
-    /// Draws the conclusions from a failure.
+    /// Updates the circuit breaker and the connection after a failed statement.
     pub async fn learn(&mut self, error: &Error) {
         let pool = &self.shared.pool;
         match error.by_postgres() {
@@ -123,7 +124,7 @@ impl Held {
                     self.open = None;
                 }
             }
-            // Given up in the middle of a statement, most likely: there is no going on.
+            // The statement was probably interrupted, which leaves the connection in an unknown state.
             None if matches!(error, Error::TimedOut) => {
                 pool.breaker.suspect();
                 self.open = None;
@@ -140,7 +141,7 @@ impl Held {
         }
     }
 
-    /// Closes a connection that nobody has needed for so long.
+    /// Closes the connection if it has been idle for `unused_for`.
     pub async fn close_unused(&mut self, unused_for: Duration) {
         let open = self.open.as_ref();
         if open.is_some_and(|open| open.used.elapsed() >= unused_for) {

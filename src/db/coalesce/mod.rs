@@ -1,13 +1,14 @@
-//! Requests that wait for the same kind of statement travel together.
+//! Batches requests that wait for the same kind of statement.
 //!
-//! A [`Lane`] is a queue, and a task with a connection of its own that answers what waits there, all of it
-//! with one statement; whatever comes meanwhile waits for the next one. There is no timer: alone, a request
-//! is sent at once, and the busier the service the less each one costs.
+//! A batcher ([`Lane`]) is a queue, and a task with its own connection that executes all waiting requests in one
+//! statement. Requests that arrive meanwhile wait for the next one. There is no timer: a single request is sent at
+//! once, and each request costs less the busier the service is.
 //!
-//! Invariants: a request joins only a statement that is not sent yet, so an answer is never older than its
-//! question. It is answered within [`QUERY_TIMEOUT`]. Its answer is its own: where a statement fails for
-//! what it says, each of its requests is tried by itself. Queue and batch are bounded, and whoever is gone
-//! when its turn comes costs nothing.
+//! Invariants:
+//! - A request joins only a statement that has not been sent yet, so that a result is never older than its request.
+//! - A request gets its result within [`QUERY_TIMEOUT`].
+//! - If a statement fails because of its values, each of its requests is retried separately.
+//! - Queue and batch are bounded, and cancelled requests are skipped.
 
 mod gather;
 mod held;
@@ -29,58 +30,56 @@ use tracing::{Instrument, Span, field::Empty};
 
 use self::{gather::gather, held::Held, usage::Usage};
 use super::{Connection, Error, QUERY_TIMEOUT, RETRY_PAUSE, TRIES, patience, pool::Pool};
-use crate::{trace, turn::Turn};
+use crate::trace;
 
-/// Requests in one statement: with 32 a lane is slower, with more no faster.
+/// Maximum number of requests in one statement. With 32 a batcher is slower, with more than 128 it is no faster.
 const BATCH: usize = 128;
-/// Requests that wait; one more is turned away.
+/// Maximum number of waiting requests; further requests are refused.
 const QUEUE: usize = 4096;
-/// How long a statement may wait for a lock, which keeps all its requests waiting; after that each waits by
-/// itself, as long as any statement may.
+/// Lock timeout of a batched statement, which delays all its requests. They are then retried separately, with the usual
+/// timeout.
 const LOCK_TIMEOUT: &str = "lock_timeout = '100ms'";
-/// All that is asked here is asked by key: one plan is as good for two keys as for a hundred, so none is made anew;
-/// nor is a table scanned because it was small when its plan was made. To read a sequence is such a scan too, and
-/// looks then so costly that PostgreSQL would compile it.
+/// Planner settings. Batched statements look up rows by key, so one generic plan fits any number of keys. Sequential
+/// scans are disabled, because a plan may be made while the table is small. JIT is disabled, because reading a sequence
+/// counts as a sequential scan, which now looks costly enough to be compiled.
 const PLANS: &str =
     "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set jit = off";
-/// A connection that nobody has needed for so long is closed, at the latest after as long again: one timer that goes
-/// on costs a lane less than one for each statement.
+/// Idle time after which a connection is closed. It may take twice as long, because one periodic timer costs a batcher
+/// less than one timer per statement.
 const KEPT: Duration = Duration::from_secs(30);
 
-/// What a statement says to one of those who asked.
 pub(super) enum Verdict<B: Batch> {
-    /// This.
+    /// Final result.
     Answered(Result<B::Answer, Error>),
-    /// Nothing: it has to be tried by itself, once what the statement did has been committed.
+    /// No result: the request must be executed separately, after the statement has been committed.
     Alone(B::Ask),
 }
 
-/// What travels together. Its lane bounds how long a statement may last.
+/// Kind of statement that is executed in batches. The batcher limits its duration.
 pub(super) trait Batch: Sized + 'static {
-    /// What one request asks.
     type Ask: Clone + Send + Sync + 'static;
-    /// What it is told.
     type Answer: Send + 'static;
 
-    /// What it does to which table, as a trace names it.
+    /// Operation and table, for traces (`db.query.summary`).
     const SUMMARY: &'static str;
-    /// PostgreSQL's settings for its statements, beside those of all batches: `a = 1`, one each.
+    /// PostgreSQL settings in addition to those of all batches, each in the form `a = 1`.
     const SETTINGS: &'static [&'static str] = &[];
 
-    /// Answers all, in their order, with one statement. Takes them; when the statement fails, it leaves them.
+    /// Executes all requests with one statement, and returns their results in order. Drains `asks`, unless the
+    /// statement fails.
     fn many(
         connection: &mut Connection,
         asks: &mut Vec<Self::Ask>,
     ) -> impl Future<Output = Result<Vec<Verdict<Self>>, Error>> + Send;
 
-    /// Answers one by itself.
+    /// Executes one request separately.
     fn one(
         connection: &mut Connection,
         ask: Self::Ask,
     ) -> impl Future<Output = Result<Self::Answer, Error>> + Send;
 }
 
-/// What all lanes of a database share: where to connect to, and when to stop.
+/// State that all batchers of a database share.
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     pub pool: Pool,
@@ -100,26 +99,25 @@ impl Shared {
     }
 }
 
-/// A queue, and the task that serves it, on the runtime of whoever asks first.
+/// Batcher: a queue, and the task that serves it. The task runs on the runtime of the first request.
 #[derive(Debug)]
 pub(super) struct Lane<B: Batch> {
     shared: Shared,
     queue: Mutex<Option<mpsc::Sender<Waiting<B>>>>,
 }
 
-/// Where the answer to one request goes.
+/// Channel for the result of one request.
 type Answer<B> = oneshot::Sender<Result<<B as Batch>::Answer, Error>>;
 
 struct Waiting<B: Batch> {
     ask: B::Ask,
     answer: Answer<B>,
     since: Instant,
-    /// From the question to its answer.
     span: Span,
 }
 
 impl<B: Batch> Lane<B> {
-    /// A lane that nobody has used; it costs nothing yet.
+    /// Creates a batcher. Its task starts with the first request.
     pub const fn new(shared: Shared) -> Self {
         Self {
             shared,
@@ -127,12 +125,11 @@ impl<B: Batch> Lane<B> {
         }
     }
 
-    /// Asks, together with whoever else does.
+    /// Executes a request in a batch with others.
     ///
     /// # Errors
-    /// [`Error::Overloaded`] when too many wait; else what the statement fails with.
+    /// [`Error::Overloaded`] if the queue is full, otherwise the error of the statement.
     pub async fn ask(&self, ask: B::Ask) -> Result<B::Answer, Error> {
-        // While it is known to be out of reach nobody waits to find out.
         self.shared.pool.breaker.admit()?;
         let (answer, answered) = oneshot::channel();
         let span = span(B::SUMMARY);
@@ -145,7 +142,6 @@ impl<B: Batch> Lane<B> {
         let queued = self.queue().try_send(waiting);
         match queued {
             Err(mpsc::error::TrySendError::Full(_)) => Err(Error::Overloaded),
-            // Closed: the task has ended, or ends before it answers, because the database is closed.
             Err(mpsc::error::TrySendError::Closed(_)) => Err(closed()),
             Ok(()) => {
                 let answered = async { answered.await.unwrap_or_else(|_| Err(closed())) };
@@ -166,7 +162,7 @@ impl<B: Batch> Lane<B> {
             Some(sender) if !sender.is_closed() || self.shared.closing.is_cancelled() => {
                 sender.clone()
             }
-            // The first request; or a panic has ended the task.
+            // This is the first request, or the task has panicked.
             _ => {
                 let (sender, receiver) = mpsc::channel(QUEUE);
                 self.shared.usage.watch(&sender);
@@ -178,7 +174,7 @@ impl<B: Batch> Lane<B> {
     }
 }
 
-/// What a request asks for in company, as its trace has it: the wait for a statement, and that statement.
+/// Returns the trace span of a batched request: the wait for a statement, and the statement.
 fn span(summary: &'static str) -> Span {
     tracing::debug_span!(
         target: trace::TARGET,
@@ -198,17 +194,17 @@ fn closed() -> Error {
     Error::Unavailable(sqlx::Error::PoolClosed)
 }
 
-/// Serves a queue until its lane is gone or the database is closed.
+/// Serves a queue until its batcher is dropped or the database is closed.
 async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: Held) {
-    // Of its own: lanes do not meet at one lock.
+    // A child token, so that batchers do not contend for one lock.
     let mut closing = pin!(connection.shared.closing.child_token().cancelled_owned());
     let mut looks = interval(KEPT);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut waiting = Vec::with_capacity(BATCH);
-    let sizes = metrics::histogram!("database_batch_requests", "statement" => B::SUMMARY);
-    // Whether many ask: one that comes alone, after another such, is sent at once.
+    let sizes =
+        metrics::histogram!("db_client_operation_batch_size", "db_query_summary" => B::SUMMARY);
+    // Set if the last batch had several requests. After a single one, the next single one is sent at once.
     let mut busy = false;
-    let mut turn = Turn::default();
     loop {
         let taken = tokio::select! {
             biased;
@@ -223,7 +219,7 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
             break;
         }
         if busy || taken > 1 {
-            gather(&mut queue, &mut waiting, BATCH, &mut turn).await;
+            gather(&mut queue, &mut waiting, BATCH).await;
         }
         busy = waiting.len() > 1;
         answer(&mut waiting, &mut connection, &sizes).await;
@@ -231,11 +227,10 @@ async fn serve<B: Batch>(mut queue: mpsc::Receiver<Waiting<B>>, mut connection: 
     connection.close().await;
 }
 
-/// Answers all that waits, on the lane's own connection.
+/// Executes all waiting requests on the batcher's connection.
 async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held, sizes: &Histogram) {
-    // Whoever is gone is not asked for.
     waiting.retain(|waiting| !waiting.answer.is_closed());
-    // The queue is in the order of coming. Whoever could not be told in time has no timer of its own.
+    // The queue is in order of arrival. Requests do not have timers of their own, so the late ones are ended here.
     let late = waiting.partition_point(|waiting| waiting.since.elapsed() >= QUERY_TIMEOUT);
     let late = waiting.drain(..late);
     late.for_each(|late| drop(late.answer.send(Err(Error::TimedOut))));
@@ -255,7 +250,7 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held, 
         .unzip();
 
     let result = {
-        // Pinned where it is: some ten kilobytes that would be copied twice.
+        // Pinned in place: a move would copy some 10 kB, twice.
         let many = async |connection: &mut Connection| B::many(connection, &mut asks).await;
         let statement = pin!(connection.run(many));
         timeout_at(since + QUERY_TIMEOUT, statement).await
@@ -264,7 +259,7 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held, 
         Ok(Ok(verdicts)) => {
             for (answer, verdict) in answers.into_iter().zip(verdicts) {
                 match verdict {
-                    // Whoever has left meanwhile does not hear it.
+                    // Sending fails if the request was cancelled meanwhile.
                     Verdict::Answered(found) => drop(answer.send(found)),
                     Verdict::Alone(ask) => spawn_alone::<B>(&connection.shared, ask, answer, since),
                 }
@@ -276,14 +271,14 @@ async fn answer<B: Batch>(waiting: &mut Vec<Waiting<B>>, connection: &mut Held, 
     };
     connection.learn(&error).await;
     let is_of_one = match error {
-        // In here nobody waits for long, and nothing is tried again.
+        // A batch has a shorter lock timeout and no retries, so a separate attempt may succeed.
         Error::Locked(_) | Error::Contended(_) => true,
         Error::Corrupt(_) | Error::Query(_) => answers.len() > 1,
         _ => false,
     };
-    // Taken already, they are done as far as one can tell: then it was the commit that failed.
+    // If the requests are drained, the statement succeeded and the commit failed: a retry could execute them twice.
     if is_of_one && asks.len() == answers.len() {
-        // Each finds out for itself, on the pool, where none waits for another.
+        // On the pool, requests do not wait for each other.
         for (ask, answer) in asks.into_iter().zip(answers) {
             spawn_alone::<B>(&connection.shared, ask, answer, since);
         }
@@ -302,13 +297,13 @@ fn spawn_alone<B: Batch>(shared: &Shared, ask: B::Ask, answer: Answer<B>, since:
     });
 }
 
-/// Answers one by itself, anew where another transaction was given the preference.
+/// Executes one request in its own transaction, and retries it after conflicts with other transactions.
 async fn alone<B: Batch>(pool: &Pool, ask: B::Ask, since: Instant) -> Result<B::Answer, Error> {
     let mut tries = 1;
     loop {
         match once::<B>(pool, ask.clone(), since).await {
             Err(Error::Contended(_)) if tries < TRIES => {
-                metrics::counter!("database_retries_total").increment(1);
+                metrics::counter!("db_client_transaction_retries_total").increment(1);
                 tokio::time::sleep(RETRY_PAUSE * 2_u32.pow(tries)).await;
                 tries += 1;
             }

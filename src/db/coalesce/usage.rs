@@ -1,4 +1,4 @@
-//! What all lanes of a database use at the moment, for whoever watches it.
+//! Counts the connections and waiting requests of all batchers of a database.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::mpsc::Sender;
 
-/// Counts connections and requests. Clones share it.
+/// Counters of connections and requests. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Usage(Arc<Counted>);
 
@@ -18,11 +18,11 @@ struct Counted {
     queues: Mutex<Vec<Queue>>,
 }
 
-/// How many wait in a queue; `None` when it is gone.
+/// Length of a queue; `None` once it is closed.
 type Queue = Box<dyn Fn() -> Option<usize> + Send>;
 
 impl Usage {
-    /// Counts those who wait in a queue, too.
+    /// Includes the requests that wait in `queue`.
     pub fn watch<T: Send + 'static>(&self, queue: &Sender<T>) {
         let queue = queue.downgrade();
         let waiting = move || {
@@ -32,13 +32,13 @@ impl Usage {
         self.queues(|queues| queues.push(Box::new(waiting)));
     }
 
-    /// Counts a connection as busy until what this gives is dropped.
+    /// Counts a connection as busy until the returned guard is dropped.
     pub fn work(&self) -> Busy {
         self.0.busy.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())
     }
 
-    /// Connections that are open, how many of them are busy, and how many requests wait for one.
+    /// Returns the numbers of open connections, of busy connections, and of waiting requests.
     pub fn now(&self) -> (u32, u32, usize) {
         let mut waiting = 0;
         self.queues(|queues| queues.retain(|queue| queue().map(|it| waiting += it).is_some()));
@@ -60,11 +60,9 @@ impl std::fmt::Debug for Counted {
     }
 }
 
-/// A connection that is open until this is dropped.
 pub struct Opened(Usage);
 
 impl Opened {
-    /// Counts it.
     pub fn count(usage: &Usage) -> Self {
         usage.0.open.fetch_add(1, Ordering::Relaxed);
         Self(usage.clone())
@@ -77,7 +75,6 @@ impl Drop for Opened {
     }
 }
 
-/// A connection that is busy until this is dropped.
 pub struct Busy(Usage);
 
 impl Drop for Busy {

@@ -1,4 +1,4 @@
-//! Pets by status and by tags, in the order of their identifiers, a page at a time.
+//! Finds pets by status or by tags, page by page, in the order of their identifiers.
 
 use super::pet;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-/// The first `limit` pets after `after`, by identifier, whose status is one of `statuses`.
+/// Returns the first `limit` pets after `after`, by identifier, with one of `statuses`.
 pub async fn find_by_status(
     database: &Database,
     statuses: &[Status],
@@ -26,8 +26,8 @@ pub async fn find_by_status(
     page(database, statement, names, after, limit).await
 }
 
-/// Each status has an index of its own, read in order and no further than the limit. For a single `status = any
-/// ($1)` no index is in the order of the answer as soon as it names two.
+/// Query that reads the index of each status in order, and no further than the limit. With a single `status = any
+/// ($1)`, no index has the order of the result if there are two statuses.
 ///
 /// Public for the test that reads its plan.
 #[doc(hidden)]
@@ -46,8 +46,8 @@ pub const FIND_BY_STATUS: &str = "
     order by id
     limit $3";
 
-/// Every pet has one of all statuses (`pets_status_known`), so `$1` need not be asked: one index in its order instead
-/// of three, for a fifth less of PostgreSQL's time.
+/// Query for all statuses. Every pet has one of them (`pets_status_known`), so it reads one index instead of three, for
+/// a fifth less of PostgreSQL's time.
 ///
 /// Public for the test that reads its plan.
 #[doc(hidden)]
@@ -57,17 +57,17 @@ pub const FIND_BY_EVERY_STATUS: &str =
      order by id
      limit $3";
 
-/// Which pets a set of tag names finds.
+/// Match of a set of tag names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TagMatch {
-    /// Those with any of them.
+    /// Pets with any of the tags.
     #[default]
     Any,
-    /// Those with all of them.
+    /// Pets with all of the tags.
     All,
 }
 
-/// The first `limit` pets after `after`, by identifier, that `names` finds.
+/// Returns the first `limit` pets after `after`, by identifier, that match `names`.
 pub async fn find_by_tags(
     database: &Database,
     names: &[String],
@@ -97,7 +97,6 @@ const FIND_BY_ALL_TAGS: &str =
      order by id
      limit $3";
 
-/// The page that a statement of these finds.
 async fn page(
     database: &Database,
     statement: &'static str,

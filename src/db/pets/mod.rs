@@ -1,4 +1,4 @@
-//! Pets in PostgreSQL, one row each.
+//! Queries on pets, one row each.
 
 mod finds;
 
@@ -20,12 +20,11 @@ use crate::domain::{
     pet::{NewPet, Pet, PetDetails, Version},
 };
 
-/// Which versions of a pet a change may be made to; `None`: whichever there is.
+/// Versions of a pet that a change may be made to; `None` for any version.
 pub type Expected<'a> = Option<&'a [Version]>;
 
-/// Stores a pet. `None`: the identifier that the client chose is in use.
-///
-/// Without a chosen identifier the sequence gives one, stepping over those that clients chose.
+/// Inserts a pet. Returns `None` if the identifier that the client chose is taken. Without a chosen identifier, the
+/// sequence provides one and skips those that are taken.
 pub async fn insert(connection: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
     loop {
         let columns = PetColumns::from(&pet.details);
@@ -48,26 +47,24 @@ pub async fn insert(connection: &mut Connection, pet: NewPet) -> Result<Option<P
         match stored {
             Some((id, version)) => return stored_pet(id, version, pet.details).map(Some),
             None if pet.id.is_some() => return Ok(None),
-            // Each turn means that another insert took the identifier meanwhile: somebody gets on.
+            // Every further iteration means that another insert took the identifier meanwhile, so there is progress.
             None => skip_chosen_ids(connection).await?,
         }
     }
 }
 
-/// Stores a pet by itself, together with those that others store at the moment: one statement, one commit.
-/// Like [`insert`] else.
+/// Inserts a pet like [`insert`], in one statement and one commit with the pets of other requests.
 pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error> {
-    // A large one would hold the others up.
+    // A larger pet would delay the rest of the batch.
     const SMALL: usize = 20;
     if pet.details.photo_urls().len() + pet.details.tags().len() > SMALL {
         let alone = async |transaction: &mut Connection| insert(transaction, pet).await;
-        // Boxed: a future is moved whole, and this one is large and seldom.
         return Box::pin(database.transact(alone)).await;
     }
     database.0.lanes.new_pets.ask(pet).await
 }
 
-/// Inserts that travel together.
+/// Batch of inserts.
 #[derive(Debug)]
 pub(super) struct Inserts;
 
@@ -87,8 +84,8 @@ impl Batch for Inserts {
             return Ok(vec![Verdict::Answered(Ok(stored))]);
         }
         let columns = asks.iter().collect::<PetArrays<'_>>();
-        // Each row's place and identifier come back beside what was stored, so that nobody has to guess which
-        // row is whose. In the order of identifiers, so that two such statements never wait for each other.
+        // Position and identifier of each row are returned with the result, to assign it to its request. Rows are
+        // inserted in the order of identifiers, so that two such statements cannot deadlock.
         let rows: Vec<(i64, i64, Option<i64>)> = sqlx::query_as(
             "with given as materialized (
                  select place, coalesce(id, nextval('pet_ids')) as id, status, name, category,
@@ -119,7 +116,7 @@ impl Batch for Inserts {
         let mut versions = vec![None; asks.len()];
         let mut before = None;
         for (place, id, version) in rows {
-            // Of those with one identifier the first was stored.
+            // If several have one identifier, the first was stored.
             let stored = version.filter(|_| before.replace(id) != Some(id));
             let place = usize::try_from(place - 1).unwrap_or(usize::MAX);
             if let Some(slot) = versions.get_mut(place) {
@@ -131,7 +128,7 @@ impl Batch for Inserts {
                 Verdict::Answered(stored_pet(id, version, pet.details).map(Some))
             }
             None if pet.id.is_some() => Verdict::Answered(Ok(None)),
-            // The sequence came upon an identifier that a client chose.
+            // The sequence reached an identifier that a client chose.
             None => Verdict::Alone(pet),
         };
         Ok(asks.drain(..).zip(versions).map(verdict).collect())
@@ -150,8 +147,8 @@ fn stored_pet(id: i64, version: i64, details: PetDetails) -> Result<Pet, Error> 
     })
 }
 
-/// Moves the sequence to the first identifier after its last one that no pet has: however many a
-/// client chose in a row there, this is one scan of the primary key.
+/// Moves the sequence past its last value, to the first identifier that no pet has. This is one scan of the primary
+/// key, however many identifiers are taken in a row.
 async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
     bounded(
         sqlx::query(
@@ -171,12 +168,12 @@ async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// The pet, if there is one. Read together with those that others ask for at the moment.
+/// Returns the pet, if it exists. The read is batched with those of other requests.
 pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
     database.0.lanes.pets.ask(id).await
 }
 
-/// Reads that travel together.
+/// Batch of reads.
 #[derive(Debug)]
 pub(super) struct Reads;
 
@@ -202,12 +199,12 @@ impl Batch for Reads {
         )
         .bind(ids)
         .fetch(connection);
-        // Each as it comes: to collect rows first costs a copy of every pet.
+        // Decoded one by one: collecting the rows first would copy every pet.
         while let Some(row) = rows.try_next().await? {
             let pet = pet(&row)?;
             found.push((pet.id, Arc::new(pet)));
         }
-        // They are few: to look at all of them is quicker than to hash one.
+        // For so few pets, a linear search is faster than hashing.
         let find = |id| {
             let found = found.iter().find(|(found, _)| *found == id);
             Verdict::Answered(Ok(found.map(|(_, pet)| Arc::clone(pet))))
@@ -226,7 +223,7 @@ impl Batch for Reads {
     }
 }
 
-/// The pet, locked until the transaction ends: nobody changes it between a look and a change.
+/// Returns the pet and locks its row until the transaction ends, so that no other change comes between.
 pub async fn find_for_update(
     transaction: &mut Connection,
     id: PetId,
@@ -243,7 +240,7 @@ pub async fn find_for_update(
     .map(|row| row.map(Pet::from))
 }
 
-/// Whether there is such a pet.
+/// Returns true if the pet exists.
 pub async fn exists(executor: impl PgExecutor<'_>, id: PetId) -> Result<bool, Error> {
     bounded(
         sqlx::query_scalar("select exists (select from pets where id = $1)")
@@ -253,7 +250,7 @@ pub async fn exists(executor: impl PgExecutor<'_>, id: PetId) -> Result<bool, Er
     .await
 }
 
-/// Replaces a pet. `None`: there is none of an expected version.
+/// Replaces a pet. Returns `None` if there is no such pet with an expected version.
 pub async fn replace(
     executor: impl PgExecutor<'_>,
     id: PetId,
@@ -286,7 +283,7 @@ pub async fn replace(
     }))
 }
 
-/// Deletes a pet. `false`: there is none of an expected version.
+/// Deletes a pet. Returns false if there is no such pet with an expected version.
 pub async fn delete(
     executor: impl PgExecutor<'_>,
     id: PetId,

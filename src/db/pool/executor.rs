@@ -1,5 +1,4 @@
-//! A pool runs a single statement as a connection does, so that the functions of this room take either; or reads
-//! its rows one by one.
+//! Runs single statements on the pool as on a connection, so that query functions accept either.
 
 use futures_util::{
     StreamExt as _, TryStreamExt as _,
@@ -14,8 +13,9 @@ use sqlx::{
 use super::Pool;
 
 impl Pool {
-    /// What `read` makes of each row of a single statement as it comes: to collect many rows first costs a copy
-    /// of each. Rows behind one that it cannot read are passed over before the connection is used again.
+    /// Returns `read` of each row of a single statement. Each row is read as it arrives, because collecting the rows
+    /// first would copy them. After an error of `read`, the remaining rows are discarded before the connection is
+    /// reused.
     pub async fn rows<'q, T>(
         &self,
         query: impl Execute<'q, Postgres> + 'q,
@@ -37,7 +37,7 @@ impl Pool {
 
 type Step = Either<PgQueryResult, PgRow>;
 
-/// A single statement; what it gives is collected, so that its connection is free again when this ends.
+/// Runs a single statement and collects its results, so that the connection is free when it ends.
 impl<'p> Executor<'p> for &'p Pool {
     type Database = Postgres;
 

@@ -1,8 +1,7 @@
-//! The connections that a worker keeps for finds.
+//! Provides a few separate connections per worker for finds, so that slow finds delay only other finds.
 //!
-//! They are few: what is slow to find keeps those waiting who find, nobody else. Each statement on them is planned
-//! for the values at hand, since for "some names" PostgreSQL would scan all pets, a rare name being as likely as a
-//! frequent one; and prepared, which saves the round trip in which another would be parsed.
+//! Each statement is planned for its actual values: a generic plan would scan all pets, because it assumes that a rare
+//! name is as frequent as a common one. Statements are prepared, which saves the round trip for parsing.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -15,21 +14,21 @@ use tokio::sync::Semaphore;
 use super::{Pool, prepare};
 use crate::db::Usage;
 
-/// Connections of one worker. With four finds of 20 pets among a million are as quick, with one as well; but then
-/// each waits for a slow one.
+/// Connections per worker. Finds of 20 pets among a million are as fast with four or with one, but with one, each find
+/// waits for a slow one.
 const CONNECTIONS: u32 = 2;
-/// Finds that wait for them; one more is turned away.
+/// Maximum number of waiting finds; further finds are refused.
 const QUEUE: usize = 1024;
-/// A connection that no find needs for so long is closed.
+/// Time after which an idle connection is closed.
 const KEPT: Duration = Duration::from_secs(30);
 const PLANS: &str = "set plan_cache_mode = force_custom_plan";
 
-/// The pools of all workers. Clones share them.
+/// Pools of all workers. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Finds(Arc<Mutex<Vec<Pool>>>);
 
 impl Finds {
-    /// A pool for another worker, which leads to where `pool` does.
+    /// Creates a pool for another worker, to the same server as `pool`.
     pub fn another(&self, pool: &Pool) -> Pool {
         let options = pool.connections.options().clone();
         let places = CONNECTIONS as usize + QUEUE;
@@ -48,12 +47,10 @@ impl Finds {
         finds
     }
 
-    /// What of them all is used at the moment.
     pub fn usage(&self) -> Usage {
         self.all(|all| all.iter().map(Pool::usage).sum())
     }
 
-    /// Closes their connections, once nobody uses them.
     pub async fn close(&self) {
         let all = self.all(|all| all.clone());
         join_all(all.iter().map(Pool::close)).await;

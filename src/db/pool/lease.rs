@@ -1,7 +1,7 @@
-//! One connection of the pool, for a statement or a transaction.
+//! Manages one connection of the pool during a statement or a transaction.
 //!
-//! Invariant: it goes back only when all that was begun on it has ended, and nothing on it failed that the next
-//! one would meet as well.
+//! Invariants:
+//! - A connection is returned only after its transaction has ended, and if no failure could affect the next statement.
 
 use std::{
     borrow::Cow,
@@ -14,19 +14,19 @@ use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Postgres, pool::PoolConne
 use super::{CHECK, Pool, is_fit_after};
 use crate::db::{Error, bounded};
 
-/// A connection on loan. Dropped before it was given back, it is closed: nobody knows what state it is in.
+/// Connection taken from the pool. If it is dropped before it is returned, it is closed, because its state is unknown.
 #[derive(Debug)]
 pub struct Lease {
     pub connection: PoolConnection<Postgres>,
     pool: Pool,
-    /// How long it took to get it.
+    /// Time it took to get the connection.
     pub waited: Duration,
     in_transaction: bool,
     is_given_back: bool,
 }
 
 impl Lease {
-    /// A connection of a pool, which took so long to get.
+    /// Wraps a connection of `pool`, which took `waited` to get.
     pub const fn new(connection: PoolConnection<Postgres>, pool: Pool, waited: Duration) -> Self {
         Self {
             connection,
@@ -37,7 +37,6 @@ impl Lease {
         }
     }
 
-    /// Begins a transaction on it.
     pub async fn begin(&mut self, statements: Cow<'static, str>) -> Result<(), sqlx::Error> {
         let statements = sqlx::raw_sql(AssertSqlSafe(statements.into_owned()));
         let begun = self.connection.execute(statements).await;
@@ -46,8 +45,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Ends the transaction, if there is one, as its statements came out, and gives the connection back if
-    /// it is fit to be used again.
+    /// Commits or rolls back the transaction, if there is one, depending on `result`. Returns the connection to the
+    /// pool if it can be reused.
     pub async fn end<T>(mut self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         if let Err(error) = &result {
             self.pool.learn(error);
@@ -73,10 +72,10 @@ impl Lease {
         Ok(())
     }
 
-    /// Not left to the connection's own drop, which waits without end for a sign of life.
+    /// Returns the connection to the pool. The drop of sqlx's connection would do so too, but pings without a timeout.
     fn give_back(mut self) {
         self.is_given_back = true;
-        // Boxed: fifteen kilobytes, which would be copied six times on their way into a task.
+        // Boxed: it is 15 kB, which would be copied six times on the way into a task.
         let returned = Box::pin(self.connection.return_to_pool());
         tokio::spawn(async move {
             let _ = tokio::time::timeout(CHECK, returned).await;
@@ -93,23 +92,22 @@ impl Drop for Lease {
     }
 }
 
-/// A transaction; undone when dropped.
+/// Transaction, which is rolled back when it is dropped.
 #[derive(Debug)]
 pub struct Transaction(Lease);
 
 impl Transaction {
-    /// One that was begun on a connection.
+    /// Wraps a connection with a transaction.
     pub(super) const fn on(lease: Lease) -> Self {
         Self(lease)
     }
 
-    /// Makes it last.
     pub(in crate::db) async fn commit(self) -> Result<(), Error> {
         bounded(self.0.end(Ok(()))).await
     }
 
-    /// Undoes it, for that reason. Not left to the drop, which is done with at some later time: the next
-    /// request for the same thing may come at once. Should it fail, PostgreSQL undoes it by itself.
+    /// Rolls back the transaction because of `reason`. A drop would do so later, but the client may repeat its request
+    /// at once. If the rollback fails, the connection is closed and PostgreSQL rolls back.
     pub(in crate::db) async fn undo(self, reason: Option<&Error>) {
         if let Some(error) = reason.and_then(Error::by_postgres) {
             self.0.pool.learn(error);
@@ -117,7 +115,7 @@ impl Transaction {
                 return;
             }
         }
-        // Given up in the middle of a statement: there is no going on.
+        // After a timeout, the connection is in the middle of a statement.
         if !matches!(reason, Some(Error::TimedOut)) {
             let undone = self.0.undo();
             let _ = bounded(undone).await;

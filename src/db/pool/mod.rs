@@ -1,8 +1,9 @@
-//! The connections that requests share, those for finds, and the transactions on them.
+//! Pools connections for statements and transactions of requests.
 //!
-//! Invariants: nobody waits here while PostgreSQL is known to be out of reach ([`Breaker`]), nor in a queue
-//! without end; what a request waited for a connection it no longer waits for a lock; a connection that
-//! something was given up on, or that failed, is closed and never used again.
+//! Invariants:
+//! - No request waits here while PostgreSQL is known to be unavailable ([`Breaker`]), and the queue is bounded.
+//! - The time that a request waited for a connection is deducted from its lock timeout.
+//! - A connection that failed, or on which a statement was interrupted, is closed and never reused.
 
 mod executor;
 mod finds;
@@ -33,18 +34,17 @@ use super::{
     pooler::{self, Pooler},
 };
 
-/// How many may wait for each connection; the next is refused at once.
+/// Maximum number of waiting requests per connection; further requests are refused at once.
 const QUEUE: usize = 32;
-/// How long a request waits for a connection and a lock together, as far as it had to wait for the former.
+/// Total wait for a connection and for a lock, if the request had to wait for the connection.
 const WAIT: Duration = Duration::from_secs(1);
-/// Who waited less for a connection did not have to wait.
+/// Shorter waits for a connection do not count as a wait.
 const NO_WAIT: Duration = Duration::from_millis(50);
-/// How long a connection may take to show that it is fit to be used (again).
+/// Timeout of the check that a connection is usable.
 pub(super) const CHECK: Duration = Duration::from_millis(500);
 
-/// PostgreSQL's own bounds, for the case that we are gone: what this process gave up, or left behind
-/// when it or its machine died, ends there too. And where we may, a deadlock is found before a wait for a
-/// lock ends: then the one that gives way is done anew.
+/// Limits that PostgreSQL enforces if this process interrupted a statement or died. For superusers, deadlocks are
+/// detected before the lock timeout, so that the aborted transaction is retried.
 pub(super) const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set lock_timeout = '1s'; \
                                 set idle_in_transaction_session_timeout = '10s'; \
                                 set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 10; \
@@ -52,21 +52,21 @@ pub(super) const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set loc
                                 select set_config('deadlock_timeout', '200ms', false) \
                                 from pg_roles where rolname = current_user and rolsuper";
 
-/// Connections to one PostgreSQL; a single statement runs on a reference to it. Cheap to clone.
+/// Connection pool to one PostgreSQL. A single statement runs on a reference to it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Pool {
     connections: PgPool,
     queue: Arc<Semaphore>,
-    /// How many it has room for.
+    /// Number of permits of `queue`.
     places: usize,
     pub(super) breaker: Breaker,
     pub(super) pooler: Pooler,
-    /// Whether new connections are as the pooler needs them.
+    /// Set once new connections are configured for a pooler.
     adapted: Arc<AtomicBool>,
 }
 
 impl Pool {
-    /// Connections that are opened as they are needed.
+    /// Creates a pool, which opens connections on demand.
     pub(super) fn new(
         options: ConnectOptions,
         max_connections: u32,
@@ -78,8 +78,8 @@ impl Pool {
         let connections = PgPoolOptions::new()
             .max_connections(max_connections)
             .acquire_timeout(acquire_timeout)
-            // A lost connection shows itself at the next statement, and costs one 503 there; asking
-            // first would cost every request a round trip.
+            // A lost connection fails at its next statement, which costs one 503 response. A check before would cost
+            // every request a round trip.
             .test_before_acquire(false)
             .after_connect(prepare(pooler.clone(), ""))
             .before_acquire(move |connection, it| {
@@ -107,13 +107,12 @@ impl Pool {
         }
     }
 
-    /// Begins a transaction.
     pub(super) async fn begin(&self) -> Result<Transaction, Error> {
         self.begin_after(Duration::ZERO).await
     }
 
-    /// Begins a transaction for a request that has waited so long already, which counts as if it had been for
-    /// a connection.
+    /// Begins a transaction for a request that has waited for `waited` already, which counts as a wait for a
+    /// connection.
     pub(super) async fn begin_after(&self, waited: Duration) -> Result<Transaction, Error> {
         bounded(async {
             let mut lease = if waited.is_zero() {
@@ -131,18 +130,16 @@ impl Pool {
         .await
     }
 
-    /// How to reach PostgreSQL.
     pub(super) fn connect_options(&self) -> ConnectOptions {
         let options = self.connections.connect_options().as_ref().clone();
         if self.pooler.is_there() {
-            // Behind a pooler no server knows what another prepared.
+            // Behind a pooler, a server does not know statements that were prepared on another.
             options.statement_cache_capacity(0)
         } else {
             options
         }
     }
 
-    /// What of it is used at the moment.
     pub(super) fn usage(&self) -> Usage {
         let idle = u32::try_from(self.connections.num_idle()).unwrap_or(u32::MAX);
         Usage {
@@ -153,32 +150,31 @@ impl Pool {
         }
     }
 
-    /// Closes the connections, once nobody uses them.
     pub(super) async fn close(&self) {
         self.connections.close().await;
     }
 
-    /// Goes on as a pooler needs it; those connections that there are, here and elsewhere, cannot.
+    /// Adapts to a pooler, and invalidates all existing connections, which have not.
     pub(super) fn go_behind_pooler(&self) {
         if self.pooler.found() {
             self.breaker.outdate();
         }
     }
 
-    /// Draws the conclusions from a failure.
+    /// Updates the circuit breaker and connection trust after a failed statement.
     pub(super) fn learn(&self, error: &sqlx::Error) {
         self.breaker.failed(error);
         if is_of_a_pooler(error) {
             self.go_behind_pooler();
         } else if is_read_only(error) {
-            // A primary that was demoted, which the other connections lead to as well.
+            // The primary was demoted. The other connections lead to it as well.
             self.breaker.outdate();
         }
     }
 
     async fn lease(&self) -> Result<Lease, sqlx::Error> {
         self.breaker.admit()?;
-        // Whichever connections found it.
+        // A connection outside this pool may have detected the pooler.
         if self.pooler.is_there() && !self.adapted.swap(true, Ordering::Relaxed) {
             self.connections.set_connect_options(self.connect_options());
         }
@@ -195,7 +191,7 @@ impl Pool {
         Ok(Lease::new(connection, self.clone(), began.elapsed()))
     }
 
-    /// A connection for a single statement, in a transaction where it needs one.
+    /// Returns a connection for a single statement, in a transaction if it needs one.
     async fn lease_for_one(&self) -> Result<Lease, sqlx::Error> {
         let mut lease = self.lease().await?;
         if let Some(begin) = self.beginning(lease.waited) {
@@ -204,7 +200,7 @@ impl Pool {
         Ok(lease)
     }
 
-    /// How a transaction has to begin, if it has to at all.
+    /// Returns the statements that begin a transaction, or `None` if a single statement needs none.
     fn beginning(&self, waited: Duration) -> Option<Cow<'static, str>> {
         let behind_pooler = self.pooler.is_there();
         let begin = if behind_pooler {
@@ -215,13 +211,13 @@ impl Pool {
         if waited < NO_WAIT {
             return behind_pooler.then_some(begin.into());
         }
-        // Zero would mean for ever.
+        // Zero would disable the timeout.
         let left = WAIT.saturating_sub(waited).as_millis().max(10);
         Some(format!("{begin}; set local lock_timeout = '{left}ms'").into())
     }
 }
 
-/// Sets a new connection to [`SESSION_SETTINGS`], and to some more.
+/// Returns a hook that applies [`SESSION_SETTINGS`] and `more` to a new connection.
 fn prepare(
     pooler: Pooler,
     more: &'static str,
@@ -241,7 +237,7 @@ fn prepare(
     }
 }
 
-/// Whether a connection can be used again after that.
+/// Returns true if a connection can be reused after this error.
 pub(super) fn is_fit_after(error: &sqlx::Error) -> bool {
     !is_of_the_connection(error) && !is_read_only(error) && !is_of_a_pooler(error)
 }

@@ -1,12 +1,12 @@
-//! GIF: a header, then images and extensions in sub-blocks of up to 255 bytes, up to the trailer
-//! (GIF89a, appendix B).
+//! Reads the structure of a GIF (GIF89a, appendix B).
+//!
+//! A header, then images and extensions in sub-blocks of up to 255 bytes, up to the trailer.
 
 use super::{
     ImageType,
     walk::{Refusal, Step, Walk, check_sides, end},
 };
 
-/// Where in a GIF the bytes are.
 #[derive(Default)]
 pub(super) struct Gif {
     place: Place,
@@ -47,7 +47,7 @@ impl Walk for Gif {
             (Place::Block, [0x3B]) if self.has_image => return Ok(end(ImageType::Gif, self.size)),
             (Place::Block, [0x3B]) => return Err(Refusal::Broken("it has no pixels")),
             (Place::Block, _) => {
-                return Err(Refusal::Broken("it has a block that GIF does not know"));
+                return Err(Refusal::Broken("a block type is unknown"));
             }
             (Place::Image, &[_, _, _, _, a, b, c, d, packed]) => {
                 check_sides(side(a, b), side(c, d))?;
@@ -58,7 +58,7 @@ impl Walk for Gif {
             (Place::CodeSize, [1..=11]) | (Place::Label | Place::SubBlock, _) => {
                 (Place::SubBlockSize, Step::Show(1))
             }
-            (Place::CodeSize, _) => return Err(Refusal::Broken("its pixels are not GIF's")),
+            (Place::CodeSize, _) => return Err(Refusal::Broken("the LZW code size is invalid")),
             (Place::SubBlockSize, &[size]) => (Place::SubBlock, Step::Pass(size.into())),
             (Place::Header | Place::Image | Place::SubBlockSize, _) => {
                 return Err(Refusal::EndsEarly);
@@ -72,7 +72,7 @@ const fn side(low: u8, high: u8) -> u32 {
     u16::from_le_bytes([low, high]) as u32
 }
 
-/// How long the palette is that such a field announces.
+/// Returns the number of bytes of the palette that a packed field announces.
 const fn palette(packed: u8) -> u64 {
     if packed & 0x80 == 0 {
         0

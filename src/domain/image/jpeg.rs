@@ -1,15 +1,16 @@
-//! JPEG: segments, each a marker and mostly a length (ITU-T T.81, annex B); after a start of scan come
-//! entropy-coded bytes of no stated length, up to the next marker.
+//! Reads the structure of a JPEG (ITU-T T.81, annex B).
+//!
+//! Segments of a marker and usually a length. A start of scan is followed by entropy-coded bytes of unknown length, up
+//! to the next marker.
 
 use super::{
     ImageType,
     walk::{Refusal, Step, Walk, check_sides, end},
 };
 
-/// Scans of an image. A progressive one has about ten; whoever decodes it goes over all its pixels in each.
+/// Maximum number of scans. A progressive image has about ten, and a decoder processes all pixels in each.
 const MAX_SCANS: u32 = 64;
 
-/// Where in a JPEG the bytes are.
 #[derive(Default)]
 pub(super) struct Jpeg {
     place: Place,
@@ -23,14 +24,14 @@ enum Place {
     Start,
     Mark,
     Code,
-    /// Of the segment of that code.
+    /// Length of the segment with this code.
     Length(u8),
-    /// Of a frame, whose segment is so long.
+    /// Head of a frame, with the length of its segment.
     Frame(u64),
     Segment,
     ScanHead,
     Scan,
-    /// Behind a byte FF within a scan.
+    /// After a byte FF within a scan.
     ScanCode,
 }
 
@@ -53,7 +54,7 @@ impl Walk for Jpeg {
             }
             (Place::ScanHead, _) => (Place::Scan, Step::PassMark),
             (Place::Scan, _) => (Place::ScanCode, Step::Show(1)),
-            // A stuffed FF, or a restart: the scan goes on.
+            // A stuffed FF, or a restart: the scan continues.
             (Place::ScanCode, [0x00 | 0xD0..=0xD7]) => (Place::Scan, Step::PassMark),
             (Place::ScanCode, &[code]) => return self.code(code),
             (Place::Code | Place::Length(_) | Place::ScanCode, _) => {
@@ -68,7 +69,7 @@ impl Jpeg {
     fn code(&mut self, code: u8) -> Result<Step, Refusal> {
         let step;
         (self.place, step) = match code {
-            // A marker may begin with any number of them.
+            // A marker may begin with any number of FF bytes.
             0xFF => (Place::Code, Step::Show(1)),
             0xD9 => match self.size {
                 Some(size) if self.scans > 0 => return Ok(end(ImageType::Jpeg, size)),
@@ -80,7 +81,9 @@ impl Jpeg {
             0xC0..=0xC2 if self.size.is_some() => {
                 return Err(Refusal::Broken("it has two frames"));
             }
-            0xDA if self.size.is_none() => return Err(Refusal::Broken("a scan has no frame")),
+            0xDA if self.size.is_none() => {
+                return Err(Refusal::Broken("a scan precedes the frame header"));
+            }
             0xC0..=0xCF | 0xDA..=0xFE => (Place::Length(code), Step::Show(2)),
             _ => return Err(Refusal::Broken("a marker is out of place")),
         };
@@ -90,10 +93,10 @@ impl Jpeg {
     fn length(&mut self, code: u8, length: [u8; 2]) -> Result<(Place, Step), Refusal> {
         let rest = u64::from(u16::from_be_bytes(length))
             .checked_sub(2)
-            .ok_or(Refusal::Broken("a segment is shorter than its length"))?;
+            .ok_or(Refusal::Broken("a segment length is invalid"))?;
         Ok(match code {
             0xC0..=0xC2 if rest >= 6 => (Place::Frame(rest), Step::Show(6)),
-            0xC0..=0xC2 => return Err(Refusal::Broken("its frame is not JPEG's")),
+            0xC0..=0xC2 => return Err(Refusal::Broken("the frame header is invalid")),
             0xDA => {
                 self.scans += 1;
                 if self.scans > MAX_SCANS {
@@ -118,7 +121,7 @@ impl Jpeg {
             || !matches!(components, 1 | 3 | 4)
             || length != 6 + 3 * u64::from(components)
         {
-            return Err(Refusal::Broken("its frame is not JPEG's"));
+            return Err(Refusal::Broken("the frame header is invalid"));
         }
         self.size = Some(size);
         Ok(())

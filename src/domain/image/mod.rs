@@ -1,7 +1,6 @@
-//! Images of pets: what they are, and how their bytes tell.
+//! Images of pets: types, dimensions, identifiers, and widths of renderings.
 //!
-//! The type and the size of an image are read off its own bytes ([`Reader`]); no word of the sender's is
-//! taken for either.
+//! Invariant: the type and the dimensions of an image are read from its bytes ([`Reader`]), not from headers.
 
 mod gif;
 mod jpeg;
@@ -15,14 +14,14 @@ use std::{fmt, str::FromStr};
 pub use self::{reader::Reader, walk::Refusal};
 use super::Invalid;
 
-/// Pixels that an image has at most in either direction.
+/// Maximum width and height of an image in pixels.
 pub const MAX_SIDE: u32 = 8_192;
-/// Images that a pet has at most.
+/// Maximum number of images of a pet.
 pub const MAX_IMAGES: i64 = 100;
-/// Characters that the `additionalMetadata` of an upload has at most.
+/// Maximum number of characters in the `additionalMetadata` of an upload.
 pub const MAX_METADATA: usize = 1_000;
 
-/// What an image may be.
+/// Supported type of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ImageType {
     /// Portable Network Graphics (ISO/IEC 15948).
@@ -36,10 +35,10 @@ pub enum ImageType {
 }
 
 impl ImageType {
-    /// Every type.
+    /// All types.
     pub const ALL: [Self; 4] = [Self::Png, Self::Jpeg, Self::Gif, Self::WebP];
 
-    /// Its media type.
+    /// Returns the media type.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -64,19 +63,18 @@ impl FromStr for ImageType {
     }
 }
 
-/// Identifier of an image: 128 random bits, so that nobody finds an image by guessing. Whoever is shown
-/// one may see the image.
+/// Identifier of an image: 128 random bits, which cannot be guessed. Knowing it is enough to see the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ImageId([u8; 16]);
 
 impl ImageId {
-    /// An identifier of random bits, which the caller provides.
+    /// Creates an identifier from random bytes.
     #[must_use]
     pub const fn from_bytes(random: [u8; 16]) -> Self {
         Self(random)
     }
 
-    /// The bits.
+    /// Returns the bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
@@ -89,7 +87,7 @@ impl fmt::Display for ImageId {
     }
 }
 
-/// Reads the one form that [`Display`](fmt::Display) writes, so that an image has one URL.
+/// Accepts only the format that [`Display`](fmt::Display) writes, so that an image has one URL.
 impl FromStr for ImageId {
     type Err = Invalid;
 
@@ -106,36 +104,36 @@ impl FromStr for ImageId {
     }
 }
 
-/// What the bytes of an image say.
+/// Properties of an image, read from its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// Its type.
+    /// Type of the image.
     pub kind: ImageType,
-    /// Pixels from left to right, as they are stored: before any orientation is applied.
+    /// Width in pixels as stored, before any orientation is applied.
     pub width: u32,
-    /// Pixels from top to bottom, likewise.
+    /// Height in pixels as stored.
     pub height: u32,
 }
 
-/// How wide a rendering is at most: one of [`RenderingWidth::ALL`], so that there are only so many renderings of
-/// an image, whoever asks for how many.
+/// Maximum width of a rendering. Only the widths in [`RenderingWidth::ALL`] exist, which bounds the number of
+/// renderings of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RenderingWidth(u32);
 
 impl RenderingWidth {
-    /// Every width.
+    /// All widths in pixels.
     pub const ALL: [u32; 14] = [
         16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024, 1_536, 2_048,
     ];
 
-    /// The number of pixels.
+    /// Returns the width in pixels.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 }
 
-/// Reads how wide a rendering shall be at most: 16–2,048 pixels. The next smaller width does that.
+/// Parses a width of 16–2,048 pixels and rounds it down to one in [`RenderingWidth::ALL`].
 impl FromStr for RenderingWidth {
     type Err = Invalid;
 
@@ -152,7 +150,7 @@ impl FromStr for RenderingWidth {
 /// Checks the `additionalMetadata` of an upload.
 ///
 /// # Errors
-/// [`Invalid`] when it is longer than [`MAX_METADATA`] or holds NUL.
+/// [`Invalid`] if it is longer than [`MAX_METADATA`] or contains NUL.
 pub fn check_metadata(text: &str) -> Result<(), Invalid> {
     super::check_text(text, MAX_METADATA)
 }

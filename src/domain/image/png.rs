@@ -1,5 +1,6 @@
-//! PNG: a signature, then chunks, each with its length, type, data and CRC (ISO/IEC 15948 §5), up to
-//! `IEND`.
+//! Reads the structure of a PNG (ISO/IEC 15948 §5).
+//!
+//! A signature, then chunks of length, type, data and CRC, up to `IEND`.
 
 use crc32fast::Hasher;
 
@@ -8,15 +9,13 @@ use super::{
     walk::{Refusal, Step, Walk, check_sides, end},
 };
 
-/// The first eight bytes.
 pub(super) const SIGNATURE: &[u8; 8] = b"\x89PNG\r\n\x1a\n";
 
-/// Where in a PNG the bytes are.
 #[derive(Default)]
 pub(super) struct Png {
     place: Place,
     size: Option<(u32, u32)>,
-    /// Colours are looked up in a palette.
+    /// Set if colours are looked up in a palette.
     indexed: bool,
     palette: bool,
     pixels: bool,
@@ -76,20 +75,24 @@ impl Png {
         self.chunk.copy_from_slice(chunk);
         self.crc.update(chunk);
         if length > 0x7FFF_FFFF || !chunk.iter().all(u8::is_ascii_alphabetic) {
-            return Err(Refusal::Broken("it has a chunk that PNG does not know"));
+            return Err(Refusal::Broken("a chunk header is invalid"));
         }
         match &self.chunk {
             b"IHDR" if self.size.is_none() && length == 13 => {
                 return Ok((Place::Header, Step::Show(13)));
             }
-            b"IHDR" => return Err(Refusal::Broken("its header is not one header")),
-            _ if self.size.is_none() => return Err(Refusal::Broken("its header is not first")),
+            b"IHDR" => {
+                return Err(Refusal::Broken(
+                    "the IHDR chunk is repeated or has the wrong length",
+                ));
+            }
+            _ if self.size.is_none() => return Err(Refusal::Broken("the IHDR chunk is not first")),
             b"IDAT" if self.indexed && !self.palette => {
-                return Err(Refusal::Broken("it lacks its palette"));
+                return Err(Refusal::Broken("the palette is missing"));
             }
             b"IDAT" => self.pixels |= length > 0,
             b"PLTE" => self.palette = true,
-            b"IEND" if length > 0 => return Err(Refusal::Broken("its end is not empty")),
+            b"IEND" if length > 0 => return Err(Refusal::Broken("the IEND chunk is not empty")),
             _ => {}
         }
         Ok((Place::Data, Step::Pass(length.into())))
@@ -111,7 +114,7 @@ impl Png {
             _ => false,
         };
         if !known || compression != 0 || filter != 0 || interlace > 1 {
-            return Err(Refusal::Broken("its header is not PNG's"));
+            return Err(Refusal::Broken("the IHDR chunk is invalid"));
         }
         self.size = Some(size);
         self.indexed = colour == 3;

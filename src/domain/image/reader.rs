@@ -1,8 +1,10 @@
-//! Reads the structure of an image as its bytes come, to the image's end.
+//! Reads the structure of an image as its bytes arrive, up to the end of the image.
 //!
-//! Invariants: no pixel is decoded, no length that the bytes claim is believed (they are counted as they
-//! come), at most [`HELD`] bytes are held, and the work is a few instructions a byte whatever the bytes are.
-//! What follows the end of an image is not looked at: cameras put previews there.
+//! Invariants:
+//! - No pixel is decoded.
+//! - Lengths in the data are not trusted: bytes are counted as they arrive.
+//! - At most [`HELD`] bytes are held, and each byte costs a few instructions.
+//! - Bytes after the end of the image are ignored: cameras put previews there.
 
 use memchr::memchr;
 
@@ -15,7 +17,7 @@ use super::{
     webp::WebP,
 };
 
-/// The longest signature: `RIFF`, four bytes of length, `WEBP`.
+/// Length of the longest signature: `RIFF`, four bytes of length, `WEBP`.
 const SIGNATURE: usize = 12;
 
 enum Walker {
@@ -26,7 +28,7 @@ enum Walker {
 }
 
 impl Walker {
-    /// By the signature, of which there may be less than all.
+    /// Selects the walker by the first bytes of the image.
     fn of(signature: &[u8]) -> Option<Self> {
         let is_jpeg = signature.starts_with(b"\xFF\xD8\xFF");
         let is_gif = signature.starts_with(b"GIF87a") || signature.starts_with(b"GIF89a");
@@ -54,9 +56,9 @@ impl Walker {
     }
 }
 
-/// Reads an image, piece by piece, however it is cut.
+/// Incremental reader of an image, for chunks of any size.
 pub struct Reader {
-    /// `None` until the signature has come.
+    /// `None` until the signature has been read.
     walker: Option<Walker>,
     step: Step,
     held: [u8; HELD],
@@ -78,7 +80,7 @@ impl Reader {
     /// Reads the next bytes.
     ///
     /// # Errors
-    /// [`Refusal`], as soon as the bytes cannot be those of an image any more.
+    /// [`Refusal`], as soon as the bytes cannot be those of an image.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
         loop {
             match &mut self.step {
@@ -135,15 +137,15 @@ impl Reader {
         self.feed(shown)
     }
 
-    /// What the image is, after its last byte.
+    /// Returns the properties of the image after its last byte.
     ///
     /// # Errors
-    /// [`Refusal`] when that was not its last byte.
+    /// [`Refusal`] if the image is incomplete.
     pub fn finish(self) -> Result<Facts, Refusal> {
         match (self.step, self.walker) {
             (Step::End(facts), _) => Ok(facts),
             (_, Some(_)) => Err(Refusal::EndsEarly),
-            // Shorter than any image; a short one of another kind is none either.
+            // Too short for any image: incomplete if it begins like a signature, else not an image.
             (_, None) => {
                 let begun = &self.held[..self.held_len];
                 let signatures = [&png::SIGNATURE[..], b"\xFF\xD8\xFF", b"GIF8", b"RIFF"];

@@ -1,17 +1,16 @@
-//! WebP: a RIFF container of chunks (RFC 9649 §2), as long as its head says.
+//! Reads the structure of a WebP: a RIFF container of chunks (RFC 9649 §2), with its length in the header.
 
 use super::{
     ImageType,
     walk::{Refusal, Step, Walk, check_sides, end},
 };
 
-/// Where in a WebP the bytes are.
 #[derive(Default)]
 pub(super) struct WebP {
     place: Place,
-    /// Bytes that the container still has room for.
+    /// Bytes left in the container.
     left: u64,
-    /// The canvas, of which an extended file says how large it is.
+    /// Size of the canvas, which an extended file declares, or else of the image.
     canvas: Option<(u32, u32)>,
     extended: bool,
     has_image: bool,
@@ -22,12 +21,12 @@ enum Place {
     #[default]
     Container,
     ChunkHead,
-    /// The first bytes of that kind of chunk, of which so many follow.
+    /// First bytes of a chunk of this kind, and the number of bytes after them.
     ChunkBegin([u8; 4], u64),
     Chunk,
 }
 
-const TOO_SHORT: Refusal = Refusal::Broken("a chunk is shorter than it must be");
+const TOO_SHORT: Refusal = Refusal::Broken("a chunk is too short");
 
 impl Walk for WebP {
     fn begin(&self) -> Step {
@@ -40,7 +39,7 @@ impl Walk for WebP {
                 let &[_, _, _, _, a, b, c, d, ..] = shown else {
                     return Err(Refusal::EndsEarly);
                 };
-                // The length counts `WEBP`, which was shown.
+                // The length includes `WEBP`, which was shown.
                 self.left = u64::from(u32::from_le_bytes([a, b, c, d]))
                     .checked_sub(4)
                     .ok_or(TOO_SHORT)?;
@@ -70,7 +69,6 @@ impl WebP {
         Ok(Step::Show(8))
     }
 
-    /// Takes room in the container.
     fn take(&mut self, length: u64) -> Result<(), Refusal> {
         self.left = self
             .left
@@ -84,7 +82,7 @@ impl WebP {
             return Err(Refusal::EndsEarly);
         };
         let length = u64::from(u32::from_le_bytes(length));
-        // Chunks are of even length.
+        // Chunks are padded to an even length.
         let padded = length + length % 2;
         self.take(padded)?;
         let is_first = self.canvas.is_none();
@@ -136,11 +134,13 @@ impl WebP {
                 let bits = u32::from_le_bytes([a, b, c, d]);
                 ((bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1)
             }
-            _ => return Err(Refusal::Broken("its pixels are not WebP's")),
+            _ => return Err(Refusal::Broken("the image data is invalid")),
         };
         check_sides(canvas.0, canvas.1)?;
         if *self.canvas.get_or_insert(canvas) != canvas {
-            return Err(Refusal::Broken("its pixels are not as many as it says"));
+            return Err(Refusal::Broken(
+                "the image size differs from the canvas size",
+            ));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What is sent to do harm: refused in words, or kept as what it was accepted as; and nothing of it stays.
+//! Tests of malicious and broken uploads: wrong types, truncated images, bombs, polyglots, forms, sizes and stalls.
 
 use std::{
     io::Write as _,
@@ -18,7 +18,7 @@ const SVG: &[u8] =
     br#"<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>"#;
 const HTML: &[u8] = b"<!doctype html><script>alert(document.domain)</script>";
 
-/// The head of a PNG that claims to be so large; its checksum is right.
+/// Returns a PNG with a header that claims this size and has a valid checksum.
 fn claimed_png(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = png(10, 10);
     bytes[16..20].copy_from_slice(&width.to_be_bytes());
@@ -28,7 +28,7 @@ fn claimed_png(width: u32, height: u32) -> Vec<u8> {
     bytes
 }
 
-/// A body that does not say how long it is.
+/// Returns a body without a length.
 fn in_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Body {
     let pieces: Vec<_> = pieces
         .map(|piece| Ok::<_, std::io::Error>(piece.to_vec()))
@@ -37,7 +37,7 @@ fn in_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Body {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_image_is_not_taken() {
+async fn upload_of_another_type_is_415() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let mut gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03".to_vec();
@@ -93,7 +93,7 @@ async fn what_is_no_image_is_not_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_half_an_image_is_invalid() {
+async fn upload_of_truncated_or_damaged_image_is_400() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     for whole in [png(30, 20), jpeg(30, 20), gif(30, 20), webp(30, 20)] {
@@ -124,9 +124,9 @@ async fn what_is_half_an_image_is_invalid() {
     app.nothing_is_stored().await;
 }
 
-/// A kilobyte that claims billions of pixels is refused at its head: the rest need not even come.
+/// A small file that claims billions of pixels is refused as soon as its header has arrived.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bomb_is_refused_before_it_has_come() {
+async fn upload_of_decompression_bomb_is_400_before_its_body_ends() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     for bomb in [
@@ -148,7 +148,7 @@ async fn a_bomb_is_refused_before_it_has_come() {
     raw.answer().await.problem(400);
     app.nothing_is_stored().await;
 
-    // Seventeen megapixels of nothing in a few kilobytes: kept, and made small within its bounds.
+    // 17 megapixels of one colour in a few kilobytes are within the bounds, and can be rendered.
     let flat = image::RgbImage::from_pixel(4_096, 4_096, image::Rgb([1, 2, 3]));
     let mut bytes = std::io::Cursor::new(Vec::new());
     flat.write_to(&mut bytes, image::ImageFormat::Png)
@@ -163,9 +163,9 @@ async fn a_bomb_is_refused_before_it_has_come() {
     assert_eq!(super::pictures::size(&small.body), (64, 64));
 }
 
-/// What is an image and something else besides is an image to every browser.
+/// Files that are both an image and HTML, a script or an archive.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_polyglot_is_served_as_what_it_was_accepted_as() {
+async fn polyglot_is_served_with_its_detected_type() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let mut script = gif(10, 10);
@@ -210,7 +210,6 @@ async fn a_polyglot_is_served_as_what_it_was_accepted_as() {
             "default-src 'none'; sandbox"
         );
         assert_eq!(got.header("content-disposition"), "inline");
-        // A rendering has nothing of it.
         let small = app
             .image_of(pet, &id)
             .query(&[("width", "16")])
@@ -222,7 +221,7 @@ async fn a_polyglot_is_served_as_what_it_was_accepted_as() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_may_be_called_anything() {
+async fn upload_accepts_any_filename() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = transparent_png(10, 10);
@@ -256,7 +255,7 @@ async fn a_file_may_be_called_anything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_form_that_is_none_is_invalid() {
+async fn upload_of_malformed_form_is_400() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = png(10, 10);
@@ -293,7 +292,7 @@ async fn a_form_that_is_none_is_invalid() {
     }
     app.nothing_is_stored().await;
 
-    // The first file is the one, also where its field is called otherwise; what else there is, is not looked at.
+    // The first file is the image, even if its field is not named `file`; other parts are ignored.
     let second = png(11, 10);
     let parts = [
         ("name=note", &b"hello"[..]),
@@ -309,20 +308,20 @@ async fn a_form_that_is_none_is_invalid() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_is_too_large_is_refused_as_soon_as_that_is_known() {
+async fn upload_over_max_size_is_413() {
     let app = ImageApp::with(&[("PET_INVENTORY__IMAGES__MAX_SIZE", "64KiB")]).await;
     let pet = app.pet("Rex").await;
     let large = large_jpeg(200_000);
     let limit = 64 << 10;
     assert!(large.len() > limit, "{}", large.len());
-    // It says so.
+    // With a Content-Length.
     app.upload(pet, large.clone()).answer().await.problem(413);
-    // It does not say.
+    // Without one.
     let unknown = in_pieces(large.chunks(1_000));
     app.upload(pet, unknown).answer().await.problem(413);
     let body = form(&[("name=file; filename=a", &large)], "b");
     app.upload_form(pet, body, "b").answer().await.problem(413);
-    // Parts that are not looked at count, too; so does what follows the form.
+    // Ignored parts count, and so do bytes after the end of the form.
     let padding = vec![b'x'; limit + (70 << 10)];
     let image = png(10, 10);
     let body = form(
@@ -337,7 +336,7 @@ async fn an_image_that_is_too_large_is_refused_as_soon_as_that_is_known() {
         .problem(413);
     app.nothing_is_stored().await;
 
-    // Exactly as large as it may be: what follows an image's end counts.
+    // The limit is exact, and bytes after the end of the image count.
     let filled = |length: usize| {
         let mut bytes = image.clone();
         bytes.resize(length, 0);
@@ -352,9 +351,9 @@ async fn an_image_that_is_too_large_is_refused_as_soon_as_that_is_known() {
     app.upload_form(pet, body, "b").answer().await.is(200);
 }
 
-/// A body without a length is as good as one with it; one that ends before its length is none.
+/// A body without a length is accepted; one that ends before its Content-Length is not.
 #[tokio::test(flavor = "multi_thread")]
-async fn lengths_are_not_believed() {
+async fn upload_does_not_trust_content_length() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = jpeg(100, 80);
@@ -376,7 +375,7 @@ async fn lengths_are_not_believed() {
     raw.send(&other).await;
     raw.finish().await;
     raw.closed().await;
-    // Shorter than it is: what is within the length is half an image; the rest is no request.
+    // A Content-Length that cuts the image off makes it a truncated image.
     let answer = Raw::ask(
         app.address,
         [head(100).into_bytes(), other[..100].to_vec()].concat(),
@@ -388,7 +387,7 @@ async fn lengths_are_not_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_stays_of_a_client_that_goes_half_way() {
+async fn aborted_upload_stores_nothing() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = large_jpeg(400_000);
@@ -401,12 +400,11 @@ async fn nothing_stays_of_a_client_that_goes_half_way() {
         );
         raw.send(head).await;
         raw.send(&image[..half]).await;
-        // It is being written.
+        // Wait until the file is being written.
         app.files_become(1).await;
         drop(raw);
         app.nothing_is_stored().await;
     }
-    // Chunked, in a form, and at once with many.
     let uploads = (0..8).map(|_| {
         let half = image[..image.len() / 2].to_vec();
         let body = stream::iter([Ok(half), Err(std::io::Error::other("gone"))]);
@@ -421,7 +419,7 @@ async fn nothing_stays_of_a_client_that_goes_half_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_of_no_pet_is_not_even_read() {
+async fn upload_to_unknown_pet_is_404_without_reading_the_body() {
     let app = ImageApp::start().await;
     app.upload(77, png(10, 10)).answer().await.problem(404);
     let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(vec![0_u8; 1_000]));
@@ -437,9 +435,9 @@ async fn an_image_of_no_pet_is_not_even_read() {
     app.nothing_is_stored().await;
 }
 
-/// A slow line is not cut while it gets on, however long it takes for a JSON body; one that stops is.
+/// A slow upload may exceed the body and request timeouts while it makes progress, up to the upload timeout.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_upload_is_waited_for_and_a_stopped_one_is_not() {
+async fn slow_upload_succeeds_and_stalled_upload_is_408() {
     let app = ImageApp::with(&[
         ("PET_INVENTORY__SERVER__BODY_TIMEOUT", "1s"),
         ("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "1s"),
@@ -459,7 +457,7 @@ async fn a_slow_upload_is_waited_for_and_a_stopped_one_is_not() {
         });
         app.upload(pet, Body::wrap_stream(stream))
     };
-    // Two seconds in all.
+    // Two seconds in total.
     slowly(Duration::from_millis(200), 10)
         .answer()
         .await
@@ -478,7 +476,7 @@ async fn a_slow_upload_is_waited_for_and_a_stopped_one_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn uploads_beyond_their_number_are_refused_and_everything_else_goes_on() {
+async fn uploads_over_max_uploads_are_503_without_blocking_other_operations() {
     let app = ImageApp::with(&[("PET_INVENTORY__IMAGES__MAX_UPLOADS", "2")]).await;
     let pet = app.pet("Rex").await;
     let image = png(10, 10);

@@ -1,4 +1,4 @@
-//! Images of pets.
+//! Tests of images of pets: uploads, lists, deletion, idempotency and access.
 
 mod hostile;
 pub mod pictures;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use self::pictures::{gif, jpeg, png, webp};
 use crate::support::{Answer, Ask, TestApp, eventually};
 
-/// The service with a folder for images of its own.
+/// Service with its own image folder, which is deleted when dropped.
 struct ImageApp {
     app: TestApp,
     folder: tempfile::TempDir,
@@ -30,7 +30,7 @@ impl std::ops::Deref for ImageApp {
     }
 }
 
-/// The setting that names a folder.
+/// Returns the value of `images.url` for a folder.
 fn url_of(folder: &Path) -> String {
     format!("file://{}", folder.display())
 }
@@ -48,20 +48,19 @@ impl ImageApp {
         Self { app, folder }
     }
 
-    /// An upload of plain bytes.
     fn upload(&self, pet: i64, bytes: impl Into<reqwest::Body>) -> RequestBuilder {
         self.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
             .header("content-type", "application/octet-stream")
             .body(bytes)
     }
 
-    /// The identifier of a new image.
+    /// Uploads an image and returns its identifier.
     async fn image(&self, pet: i64, bytes: &[u8]) -> String {
         let answer = self.upload(pet, bytes.to_owned()).answer().await.is(200);
         answer.json()["imageId"].as_str().expect("an id").to_owned()
     }
 
-    /// The image, asked for as a browser does.
+    /// Builds the request for an image, without credentials as a browser sends it.
     fn image_of(&self, pet: i64, image: &str) -> RequestBuilder {
         self.anonymous(Method::GET, &format!("/pet/{pet}/images/{image}"))
     }
@@ -76,17 +75,16 @@ impl ImageApp {
         answer.json()["photoUrls"].clone()
     }
 
-    /// Every file that there is, those that are being written included.
+    /// Returns all files of images, including those that are being written.
     fn files(&self) -> Vec<PathBuf> {
         files_in(self.folder.path())
     }
 
-    /// Waits until there are so many files.
     async fn files_become(&self, number: usize) {
         eventually(async || self.files().len() == number).await;
     }
 
-    /// Checks that there is no row of any image, and waits until there is no file.
+    /// Checks that the database has no images, and waits until no file is left.
     async fn nothing_is_stored(&self) {
         for table in ["images", "image_contents", "image_renderings"] {
             let question = format!("select count(*) from {table}");
@@ -96,10 +94,10 @@ impl ImageApp {
     }
 }
 
-/// The file that says whose the folder is.
+/// Name of the file that names the database that the folder belongs to.
 const MARKER: &str = ".database";
 
-/// Every file of an image.
+/// Returns all files below `folder` except the marker.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return Vec::new();
@@ -117,7 +115,7 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A form with these parts: each one's parameters, and its bytes.
+/// Encodes a `multipart/form-data` body. Each part is the parameters of its Content-Disposition and its bytes.
 fn form(parts: &[(&str, &[u8])], boundary: &str) -> Vec<u8> {
     let mut body = Vec::new();
     for (parameters, bytes) in parts {
@@ -142,7 +140,7 @@ impl ImageApp {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_type_is_taken_in_every_way_and_comes_back_as_it_was_sent() {
+async fn upload_of_every_type_is_served_unchanged() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let mut listed = Vec::new();
@@ -162,7 +160,7 @@ async fn every_type_is_taken_in_every_way_and_comes_back_as_it_was_sent() {
             plain("application/octet-stream"),
             plain(kind),
             plain("image/x-whatever; a=b"),
-            // The content decides, never the sender's word.
+            // The content determines the type, not the Content-Type.
             plain("image/tiff"),
             app.request(Method::POST, &path).body(bytes.clone()),
             app.upload_form(pet, file, "b"),
@@ -205,12 +203,12 @@ async fn every_type_is_taken_in_every_way_and_comes_back_as_it_was_sent() {
         let created = image["createdAt"].as_str().expect("a time");
         chrono::DateTime::parse_from_rfc3339(created).expect("RFC 3339");
     }
-    // The same bytes, however often they came, are there once.
+    // Equal bytes are stored once.
     assert_eq!(app.files().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_said_beside_the_image_is_repeated() {
+async fn upload_repeats_additional_metadata() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = png(20, 20);
@@ -263,7 +261,7 @@ async fn what_is_said_beside_the_image_is_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_stay_while_any_image_has_them() {
+async fn blob_is_kept_until_its_last_image_is_deleted() {
     let app = ImageApp::start().await;
     let (first, second) = (app.pet("first").await, app.pet("second").await);
     let bytes = jpeg(50, 40);
@@ -307,7 +305,7 @@ async fn bytes_stay_while_any_image_has_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_image_is_gone_and_so_is_its_url() {
+async fn deleted_image_is_404_and_its_url_is_removed() {
     let app = ImageApp::start().await;
     let theirs = json!({"name": "Rex", "photoUrls": ["https://example.com/rex.jpg"]});
     let pet = app.post("/pet", &theirs).answer().await.is(201).id();
@@ -351,7 +349,7 @@ async fn a_deleted_image_is_gone_and_so_is_its_url() {
         .problem(404);
     app.files_become(1).await;
 
-    // A pet that is changed keeps its images, whatever its photoUrls are now; deleted, it does not.
+    // An update of the pet keeps its images, even without their URLs in photoUrls; deleting the pet deletes them.
     app.put("/pet", &json!({"id": pet, "name": "Max"}))
         .answer()
         .await
@@ -369,7 +367,7 @@ async fn a_deleted_image_is_gone_and_so_is_its_url() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_sent_again_is_done_once() {
+async fn repeated_upload_is_stored_once() {
     let app = ImageApp::start().await;
     let (pet, other) = (app.pet("Rex").await, app.pet("Max").await);
     let image = png(20, 20);
@@ -399,7 +397,7 @@ async fn an_upload_sent_again_is_done_once() {
     elsewhere.answer().await.problem(422);
     assert_eq!(app.list(pet).await.len(), 1);
     app.files_become(1).await;
-    // Also when the pet is gone since.
+    // The upload is replayed even after the pet has been deleted.
     app.delete(&format!("/pet/{pet}")).answer().await.is(200);
     let again = upload(pet, &image, "a").answer().await.is(200);
     assert_eq!(again.body, first.body);
@@ -409,7 +407,7 @@ async fn an_upload_sent_again_is_done_once() {
     unknown.answer().await.problem(404);
     app.nothing_is_stored().await;
 
-    // At once, too: one is stored, and whoever loses is told so.
+    // Of concurrent uploads one is stored; the others are replays or 409.
     let uploads = (0..6).map(|_| {
         let upload = app
             .upload(other, image.clone())
@@ -424,7 +422,7 @@ async fn an_upload_sent_again_is_done_once() {
         "{answers:?}"
     );
     assert_eq!(app.list(other).await.len(), 1);
-    // A refusal is not kept.
+    // A refused upload is not stored for the key.
     let broken = app
         .upload(other, &b"\x89PNG\r\n\x1a\n"[..])
         .header("idempotency-key", "l");
@@ -442,7 +440,7 @@ async fn an_upload_sent_again_is_done_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pet_has_room_for_a_hundred_urls() {
+async fn upload_beyond_100_urls_or_images_is_409() {
     let app = ImageApp::start().await;
     let urls: Vec<String> = (0..100).map(|n| format!("/{n}.png")).collect();
     let full = json!({"id": 7, "name": "full", "photoUrls": urls});
@@ -452,7 +450,7 @@ async fn a_pet_has_room_for_a_hundred_urls() {
     assert_eq!(app.photo_urls(7).await.as_array().map(Vec::len), Some(100));
     app.nothing_is_stored().await;
 
-    // Nor does it have more images, when their URLs are taken out.
+    // The limit also holds for images without a URL in photoUrls.
     app.put("/pet", &json!({"id": 7, "name": "full"}))
         .answer()
         .await
@@ -471,7 +469,7 @@ async fn a_pet_has_room_for_a_hundred_urls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_knows_the_url_sees_the_image_and_nothing_else() {
+async fn image_is_public_and_other_operations_need_scopes() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = app.image(pet, &png(20, 20)).await;
@@ -523,7 +521,7 @@ async fn whoever_knows_the_url_sees_the_image_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn urls_are_below_the_public_url_where_there_is_one() {
+async fn image_urls_begin_with_the_public_url() {
     let public = "https://pets.example.com/shop";
     let app = ImageApp::with(&[("PET_INVENTORY__SERVER__PUBLIC_URL", public)]).await;
     let pet = app.pet("Rex").await;
@@ -538,10 +536,9 @@ async fn urls_are_below_the_public_url_where_there_is_one() {
     assert_eq!(app.photo_urls(pet).await, json!([]));
 }
 
-/// The last image of some bytes goes while the same bytes come: whatever the order, each image that there is
-/// has its bytes.
+/// The last image with some bytes is deleted while the same bytes are uploaded.
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_come_and_go_at_once_are_there_for_whoever_has_them() {
+async fn concurrent_uploads_and_deletes_of_equal_bytes_lose_none() {
     let app = ImageApp::start().await;
     let bytes = png(30, 30);
     let pets = join_all((0..4).map(|_| app.pet("Rex"))).await;

@@ -1,4 +1,4 @@
-//! Images that are made here.
+//! Generates and decodes the images that tests upload.
 
 use std::io::Cursor;
 
@@ -7,7 +7,7 @@ use image::{
     ImageReader, Rgb, RgbImage, Rgba, RgbaImage, codecs::jpeg::JpegEncoder,
 };
 
-/// A picture: red grows to the right, green downwards.
+/// Returns a gradient: red increases to the right, green to the bottom.
 pub fn picture(width: u32, height: u32) -> RgbImage {
     let shade = |at: u32, of: u32| u8::try_from(at * 255 / of.max(1)).unwrap_or(255);
     RgbImage::from_fn(width, height, |x, y| {
@@ -26,7 +26,7 @@ pub fn png(width: u32, height: u32) -> Vec<u8> {
     encoded(picture(width, height), ImageFormat::Png)
 }
 
-/// A PNG whose left half can be seen through.
+/// Returns a PNG with a transparent left half.
 pub fn transparent_png(width: u32, height: u32) -> Vec<u8> {
     let image = RgbaImage::from_fn(width, height, |x, _| {
         Rgba([200, 100, 50, if x < width / 2 { 0 } else { 255 }])
@@ -38,7 +38,7 @@ pub fn jpeg(width: u32, height: u32) -> Vec<u8> {
     encoded(picture(width, height), ImageFormat::Jpeg)
 }
 
-/// A JPEG with an EXIF orientation, and a place that nobody else should learn.
+/// Returns a JPEG with an EXIF orientation and the EXIF description `secretplace`.
 pub fn turned_jpeg(width: u32, height: u32, orientation: u8) -> Vec<u8> {
     let mut exif = b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x02".to_vec();
     exif.extend_from_slice(&[0x01, 0x12, 0, 3, 0, 0, 0, 1, 0, orientation, 0, 0]);
@@ -58,7 +58,7 @@ pub fn webp(width: u32, height: u32) -> Vec<u8> {
     encoded(picture(width, height), ImageFormat::WebP)
 }
 
-/// Noise, which no format makes smaller, of exactly this many bytes: with some behind its end.
+/// Returns a JPEG of noise, which compresses badly, padded after its end to exactly this many bytes.
 pub fn large_jpeg(bytes: usize) -> Vec<u8> {
     let side = u32::try_from((bytes / 3).isqrt()).expect("a side");
     let mut state = 1_u32;
@@ -79,14 +79,13 @@ pub fn large_jpeg(bytes: usize) -> Vec<u8> {
     jpeg
 }
 
-/// How large an image is, as another reader than ours has it.
+/// Returns the width and height of an image, as the crate `image` reads them.
 pub fn size(bytes: &[u8]) -> (u32, u32) {
     let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let decoder = reader.expect("bytes").into_decoder().expect("an image");
     decoder.dimensions()
 }
 
-/// The pixels.
 pub fn decoded(bytes: &[u8]) -> DynamicImage {
     image::load_from_memory(bytes).expect("an image")
 }

@@ -1,4 +1,4 @@
-//! Where the bytes are: what crashes leave is found again, and a place that fails fails by itself.
+//! Tests of the image store: orphaned and missing blobs, ownership, and failures of the store.
 
 use std::{
     fs::{self, File},
@@ -24,7 +24,7 @@ fn make_old(path: &Path) {
         .expect("its time");
 }
 
-/// Deletes what a database knows nothing of from a place.
+/// Deletes the blobs in `folder` that are older than a day and not in `database`.
 async fn sweep(database: &TestDatabase, folder: &Path) {
     let settings = [("PET_INVENTORY__IMAGES__URL", &*url_of(folder))];
     let config = config(&database.url(), &settings);
@@ -36,7 +36,7 @@ async fn sweep(database: &TestDatabase, folder: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_without_a_row_are_deleted_once_they_are_old() {
+async fn sweep_deletes_old_orphaned_blobs_only() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = app.image(pet, &png(10, 10)).await;
@@ -61,7 +61,7 @@ async fn bytes_without_a_row_are_deleted_once_they_are_old() {
     let stays = [
         file("ab/ab000000000000000000000000000002"),
         file("ab/ab000000000000000000000000000003#1"),
-        // Old, and not ours.
+        // Old, but not names of blobs.
         old("ab000000000000000000000000000004"),
         old("ab/ab05"),
         old("ab/holiday.jpg"),
@@ -79,14 +79,14 @@ async fn bytes_without_a_row_are_deleted_once_they_are_old() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_deletes_nothing_in_the_place_of_another() {
+async fn sweep_skips_the_store_of_another_database() {
     let app = ImageApp::start().await;
     let place = app.folder.path();
     let orphan = place.join("ab/ab000000000000000000000000000000");
     fs::create_dir(place.join("ab")).expect("a folder");
     fs::write(&orphan, "x").expect("a file");
     make_old(&orphan);
-    // Nobody's yet.
+    // The folder does not belong to a database yet.
     sweep(&app.database, place).await;
     assert!(orphan.exists());
     let pet = app.pet("Rex").await;
@@ -96,7 +96,7 @@ async fn a_database_deletes_nothing_in_the_place_of_another() {
     }
     let other = ImageApp::start().await;
     sweep(&other.database, place).await;
-    // Nor does it become its own by storing an image there.
+    // Storing an image there does not change the ownership.
     let url = url_of(place);
     let there = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url)]).await;
     let pet = there.pet("Max").await;
@@ -109,11 +109,11 @@ async fn a_database_deletes_nothing_in_the_place_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_cannot_be_deleted_keep_no_others() {
+async fn sweep_continues_after_a_blob_that_cannot_be_deleted() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = app.image(pet, &png(10, 10)).await;
-    // A folder is no file, and this one comes first.
+    // A folder cannot be deleted as a file, and this key is the first in order.
     let stuck = "00/00000000000000000000000000000000";
     fs::create_dir_all(app.folder.path().join(stuck)).expect("a folder");
     let insert = format!("insert into image_leftovers values ('{stuck}')");
@@ -128,7 +128,7 @@ async fn bytes_that_cannot_be_deleted_keep_no_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_is_no_folder_before_there_is_an_image() {
+async fn image_folder_is_created_by_the_first_upload() {
     let place = tempfile::tempdir().expect("a folder");
     let folder = place.path().join("some where/images");
     let url = url_of(&folder).replace(' ', "%20");
@@ -145,7 +145,7 @@ async fn there_is_no_folder_before_there_is_an_image() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_cannot_be_written_is_a_problem_of_images_alone() {
+async fn unwritable_store_is_503_for_uploads_only() {
     let place = tempfile::tempdir().expect("a folder");
     let file = place.path().join("file");
     fs::write(&file, "in the way").expect("a file");
@@ -159,7 +159,7 @@ async fn a_place_that_cannot_be_written_is_a_problem_of_images_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_are_missing_are_our_fault() {
+async fn missing_blob_is_500() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = app.image(pet, &png(10, 10)).await;
@@ -169,7 +169,7 @@ async fn bytes_that_are_missing_are_our_fault() {
     let answer = app.image_of(pet, &image).answer().await;
     answer.problem(500);
     assert_eq!(answer.optional_header("cache-control"), None, "{answer}");
-    // What is deleted is deleted, all the same.
+    // An image with missing bytes can be deleted.
     app.delete(&format!("/pet/{pet}/images/{image}"))
         .answer()
         .await
@@ -179,7 +179,7 @@ async fn bytes_that_are_missing_are_our_fault() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rendering_whose_bytes_are_lost_is_made_anew() {
+async fn rendering_with_a_missing_blob_is_made_again() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = app.image(pet, &png(100, 100)).await;
@@ -201,7 +201,7 @@ async fn a_rendering_whose_bytes_are_lost_is_made_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_goes_while_it_is_asked_for_is_not_there() {
+async fn image_deleted_during_requests_is_200_or_404() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     for side in 20..40 {

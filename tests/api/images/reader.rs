@@ -1,4 +1,4 @@
-//! The reader of types and dimensions, on real files that were damaged.
+//! Tests of the image reader, which detects type and dimensions, on intact and damaged files.
 
 use std::{
     sync::LazyLock,
@@ -29,7 +29,7 @@ static FILES: LazyLock<[(ImageType, Vec<u8>); 5]> = LazyLock::new(|| {
 });
 
 #[test]
-fn real_files_are_read_however_they_are_cut() {
+fn reader_accepts_files_in_pieces_of_any_size() {
     for (kind, bytes) in &*FILES {
         let (width, height) = super::pictures::size(bytes);
         let facts = Facts {
@@ -44,14 +44,14 @@ fn real_files_are_read_however_they_are_cut() {
                 "{kind:?} in pieces of {piece}"
             );
         }
-        // What follows an image's end is not looked at.
+        // Bytes after the end of the image are ignored.
         let followed = [&bytes[..], b"<script>PK\x03\x04"].concat();
         assert_eq!(read(&followed, 5), Ok(facts), "{kind:?}");
     }
 }
 
 #[test]
-fn a_file_cut_off_anywhere_is_refused() {
+fn reader_refuses_a_file_cut_off_anywhere() {
     for (kind, bytes) in &*FILES {
         for length in 0..bytes.len() {
             let refusal = read(&bytes[..length], 64).expect_err("cut off");
@@ -64,9 +64,9 @@ fn a_file_cut_off_anywhere_is_refused() {
     }
 }
 
-/// What must be refused before its end, or even its pixels, have come.
+/// The header is enough to refuse an image; its pixels have not arrived yet.
 #[test]
-fn too_many_pixels_are_refused_at_the_head() {
+fn reader_refuses_too_many_pixels_at_the_header() {
     let mut big = png(10, 10);
     big[16..24].copy_from_slice(&[0, 0, 0xC3, 0x50, 0, 0, 0xC3, 0x50]);
     assert_eq!(read(&big[..40], 40), Err(Refusal::TooManyPixels));
@@ -82,9 +82,9 @@ fn too_many_pixels_are_refused_at_the_head() {
     assert!(matches!(read(&none, 100), Err(Refusal::Broken(_))));
 }
 
-/// Each scan costs whoever decodes it a walk over all pixels, and no more than a few bytes.
+/// A scan takes a few bytes, but costs a decoder a pass over all pixels.
 #[test]
-fn a_jpeg_of_countless_scans_is_refused() {
+fn reader_refuses_a_jpeg_with_too_many_scans() {
     let jpeg = jpeg(10, 10);
     let scan = jpeg.windows(2).position(|two| two == b"\xff\xda");
     let (head, scan) = jpeg.split_at(scan.expect("a scan"));
@@ -95,7 +95,7 @@ fn a_jpeg_of_countless_scans_is_refused() {
 }
 
 #[test]
-fn a_flipped_bit_in_a_png_is_noticed() {
+fn reader_refuses_a_png_with_a_flipped_bit() {
     let whole = png(20, 20);
     for at in 8..whole.len() {
         let mut damaged = whole.clone();
@@ -128,9 +128,8 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// No panic, and the same verdict however the bytes are cut.
     #[test]
-    fn damaged_files_are_judged_alike(bytes in mutated(), piece in 1_usize..200) {
+    fn reader_result_does_not_depend_on_the_size_of_pieces(bytes in mutated(), piece in 1_usize..200) {
         let whole = read(&bytes, bytes.len().max(1));
         let cut = read(&bytes, piece);
         prop_assert_eq!(whole, cut);
@@ -140,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(
+    fn reader_does_not_panic_on_any_bytes(
         signature in 0..5_usize, bytes in prop::collection::vec(any::<u8>(), 0..400),
     ) {
         let signatures: [&[u8]; 5] = [
@@ -150,9 +149,9 @@ proptest! {
     }
 }
 
-/// The work is bounded by the number of bytes: the worst that each format can be made to ask for.
+/// Reads files that consist of the most expensive structures of each format.
 #[test]
-fn the_worst_files_take_no_longer_than_their_bytes() {
+fn reader_time_is_bounded_by_the_number_of_bytes() {
     const SIZE: usize = 4 << 20;
     let fill = |begin: &[u8], unit: &[u8]| {
         let mut bytes = begin.to_vec();
@@ -191,7 +190,7 @@ fn the_worst_files_take_no_longer_than_their_bytes() {
         let read = read(&bytes, 64 << 10);
         let took = begun.elapsed();
         assert!(read.is_err(), "{what}: {read:?}");
-        // Even without optimizations, on a busy machine.
+        // Generous, for a build without optimizations on a busy machine.
         assert!(took < Duration::from_secs(10), "{what} took {took:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of an image, and smaller renderings of it.
+//! Tests of `GET /pet/{petId}/images/{imageId}`: caching headers, ranges and renderings.
 
 use futures_util::future::join_all;
 use image::DynamicImage;
@@ -11,7 +11,7 @@ use super::{
 use crate::support::{Answer, Ask};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_is_served_to_be_kept_for_ever() {
+async fn image_is_served_as_immutable() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let bytes = large_jpeg(600_000);
@@ -60,7 +60,7 @@ async fn an_image_is_served_to_be_kept_for_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_range_is_the_bytes_that_it_names() {
+async fn range_request_returns_the_named_bytes() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let bytes = large_jpeg(600_000);
@@ -101,7 +101,7 @@ async fn a_range_is_the_bytes_that_it_names() {
             "{range}"
         );
     }
-    // What cannot be read, and more than one range, gets all of it.
+    // A malformed range, and more than one range, gets the complete image.
     for range in ["bytes=0-1,5-6", "bytes=5-4", "bytes=x", "items=0-1", ""] {
         assert_eq!(ask(range).await.is(200).body.len(), size, "{range}");
     }
@@ -134,7 +134,7 @@ fn near(image: &DynamicImage, (x, y): (u32, u32), expected: [u8; 3]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rendering_is_as_wide_as_asked_and_looks_the_same() {
+async fn rendering_has_the_requested_width_and_the_same_picture() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     for (kind, bytes) in [
@@ -191,10 +191,10 @@ async fn a_rendering_is_as_wide_as_asked_and_looks_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rendering_is_upright_and_says_nothing_of_where_it_was_taken() {
+async fn rendering_is_upright_and_without_metadata() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
-    // Where the corner that is on the left at the top came to be.
+    // EXIF orientation, exchange of width and height, and new position of the top left corner.
     for (orientation, turned, corner) in [
         (1, false, (0, 0)),
         (2, false, (1, 0)),
@@ -231,7 +231,7 @@ async fn a_rendering_is_upright_and_says_nothing_of_where_it_was_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rendering_is_made_once_and_there_are_only_so_many() {
+async fn rendering_is_made_once_per_width_step() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let image = app.image(pet, &jpeg(300, 300)).await;
@@ -250,7 +250,7 @@ async fn a_rendering_is_made_once_and_there_are_only_so_many() {
     let part = at(100).header("range", "bytes=0-2").answer().await.is(206);
     assert_eq!(&part.body[..], b"\xff\xd8\xff");
     assert_ne!(app.image_of(pet, &image).answer().await.etag(), etag);
-    // At any other width up to the next it is the same.
+    // Widths are rounded down to a step, so these share one rendering.
     for width in 97..128 {
         assert_eq!(at(width).answer().await.is(200).etag(), etag);
     }
@@ -264,10 +264,10 @@ async fn a_rendering_is_made_once_and_there_are_only_so_many() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_decoded_has_no_rendering() {
+async fn rendering_of_undecodable_image_is_404() {
     let app = ImageApp::with(&[("PET_INVENTORY__IMAGES__RENDERING_MEMORY", "80MiB")]).await;
     let pet = app.pet("Rex").await;
-    // Whole by its structure, its pixels are not.
+    // The structure of the file is valid, its pixel data is not.
     let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
     for (kind, data) in [
         (b"IHDR", &[0, 0, 0, 9, 0, 0, 0, 9, 8, 2, 0, 0, 0][..]),
@@ -280,7 +280,7 @@ async fn what_cannot_be_decoded_has_no_rendering() {
         bytes.extend(crc32fast::hash(&chunk).to_be_bytes());
     }
     let broken = app.image(pet, &bytes).await;
-    // More pixels than there is memory for.
+    // Needs more than the configured rendering memory.
     let large = app.image(pet, &png(4_096, 4_096)).await;
     for image in [broken, large] {
         app.image_of(pet, &image).answer().await.is(200);

@@ -1,5 +1,4 @@
-//! Tokens that must not be let in: one table, all 401 in one and the same words, and nobody is asked for
-//! anything because a token says so.
+//! Tests of forged and malformed tokens: each gets the same 401, and no URL that a token names is requested.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
@@ -10,8 +9,7 @@ use crate::support::{
     signer::{Signer, base64, der, hs256},
 };
 
-/// What an attacker has to work with: everything that is public, keys of his own, and a configured
-/// issuer's word about somebody else.
+/// Invalid tokens with descriptions, made from public data, keys of the attacker and tokens for other subjects.
 struct Table {
     issuer: Issuer,
     attacker: Issuer,
@@ -27,7 +25,7 @@ impl Table {
         self.issuer.claims("victim")
     }
 
-    /// Signed as it should be, with these members over the header's.
+    /// Adds a correctly signed token with these members set in the header.
     fn header(&mut self, signer: &Signer, members: &Value) {
         let mut header = signer.header();
         merge(&mut header, members);
@@ -35,7 +33,7 @@ impl Table {
         self.add(format!("{} header {members}", signer.id), token);
     }
 
-    /// Signed as it should be, with these members over the claims'.
+    /// Adds a correctly signed token with these members set in the claims.
     fn claim(&mut self, members: &Value) {
         let mut claims = self.claims();
         merge(&mut claims, members);
@@ -43,7 +41,7 @@ impl Table {
         self.add(format!("claims {members}"), token);
     }
 
-    /// A good header and good claims, with this for a signature.
+    /// Adds a token with a valid header, valid claims and this signature.
     fn signature(&mut self, what: &str, signer: &Signer, signature: &str) {
         let header = signer.header().to_string();
         let token = format!(
@@ -90,7 +88,7 @@ impl Table {
                 self.add(format!("HS256 of {} bytes, {header}", secret.len()), token);
             }
         }
-        // The token's word against the key's.
+        // The token names another algorithm than its key has.
         for alg in [
             "HS256", "RS384", "RS512", "PS256", "ES256", "EdDSA", "rs256",
         ] {
@@ -138,9 +136,9 @@ impl Table {
         for kid in [json!(5), json!(["ed25519"]), json!({"$ne": null})] {
             self.header(&Signer::ed25519(), &json!({ "kid": kid }));
         }
-        // Two keys fit, so somebody has to say which.
+        // Two keys of the issuer fit, so a token without `kid` is ambiguous.
         self.header(&Signer::p256(), &json!({"kid": null}));
-        // Whoever signs does not get to bring the key.
+        // Keys that the token itself carries or links to.
         let url = self.attacker.url();
         for signer in [Signer::ed25519_other(), Signer::rsa_other()] {
             let known = if signer.id.starts_with("rsa") {
@@ -227,14 +225,14 @@ impl Table {
         ] {
             self.claim(&members);
         }
-        // `null` is a value here, not an absence.
+        // Claims with the value `null`; `merge` would remove them.
         for name in ["iss", "aud", "exp", "nbf", "iat", "sub"] {
             let mut claims = self.claims();
             claims[name] = Value::Null;
             let token = Signer::ed25519().token(&claims);
             self.add(format!("claim {name}: null"), token);
         }
-        // Another configured issuer speaks for its own subjects alone.
+        // A configured issuer cannot sign for subjects of another one.
         for kid in [json!("ed25519_other"), json!("ed25519"), Value::Null] {
             self.header(&Signer::ed25519_other(), &json!({ "kid": kid }));
         }
@@ -252,7 +250,7 @@ impl Table {
             self.signature(&format!("EdDSA of {length} zeros"), &ed25519, &zeros);
             self.signature(&format!("RS256 of {length} zeros"), &Signer::rsa(), &zeros);
         }
-        // r or s of nothing, or of the group's order.
+        // r or s is out of range: zero, or the order of the group.
         let order = [
             0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
             0xbc, 0xe6, 0xfa, 0xad, 0xa7, 0x17, 0x9e, 0x84, 0xf3, 0xb9, 0xca, 0xc2, 0xfc, 0x63,
@@ -297,7 +295,7 @@ impl Table {
                 format!("{signed}.{stolen}"),
             );
         }
-        // ASN.1, as other software writes ECDSA.
+        // Imitates the DER encoding of other software; JWS has the bytes of r and s only (RFC 7518 §3.4).
         let good = p256.signature("x");
         let (r, s) = good.split_at(good.len() / 2);
         let der = format!("0E\x02 {r}\x02 {s}");
@@ -379,7 +377,7 @@ impl Table {
     }
 }
 
-/// The same bytes in base64, written as no encoder would: an answer to "is it the same token" differs.
+/// Returns non-canonical base64 of the same bytes, with unused bits of the last character set.
 fn with_unused_bits(base64: &str) -> String {
     const ALPHABET: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let (rest, last) = base64.split_at(base64.len() - 1);
@@ -388,7 +386,7 @@ fn with_unused_bits(base64: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn none_of_them_is_let_in() {
+async fn invalid_tokens_all_get_the_same_401() {
     let published = [
         Signer::rsa(),
         Signer::p256(),
@@ -423,7 +421,7 @@ async fn none_of_them_is_let_in() {
         assert!(challenge.contains(r#"error="invalid_token""#), "{answer}");
     }
     assert!(table.rows.len() > 250, "{}", table.rows.len());
-    // The table is about tokens that are wrong, not about a service that lets nobody in.
+    // Checks that the service accepts a valid token, so that the refusals above mean something.
     app.bearer(&good).await.is(404);
     assert_eq!(table.attacker.asked().await, [""; 0]);
     assert_eq!(table.issuer.asked().await, ["/keys"]);

@@ -1,4 +1,4 @@
-//! Answers of the service, and what every one of a kind must be. A failed check prints the answer.
+//! HTTP responses and checks of them. A failed check prints the response.
 
 use std::fmt;
 
@@ -9,9 +9,8 @@ use reqwest::{
 };
 use serde_json::Value;
 
-/// Sends a request and takes the whole answer.
+/// Sends a request and reads the whole response.
 pub trait Ask {
-    /// The answer.
     fn answer(self) -> impl Future<Output = Answer> + Send;
 }
 
@@ -26,14 +25,11 @@ impl Ask for RequestBuilder {
     }
 }
 
-/// An answer.
+/// HTTP response with its whole body.
 #[derive(Clone)]
 pub struct Answer {
-    /// Its status.
     pub status: StatusCode,
-    /// Its headers.
     pub headers: HeaderMap,
-    /// Its body.
     pub body: Bytes,
 }
 
@@ -61,31 +57,28 @@ impl Answer {
         self
     }
 
-    /// The body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self}"))
     }
 
-    /// A header that must be there.
+    /// Returns a header, which must be present.
     #[track_caller]
     pub fn header(&self, name: &str) -> &str {
         self.optional_header(name)
             .unwrap_or_else(|| panic!("no {name} in {self}"))
     }
 
-    /// A header that may be there.
     pub fn optional_header(&self, name: &str) -> Option<&str> {
         let name: HeaderName = name.parse().expect("the name of a header");
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The pet's version.
+    /// Returns the ETag, which must be a strong one.
     #[track_caller]
     pub fn etag(&self) -> String {
         let etag = self.header("etag");
@@ -96,7 +89,7 @@ impl Answer {
         etag.to_owned()
     }
 
-    /// The identifier of the pet in the body.
+    /// Returns the `id` of the object in the body.
     #[track_caller]
     pub fn id(&self) -> i64 {
         self.json()["id"]
@@ -104,7 +97,7 @@ impl Answer {
             .unwrap_or_else(|| panic!("no id in {self}"))
     }
 
-    /// The identifiers of the pets in the body.
+    /// Returns the `id` of each object in the body's array.
     #[track_caller]
     pub fn ids(&self) -> Vec<i64> {
         let json = self.json();
@@ -114,7 +107,7 @@ impl Answer {
             .collect()
     }
 
-    /// Checks that this is a problem of that status in the one form that all have, and gives its body.
+    /// Checks that this is a problem document (RFC 9457) with the given status and all common members; returns it.
     #[track_caller]
     pub fn problem(&self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{self}");
@@ -159,7 +152,7 @@ impl Answer {
         problem
     }
 
-    /// Checks that this is a 400 and gives the fields that it names.
+    /// Checks that this is a 400 and returns the fields that it names.
     #[track_caller]
     pub fn invalid_fields(&self) -> Vec<String> {
         let problem = self.problem(400);

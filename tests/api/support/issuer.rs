@@ -1,4 +1,4 @@
-//! An issuer of tokens: a real HTTP server on loopback that publishes keys.
+//! Token issuer: an HTTP server on loopback that publishes keys.
 
 use std::{
     io::Write as _,
@@ -13,10 +13,9 @@ use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
 
 use super::{Answer, Ask, TestApp, TestDatabase, config_over, signer::Signer};
 
-/// What the tokens of all issuers here are for.
+/// Audience of the tokens of all test issuers.
 pub const AUDIENCE: &str = "pets.test";
 
-/// An issuer.
 pub struct Issuer {
     server: MockServer,
     answers: Arc<Mutex<Answers>>,
@@ -24,12 +23,12 @@ pub struct Issuer {
 
 struct Answers {
     keys: ResponseTemplate,
-    /// At the well-known place.
+    /// Response at `/.well-known/openid-configuration`.
     configuration: ResponseTemplate,
 }
 
 impl Issuer {
-    /// Publishes the keys of these.
+    /// Starts an issuer that publishes the signers' keys.
     pub async fn of(signers: &[&Signer]) -> Self {
         let server = MockServer::start().await;
         let configuration =
@@ -50,34 +49,34 @@ impl Issuer {
         Self { server, answers }
     }
 
-    /// From now on publishes those of these.
+    /// Replaces the published keys.
     pub fn publish(&self, signers: &[&Signer]) {
         self.answer(key_set(signers));
     }
 
-    /// From now on answers so.
+    /// Replaces the response at the `jwks_uri`.
     pub fn answer(&self, answer: ResponseTemplate) {
         self.answers.lock().expect("never poisoned").keys = answer;
     }
 
-    /// From now on says so at the well-known place.
+    /// Replaces the response at `/.well-known/openid-configuration`.
     pub fn configuration(&self, answer: ResponseTemplate) {
         self.answers.lock().expect("never poisoned").configuration = answer;
     }
 
-    /// `iss`.
+    /// Returns the `iss` of its tokens.
     pub fn url(&self) -> String {
         self.server.uri()
     }
 
-    /// The paths that were asked for.
+    /// Returns the paths of all requests so far.
     pub async fn asked(&self) -> Vec<String> {
         let requests = self.server.received_requests().await.expect("recorded");
         let paths = requests.iter().map(|it| it.url.path().to_owned());
         paths.collect()
     }
 
-    /// The traces that it was asked for.
+    /// Returns the `traceparent` headers of all requests so far.
     pub async fn traceparents(&self) -> Vec<String> {
         let requests = self.server.received_requests().await.expect("recorded");
         let headers = requests
@@ -87,17 +86,17 @@ impl Issuer {
         text.collect()
     }
 
-    /// How often it was asked.
+    /// Returns the number of requests so far.
     pub async fn fetches(&self) -> usize {
         self.asked().await.len()
     }
 
-    /// Its table in the configuration, with these lines too.
+    /// Returns its table of the configuration, with additional lines.
     pub fn table(&self, more: &str) -> String {
         self.table_without_keys(&format!("jwks_url = \"{}/keys\"\n{more}", self.url()))
     }
 
-    /// The same, without saying where its keys are.
+    /// Returns the same table without `jwks_url`.
     pub fn table_without_keys(&self, more: &str) -> String {
         format!(
             "[[auth.issuers]]\nissuer = \"{}\"\naudience = \"{AUDIENCE}\"\n\
@@ -106,7 +105,7 @@ impl Issuer {
         )
     }
 
-    /// Good claims about this subject, for ten minutes.
+    /// Returns valid claims for a subject, for ten minutes.
     pub fn claims(&self, subject: &str) -> Value {
         let now = now();
         json!({
@@ -116,26 +115,26 @@ impl Issuer {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "tokens tell time by the wall")]
 pub fn now() -> i64 {
     Utc::now().timestamp()
 }
 
-/// A JWK Set.
+/// Returns a JWK Set with the signers' keys.
 pub fn key_set(signers: &[&Signer]) -> ResponseTemplate {
     let set: Vec<Value> = signers.iter().map(|signer| signer.jwk()).collect();
     keys(&set)
 }
 
-/// A JWK Set of what may be no keys.
+/// Returns a JWK Set with any members, valid keys or not.
 pub fn keys(keys: &[Value]) -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_json(json!({ "keys": keys }))
 }
 
-/// The service with these issuers' tables, by the machine's clock.
+/// Starts the service with the issuers' tables and the system clock.
 pub async fn serve(tables: &[String]) -> TestApp {
-    // Wrong tokens are what some tests are about.
+    // Some tests send many wrong tokens.
     let generous = [(
         "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
         "100000",
@@ -143,7 +142,7 @@ pub async fn serve(tables: &[String]) -> TestApp {
     serve_by(tables, &generous, Clock::system()).await
 }
 
-/// The service with these issuers' tables and settings, by this clock.
+/// Starts the service with the issuers' tables, settings and a clock.
 pub async fn serve_by(tables: &[String], settings: &[(&str, &str)], clock: Clock) -> TestApp {
     let database = TestDatabase::migrated().await;
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -153,13 +152,13 @@ pub async fn serve_by(tables: &[String], settings: &[(&str, &str)], clock: Clock
 }
 
 impl TestApp {
-    /// Asks with a bearer token for something that needs `read:pets`: 404 when the token is good.
+    /// Sends a request that needs `read:pets`, with a bearer token. The status is 404 if the token is accepted.
     pub async fn bearer(&self, token: &str) -> Answer {
         let request = self.anonymous(Method::GET, "/pet/404").bearer_auth(token);
         request.answer().await
     }
 
-    /// How often an issuer's keys were fetched, so the metrics say; `None`: never.
+    /// Returns the number of fetches of an issuer's keys from the metrics, or `None` if there were none.
     pub async fn fetches(&self, place: usize, result: &str) -> Option<u64> {
         let url = format!("http://{}/metrics", self.operations);
         let text = self.client.get(url).answer().await.is(200).text();

@@ -1,4 +1,4 @@
-//! A little of everything, for whoever looks at what is said of it.
+//! Mixed requests, for tests of the metrics.
 
 use reqwest::Method;
 use serde_json::json;
@@ -6,8 +6,8 @@ use serde_json::json;
 use super::{Ask, Service};
 
 impl Service {
-    /// Does some of everything that is measured, each turn with a pet, a user and a picture of its own, which is
-    /// wider than 300 pixels.
+    /// Sends requests that touch everything that is measured. Each call needs another `turn` and another
+    /// `picture`, which must be wider than 300 pixels.
     pub async fn do_some_of_everything(&self, turn: u32, picture: &[u8]) {
         let ask = |method: Method, path: &str| self.request(method, path, "special-key");
         let pet = json!({"name": "Rex", "id": 1000 + turn});
@@ -39,7 +39,7 @@ impl Service {
         let image = image["imageId"].as_str().expect("an id");
         let small = ask(Method::GET, &format!("{path}/images/{image}?width=300"));
         small.answer().await.is(200);
-        // Of a limited plan: its requests are leased.
+        // The free plan has limits, so that this request needs a lease.
         self.request(Method::GET, &path, "free-key")
             .answer()
             .await

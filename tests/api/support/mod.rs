@@ -1,4 +1,4 @@
-//! The harness: a real [`App`] on port 0 with a database of its own, asked over real HTTP.
+//! Test harness: an [`App`] on port 0 with its own database, for requests over HTTP.
 
 pub mod answer;
 pub mod issuer;
@@ -26,7 +26,7 @@ use pet_inventory::{
         clock::Clock,
         plan::Plan,
     },
-    shutdown::Shutdown,
+    server::Shutdown,
 };
 use reqwest::{Client, Method, Request, RequestBuilder};
 use serde_json::{Value, json};
@@ -39,15 +39,14 @@ pub use self::{
     raw::Raw,
 };
 
-/// A running service; stops when dropped.
+/// Running service; stops when dropped.
 pub struct TestApp {
-    /// Where it listens.
+    /// Address of the API.
     pub address: SocketAddr,
-    /// Where its metrics are.
+    /// Address of the operations listener.
     pub operations: SocketAddr,
-    /// What [`TestApp::request`] sends.
+    /// API key with all scopes.
     pub key: String,
-    /// Its database.
     pub database: TestDatabase,
     client: Client,
     shutdown: Shutdown,
@@ -55,28 +54,28 @@ pub struct TestApp {
 }
 
 impl TestApp {
-    /// The service as it is configured by default.
+    /// Starts the service with the default configuration.
     pub async fn start() -> Self {
         Self::with(&[]).await
     }
 
-    /// The service with settings over the defaults, as the environment would give them.
+    /// Starts the service with environment variables over the defaults.
     pub async fn with(settings: &[(&str, &str)]) -> Self {
         Self::on(TestDatabase::migrated().await, settings).await
     }
 
-    /// The service on this database.
+    /// Starts the service on a database.
     pub async fn on(database: TestDatabase, settings: &[(&str, &str)]) -> Self {
         Self::at(database, settings, Clock::system()).await
     }
 
-    /// The service on this database, by this clock.
+    /// Starts the service on a database with a clock.
     pub async fn at(database: TestDatabase, settings: &[(&str, &str)], clock: Clock) -> Self {
         let config = config(&database.url(), settings);
         Self::configured(database, config, clock).await
     }
 
-    /// The service on this database, by this configuration and clock.
+    /// Starts the service on a database with a configuration and a clock.
     pub async fn configured(database: TestDatabase, config: Config, clock: Clock) -> Self {
         let app = build_with(config, clock).await;
         let mut connection = database.connect().await;
@@ -93,7 +92,7 @@ impl TestApp {
         .running(app)
     }
 
-    /// A second replica on the database of another, which must outlast it.
+    /// Starts a second replica on the database of `first`, which must outlive it.
     pub async fn beside(first: &Self, settings: &[(&str, &str)]) -> Self {
         Self::on(first.database.shared(), settings).await
     }
@@ -106,73 +105,67 @@ impl TestApp {
         self
     }
 
-    /// The URL of a path of the API.
+    /// Returns the URL of a path of the API.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}/api/v3{path}", self.address)
     }
 
-    /// A request to any path of the host, without a credential.
+    /// Builds a request to any path of the host, without a credential.
     pub fn bare(&self, method: Method, path: &str) -> RequestBuilder {
         self.client
             .request(method, format!("http://{}{path}", self.address))
     }
 
-    /// A request to a path of the API, without a credential.
+    /// Builds a request to a path of the API, without a credential.
     pub fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
         self.client.request(method, self.url(path))
     }
 
-    /// A request to a path of the API, of a caller that may do everything.
+    /// Builds a request to a path of the API, with [`TestApp::key`].
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.anonymous(method, path).header("api_key", &self.key)
     }
 
-    /// Sends a request that is complete.
     pub async fn execute(&self, request: Request) -> Answer {
         RequestBuilder::from_parts(self.client.clone(), request)
             .answer()
             .await
     }
 
-    /// `GET`.
     pub fn get(&self, path: &str) -> RequestBuilder {
         self.request(Method::GET, path)
     }
 
-    /// `POST` with a JSON body.
     pub fn post(&self, path: &str, body: &Value) -> RequestBuilder {
         self.request(Method::POST, path).json(body)
     }
 
-    /// `PUT` with a JSON body.
     pub fn put(&self, path: &str, body: &Value) -> RequestBuilder {
         self.request(Method::PUT, path).json(body)
     }
 
-    /// `PATCH` with a merge patch.
     pub fn patch(&self, path: &str, body: &Value) -> RequestBuilder {
         self.request(Method::PATCH, path)
             .header("content-type", "application/merge-patch+json")
             .body(body.to_string())
     }
 
-    /// `DELETE`.
     pub fn delete(&self, path: &str) -> RequestBuilder {
         self.request(Method::DELETE, path)
     }
 
-    /// Adds a pet and gives its identifier.
+    /// Adds a pet and returns its id.
     pub async fn pet(&self, name: &str) -> i64 {
         let pet = json!({ "name": name });
         self.post("/pet", &pet).answer().await.is(201).id()
     }
 
-    /// Makes a key of the caller of that name, and the caller if there is none.
+    /// Creates a key, and its caller if there is none of that name.
     pub async fn make_key(&self, caller: &str, scopes: Scopes) -> TestKey {
         make_key(&mut self.database.connect().await, caller, scopes, None).await
     }
 
-    /// How many pets are stored.
+    /// Returns the number of stored pets.
     pub async fn count(&self) -> usize {
         let count = self.database.number("select count(*) from pets").await;
         usize::try_from(count).expect("a number of rows")
@@ -181,19 +174,19 @@ impl TestApp {
 
 impl Drop for TestApp {
     fn drop(&mut self) {
-        self.shutdown.cut_off();
+        self.shutdown.force();
         self.running.abort();
     }
 }
 
-/// What a client is made with. The service's reqwest speaks TLS and so this one does, which panics where
-/// it finds nothing to do it with; no test speaks it, so none trusts anybody.
+/// Returns a client builder with a crypto provider, without which reqwest panics, and without trusted certificates:
+/// no test uses TLS.
 pub fn client_builder() -> reqwest::ClientBuilder {
     let _ = rustls::crypto::ring::default_provider().install_default();
     Client::builder().tls_certs_only([])
 }
 
-/// A client that reads nothing of the environment.
+/// Returns a client without proxies and redirects.
 pub fn client() -> Client {
     client_builder()
         .no_proxy()
@@ -202,7 +195,7 @@ pub fn client() -> Client {
         .expect("a client")
 }
 
-/// Builds the service on a database, with settings over the defaults.
+/// Builds the service on a database with environment variables over the defaults.
 pub async fn build(database_url: &str, settings: &[(&str, &str)]) -> App {
     build_with(config(database_url, settings), Clock::system()).await
 }
@@ -211,18 +204,18 @@ async fn build_with(config: Config, clock: Clock) -> App {
     App::build_with(config, clock).await.expect("a service")
 }
 
-/// The configuration of a test.
+/// Returns a configuration for tests, with environment variables over the defaults.
 pub fn config(database_url: &str, settings: &[(&str, &str)]) -> Config {
     config_over(database_url, settings, None)
 }
 
-/// The same, with a file below the settings, for what the environment cannot say.
+/// Returns the same over a file, which can have settings that environment variables cannot express.
 pub fn config_over(database_url: &str, settings: &[(&str, &str)], file: Option<&Path>) -> Config {
     let common = [
         ("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:0"),
         ("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0"),
         ("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "5"),
-        // A machine that also builds is slow, not broken.
+        // Generous, because a machine that also builds is slow.
         ("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "10s"),
         ("DATABASE_URL", database_url),
     ];
@@ -233,16 +226,14 @@ pub fn config_over(database_url: &str, settings: &[(&str, &str)], file: Option<&
     Config::from_layers(file, variables).expect("a valid configuration")
 }
 
-/// A key as it was made.
+/// API key.
 #[derive(Debug, Clone)]
 pub struct TestKey {
-    /// Its identifier.
     pub id: i64,
-    /// The key itself.
     pub secret: String,
 }
 
-/// Makes a key as `keys create` does: the caller may do everything, the key what is said here.
+/// Creates a key with `scopes` as `keys create` does, for a caller with all scopes.
 pub async fn make_key(
     connection: &mut Connection,
     caller: &str,
@@ -276,7 +267,7 @@ pub async fn make_key(
     }
 }
 
-/// Waits, not for long, until something is so.
+/// Waits up to 2 s for a condition.
 pub async fn eventually(mut so: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !so().await {
@@ -285,7 +276,6 @@ pub async fn eventually(mut so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// A set of scopes.
 pub fn scopes(scopes: &[Scope]) -> Scopes {
     scopes.iter().copied().collect()
 }

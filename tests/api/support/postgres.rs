@@ -1,8 +1,9 @@
-//! One throwaway PostgreSQL for the whole test binary, and in it a database of its own for each test.
+//! Throwaway PostgreSQL for the whole test binary, with a database per test.
 //!
-//! Invariant: when the process has ended, however it did, nothing is left of either. `LocalPostgres` sees
-//! to the processes; the folder is removed by a shell that waits for the end of file that our death is,
-//! because Rust never drops a static.
+//! Invariants:
+//!
+//! - No process and no file is left when the test process has ended, however it ended. `LocalPostgres` ends the
+//!   processes. A shell removes the folder when its pipe from the test process closes: Rust never drops a static.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,11 +25,11 @@ use sqlx::{
 use tokio::sync::{Mutex, OnceCell, Semaphore, SemaphorePermit};
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
-/// Held while a database is made: one at a time is as fast as many.
+/// Held while a database is created: one at a time is as fast as many.
 static MAKING: Mutex<()> = Mutex::const_new(());
-/// Databases of tests that have ended.
+/// Databases of finished tests, to be dropped before the next one is created.
 static FINISHED: SyncMutex<Vec<String>> = SyncMutex::new(Vec::new());
-/// Databases in use at once, however many cores run tests: PostgreSQL takes 100 connections.
+/// Limits the databases in use, for any number of cores: PostgreSQL allows 100 connections.
 static ROOM: Semaphore = Semaphore::const_new(12);
 
 const TEMPLATE: &str = "template_migrated";
@@ -70,7 +71,7 @@ pub async fn start_postgres(folder: &Path) -> LocalPostgres {
         .expect("a PostgreSQL of the tests' own")
 }
 
-/// Where the tests look for PostgreSQL's programs: where the service does.
+/// Returns the search path for PostgreSQL's programs, the same as the service's.
 #[allow(
     clippy::disallowed_methods,
     reason = "a test has no configuration that could tell"
@@ -82,7 +83,7 @@ pub fn search_path() -> SearchPath {
     }
 }
 
-/// A shell that outlives us, to remove a folder once PostgreSQL has left it.
+/// Starts a shell that removes a folder once this process has ended and PostgreSQL has stopped.
 fn remove_when_we_end(folder: &Path) -> Child {
     use std::os::unix::process::CommandExt as _;
     const REMOVE: &str = r#"
@@ -98,13 +99,13 @@ fn remove_when_we_end(folder: &Path) -> Child {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Out of the terminal's reach.
+        // The terminal's signals must not end it.
         .process_group(0)
         .spawn()
         .expect("a shell")
 }
 
-/// Runs one statement on a connection of its own.
+/// Runs one statement on a new connection.
 pub async fn run(options: &PgConnectOptions, statement: &str) {
     let mut connection = PgConnection::connect_with(options)
         .await
@@ -116,21 +117,21 @@ pub async fn run(options: &PgConnectOptions, statement: &str) {
     connection.close().await.expect("closed");
 }
 
-/// A database of one test; dropped some time after it.
+/// Database of one test, dropped some time after it.
 pub struct TestDatabase {
-    /// Empty where another owns it.
+    /// Empty if another instance owns the database.
     name: String,
     options: PgConnectOptions,
     _room: Option<SemaphorePermit<'static>>,
 }
 
 impl TestDatabase {
-    /// With the schema, and nothing in it.
+    /// Creates a database with the schema and no rows.
     pub async fn migrated() -> Self {
         Self::make(&format!("template {TEMPLATE}")).await
     }
 
-    /// Without so much as a schema.
+    /// Creates a database without the schema.
     pub async fn empty() -> Self {
         Self::make("").await
     }
@@ -153,7 +154,7 @@ impl TestDatabase {
         }
     }
 
-    /// The same database, which this one still owns.
+    /// Returns the same database, which `self` still owns.
     pub fn shared(&self) -> Self {
         Self {
             name: String::new(),
@@ -162,30 +163,26 @@ impl TestDatabase {
         }
     }
 
-    /// How to reach it.
     #[allow(dead_code, reason = "for the test binary of the migrations")]
     pub const fn options(&self) -> &PgConnectOptions {
         &self.options
     }
 
-    /// The same as a URL.
     pub fn url(&self) -> String {
         url(&self.options)
     }
 
-    /// A connection to it.
     pub async fn connect(&self) -> PgConnection {
         PgConnection::connect_with(&self.options)
             .await
             .expect("a connection")
     }
 
-    /// Runs one statement.
     pub async fn run(&self, statement: &str) {
         run(&self.options, statement).await;
     }
 
-    /// Asks for one number.
+    /// Returns the number that a query selects.
     pub async fn number(&self, question: &str) -> i64 {
         let pool = PgPoolOptions::new()
             .max_connections(1)
@@ -211,16 +208,15 @@ impl Drop for TestDatabase {
     }
 }
 
-/// A clock of a test's own for PostgreSQL: a function of that name stands before the real one in the search path.
+/// Settable clock of PostgreSQL: a `clock_timestamp` that precedes the real one in the search path.
 #[allow(dead_code, reason = "for the test binaries that turn it")]
 pub struct TestClock {
-    /// The database that goes by it.
     pub database: TestDatabase,
 }
 
 #[allow(dead_code, reason = "for the test binaries that turn it")]
 impl TestClock {
-    /// A clock that stands still at noon, for connections from now on.
+    /// Creates a clock that stands still at noon, for connections made after this call.
     pub async fn new(database: TestDatabase) -> Self {
         for statement in [
             "create schema test_clock",
@@ -238,14 +234,13 @@ impl TestClock {
         Self { database }
     }
 
-    /// Turns it to a time in milliseconds since 1970.
+    /// Sets the time, in milliseconds since 1970.
     pub async fn set(&self, millis: i64) {
         let at = format!("to_timestamp({millis}::float8 / 1000)");
         let set = format!("update test_clock.now set at = {at}");
         self.database.run(&set).await;
     }
 
-    /// Turns it forward.
     pub async fn advance(&self, by: std::time::Duration) {
         let by = by.as_micros();
         let set = format!("update test_clock.now set at = at + {by} * interval '1 microsecond'");
@@ -253,7 +248,7 @@ impl TestClock {
     }
 }
 
-/// The URL of a database behind a socket, which no `PG…` variable of the environment changes.
+/// Returns the URL of a database behind a Unix socket, independent of `PG…` environment variables.
 pub fn url(options: &PgConnectOptions) -> String {
     url_at(
         options,
@@ -263,7 +258,7 @@ pub fn url(options: &PgConnectOptions) -> String {
     )
 }
 
-/// The same, by another path to the socket's directory.
+/// Returns the same with another path of the socket's directory.
 pub fn url_at(options: &PgConnectOptions, socket: &Path) -> String {
     format!(
         "postgres://postgres@localhost:5432/{}?host={}&sslmode=disable",

@@ -1,4 +1,4 @@
-//! The real program, in a folder of its own.
+//! Runs the program in its own folder.
 
 use std::{
     ffi::OsStr,
@@ -21,28 +21,26 @@ use tokio::{
 
 use super::client;
 
-/// How long anything may take that should be quick.
+/// Maximum duration of anything that should be quick.
 pub const SOON: Duration = Duration::from_secs(15);
 
-/// A folder that the program works in, with nothing of the machine's environment but what finds PostgreSQL.
+/// Working folder of the program, which gets only `PATH` and `POSTGRES_BIN_DIR` of the environment.
 pub struct Home {
     folder: tempfile::TempDir,
 }
 
 impl Home {
-    /// A new, empty one.
     pub fn new() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
         }
     }
 
-    /// Its path.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The program, to be run in here on free ports.
+    /// Returns the command that runs the program in this folder on free ports.
     #[allow(
         clippy::disallowed_methods,
         reason = "the program gets its environment from here"
@@ -76,7 +74,7 @@ impl Home {
         Service::start(self, self.command(["serve"])).await
     }
 
-    /// Waits until no process works in this folder any more.
+    /// Waits until no process uses this folder.
     pub async fn nothing_runs(&self) {
         let begun = Instant::now();
         loop {
@@ -90,7 +88,7 @@ impl Home {
     }
 }
 
-/// The processes, but for this one, that work in a folder or have something open in it, each with its name.
+/// Returns the id and name of each other process that works in a folder or has a file open in it.
 pub fn users_of(folder: &Path) -> Vec<(i32, String)> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -116,19 +114,16 @@ pub fn users_of(folder: &Path) -> Vec<(i32, String)> {
         .collect()
 }
 
-/// What a command said.
+/// Output of a command.
 #[derive(Debug)]
 pub struct Said {
-    /// Its exit code; `None` when a signal ended it.
+    /// Exit code, or `None` if a signal ended it.
     pub code: Option<i32>,
-    /// What it was asked for.
     pub stdout: String,
-    /// Everything else.
     pub stderr: String,
 }
 
 impl Said {
-    /// Runs a command to its end.
     pub async fn by(mut command: Command) -> Self {
         let output = tokio::time::timeout(SOON, command.output()).await;
         let output: Output = output.expect("it ends").expect("the program");
@@ -147,21 +142,21 @@ impl Said {
     }
 }
 
-/// The running service; killed when dropped.
+/// Running service; killed when dropped.
 pub struct Service {
     child: Child,
     log: PathBuf,
-    /// What it said when it was ready.
+    /// Standard output until the service was ready.
     pub greeting: String,
-    /// Where the API is.
+    /// Address of the API.
     pub address: SocketAddr,
-    /// Where the metrics are.
+    /// Address of the operations listener.
     pub operations: SocketAddr,
     client: Client,
 }
 
 impl Service {
-    /// Starts it and waits until it is ready.
+    /// Starts the service and waits until it is ready.
     pub async fn start(home: &Home, mut command: Command) -> Self {
         let log = home.path().join("service.log");
         command.stderr(
@@ -212,36 +207,34 @@ impl Service {
         }
     }
 
-    /// Its process.
     pub fn pid(&self) -> Pid {
         let pid = self.child.id().expect("it runs");
         Pid::from_raw(pid.cast_signed())
     }
 
-    /// A request with a key.
+    /// Builds a request to a path of the API, with a key.
     pub fn request(&self, method: Method, path: &str, key: &str) -> RequestBuilder {
         let url = format!("http://{}/api/v3{path}", self.address);
         self.client.request(method, url).header("api_key", key)
     }
 
-    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).expect("it runs");
     }
 
-    /// Waits for its end and gives its exit code.
+    /// Waits for the exit and returns the exit code.
     pub async fn ended(&mut self) -> Option<i32> {
         let status = tokio::time::timeout(SOON, self.child.wait()).await;
         let status = status.unwrap_or_else(|_| panic!("it does not end: {}", self.log()));
         status.expect("its status").code()
     }
 
-    /// What it logged.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Stops it as an operator does.
+    /// Stops the service with SIGTERM and checks that it exits with 0.
     pub async fn stop(mut self) {
         self.signal(Signal::SIGTERM);
         let code = self.ended().await;

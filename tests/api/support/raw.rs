@@ -1,4 +1,4 @@
-//! Bytes on a socket, for what no HTTP client would send.
+//! Plain TCP connection, for requests that no HTTP client would send.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,18 +10,17 @@ use tokio::{
 
 use super::Answer;
 
-/// How long an answer may take here: long enough for any machine, short enough to fail a test.
+/// Maximum duration of a read: long enough for any machine, short enough to fail a test.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A connection of plain bytes.
+/// Plain TCP connection.
 pub struct Raw {
     stream: TcpStream,
-    /// What was read beyond the last answer.
+    /// Bytes read beyond the last response.
     rest: Vec<u8>,
 }
 
 impl Raw {
-    /// Connects.
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.expect("a connection");
         stream.set_nodelay(true).expect("a socket");
@@ -31,24 +30,24 @@ impl Raw {
         }
     }
 
-    /// Connects, sends, and reads one answer.
+    /// Connects, sends, and reads one response.
     pub async fn ask(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
         let mut raw = Self::connect(address).await;
         raw.send(bytes).await;
         raw.answer().await
     }
 
-    /// Sends bytes. A server that has closed already shows itself at the next read.
+    /// Sends bytes. If the server has closed the connection, the next read shows it.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref()).await;
     }
 
-    /// Says that nothing more will come.
+    /// Closes the sending half.
     pub async fn finish(&mut self) {
         self.stream.shutdown().await.expect("a half-closed socket");
     }
 
-    /// Reads one answer with `Content-Length`, or up to the end.
+    /// Reads one response, with a body of `Content-Length` bytes.
     pub async fn answer(&mut self) -> Answer {
         let head_end = loop {
             if let Some(end) = self.rest.windows(4).position(|end| end == b"\r\n\r\n") {
@@ -88,13 +87,13 @@ impl Raw {
         }
     }
 
-    /// Waits for the server to close, and gives what came until then.
+    /// Waits for the server to close the connection and returns the bytes until then.
     pub async fn closed(&mut self) -> String {
         while self.read_more().await {}
         String::from_utf8_lossy(&self.rest).into_owned()
     }
 
-    /// `false` at the end.
+    /// Reads more bytes; returns false at the end of the stream.
     async fn read_more(&mut self) -> bool {
         let read = self.stream.read_buf(&mut self.rest);
         match tokio::time::timeout(PATIENCE, read).await {

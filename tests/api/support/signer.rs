@@ -1,5 +1,4 @@
-//! Makes tokens (JWT), good ones and any others. The keys were made for these tests and are good for
-//! nothing else. The library's unit tests use this file too.
+//! Signs valid and invalid JWTs with keys that exist only for tests. The library's unit tests use this file, too.
 
 use base64::{
     Engine as _,
@@ -8,11 +7,9 @@ use base64::{
 use jsonwebtoken::{Algorithm, EncodingKey, crypto, jwk::Jwk};
 use serde_json::{Value, json};
 
-/// A private key and the name its issuer gives it.
+/// Private key with its `kid` and `alg`.
 pub struct Signer {
-    /// `kid`.
     pub id: &'static str,
-    /// `alg`.
     pub algorithm: Algorithm,
     key: EncodingKey,
 }
@@ -35,27 +32,27 @@ impl Signer {
     signer! {
         /// RSA of 2,048 bits.
         rsa: RS256 from_rsa_der "test_rsa.pem";
-        /// Another one.
+        /// A second RSA key.
         rsa_other: RS256 from_rsa_der "test_rsa_other.pem";
-        /// RSA of 1,024 bits: too small.
+        /// RSA of 1,024 bits, which is refused as too small.
         rsa_tiny: RS256 from_rsa_der "test_rsa_tiny.pem";
         /// ECDSA on P-256.
         p256: ES256 from_ec_der "test_p256.pem";
-        /// ECDSA on P-384: none of ours.
+        /// ECDSA on P-384, which is not supported.
         p384: ES384 from_ec_der "test_p384.pem";
         /// Ed25519.
         ed25519: EdDSA from_ed_der "test_ed25519.pem";
-        /// Another one.
+        /// A second Ed25519 key.
         ed25519_other: EdDSA from_ed_der "test_ed25519_other.pem";
     }
 
-    /// Under another name.
+    /// Returns the signer with another `kid`.
     pub const fn named(mut self, id: &'static str) -> Self {
         self.id = id;
         self
     }
 
-    /// The public key as issuers publish it.
+    /// Returns the public key as issuers publish it.
     pub fn jwk(&self) -> Value {
         let jwk = Jwk::from_encoding_key(&self.key, self.algorithm).expect("a key of ours");
         let mut jwk = serde_json::to_value(jwk).expect("JSON");
@@ -64,30 +61,29 @@ impl Signer {
         jwk
     }
 
-    /// The header of its tokens.
+    /// Returns the header of its tokens.
     pub fn header(&self) -> Value {
         json!({ "alg": self.algorithm, "kid": self.id, "typ": "JWT" })
     }
 
-    /// A token with these claims.
+    /// Returns a token with the given claims.
     pub fn token(&self, claims: &Value) -> String {
         self.token_of(&self.header().to_string(), &claims.to_string())
     }
 
-    /// A token of these two texts, whatever they are.
+    /// Returns a signed token of any two texts, valid or not.
     pub fn token_of(&self, header: &str, claims: &str) -> String {
         let signed = format!("{}.{}", base64(header), base64(claims));
         let signature = self.signature(&signed);
         format!("{signed}.{signature}")
     }
 
-    /// The signature of a text.
     pub fn signature(&self, signed: &str) -> String {
         crypto::sign(signed.as_bytes(), &self.key, self.algorithm).expect("a signature")
     }
 }
 
-/// A token signed by a shared secret.
+/// Returns a token signed with a shared secret.
 #[allow(dead_code, reason = "each user of this file needs some of it")]
 pub fn hs256(header: &Value, claims: &Value, secret: &[u8]) -> String {
     let signed = format!(
@@ -100,12 +96,12 @@ pub fn hs256(header: &Value, claims: &Value, secret: &[u8]) -> String {
     format!("{signed}.{signature}")
 }
 
-/// As the parts of a token are written.
+/// Encodes bytes as part of a token (base64url without padding, RFC 7515 §2).
 pub fn base64(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// What is between the lines of a PEM file.
+/// Decodes the content of a PEM file.
 pub fn der(pem: &str) -> Vec<u8> {
     let lines: String = pem
         .lines()

@@ -21,14 +21,14 @@ use crate::{
     },
 };
 
-/// A small file system in memory; gone when dropped.
+/// A small tmpfs, unmounted when dropped.
 ///
-/// Mounting is root's, or that of whoever is root of a namespace of its own. There it lives as long as a process
-/// of that namespace, by whose root folder others of the same user reach it. To a user whom root lends it that
-/// way is barred, so root mounts it for all to see.
+/// Mounting takes root or a user namespace. In a namespace the mount lasts as long as one of its processes, and other
+/// processes of the same user reach it through `/proc/PID/root`. Root runs PostgreSQL as another user, which may not
+/// use that path, so root mounts the file system for all processes.
 struct SmallDisk {
     folder: tempfile::TempDir,
-    /// Whose namespace it is in.
+    /// Process that keeps the mount's namespace alive.
     holder: Child,
 }
 
@@ -89,7 +89,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_16_a_full_disk_is_told_and_passes() {
+async fn row_16_full_disk_refuses_writes_until_there_is_space() {
     let mut row = Row::begin(16, "disk full under PostgreSQL").await;
     let disk = SmallDisk::mount(256);
     let folder = disk.path().join("cluster");
@@ -100,7 +100,7 @@ async fn row_16_a_full_disk_is_told_and_passes() {
     let mut stage = Stage::on(cluster, &url, &[]).await;
     let load = Load::start(&stage.target, 4).await;
     load.success_after(Instant::now()).await;
-    // All but little of what is left is taken by something else.
+    // A file takes up all but 4 MiB of the free space.
     let ballast = disk.path().join("ballast");
     let free = nix::sys::statvfs::statvfs(&disk.path()).expect("its size");
     let free = free.blocks_available() * free.fragment_size();
@@ -131,7 +131,7 @@ async fn row_16_a_full_disk_is_told_and_passes() {
     row.so("alive", live.status == Some(200));
     fs::remove_file(&ballast).expect("room");
     let room = Instant::now();
-    // PostgreSQL may have given up meanwhile; then its operator starts it.
+    // PostgreSQL may have stopped after a failed write. Then the operator starts it again.
     if stage.cluster.has_ended() {
         row.note("PostgreSQL itself gave up and was started again");
         stage.cluster.resume().await;
@@ -177,7 +177,7 @@ async fn row_16_a_full_disk_is_told_and_passes() {
     row.end();
 }
 
-/// Text of 2,000 characters that PostgreSQL cannot make shorter.
+/// Returns 2,000 characters that PostgreSQL cannot compress.
 fn incompressible(seed: u64) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {

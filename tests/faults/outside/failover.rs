@@ -1,4 +1,4 @@
-//! Row 14: the primary dies, a standby takes its place, and the address leads there.
+//! Row 14: the primary is killed, and its address leads to a standby that is promoted later.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_14_a_promoted_standby_has_everything_and_is_used_at_once() {
+async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_ones() {
     let mut row = Row::begin(14, "failover to a synchronous standby").await;
     let primary = Cluster::start_with(&["synchronous_standby_names=*"]).await;
     let folder = tempfile::Builder::new()
@@ -51,7 +51,7 @@ async fn row_14_a_promoted_standby_has_everything_and_is_used_at_once() {
     load.success_after(Instant::now()).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     stage.cluster.kill();
-    // For a while the address leads to a standby that is none else yet: writes meet a read-only PostgreSQL.
+    // Until the promotion, writes reach a read-only PostgreSQL.
     proxy.lead_to(standby.address);
     let began = Instant::now();
     let mut reads = Vec::new();

@@ -1,4 +1,4 @@
-//! Rows 13, 14 and 16, which need programs beyond PostgreSQL's servers.
+//! Rows 13, 14 and 16, which need programs other than PostgreSQL's servers.
 
 mod disk;
 mod failover;

@@ -1,4 +1,4 @@
-//! Row 13: PgBouncer between the service and PostgreSQL, as it is installed.
+//! Row 13: PgBouncer in transaction mode between the service and PostgreSQL.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use crate::stage::{
     pick, program, until, url_at,
 };
 
-/// A pooler that deals out servers by the transaction. Gone when dropped.
+/// A PgBouncer in transaction mode, killed when dropped.
 struct PgBouncer {
     running: Child,
     address: SocketAddr,
@@ -72,16 +72,16 @@ impl Drop for PgBouncer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_13_behind_pgbouncer_nothing_fails_and_no_switch_is_needed() {
+async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
     let mut row = Row::begin(13, "PgBouncer in transaction mode, pool 4, 32 clients").await;
     let cluster = Cluster::start().await;
     let pgbouncer = PgBouncer::before(&cluster, 4).await;
-    // The schema comes by that way, too.
+    // Migrations run through PgBouncer, too.
     let url = url_at(pgbouncer.address, "postgres");
     let mut stage = Stage::on(cluster, &url, &[]).await;
     let wanted: usize = pick(2_000, 10_000);
     let mut answers = Vec::new();
-    // A second process meets servers on which the first prepared its statements.
+    // The second process meets server connections on which the first one prepared its statements.
     for _ in 0..2 {
         let mut clients = JoinSet::new();
         for client in 0..32 {
@@ -126,7 +126,7 @@ async fn row_13_behind_pgbouncer_nothing_fails_and_no_switch_is_needed() {
     row.note(by_status(&answers));
     row.at_least("requests", answers.len(), wanted);
     row.none("failed", failures(&answers));
-    // Nothing that is ours stays behind on a server, which is somebody else's next.
+    // No session setting may stay on a server connection: PgBouncer gives it to another client next.
     let options: PgConnectOptions = url.parse().expect("a URL");
     let options = options.extra_float_digits(None);
     let mut another = PgConnection::connect_with(&options)
@@ -140,15 +140,15 @@ async fn row_13_behind_pgbouncer_nothing_fails_and_no_switch_is_needed() {
     row.so("no setting left on a server", timeout == "0");
     row.so(
         "the pooler was noticed",
-        stage.service.log().contains("a pooler is between"),
+        stage.service.log().contains("detected a connection pooler"),
     );
     row.end();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn row_13_pgbouncer_put_in_between_later_is_noticed_once_for_all() {
+async fn row_13_pgbouncer_inserted_at_runtime_is_detected_once() {
     let mut row = Row::begin(13, "PgBouncer put before PostgreSQL later, 8 clients").await;
-    // Whichever connections notice it, the others know.
+    // Each request uses a different kind of connection. One detection must be enough for all kinds.
     for notices in ["/pet/1", "/pet/findByTags?tags=t", "/store/order/1"] {
         let cluster = Cluster::start().await;
         let pgbouncer = PgBouncer::before(&cluster, 4).await;
@@ -159,12 +159,12 @@ async fn row_13_pgbouncer_put_in_between_later_is_noticed_once_for_all() {
             stage.target.request(Method::POST, "/pet").json(&pet)
         })
         .await;
-        // Until every connection has prepared every statement.
+        // Enough requests for every connection to prepare every statement.
         let before = ask_for_all(&stage, 20).await;
         row.none("failed before", failures(&before));
         proxy.lead_to(pgbouncer.address);
         let begun = Instant::now();
-        while !stage.service.log().contains("a pooler is between") {
+        while !stage.service.log().contains("detected a connection pooler") {
             assert!(begun.elapsed() < Duration::from_secs(10), "not noticed");
             Answered::to(stage.target.request(Method::GET, notices)).await;
         }
@@ -174,7 +174,7 @@ async fn row_13_pgbouncer_put_in_between_later_is_noticed_once_for_all() {
     row.end();
 }
 
-/// Has 8 clients ask so many times what goes by each kind of connection.
+/// Runs 8 clients that send `turns` rounds of requests over every kind of connection.
 async fn ask_for_all(stage: &Stage, turns: usize) -> Vec<Answered> {
     let mut clients = JoinSet::new();
     for _ in 0..8 {

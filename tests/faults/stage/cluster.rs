@@ -1,7 +1,7 @@
-//! A PostgreSQL of a row's own, which nobody but the row keeps running: it is killed, frozen, filled up.
+//! A PostgreSQL cluster of a row's own, to be killed, frozen or filled up.
 //!
-//! Reached over TCP, so that something can be put in between. Its settings are those of a real one, but that
-//! it need not survive the machine (`fsync = off`): it is the processes that die here.
+//! It listens on TCP, so that a proxy can be put in front. Its settings are those of production except `fsync = off`:
+//! processes die in these tests, the machine does not.
 
 use std::{
     fs,
@@ -20,10 +20,9 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use crate::support::process::SOON;
 
-/// A cluster, running or not.
+/// A PostgreSQL cluster, running or stopped.
 pub struct Cluster {
     folder: PathBuf,
-    /// Where it listens.
     pub address: SocketAddr,
     running: Option<Child>,
     settings: Vec<String>,
@@ -31,12 +30,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A new one that runs.
+    /// Creates and starts a cluster.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// A new one that runs, with settings of its own.
+    /// Creates and starts a cluster with additional settings.
     pub async fn start_with(settings: &[&str]) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("pet-inventory-faults-")
@@ -44,7 +43,7 @@ impl Cluster {
         Self::start_in(folder.expect("a folder").keep(), settings).await
     }
 
-    /// A new one that runs in a folder, with settings of its own.
+    /// Creates and starts a cluster in `folder` with additional settings.
     pub async fn start_in(folder: PathBuf, settings: &[&str]) -> Self {
         let mut cluster = Self::of(folder, settings);
         let data = cluster.data();
@@ -63,7 +62,7 @@ impl Cluster {
         cluster
     }
 
-    /// A cluster that something else has put into `folder/data`, not running.
+    /// Wraps a stopped cluster. Another program puts its data into `folder/data`.
     pub fn of(folder: PathBuf, settings: &[&str]) -> Self {
         give_away(&folder);
         Self {
@@ -78,12 +77,11 @@ impl Cluster {
         }
     }
 
-    /// Its data.
     pub fn data(&self) -> PathBuf {
         self.folder.join("data")
     }
 
-    /// Starts it, and does not wait.
+    /// Starts the server without waiting for it.
     pub fn launch(&mut self) {
         let mut postgres = program("postgres");
         let port = format!("port={}", self.address.port());
@@ -115,13 +113,13 @@ impl Cluster {
         self.running = Some(postgres.spawn().expect("postgres"));
     }
 
-    /// Starts it and waits until it accepts.
+    /// Starts the server and waits until it accepts connections.
     pub async fn resume(&mut self) {
         self.launch();
         self.accepts().await;
     }
 
-    /// Waits until it accepts.
+    /// Waits until the server accepts connections.
     pub async fn accepts(&self) {
         let accepted = async {
             while self.try_connect("postgres").await.is_err() {
@@ -132,19 +130,19 @@ impl Cluster {
         assert!(accepted.is_ok(), "{}", self.log());
     }
 
-    /// Whether it has stopped by itself.
+    /// Returns true if the server has stopped by itself.
     pub fn has_ended(&mut self) -> bool {
         let ended = self.running.as_mut().map(Child::try_wait);
         ended.is_none_or(|status| status.is_ok_and(|status| status.is_some()))
     }
 
-    /// Kills every process of it, as the kernel does that is out of memory, and waits until none is left.
+    /// Kills all processes of the server with SIGKILL and waits until none is left.
     pub fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
         self.reap();
     }
 
-    /// Stops it as an operator does who is in a hurry.
+    /// Stops the server with SIGINT (fast shutdown).
     pub fn stop(&mut self) {
         if let Some(postgres) = &self.running {
             let _ = kill(pid(postgres), Signal::SIGINT);
@@ -166,7 +164,7 @@ impl Cluster {
         }
     }
 
-    /// Sends a signal to every process of it.
+    /// Sends a signal to all processes of the server.
     pub fn signal(&self, signal: Signal) {
         if let Some(postgres) = &self.running {
             for pid in with_children(pid(postgres)) {
@@ -175,26 +173,24 @@ impl Cluster {
         }
     }
 
-    /// A URL of the database that is there from the beginning.
+    /// Returns the URL of the database `postgres`.
     pub fn url(&self) -> String {
         url_at(self.address, "postgres")
     }
 
-    /// A connection to a database.
     pub async fn try_connect(&self, database: &str) -> Result<PgConnection, sqlx::Error> {
         let url = url_at(self.address, database);
         let connection = tokio::time::timeout(SOON, PgConnection::connect(&url)).await;
         connection.map_err(|_| sqlx::Error::PoolTimedOut)?
     }
 
-    /// A connection.
+    /// Connects to the database `postgres`.
     pub async fn connect(&self) -> PgConnection {
         self.try_connect("postgres")
             .await
             .unwrap_or_else(|error| panic!("{error}: {}", self.log()))
     }
 
-    /// Runs statements.
     pub async fn run(&self, statements: &str) {
         let mut connection = self.connect().await;
         let ran = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()))
@@ -203,7 +199,7 @@ impl Cluster {
         ran.unwrap_or_else(|error| panic!("{statements}: {error}"));
     }
 
-    /// Asks for one number.
+    /// Runs a query that returns one number.
     pub async fn number(&self, question: &str) -> i64 {
         let mut connection = self.connect().await;
         sqlx::query_scalar(AssertSqlSafe(question.to_owned()))
@@ -212,7 +208,6 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("{question}: {error}"))
     }
 
-    /// What it said.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
@@ -227,12 +222,11 @@ impl Drop for Cluster {
     }
 }
 
-/// A URL of a database that is reached at an address.
 pub fn url_at(address: SocketAddr, database: &str) -> String {
     format!("postgres://postgres@{address}/{database}?sslmode=disable")
 }
 
-/// One of PostgreSQL's programs, or another's, as a user that it agrees to run as.
+/// Returns a command for a program of PostgreSQL or PgBouncer, run as [`owner`] if this process is root's.
 pub fn program(name: &str) -> Command {
     let search = crate::support::postgres::search_path();
     let folders = search.bin_dir.into_iter().chain(
@@ -249,7 +243,7 @@ pub fn program(name: &str) -> Command {
     let mut debian: Vec<_> = debian.map(|version| version.path().join("bin")).collect();
     debian.sort();
     debian.insert(0, "/usr/sbin".into());
-    // What stands in PATH under such a name may be a wrapper that refuses root before it changes users.
+    // Debian's folders come first: a wrapper of the same name in PATH may refuse root before it changes users.
     let found = debian
         .into_iter()
         .rev()
@@ -265,7 +259,7 @@ pub fn program(name: &str) -> Command {
     command
 }
 
-/// Root runs PostgreSQL as somebody else.
+/// Returns the user to run PostgreSQL as, which refuses root, or `None` if this process is not root's.
 fn owner() -> Option<User> {
     let named = |name| User::from_name(name).ok().flatten();
     Uid::effective()
@@ -274,7 +268,7 @@ fn owner() -> Option<User> {
         .flatten()
 }
 
-/// Gives a folder to the user that PostgreSQL runs as.
+/// Changes the owner of a folder to the user that PostgreSQL runs as.
 pub fn give_away(folder: &Path) {
     if let Some(user) = owner() {
         chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
@@ -282,7 +276,7 @@ pub fn give_away(folder: &Path) {
     }
 }
 
-/// A free port of this machine; nobody else takes it in the next moments, as far as anybody can tell.
+/// Returns a free address of this machine. The port is not reserved.
 pub fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address")
@@ -292,7 +286,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id().cast_signed())
 }
 
-/// A process and its children.
+/// Returns a process and its children.
 fn with_children(of: Pid) -> Vec<Pid> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -303,7 +297,7 @@ fn with_children(of: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// A process's state and parent.
+/// Returns the state and the parent of a process.
 fn stat(pid: i32) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut rest = stat.rsplit_once(") ")?.1.split(' ');
@@ -314,7 +308,7 @@ fn is_zombie(pid: Pid) -> bool {
     stat(pid.as_raw()).is_none_or(|(state, _)| state == 'Z')
 }
 
-/// A shell that outlives us, however we end, to stop PostgreSQL and remove its folder.
+/// Starts a shell that stops PostgreSQL and removes its folder when this process ends, even by SIGKILL.
 fn stop_when_we_end(folder: &Path) -> Child {
     const STOP: &str = r#"
         trap '' INT TERM

@@ -1,7 +1,6 @@
-//! Writers that log every answer, for the checker; and requests at a steady pace, for latencies.
+//! Load for fault tests: writers that log every response for the checker, and requests at a constant rate.
 //!
-//! An operation is one function in [`OPERATIONS`] and, where it writes to a noun of its own, one question in
-//! [`found`].
+//! To add an operation, add a function to [`OPERATIONS`], and a query to [`found`] if it writes to another resource.
 
 use std::{
     sync::{
@@ -20,33 +19,33 @@ use tokio_util::sync::CancellationToken;
 use super::{Cluster, Stage, Target};
 use crate::checker::{Entry, Found, Outcome, Write};
 
-/// What writers do, in turns.
+/// Operations that each writer repeats in this order.
 const OPERATIONS: &[Operation] = &[add, replace, order, add, replace, upload];
 
-/// Does the write of that number.
+/// Function that performs one write; the number makes its marker unique.
 type Operation = for<'w> fn(&'w Writer, usize) -> BoxFuture<'w, (Entry, Answered)>;
 
-/// An answer, or none.
+/// A response, or the failure to get one.
 #[derive(Debug, Clone)]
 pub struct Answered {
-    /// When it was asked.
+    /// Time at which the request was sent.
     pub asked: Instant,
-    /// How long it took.
+    /// Latency.
     pub took: Duration,
-    /// Its status; `None`: the connection failed.
+    /// Status; `None` if the connection failed.
     pub status: Option<u16>,
-    /// Whether it says when to come again.
+    /// Set if the response has a `Retry-After` header.
     pub retry_after: bool,
-    /// Why there is none.
+    /// Error of a failed connection.
     pub error: String,
-    /// Whether it was kept from an earlier request.
+    /// Set if the response was replayed for its `Idempotency-Key`.
     pub replayed: bool,
     etag: Option<i64>,
     body: Value,
 }
 
 impl Answered {
-    /// Sends a request.
+    /// Sends a request and reads the response.
     pub async fn to(request: RequestBuilder) -> Self {
         let asked = Instant::now();
         let answer = async {
@@ -81,18 +80,16 @@ impl Answered {
         answered
     }
 
-    /// Whether it is a 2xx.
     pub fn is_success(&self) -> bool {
         self.status
             .is_some_and(|status| (200..300).contains(&status))
     }
 
-    /// Whether it is a 503 that says when to come again.
+    /// Returns true for a 503 with `Retry-After`.
     pub fn says_try_again(&self) -> bool {
         self.status == Some(503) && self.retry_after
     }
 
-    /// Its body.
     pub const fn body(&self) -> &Value {
         &self.body
     }
@@ -106,7 +103,7 @@ impl Answered {
     }
 }
 
-/// One of the writers, who alone writes to its pet.
+/// A writer, the only one that writes to its pet.
 pub struct Writer {
     target: Arc<Target>,
     number: usize,
@@ -120,7 +117,7 @@ impl Writer {
     }
 }
 
-/// POST: a pet of which every part tells which write it is of.
+/// POST of a pet with the marker in each of its parts.
 fn add(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     Box::pin(async move {
         let marker = format!("added-{}-{number}", writer.number);
@@ -140,7 +137,7 @@ fn add(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     })
 }
 
-/// PUT: another such pet in place of the writer's own.
+/// PUT of a pet with a new marker in place of the writer's own.
 fn replace(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     Box::pin(async move {
         let marker = format!("replaced-{}-{number}", writer.number);
@@ -158,7 +155,7 @@ fn replace(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     })
 }
 
-/// POST of an order for a new pet, which is pending from then on.
+/// POST of an order for a new pet, which becomes pending.
 fn order(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     Box::pin(async move {
         let id = i64::try_from(1_000_000 * (writer.number + 1) + number).expect("a small number");
@@ -180,7 +177,7 @@ fn order(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     })
 }
 
-/// POST of an image, which no other is like, for a new pet.
+/// POST of an image with a marker for a new pet.
 fn upload(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     Box::pin(async move {
         let marker = format!("pictured-{}-{number}", writer.number);
@@ -205,7 +202,7 @@ fn upload(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
     })
 }
 
-/// A GIF of one pixel, with a comment.
+/// Returns a GIF of one pixel with a comment.
 fn gif(comment: &str) -> Vec<u8> {
     let length = u8::try_from(comment.len()).expect("a short comment");
     [
@@ -222,7 +219,7 @@ fn pet(id: Option<i64>, marker: &str) -> Value {
     json!({"id": id, "name": marker, "photoUrls": [photo], "tags": [{"name": marker}]})
 }
 
-/// What there is in the database, as the checker wants to know it.
+/// Returns the stored records in the checker's form.
 pub async fn found(cluster: &Cluster) -> Vec<Found> {
     let mut connection = cluster.connect().await;
     let pets: Vec<(i64, String, i64, bool)> = sqlx::query_as(
@@ -272,7 +269,7 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
     pets.chain(orders).chain(images).collect()
 }
 
-/// What is wrong with the bytes of the images that there are: each must be as it was sent.
+/// Returns the paths of images that differ from the bytes that were uploaded.
 pub async fn broken_images(stage: &Stage) -> Vec<String> {
     let images: Vec<(i64, String, String)> = sqlx::query_as(
         "select pets.id, pets.name, encode(images.id, 'hex')
@@ -296,7 +293,6 @@ pub async fn broken_images(stage: &Stage) -> Vec<String> {
     broken
 }
 
-/// Writers at work.
 pub struct Load {
     writers: JoinSet<Vec<Entry>>,
     answers: Arc<Mutex<Vec<Answered>>>,
@@ -304,7 +300,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Begins to write with so many.
+    /// Starts `writers` writers, each with a pet of its own.
     pub async fn start(target: &Arc<Target>, writers: usize) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mut load = Self {
@@ -330,7 +326,7 @@ impl Load {
                     let operation = OPERATIONS[log.len() % OPERATIONS.len()];
                     let (entry, answered) = operation(&writer, log.len()).await;
                     if answered.outcome() == Outcome::Unknown {
-                        // As a client does that wants to be served, if a hasty one.
+                        // Clients retry after a failure, though rarely this soon.
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
                     log.push(entry);
@@ -342,12 +338,11 @@ impl Load {
         load
     }
 
-    /// The answers so far.
     pub fn answers(&self) -> Vec<Answered> {
         self.answers.lock().expect("never poisoned").clone()
     }
 
-    /// Waits until something is done again, and gives when that was asked and how long it took from a moment.
+    /// Waits for the first success that completes after `moment`; returns the time between the two.
     pub async fn success_after(&self, moment: Instant) -> Duration {
         loop {
             let answers = self.answers();
@@ -364,7 +359,7 @@ impl Load {
         }
     }
 
-    /// Ends it; gives every writer's log, and all answers.
+    /// Stops the writers; returns their logs and all responses.
     pub async fn stop(mut self) -> (Vec<Entry>, Vec<Answered>) {
         self.stop.cancel();
         let mut log = Vec::new();
@@ -375,7 +370,7 @@ impl Load {
     }
 }
 
-/// Asks so many times a second, whether or not the answers have come, until it is told to stop.
+/// Sends `per_second` requests per second until stopped, without waiting for their responses.
 pub async fn steadily(
     per_second: u32,
     stop: CancellationToken,
@@ -390,7 +385,7 @@ pub async fn steadily(
     asked.join_all().await
 }
 
-/// How many answers of each kind there are.
+/// Returns the number of responses per status.
 pub fn by_status(answers: &[Answered]) -> String {
     let mut counts = std::collections::BTreeMap::<String, usize>::new();
     for answer in answers {

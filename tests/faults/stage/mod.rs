@@ -1,4 +1,4 @@
-//! What a row needs: the real program on a PostgreSQL that the row may mistreat, and clients.
+//! Test stage: the real program on a PostgreSQL that the test may damage, and its clients.
 
 mod cluster;
 pub mod load;
@@ -21,55 +21,52 @@ pub use self::{
 };
 use crate::support::{Home, Service, make_key};
 
-/// Where requests go, from one process of the service to the next.
+/// The destination of requests, shared by successive processes of the service.
 pub struct Target {
-    /// Where the API listens.
     pub address: SocketAddr,
-    /// A key that may do everything.
+    /// API key with all scopes.
     pub key: String,
     client: Client,
 }
 
 impl Target {
-    /// A request to a path of the API.
+    /// Builds a request to a path of the API.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.anonymous(method, path).header("api_key", &self.key)
     }
 
-    /// The same without a credential.
+    /// Builds a request to a path of the API without a credential.
     pub fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
         self.bare(method, &format!("/api/v3{path}"))
     }
 
-    /// A request to any path.
+    /// Builds a request to any path without a credential.
     pub fn bare(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("http://{}{path}", self.address);
         self.client.request(method, url)
     }
 }
 
-/// The program on a PostgreSQL, both real.
+/// The program and its PostgreSQL.
 pub struct Stage {
-    /// Dropped first.
+    /// Declared first, so that it is dropped before its PostgreSQL.
     pub service: Service,
-    /// Its PostgreSQL.
     pub cluster: Cluster,
-    /// Where requests go.
     pub target: Arc<Target>,
-    /// What it works in.
+    /// Working directory of the service.
     pub home: Home,
     settings: Vec<(String, String)>,
 }
 
 impl Stage {
-    /// With settings over the defaults, as `SECTION__KEY`.
+    /// Starts a stage with settings (`SECTION__KEY`) over the defaults.
     pub async fn start(settings: &[(&str, &str)]) -> Self {
         let cluster = Cluster::start().await;
         let url = cluster.url();
         Self::on(cluster, &url, settings).await
     }
 
-    /// The same, on a PostgreSQL that it reaches by this URL.
+    /// Starts a stage that reaches its PostgreSQL by `url`.
     pub async fn on(cluster: Cluster, url: &str, settings: &[(&str, &str)]) -> Self {
         let (home, address) = (Home::new(), free_address());
         let named =
@@ -77,7 +74,7 @@ impl Stage {
         let mut settings: Vec<_> = settings.iter().map(named).collect();
         settings.push(("PET_INVENTORY__SERVER__LISTEN".into(), address.to_string()));
         settings.push(("DATABASE_URL".into(), url.to_owned()));
-        // All clients have one address here, and some of them wrong credentials.
+        // All clients share one address here, and some send wrong credentials.
         let budget = "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE";
         settings.push((budget.into(), "1000000".into()));
         let service = serve(&home, &settings).await;
@@ -96,12 +93,12 @@ impl Stage {
         }
     }
 
-    /// Another process of the same service.
+    /// Starts another process at the same address.
     pub async fn serve(&self) -> Service {
         serve(&self.home, &self.settings).await
     }
 
-    /// Another replica, at an address of its own.
+    /// Starts another replica at an address of its own.
     pub async fn serve_beside(&self) -> Service {
         let mut settings = self.settings.clone();
         let listen = "PET_INVENTORY__SERVER__LISTEN".to_owned();
@@ -109,7 +106,7 @@ impl Stage {
         serve(&self.home, &settings).await
     }
 
-    /// A metric, summed over its labels that contain these words.
+    /// Returns the sum of a metric's samples with labels that contain `labels`.
     pub async fn metric(&self, name: &str, labels: &str) -> f64 {
         let url = format!("http://{}/metrics", self.service.operations);
         let text = self.target.client.get(url).send().await.expect("metrics");
@@ -122,14 +119,14 @@ impl Stage {
             .sum()
     }
 
-    /// `/readyz` or the like, by the listener that stays to the end.
+    /// Builds a request to the operations listener, which stays open until the process ends.
     pub fn operations(&self, path: &str) -> RequestBuilder {
         self.target
             .client
             .get(format!("http://{}{path}", self.service.operations))
     }
 
-    /// The lines that it logged but for those of which every request has one.
+    /// Returns the log lines without the access lines.
     pub fn log_lines(&self) -> Vec<String> {
         let log = self.service.log();
         let told = log
@@ -138,13 +135,13 @@ impl Stage {
         told.map(str::to_owned).collect()
     }
 
-    /// Bytes of memory that the process has.
+    /// Returns the resident memory of the service in bytes.
     pub fn memory(&self) -> u64 {
         memory(&self.service)
     }
 }
 
-/// Bytes of memory that a process has.
+/// Returns the resident memory of a process in bytes.
 pub fn memory(service: &Service) -> u64 {
     let status =
         std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("its status");
@@ -158,14 +155,13 @@ pub fn memory(service: &Service) -> u64 {
     kilobytes.expect("its memory") << 10
 }
 
-/// A process of the service.
 pub async fn serve(home: &Home, settings: &[(String, String)]) -> Service {
     let mut command = home.command(["serve"]);
     command.envs(settings.iter().map(|(name, value)| (name, value)));
     Service::start(home, command).await
 }
 
-/// Asks until the answer is of that status; gives how long it took.
+/// Repeats a request until its response has the given status; returns the time that took.
 pub async fn until(status: u16, request: impl Fn() -> RequestBuilder) -> Duration {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! A TCP proxy that can turn into a black hole, and be led to another server.
+//! TCP proxy that can drop all traffic silently, or switch to another server.
 
 use std::{
     net::SocketAddr,
@@ -12,20 +12,19 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Passes bytes on. Dropped, it is gone.
+/// A TCP proxy. It stops accepting when dropped.
 pub struct Proxy {
-    /// Where it listens.
     pub address: SocketAddr,
     target: Arc<Mutex<SocketAddr>>,
-    /// Whether bytes pass.
+    /// Set while bytes pass.
     open: watch::Sender<bool>,
-    /// Counts up to cut every connection there is.
+    /// Incremented to cut all open connections.
     cut: watch::Sender<u32>,
     accepting: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// One before a server.
+    /// Starts a proxy in front of a server.
     pub async fn before(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
@@ -54,23 +53,23 @@ impl Proxy {
         }
     }
 
-    /// From now on nothing passes, and nobody is told: connections can be made, and stay silent.
+    /// Stops all traffic without closing connections. New ones are accepted and stay silent.
     pub fn swallow(&self) {
         self.open.send_replace(false);
     }
 
-    /// From now on everything passes again, what waited first.
+    /// Resumes traffic, starting with the bytes held back.
     pub fn pass(&self) {
         self.open.send_replace(true);
     }
 
-    /// Leads new connections to another server, and cuts those that there are.
+    /// Directs new connections to another server and cuts the open ones.
     pub fn lead_to(&self, target: SocketAddr) {
         *self.target.lock().expect("never poisoned") = target;
         self.cut.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Leads new connections to another server; those that there are go on.
+    /// Directs new connections to another server and keeps the open ones.
     pub fn lead_new_to(&self, target: SocketAddr) {
         *self.target.lock().expect("never poisoned") = target;
     }

@@ -1,29 +1,28 @@
-//! A row of the table of faults: takes turns with the others, and says what came of it in one line.
+//! Row of the table of faults: runs alone, and prints its result in one line.
 
 use std::{fmt::Display, time::Duration};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// One fault at a time: they measure, and the machine is small.
+/// Serializes the rows: they measure times, and the machine is small.
 static TURN: Mutex<()> = Mutex::const_new(());
 
-/// Whether the whole of each row is asked for (`FAULTS=full`), by the bounds that are promised; else a short
-/// form, by bounds that a busy machine keeps too.
+/// Returns true if `FAULTS=full` requests the full form with the promised bounds.
 pub fn full() -> bool {
     std::env::var("FAULTS").is_ok_and(|form| form == "full")
 }
 
-/// One of two, by the form of the run.
+/// Returns the value for the form of this run.
 pub fn pick<T>(short: T, full_form: T) -> T {
     if full() { full_form } else { short }
 }
 
-/// A time bound: what is promised, and in the short form what it takes for a machine to be broken.
+/// Returns the bound of a time: the promised one, or in the short form three times that, and at least 3 s.
 pub fn bound(promised: Duration) -> Duration {
     pick(promised.mul_f64(3.0).max(Duration::from_secs(3)), promised)
 }
 
-/// A row: what was measured so far, and what of it breaks its bound.
+/// A row: its figures so far, and the verdict.
 pub struct Row {
     number: u8,
     fault: &'static str,
@@ -33,7 +32,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Waits for its turn.
+    /// Waits until no other row runs.
     pub async fn begin(number: u8, fault: &'static str) -> Self {
         Self {
             number,
@@ -44,25 +43,25 @@ impl Row {
         }
     }
 
-    /// A time that has a bound.
+    /// Records a time and its upper bound.
     pub fn within(&mut self, what: &str, took: Duration, bound: Duration) {
         let figure = format!("{what} {} (≤ {})", seconds(took), seconds(bound));
         self.figure(figure, took <= bound);
     }
 
-    /// A number that has a bound.
+    /// Records a number and its upper bound.
     pub fn at_most<T: PartialOrd + Display + Copy>(&mut self, what: &str, number: T, bound: T) {
         let holds = number <= bound;
         self.figure(format!("{what} {number} (≤ {bound})"), holds);
     }
 
-    /// A number that is to be reached.
+    /// Records a number and its lower bound.
     pub fn at_least<T: PartialOrd + Display + Copy>(&mut self, what: &str, number: T, bound: T) {
         let holds = number >= bound;
         self.figure(format!("{what} {number} (≥ {bound})"), holds);
     }
 
-    /// What must not be; each is shown.
+    /// Records items that must not exist, and prints the first ten.
     pub fn none<T: Display>(&mut self, what: &str, all: impl IntoIterator<Item = T>) {
         let all: Vec<_> = all.into_iter().map(|one| one.to_string()).collect();
         for one in all.iter().take(10) {
@@ -71,12 +70,12 @@ impl Row {
         self.figure(format!("{what} {} (0)", all.len()), all.is_empty());
     }
 
-    /// Something that is so.
+    /// Records a condition that must be true.
     pub fn so(&mut self, what: &str, is_so: bool) {
         self.figure(what.to_owned(), is_so);
     }
 
-    /// A number for the reader.
+    /// Records a figure without a bound.
     pub fn note(&mut self, figure: impl Display) {
         self.figure(figure.to_string(), true);
     }
@@ -86,7 +85,7 @@ impl Row {
         self.figures.push(figure + if holds { "" } else { " ✗" });
     }
 
-    /// Prints the row, and fails when a bound is broken.
+    /// Prints the row; panics if a bound is broken.
     pub fn end(self) {
         let verdict = if self.broken { "BROKEN" } else { "holds" };
         let figures = self.figures.join(" · ");
@@ -107,7 +106,7 @@ fn seconds(time: Duration) -> String {
     }
 }
 
-/// So much of all times is no longer.
+/// Returns a percentile of `times`.
 pub fn percentile(times: &mut [Duration], percent: f64) -> Duration {
     times.sort_unstable();
     let last = times.len().saturating_sub(1);

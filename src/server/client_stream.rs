@@ -1,0 +1,128 @@
+//! A client's socket: ends writes that make no progress, and lets the client read the last response.
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Sleep,
+};
+
+/// Maximum time for which a closed connection is read on.
+const LINGER: Duration = Duration::from_secs(2);
+/// Reads in one poll, so that one client does not occupy a worker.
+const READS: usize = 16;
+
+/// A socket with a timeout for writes, and a lingering close.
+///
+/// The timeout ends a write of which the kernel takes nothing. A client that reads a byte now and then does not evade
+/// it: the kernel takes more only when a good part of its buffer has been read.
+///
+/// A socket that is closed while the client still sends is reset, and the reset can destroy the response before the
+/// client has read it (RFC 9112, section 9.6): a 413, for example. Unread bytes are therefore read and dropped.
+pub struct ClientStream<S> {
+    stream: S,
+    write_timeout: Duration,
+    write_deadline: Option<Pin<Box<Sleep>>>,
+    linger_deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> ClientStream<S> {
+    /// Wraps a new connection.
+    pub const fn new(stream: S, write_timeout: Duration) -> Self {
+        Self {
+            stream,
+            write_timeout,
+            write_deadline: None,
+            linger_deadline: None,
+        }
+    }
+
+    /// Passes the result of a write on, or fails it when it has been pending for too long.
+    fn bound<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.write_deadline = None;
+            return written;
+        }
+        let timeout = self.write_timeout;
+        let deadline = self
+            .write_deadline
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        ready!(deadline.as_mut().poll(context));
+        metrics::counter!("http_server_stalled_connections_total").increment(1);
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> ClientStream<S> {
+    /// Reads and drops what the client still sends, until it is done or has had its time.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let mut scratch = [MaybeUninit::uninit(); 16 << 10];
+        for _ in 0..READS {
+            let mut buffer = ReadBuf::uninit(&mut scratch);
+            match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.linger_deadline
+                        .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => {
+                    return match &mut self.linger_deadline {
+                        Some(deadline) => deadline.as_mut().poll(context),
+                        // Nothing that could reset the connection is on its way.
+                        None => Poll::Ready(()),
+                    };
+                }
+            }
+        }
+        let deadline = self.linger_deadline.as_mut();
+        if deadline.is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.bound(written, context)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.bound(flushed, context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.linger_deadline.is_none() {
+            let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+            ready!(self.bound(shut, context))?;
+        }
+        self.poll_linger(context).map(Ok)
+    }
+}

@@ -1,0 +1,141 @@
+//! Serves one connection, HTTP/1 or HTTP/2 with prior knowledge, with its timeouts and its graceful end.
+//!
+//! hyper-util's `auto` builder has no bound for the size of an HTTP/1 head but the read buffer, which lets a head of
+//! 20 KB pass a bound of 16 KiB, and no timeout for the first bytes. Hence the look at the first bytes.
+
+use std::{convert::Infallible, io, net::TcpStream as StdTcpStream, pin::pin, time::Duration};
+
+use http::{HeaderValue, Request, Version, header};
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulConnection,
+};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use super::{
+    BoxError, HttpService, Limits, Shutdown, client_stream::ClientStream, streams::Streams,
+};
+use crate::domain::address::PeerAddress;
+
+/// Client connection preface of HTTP/2 with prior knowledge (RFC 9113, section 3.4).
+const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Maximum number of concurrent streams of an HTTP/2 connection.
+const MAX_STREAMS: u32 = 128;
+/// Maximum size in bytes of the unsent part of a response on an HTTP/2 stream.
+const MAX_SEND_BUFFER: usize = 64 << 10;
+/// Maximum number of refused or reset HTTP/2 streams that are remembered.
+const MAX_RESET_STREAMS: usize = 64;
+/// Maximum number of fields of a request head.
+const MAX_HEADERS: usize = 100;
+/// Time after the begin of a graceful shutdown in which the next request of an HTTP/1 connection is awaited, to be
+/// answered with `Connection: close`: a request that meets a connection just closed has failed.
+const LAST_REQUESTS: Duration = Duration::from_secs(1);
+/// Time that an idle HTTP/2 client has to close its connection after GOAWAY.
+const GOING_AWAY: Duration = Duration::from_secs(1);
+
+/// Serves a connection until the client closes it, a timeout expires, or, after the begin of the graceful stage of
+/// `shutdown`, until its requests have been answered.
+pub async fn serve<S: HttpService>(
+    stream: StdTcpStream,
+    service: S,
+    limits: Limits,
+    shutdown: &Shutdown,
+) -> Result<(), BoxError> {
+    // Registers it with this worker's runtime.
+    let stream = TcpStream::from_std(stream)?;
+    stream.set_nodelay(true)?;
+    let peer = PeerAddress(stream.peer_addr()?);
+    let is_http2 = tokio::select! {
+        // There is no request to answer.
+        () = shutdown.graceful() => return Ok(()),
+        is_http2 = timeout(limits.header_timeout, begins_http2(&stream)) => is_http2??,
+    };
+    let stream = TokioIo::new(ClientStream::new(stream, limits.idle_timeout));
+    let stopping = shutdown.clone();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let is_http1 = request.version() < Version::HTTP_2;
+        // Its length may have been stated in two ways, of which hyper takes this one (RFC 9112, section 6.1): nothing
+        // behind the request may be read as another one.
+        let is_last = is_http1 && request.headers().contains_key(header::TRANSFER_ENCODING);
+        request.extensions_mut().insert(peer);
+        let (response, stopping) = (service.clone().call(request), stopping.clone());
+        async move {
+            let mut response = response.await?;
+            if is_last || (is_http1 && stopping.is_graceful()) {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    if is_http2 {
+        let streams = Streams::new(limits.idle_timeout);
+        let connection = http2::Builder::new(streams.clone())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(u32::try_from(limits.max_header_size).unwrap_or(u32::MAX))
+            .max_send_buf_size(MAX_SEND_BUFFER)
+            .max_local_error_reset_streams(MAX_RESET_STREAMS)
+            // Notices that the peer's host is gone.
+            .keep_alive_interval(Duration::from_secs(20))
+            .serve_connection(stream, service);
+        let stop = async {
+            tokio::select! {
+                () = shutdown.graceful() => {}
+                () = streams.idle(limits.header_timeout) => {}
+            }
+        };
+        return tokio::select! {
+            served = until(connection, stop) => Ok(served?),
+            // After GOAWAY, which the client does not heed.
+            () = streams.idle(limits.header_timeout + GOING_AWAY) => Ok(()),
+        };
+    }
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_headers(MAX_HEADERS)
+        .max_header_size(limits.max_header_size)
+        .serve_connection(stream, service);
+    let stop = async {
+        shutdown.graceful().await;
+        sleep(LAST_REQUESTS).await;
+    };
+    Ok(until(connection, stop).await?)
+}
+
+/// Serves a connection; after `stop`, until its requests have been answered.
+async fn until<C: GracefulConnection>(
+    connection: C,
+    stop: impl Future<Output = ()>,
+) -> Result<(), C::Error> {
+    let mut connection = pin!(connection);
+    tokio::select! {
+        result = &mut connection => return result,
+        () = stop => connection.as_mut().graceful_shutdown(),
+    }
+    connection.await
+}
+
+/// True if the client speaks HTTP/2 from its first byte on. Does not consume the bytes.
+async fn begins_http2(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0; HTTP2_PREFACE.len()];
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let length = stream.peek(&mut first).await?;
+        if length == first.len() || !HTTP2_PREFACE.starts_with(&first[..length]) || length == 0 {
+            return Ok(first == *HTTP2_PREFACE);
+        }
+        // A part of the preface: there is no way to wait for more bytes than there are.
+        sleep(pause).await;
+        pause *= 2;
+    }
+}

@@ -1,0 +1,150 @@
+//! Serves HTTP/1 and HTTP/2 on a socket, with any tower service.
+//!
+//! `axum::serve` has no timeout for a request head: a client that sends one byte a second keeps its connection for
+//! ever, and half a head blocks a graceful shutdown. Hence this accept loop on hyper-util. Invariants:
+//!
+//! - Every wait for a client has a timeout ([`Limits`]).
+//! - A graceful shutdown fails no request: connections in the kernel's queue are served, and a client that uses its
+//!   connection is told to close it before it is closed.
+
+mod client_stream;
+mod connection;
+pub mod listener;
+mod shutdown;
+mod streams;
+mod workers;
+
+use std::{convert::Infallible, io, sync::Arc, time::Duration};
+
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::Incoming;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::task::TaskTracker;
+use tower::Service;
+
+pub use self::{
+    shutdown::Shutdown,
+    workers::{Hooks, Workers, cores},
+};
+
+/// Bounds of the connections of a listener.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Maximum time until a request head is complete, and between two requests of a connection.
+    pub header_timeout: Duration,
+    /// Maximum time for which a write, or an HTTP/2 stream, makes no progress.
+    pub idle_timeout: Duration,
+    /// Maximum size of a request head in bytes.
+    pub max_header_size: usize,
+    /// Maximum number of open connections.
+    pub max_connections: usize,
+}
+
+/// A service that responds to each request, for each connection a clone.
+pub trait HttpService:
+    Service<Request<Incoming>, Response = Response<Self::Body>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static
+{
+    /// Body of a response.
+    type Body: Body<Data: Send, Error: Into<BoxError>> + Send + 'static;
+}
+
+impl<S, B> HttpService for S
+where
+    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    type Body = B;
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Serves the connections of `listener` by `workers` in turn until `shutdown`; returns when the last one is closed.
+/// `name` labels the metrics.
+pub async fn serve<S: HttpService>(
+    listener: TcpListener,
+    workers: &Workers<S>,
+    limits: Limits,
+    name: &'static str,
+    shutdown: Shutdown,
+) {
+    let connections = Arc::new(Semaphore::new(limits.max_connections));
+    let tasks = TaskTracker::new();
+    let begin = |stream: TcpStream, permit: OwnedSemaphorePermit| {
+        let worker = workers.next();
+        let Ok(stream) = stream.into_std() else {
+            return;
+        };
+        let (service, shutdown) = (worker.service.clone(), shutdown.child());
+        let after_connection = workers.hooks.after_connection;
+        worker.runtime.spawn(tasks.track_future(async move {
+            let gauge = metrics::gauge!("http_server_open_connections", "listener" => name);
+            gauge.increment(1);
+            tokio::select! {
+                () = shutdown.forced() => {}
+                result = connection::serve(stream, service, limits, &shutdown) => {
+                    if let Err(error) = result {
+                        tracing::debug!(%error, "connection failed");
+                    }
+                }
+            }
+            after_connection();
+            gauge.decrement(1);
+            drop(permit);
+        }));
+    };
+    while let Some((stream, permit)) = accept(&listener, &connections, &shutdown).await {
+        begin(stream, permit);
+    }
+    // From here on the kernel refuses connections: a load balancer tries the next replica.
+    for stream in listener::drain(listener) {
+        if let Ok(permit) = Arc::clone(&connections).try_acquire_owned() {
+            begin(stream, permit);
+        }
+    }
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// Accepts a connection when there is a permit for it; `None` at shutdown.
+async fn accept(
+    listener: &TcpListener,
+    connections: &Arc<Semaphore>,
+    shutdown: &Shutdown,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let accept = async {
+        let permit = Arc::clone(connections).acquire_owned().await.ok()?;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => return Some((stream, permit)),
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    // Most likely out of file descriptors: other connections have to end first.
+                    tracing::error!(%error, "failed to accept a connection; retrying in 0.1 s");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = shutdown.graceful() => None,
+        accepted = accept => accepted,
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind as E;
+    matches!(
+        error.kind(),
+        E::ConnectionAborted | E::ConnectionReset | E::ConnectionRefused
+    )
+}

@@ -1,0 +1,114 @@
+//! Worker threads: one runtime of one thread per core.
+//!
+//! A connection stays on the worker that it was assigned to, with everything that its requests wait for. To hand work
+//! from core to core costs as much as a short response. The price: a request that blocks, or computes for long, holds up
+//! all connections of its worker, so such work goes to `tokio::task::spawn_blocking`; and one connection uses one core
+//! at most.
+
+use std::{
+    io,
+    num::NonZeroUsize,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+use tokio::runtime::{self, Handle};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Period of a timer that keeps the runtime from waking itself: it does so, by a write to the kernel, for each new timer
+/// that ends before all others. Beside the timers of idle connections alone, that would be once per request.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Functions that are called on worker threads.
+#[derive(Debug, Clone, Copy)]
+pub struct Hooks {
+    /// When a thread starts.
+    pub on_start: fn(),
+    /// Before a thread sleeps, and ten times a second.
+    pub on_park: fn(),
+    /// After a connection is closed.
+    pub after_connection: fn(),
+}
+
+/// A runtime, and the service that it runs.
+pub struct Worker<S> {
+    pub(super) runtime: Handle,
+    pub(super) service: S,
+}
+
+/// Workers, to which connections are assigned in turn. They stop when dropped.
+pub struct Workers<S> {
+    all: Vec<Worker<S>>,
+    next: AtomicUsize,
+    pub(super) hooks: Hooks,
+    _running: DropGuard,
+}
+
+/// Number of cores.
+#[must_use]
+pub fn cores() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+impl<S> Workers<S> {
+    /// Starts a worker for each of the services, of which there is one at least.
+    ///
+    /// # Errors
+    /// When a runtime or a thread cannot be created.
+    pub fn start(services: impl IntoIterator<Item = S>, hooks: Hooks) -> io::Result<Self> {
+        let stopped = CancellationToken::new();
+        let start = |(index, service)| {
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_all()
+                .on_thread_park(hooks.on_park)
+                .build()?;
+            let handle = runtime.handle().clone();
+            let stopped = stopped.clone();
+            thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(move || {
+                    (hooks.on_start)();
+                    runtime.block_on(stopped.run_until_cancelled(async {
+                        loop {
+                            tokio::time::sleep(TICK).await;
+                            (hooks.on_park)();
+                        }
+                    }));
+                    (hooks.on_park)();
+                })?;
+            Ok(Worker {
+                runtime: handle,
+                service,
+            })
+        };
+        let all: io::Result<_> = services.into_iter().enumerate().map(start).collect();
+        Ok(Self {
+            all: all?,
+            next: AtomicUsize::new(0),
+            hooks,
+            _running: stopped.drop_guard(),
+        })
+    }
+
+    /// The current runtime as the only worker.
+    pub fn current(service: S) -> Self {
+        let runtime = Handle::current();
+        Self {
+            all: vec![Worker { runtime, service }],
+            next: AtomicUsize::new(0),
+            hooks: Hooks {
+                on_start: || {},
+                on_park: || {},
+                after_connection: || {},
+            },
+            _running: CancellationToken::new().drop_guard(),
+        }
+    }
+
+    /// The worker that gets the next connection.
+    pub(super) fn next(&self) -> &Worker<S> {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        &self.all[next % self.all.len()]
+    }
+}
