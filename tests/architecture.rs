@@ -48,9 +48,7 @@ const DB_SHARED: &[&str] = &[
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "csv", "indicatif"], &["cli"]),
     (&["axum", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
-    // `api` names the body of a request.
-    (&["hyper"], &["api", "server"]),
-    (&["hyper_util", "socket2"], &["server"]),
+    (&["hyper", "hyper_util", "socket2"], &["server"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
     (&["reqwest"], &["http_client", "auth", "blobs", "telemetry"]),
     (&["opentelemetry", "opentelemetry_http", "tracing_opentelemetry"], &["trace", "telemetry"]),

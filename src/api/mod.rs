@@ -29,13 +29,12 @@ pub mod users;
 use std::sync::Arc;
 
 use axum::{
-    Router,
-    body::Body,
+    BoxError, Router,
+    body::{Body, Bytes, HttpBody},
     extract::Request,
     http::{Uri, header},
     routing::get,
 };
-use hyper::body::Incoming;
 use tower::util::MapRequest;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -133,13 +132,16 @@ pub fn operations_router(
         .with_state(state)
 }
 
-/// A router as the server calls it.
-pub type HttpApi = MapRequest<Router, fn(Request<Incoming>) -> Request<Body>>;
+/// A router as the server calls it, with its type of request bodies.
+pub type HttpApi<B> = MapRequest<Router, fn(Request<B>) -> Request<Body>>;
 
 /// Wraps a router for the server. A trailing slash of an API path is ignored; tower-http's `NormalizePath` would
 /// also change paths such as `/docs/`, which need theirs.
 #[must_use]
-pub fn http_service(router: Router) -> HttpApi {
+pub fn http_service<B>(router: Router) -> HttpApi<B>
+where
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     MapRequest::new(router, |mut request| {
         if let Some(uri) = without_trailing_slash(request.uri()) {
             *request.uri_mut() = uri;

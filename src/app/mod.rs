@@ -33,7 +33,7 @@ use crate::{
     limits::{Limiter, token_buckets::Logins, wrong_credentials::WrongCredentials},
     local_postgres::{self, Durability, LocalPostgres, SearchPath},
     renderings::Renderer,
-    server::{self, Hooks, Limits, Shutdown, Workers, cores},
+    server::{self, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
 };
 
@@ -86,8 +86,8 @@ pub enum Error {
 
 /// The service: built and bound, not yet serving.
 pub struct App {
-    api: (TcpListener, SocketAddr, Workers<HttpApi>),
-    operations: (TcpListener, SocketAddr, HttpApi),
+    api: (TcpListener, SocketAddr, Workers<HttpApi<RequestBody>>),
+    operations: (TcpListener, SocketAddr, HttpApi<RequestBody>),
     limits: Limits,
     state: AppState,
     metrics: Metrics,

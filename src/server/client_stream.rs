@@ -4,6 +4,10 @@ use std::{
     io,
     mem::MaybeUninit,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -15,6 +19,8 @@ use tokio::{
 
 /// Maximum time for which a closed connection is read on.
 const LINGER: Duration = Duration::from_secs(2);
+/// Maximum number of bytes that are copied into one slice before a write.
+const SMALL: usize = 1024;
 /// Reads in one poll, so that one client does not occupy a worker.
 const READS: usize = 16;
 
@@ -24,22 +30,24 @@ const READS: usize = 16;
 /// it: the kernel takes more only when a good part of its buffer has been read.
 ///
 /// A socket that is closed while the client still sends is reset, and the reset can destroy the response before the
-/// client has read it (RFC 9112, section 9.6): a 413, for example. Unread bytes are therefore read and dropped.
+/// client has read it (RFC 9112, section 9.6): a 413, for example. Bytes of such a request are therefore read and dropped.
 pub struct ClientStream<S> {
     stream: S,
     write_timeout: Duration,
     write_deadline: Option<Pin<Box<Sleep>>>,
     linger_deadline: Option<Pin<Box<Sleep>>>,
+    is_unread: Arc<AtomicBool>,
 }
 
 impl<S> ClientStream<S> {
-    /// Wraps a new connection.
-    pub const fn new(stream: S, write_timeout: Duration) -> Self {
+    /// Wraps a new connection. `is_unread` tells if the last request has not been read to its end.
+    pub const fn new(stream: S, write_timeout: Duration, is_unread: Arc<AtomicBool>) -> Self {
         Self {
             stream,
             write_timeout,
             write_deadline: None,
             linger_deadline: None,
+            is_unread,
         }
     }
 
@@ -66,27 +74,22 @@ impl<S> ClientStream<S> {
 impl<S: AsyncRead + Unpin> ClientStream<S> {
     /// Reads and drops what the client still sends, until it is done or has had its time.
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.is_unread.load(Ordering::Relaxed) {
+            return Poll::Ready(());
+        }
+        let deadline = self
+            .linger_deadline
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        if deadline.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
         let mut scratch = [MaybeUninit::uninit(); 16 << 10];
         for _ in 0..READS {
             let mut buffer = ReadBuf::uninit(&mut scratch);
-            match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    self.linger_deadline
-                        .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
-                }
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => {
-                    return match &mut self.linger_deadline {
-                        Some(deadline) => deadline.as_mut().poll(context),
-                        // Nothing that could reset the connection is on its way.
-                        None => Poll::Ready(()),
-                    };
-                }
+            match ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {}
+                Ok(()) | Err(_) => return Poll::Ready(()),
             }
-        }
-        let deadline = self.linger_deadline.as_mut();
-        if deadline.is_some_and(|deadline| deadline.as_mut().poll(context).is_ready()) {
-            return Poll::Ready(());
         }
         context.waker().wake_by_ref();
         Poll::Pending
@@ -111,6 +114,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.bound(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        // For the kernel, several slices cost more than a copy of so few bytes.
+        let length = slices.iter().map(|slice| slice.len()).sum();
+        let mut whole = [0; SMALL];
+        let written = match whole.get_mut(..length) {
+            Some(whole) => {
+                let mut rest = &mut *whole;
+                for slice in slices {
+                    let (start, end) = rest.split_at_mut(slice.len());
+                    start.copy_from_slice(slice);
+                    rest = end;
+                }
+                Pin::new(&mut self.stream).poll_write(context, whole)
+            }
+            None => Pin::new(&mut self.stream).poll_write_vectored(context, slices),
+        };
+        self.bound(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -3,9 +3,17 @@
 //! hyper-util's `auto` builder has no bound for the size of an HTTP/1 head but the read buffer, which lets a head of
 //! 20 KB pass a bound of 16 KiB, and no timeout for the first bytes. Hence the look at the first bytes.
 
-use std::{convert::Infallible, io, net::TcpStream as StdTcpStream, pin::pin, time::Duration};
+use std::{
+    convert::Infallible,
+    future::pending,
+    io,
+    net::TcpStream as StdTcpStream,
+    pin::pin,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
-use http::{HeaderValue, Request, Version, header};
+use http::{HeaderValue, Request, header};
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -21,7 +29,8 @@ use tokio::{
 };
 
 use super::{
-    BoxError, HttpService, Limits, Shutdown, client_stream::ClientStream, streams::Streams,
+    BoxError, HttpService, Limits, RequestBody, Shutdown, client_stream::ClientStream,
+    streams::Streams,
 };
 use crate::domain::address::PeerAddress;
 
@@ -35,13 +44,13 @@ const MAX_SEND_BUFFER: usize = 64 << 10;
 const MAX_RESET_STREAMS: usize = 64;
 /// Maximum number of fields of a request head.
 const MAX_HEADERS: usize = 100;
-/// Time after the begin of a graceful shutdown in which the next request of an HTTP/1 connection is awaited, to be
+/// Time after the start of a graceful shutdown in which the next request of an HTTP/1 connection is awaited, to be
 /// answered with `Connection: close`: a request that meets a connection just closed has failed.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// Time that an idle HTTP/2 client has to close its connection after GOAWAY.
 const GOING_AWAY: Duration = Duration::from_secs(1);
 
-/// Serves a connection until the client closes it, a timeout expires, or, after the begin of the graceful stage of
+/// Serves a connection until the client closes it, a timeout expires, or, after the start of the graceful stage of
 /// `shutdown`, until its requests have been answered.
 pub async fn serve<S: HttpService>(
     stream: StdTcpStream,
@@ -53,31 +62,34 @@ pub async fn serve<S: HttpService>(
     let stream = TcpStream::from_std(stream)?;
     stream.set_nodelay(true)?;
     let peer = PeerAddress(stream.peer_addr()?);
+    let last_requests = async || {
+        shutdown.graceful().await;
+        sleep(LAST_REQUESTS).await;
+    };
     let is_http2 = tokio::select! {
-        // There is no request to answer.
-        () = shutdown.graceful() => return Ok(()),
+        () = last_requests() => return Ok(()),
         is_http2 = timeout(limits.header_timeout, begins_http2(&stream)) => is_http2??,
     };
-    let stream = TokioIo::new(ClientStream::new(stream, limits.idle_timeout));
-    let stopping = shutdown.clone();
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        let is_http1 = request.version() < Version::HTTP_2;
-        // Its length may have been stated in two ways, of which hyper takes this one (RFC 9112, section 6.1): nothing
-        // behind the request may be read as another one.
-        let is_last = is_http1 && request.headers().contains_key(header::TRANSFER_ENCODING);
+    let is_unread = Arc::new(AtomicBool::new(true));
+    let stream = ClientStream::new(stream, limits.idle_timeout, Arc::clone(&is_unread));
+    let stream = TokioIo::new(stream);
+    let with_peer = move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer);
-        let (response, stopping) = (service.clone().call(request), stopping.clone());
-        async move {
-            let mut response = response.await?;
-            if is_last || (is_http1 && stopping.is_graceful()) {
-                let close = HeaderValue::from_static("close");
-                response.headers_mut().insert(header::CONNECTION, close);
-            }
-            Ok::<_, Infallible>(response)
-        }
-    });
+        request.map(|body| RequestBody::new(body, Arc::clone(&is_unread)))
+    };
     if is_http2 {
         let streams = Streams::new(limits.idle_timeout);
+        let followed = streams.clone();
+        let service = service_fn(move |request| {
+            let streams = followed.clone();
+            let handled = streams.handle();
+            let response = service.clone().call(with_peer(request));
+            async move {
+                let response = response.await?;
+                drop(handled);
+                Ok::<_, Infallible>(response.map(|body| streams.follow(body)))
+            }
+        });
         let connection = http2::Builder::new(streams.clone())
             .timer(TokioTimer::new())
             .max_concurrent_streams(MAX_STREAMS)
@@ -90,39 +102,55 @@ pub async fn serve<S: HttpService>(
         let stop = async {
             tokio::select! {
                 () = shutdown.graceful() => {}
-                () = streams.idle(limits.header_timeout) => {}
+                () = streams.idle() => {}
             }
         };
-        return tokio::select! {
-            served = until(connection, stop) => Ok(served?),
-            // After GOAWAY, which the client does not heed.
-            () = streams.idle(limits.header_timeout + GOING_AWAY) => Ok(()),
+        let cut_off = async {
+            sleep(GOING_AWAY).await;
+            streams.idle().await;
         };
+        return Ok(until(connection, stop, cut_off).await?);
     }
+    let stopping = shutdown.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        // Its length may have been stated in two ways, of which hyper takes this one (RFC 9112, section 6.1): bytes after
+        // the request must not be read as another one.
+        let is_last = request.headers().contains_key(header::TRANSFER_ENCODING);
+        let response = service.clone().call(with_peer(request));
+        let stopping = stopping.clone();
+        async move {
+            let mut response = response.await?;
+            if is_last || stopping.is_graceful() {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
         .max_headers(MAX_HEADERS)
         .max_header_size(limits.max_header_size)
         .serve_connection(stream, service);
-    let stop = async {
-        shutdown.graceful().await;
-        sleep(LAST_REQUESTS).await;
-    };
-    Ok(until(connection, stop).await?)
+    Ok(until(connection, last_requests(), pending()).await?)
 }
 
-/// Serves a connection; after `stop`, until its requests have been answered.
+/// Serves a connection; after `stop`, until its requests have been answered, or until `cut_off`.
 async fn until<C: GracefulConnection>(
     connection: C,
     stop: impl Future<Output = ()>,
+    cut_off: impl Future<Output = ()>,
 ) -> Result<(), C::Error> {
     let mut connection = pin!(connection);
     tokio::select! {
         result = &mut connection => return result,
         () = stop => connection.as_mut().graceful_shutdown(),
     }
-    connection.await
+    tokio::select! {
+        result = connection => result,
+        () = cut_off => Ok(()),
+    }
 }
 
 /// True if the client speaks HTTP/2 from its first byte on. Does not consume the bytes.

@@ -10,6 +10,7 @@
 mod client_stream;
 mod connection;
 pub mod listener;
+mod request_body;
 mod shutdown;
 mod streams;
 mod workers;
@@ -18,7 +19,6 @@ use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -27,6 +27,7 @@ use tokio_util::task::TaskTracker;
 use tower::Service;
 
 pub use self::{
+    request_body::RequestBody,
     shutdown::Shutdown,
     workers::{Hooks, Workers, cores},
 };
@@ -44,9 +45,9 @@ pub struct Limits {
     pub max_connections: usize,
 }
 
-/// A service that responds to each request, for each connection a clone.
+/// A service that responds to each request, and is always ready. Each connection gets a clone.
 pub trait HttpService:
-    Service<Request<Incoming>, Response = Response<Self::Body>, Error = Infallible, Future: Send>
+    Service<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible, Future: Send>
     + Clone
     + Send
     + 'static
@@ -57,7 +58,7 @@ pub trait HttpService:
 
 impl<S, B> HttpService for S
 where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible, Future: Send>
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible, Future: Send>
         + Clone
         + Send
         + 'static,

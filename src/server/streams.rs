@@ -1,62 +1,108 @@
-//! The streams of an HTTP/2 connection: ends those that make no progress, and notices when none is open.
+//! The streams of an HTTP/2 connection: ends those that make no progress, and notices when none of them does.
 //!
 //! hyper has no timeout for either: a client can hold responses back with a window of 0, or keep a connection without
-//! requests, for ever.
+//! requests, for ever. Responses pass in pieces, because of data that hyper has passed on whole, the progress is unknown.
 
 use std::{
     future::poll_fn,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    task::Poll,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
 use hyper::rt::Executor;
 use tokio::time::{Instant, sleep};
 
-/// Executor of the streams of a connection. Clones share the count.
+/// Maximum size of a piece of a response body in bytes.
+const PIECE: usize = 16 << 10;
+
+tokio::task_local! {
+    /// Set when the stream of this task has its response head.
+    static HAS_RESPONSE: Arc<AtomicBool>;
+}
+
+/// Progress of the streams of a connection. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Streams {
     shared: Arc<Shared>,
     idle_timeout: Duration,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
-    open: AtomicUsize,
-    /// Streams that have ended.
-    ended: AtomicUsize,
+    opened: Instant,
+    /// Time of the last progress, in milliseconds after `opened`.
+    progress: AtomicU64,
+    /// Requests without a response head, which have timeouts of their own.
+    handled: AtomicUsize,
 }
 
 impl Streams {
-    /// No streams yet. Each one ends when it makes no progress for `idle_timeout`.
+    /// Streams of a new connection. After its response head, each one ends when it makes no progress for `idle_timeout`.
     pub fn new(idle_timeout: Duration) -> Self {
+        let shared = Shared {
+            opened: Instant::now(),
+            progress: AtomicU64::new(0),
+            handled: AtomicUsize::new(0),
+        };
         Self {
-            shared: Arc::default(),
+            shared: Arc::new(shared),
             idle_timeout,
         }
     }
 
-    /// Waits until no stream has been open for `timeout`, and at least for `timeout` from now.
-    pub async fn idle(&self, timeout: Duration) {
+    /// Waits until no request is being handled, and no stream has made progress for `idle_timeout`.
+    pub async fn idle(&self) {
         loop {
-            let ended = self.ended();
-            sleep(timeout).await;
-            if self.open() == 0 && self.ended() == ended {
+            let progress = Duration::from_millis(self.shared.progress.load(Ordering::Relaxed));
+            let quiet = self.shared.opened.elapsed().saturating_sub(progress);
+            let rest = match self.shared.handled.load(Ordering::Relaxed) {
+                0 => self.idle_timeout.saturating_sub(quiet),
+                _ => self.idle_timeout,
+            };
+            if rest.is_zero() {
                 return;
             }
+            sleep(rest).await;
         }
     }
 
-    fn open(&self) -> usize {
-        self.shared.open.load(Ordering::Relaxed)
+    /// Counts a request as handled until the guard is dropped.
+    pub fn handle(&self) -> Handled {
+        self.shared.handled.fetch_add(1, Ordering::Relaxed);
+        self.note_progress();
+        Handled(self.clone())
     }
 
-    fn ended(&self) -> usize {
-        self.shared.ended.load(Ordering::Relaxed)
+    /// Divides a response body into pieces, and notes their progress.
+    pub fn follow<B: Body>(&self, body: B) -> Pieces<B> {
+        Pieces {
+            body: Box::pin(body),
+            rest: Bytes::new(),
+            streams: self.clone(),
+        }
+    }
+
+    fn note_progress(&self) {
+        let now = u64::try_from(self.shared.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.shared.progress.store(now, Ordering::Relaxed);
+    }
+}
+
+/// A request that is being handled.
+pub struct Handled(Streams);
+
+impl Drop for Handled {
+    fn drop(&mut self) {
+        self.0.note_progress();
+        self.0.shared.handled.fetch_sub(1, Ordering::Relaxed);
+        let _ = HAS_RESPONSE.try_with(|has_response| has_response.store(true, Ordering::Relaxed));
     }
 }
 
@@ -65,38 +111,99 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        let open = OpenStream::new(&self.shared);
         let idle_timeout = self.idle_timeout;
-        tokio::spawn(async move {
+        let has_response = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&has_response);
+        tokio::spawn(HAS_RESPONSE.scope(has_response, async move {
             let (mut stream, mut deadline) = (pin!(stream), pin!(sleep(idle_timeout)));
             poll_fn(|context| {
-                if deadline.as_mut().poll(context).is_ready() {
+                if deadline.as_mut().poll(context).is_ready() && ends.load(Ordering::Relaxed) {
                     metrics::counter!("http_server_stalled_connections_total").increment(1);
                     return Poll::Ready(());
                 }
-                // Polled because it can go on: the client has opened its window, or the response has.
+                // Polled because it can go on: the client has opened its window, or the handler has a result.
                 deadline.as_mut().reset(Instant::now() + idle_timeout);
-                stream.as_mut().poll(context)
+                if stream.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(());
+                }
+                // Registers the timer again.
+                let _ = deadline.as_mut().poll(context);
+                Poll::Pending
             })
             .await;
-            drop(open);
-        });
+        }));
     }
 }
 
-/// Counts a stream as open until it is dropped.
-struct OpenStream(Arc<Shared>);
+/// A response body in pieces.
+pub struct Pieces<B> {
+    body: Pin<Box<B>>,
+    rest: Bytes,
+    streams: Streams,
+}
 
-impl OpenStream {
-    fn new(shared: &Arc<Shared>) -> Self {
-        shared.open.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(shared))
+/// A piece of a response body. Notes progress whenever a part of it is sent.
+pub struct Piece {
+    bytes: Bytes,
+    streams: Streams,
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.streams.note_progress();
+        self.bytes.advance(count);
     }
 }
 
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+impl<B: Body> Body for Pieces<B> {
+    type Data = Piece;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Piece>, B::Error>>> {
+        self.streams.note_progress();
+        if self.rest.is_empty() {
+            match ready!(self.body.as_mut().poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(mut data) => self.rest = data.copy_to_bytes(data.remaining()),
+                    Err(frame) => {
+                        let trailers = frame.into_trailers().map(Frame::trailers);
+                        return Poll::Ready(trailers.ok().map(Ok));
+                    }
+                },
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
+        }
+        let length = self.rest.len().min(PIECE);
+        let piece = Piece {
+            bytes: self.rest.split_to(length),
+            streams: self.streams.clone(),
+        };
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let (body, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        let mut both = SizeHint::new();
+        both.set_lower(body.lower() + rest);
+        if let Some(upper) = body.upper() {
+            both.set_upper(upper + rest);
+        }
+        both
     }
 }

@@ -52,7 +52,7 @@ async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_connection_without_requests_is_closed() {
     const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    let app = TestApp::with(&[("PET_INVENTORY__SERVER__HEADER_TIMEOUT", "300ms")]).await;
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "300ms")]).await;
     let mut raw = Raw::connect(app.address).await;
     raw.send(BEGINNING).await;
     raw.closed().await;

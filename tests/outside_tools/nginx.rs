@@ -400,3 +400,33 @@ async fn rolling_restart_behind_nginx_fails_no_request() {
     let answered: usize = clients.join_all().await.into_iter().sum();
     assert!(answered > 100, "{answered} requests are not many");
 }
+
+/// A message with two lengths (RFC 9112, section 6.1): by `Content-Length`, the second request is part of the body.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_smuggled_behind_two_lengths_is_not_executed() {
+    let deployment = Deployment::start(&[]).await;
+    let [first, _] = &deployment.replicas;
+    let key = &deployment.key;
+    let head = |fields: &str| {
+        format!(
+            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nContent-Type: application/json\r\n{fields}\r\n"
+        )
+    };
+    let smuggled = head("Content-Length: 19\r\n") + "{\"name\":\"smuggled\"}";
+    let body = format!("f\r\n{{\"name\":\"fine\"}}\r\n0\r\n\r\n{smuggled}");
+    let (length, chunked) = (
+        format!("Content-Length: {}\r\n", body.len()),
+        "Transfer-Encoding: chunked\r\n",
+    );
+    for address in [deployment.address, first.address] {
+        for fields in [format!("{length}{chunked}"), format!("{chunked}{length}")] {
+            let mut raw = Raw::connect(address).await;
+            raw.send(head(&fields) + &body).await;
+            let answer = raw.answer().await;
+            assert!([201, 400].contains(&answer.status.as_u16()), "{answer}");
+            raw.closed().await;
+        }
+    }
+    let count = "select count(*) from pets where name = 'smuggled'";
+    assert_eq!(deployment.database.number(count).await, 0);
+}

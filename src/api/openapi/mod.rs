@@ -299,6 +299,10 @@ fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
 
 /// Adds the headers of a status and, to an error, its schema.
 fn complete_response(status: &str, response: &mut Response) {
+    // hyper itself sends this one, without a body.
+    if status == "431" {
+        return;
+    }
     headers::add_common(response, "X-Request-Id");
     let more = match status {
         "401" | "403" => Some((
