@@ -30,7 +30,7 @@ fn read(state: &AppState) {
 }
 
 fn of_pool(pool: &'static str, usage: Usage) {
-    let connections = |state| gauge!("db_client_connection_count", "db_client_connection_pool_name" => pool, "db_client_connection_state" => state);
+    let connections = |state| gauge!("db_client_connections", "db_client_connection_pool_name" => pool, "db_client_connection_state" => state);
     connections("idle").set(usage.idle);
     connections("used").set(usage.used);
     if let Some(max) = usage.max {

@@ -101,7 +101,7 @@ pub const METRICS: &[Described] = &[
         "Fetches of an issuer's keys. The issuer is its index in auth.issuers, from 0."),
     counter("idempotent_replays_total", &[], "Responses replayed for a repeated Idempotency-Key."),
 
-    gauge("db_client_connection_count", &[POOLS, ("db_client_connection_state", &["idle", "used"])],
+    gauge("db_client_connections", &[POOLS, ("db_client_connection_state", &["idle", "used"])],
         "Open connections to PostgreSQL: of requests, of batched statements (lanes), of finds."),
     gauge("db_client_connection_max", &[("db_client_connection_pool_name", &["requests", "finds"])],
         "Maximum number of connections to PostgreSQL: database.max_connections; two per worker for finds."),

@@ -268,7 +268,7 @@ async fn health_and_metrics_are_served_on_their_listeners() {
     for line in [
         "http_server_request_duration_seconds_count{http_request_method=\"GET\",http_route=\"/api/v3/pet/{petId}\",http_response_status_code=\"200\"}",
         "http_server_request_duration_seconds_bucket{http_request_method=\"POST\",http_route=\"/api/v3/pet\"",
-        "db_client_connection_count{db_client_connection_pool_name=\"requests\",db_client_connection_state=\"idle\"}",
+        "db_client_connections{db_client_connection_pool_name=\"requests\",db_client_connection_state=\"idle\"}",
         "http_server_open_connections{listener=\"api\"}",
     ] {
         assert!(text.contains(line), "no {line} in {metrics}");

@@ -189,8 +189,7 @@ async fn row_04_frozen_postgres_does_not_block_requests() {
         "lost",
         checker::breaches(&log, &found(&stage.cluster).await),
     );
-    let used =
-        settles(async || stage.metric("db_client_connection_count", "used").await == 0.0).await;
+    let used = settles(async || stage.metric("db_client_connections", "used").await == 0.0).await;
     row.so("connections in use back to 0", used);
     let mut open = 0;
     settles(async || {
