@@ -32,35 +32,34 @@
 //! - [`cli`]: commands, and what they print.
 //!
 //! One module owns each technology: sqlx is in `db` (and `local_postgres`), axum in `api` (and `app`), hyper in `server`,
-//! governor in `limits`, JWT and argon2 in `auth`, reqwest in `http_client`, and in `auth` (which asks issuers
-//! for their keys), `blobs` (which asks S3) and `telemetry` (which sends traces), rustls in `http_client`,
-//! OpenTelemetry in `trace` and `telemetry`, clap in `cli`, the environment in `config`. A **rule** lives in
-//! `domain`, a **sequence** in the handler, a **statement** in `db`.
+//! governor in `limits`, JWT and argon2 in `auth`, rustls in `http_client`, OpenTelemetry in `trace` and `telemetry`, clap
+//! in `cli`, the environment in `config`. reqwest is in `http_client`, and in the modules that send requests: `auth`
+//! (keys of issuers), `blobs` (S3), `telemetry` (traces). A **rule** is in `domain`, a **sequence** in the handler, a
+//! **statement** in `db`.
 //!
-//! # The life of a request
+//! # Life of a request
 //!
 //! ```text
 //! server             accepts a connection and assigns it to a worker (server::workers)
 //! server::connection HTTP/1 or HTTP/2, with timeouts (server::client_stream, server::streams)
-//! api::middleware    what is around every handler, each step with its reason
-//!   observe          id, span, the body of an error; access line and metrics once it is sent (seen)
-//!   well_formed      one Host
-//!   load_shed        no more at once than can be answered, nor for longer (db::patience)
+//! api::middleware    the steps around every handler
+//!   observe          request id, span, body of error responses; access log and metrics (seen)
+//!   well_formed      Host, length of the target and of conditional fields
+//!   load_shed        maximum number of requests in progress; shared database deadline (db::patience)
 //!   client           client address, also behind a proxy
 //!   authenticate     auth → db::credentials
-//!   rate_limit       limits: from a lease in memory, or db::limits leases for all that wait
-//!   authorize        api::access says which scopes the operation needs
-//!   time_limit       an answer, or 503
-//!   idempotency      the same POST twice
-//! api::extract       api::fields: every wrong field at once
-//!                    (an upload has its own bounds: api::images::receive)
+//!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
+//!   authorize        scopes that the operation needs (api::access)
+//!   time_limit       503 after the request timeout
+//!   idempotency      stored responses to a repeated POST
+//! api::extract       every invalid field at once (api::fields); uploads: api::images::receive
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
-//!   db::coalesce     what many ask at once, in one statement
-//!   db::pool         a connection, unless PostgreSQL is out of reach (db::breaker)
+//!   db::coalesce     one statement for concurrent requests
+//!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker)
 //! ```
 //!
-//! A failure anywhere: the room's own error → [`api::error::Error`], the one table of statuses →
-//! problem+json. What lies behind a 5xx rides the response up to `observe`, which logs it once.
+//! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The cause of a 5xx
+//! response is an extension of it, which `observe` logs once.
 
 pub mod api;
 pub mod app;
