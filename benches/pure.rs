@@ -51,7 +51,7 @@ fn admitted_without_a_limit(bencher: Bencher<'_, '_>) {
 
 /// Returns the state of a caller with a lease for a day.
 fn leased(granted: u32) -> CallerState {
-    let day = Duration::from_hours(24);
+    let day = 86_400.0;
     let mut state = CallerState::default();
     let limits = PlanLimits {
         per_minute: Some(u32::MAX),

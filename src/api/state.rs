@@ -14,14 +14,14 @@ use ipnet::IpNet;
 use tokio::sync::{Notify, Semaphore};
 use url::Url;
 
-use super::access::AccessRules;
+use super::{access::AccessRules, middleware::rate_limit::RateLimits};
 use crate::{
     auth::{Authenticator, password::Passwords},
     blobs::Blobs,
     config::{self, Plans},
     db::Database,
     domain::caller::Scopes,
-    limits::{Limiter, token_buckets::Logins, wrong_credentials::WrongCredentials},
+    limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
     renderings::Renderer,
 };
 
@@ -39,12 +39,12 @@ pub struct Parts {
     pub authenticator: Authenticator,
     /// Access rules of the operations.
     pub access: Arc<AccessRules>,
-    /// Enforces the limits of the callers' plans.
-    pub limiter: Limiter,
+    /// Limits of requests.
+    pub limits: RateLimits,
     /// Limits of the plans.
     pub plans: Plans,
     /// Failed-authentication limit by client address.
-    pub wrong_credentials: WrongCredentials,
+    pub failed_authentication: FailedAuthenticationLimit,
     /// Proxies that are trusted to name the client address.
     pub trusted_proxies: TrustedProxies,
     /// Limits of concurrent requests.
@@ -92,7 +92,7 @@ impl AppState {
         let database = self.database.of_a_worker();
         Self::new(Parts {
             authenticator: self.authenticator.on(database.clone()),
-            limiter: self.limiter.for_worker(database.clone()),
+            limits: self.limits.for_worker(database.clone()),
             database,
             ..Parts::clone(self)
         })
@@ -121,9 +121,8 @@ handed_out! {
     database: Database,
     authenticator: Authenticator,
     access: Arc<AccessRules>,
-    limiter: Limiter,
     plans: Plans,
-    wrong_credentials: WrongCredentials,
+    failed_authentication: FailedAuthenticationLimit,
     trusted_proxies: TrustedProxies,
     places: Places,
     anonymous: AnonymousScopes,

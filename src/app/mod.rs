@@ -19,7 +19,7 @@ use self::listen::{Listener, listen};
 use crate::{
     api::{
         self, HttpApi,
-        middleware::seen,
+        middleware::{rate_limit::RateLimits, seen},
         state::{
             AnonymousScopes, AppState, BodyLimits, Leftovers, Links, Parts, Places, Readiness,
             RequestTimeout, SessionLifetime, SignUp, TokenLifetime, TrustedProxies, Uploads,
@@ -30,7 +30,7 @@ use crate::{
     config::{self, Config, DemoKeys},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
-    limits::{Limiter, token_buckets::Logins, wrong_credentials::WrongCredentials},
+    limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
     local_postgres::{self, Durability, LocalPostgres, SearchPath},
     renderings::Renderer,
     server::{self, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
@@ -135,7 +135,6 @@ impl App {
             }
         };
         let own = local_postgres.is_some();
-        // Boxed, because its future is large.
         Box::pin(db::migrations::apply(&options)).await?;
         let database = Database::new(options, &config.database);
         database.look_for_pooler().await?;
@@ -157,23 +156,24 @@ impl App {
             admitted.extend(Box::pin(demo::store_keys(&database)).await?);
         }
 
-        let limiter = Limiter::new(config.plans.clone(), database.clone(), clock.clone());
+        let limits = RateLimits::new(config.plans.clone(), database.clone(), clock.clone());
         let blobs = Blobs::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
+        let logins_per_minute = config.users.logins_per_minute;
         let links = Links::new(config.server.public_url.as_ref());
         let document = api::document(&links);
         let state = AppState::new(Parts {
             authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
             access: api::access_rules(&document).map_err(Error::Api)?,
-            limiter,
+            limits,
             plans: config.plans,
-            wrong_credentials: WrongCredentials::new(
+            failed_authentication: FailedAuthenticationLimit::new(
                 config.limits.wrong_credentials_per_minute,
                 clock.clone(),
             ),
             passwords: Passwords::new(hashes_at_once(&config.users)),
-            logins: Logins::new(config.users.logins_per_minute, clock),
+            logins: Logins::new(logins_per_minute, logins_per_minute, clock),
             sign_up: SignUp(config.users.sign_up),
             session_lifetime: SessionLifetime(config.users.session_lifetime),
             trusted_proxies: TrustedProxies(config.limits.trusted_proxies.into()),
@@ -252,7 +252,7 @@ impl App {
     pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
         let state = self.state;
         let database = state.database.clone();
-        let limiter = state.limiter.clone();
+        let limiter = state.limits.limiter.clone();
         let tasks = [
             tokio::spawn(state.authenticator.clone().follow_changes()),
             tokio::spawn(upkeep::of_database(database.clone())),
@@ -264,8 +264,8 @@ impl App {
             )),
             tokio::spawn(upkeep::flush_limits(limiter.clone())),
             tokio::spawn(upkeep::sweep_limits(
-                limiter.clone(),
-                state.wrong_credentials.clone(),
+                state.limits.clone(),
+                state.failed_authentication.clone(),
                 state.logins.clone(),
             )),
             tokio::spawn(upkeep::of_metrics(self.metrics)),

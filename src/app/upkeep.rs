@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use crate::{
+    api::middleware::rate_limit::RateLimits,
     db::{self, Database},
-    limits::{Limiter, token_buckets::Logins, wrong_credentials::WrongCredentials},
+    limits::{Limiter, failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
     telemetry::Metrics,
 };
 
@@ -24,17 +25,21 @@ pub async fn flush_limits(limiter: Limiter) {
     const PERIOD: Duration = Duration::from_millis(500);
     loop {
         tokio::time::sleep(PERIOD).await;
-        limiter.flush().await;
+        limiter.flush();
     }
 }
 
 /// Removes full token buckets and expired blocks of client addresses.
-pub async fn sweep_limits(limiter: Limiter, wrong_credentials: WrongCredentials, logins: Logins) {
+pub async fn sweep_limits(
+    limits: RateLimits,
+    failed_authentication: FailedAuthenticationLimit,
+    logins: Logins,
+) {
     const PERIOD: Duration = Duration::from_secs(30);
     loop {
         tokio::time::sleep(PERIOD).await;
-        limiter.sweep();
-        wrong_credentials.sweep();
+        limits.sweep();
+        failed_authentication.sweep();
         logins.sweep();
     }
 }

@@ -6,9 +6,7 @@
 //! - Rows are locked in the order of their keys, so that two replicas never deadlock; the clock is read behind the lock.
 //! - The commit does not wait for the disk: a crash of PostgreSQL may forget the leases of its last second.
 
-use std::time::Duration;
-
-use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
+use sqlx::{FromRow, PgExecutor};
 
 use super::{
     Connection, Database, Error, bounded,
@@ -42,26 +40,31 @@ pub struct LeaseRequest {
 }
 
 /// Response to a [`LeaseRequest`], with the state of the caller's row after it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, FromRow)]
 pub struct Lease {
     /// Number of requests that may be admitted.
+    #[sqlx(try_from = "i64")]
     pub granted: u32,
     /// The current slice.
     pub slice: Slice,
-    /// Time until the slice ends.
-    pub slice_ends_in: Duration,
+    /// Seconds until the slice ends.
+    pub slice_ends_in: f64,
     /// Use of the slice.
+    #[sqlx(try_from = "i64")]
     pub slice_used: u32,
     /// Use of the slice before.
+    #[sqlx(try_from = "i64")]
     pub last_slice_used: u32,
     /// Use of the 61 slices up to the current one.
+    #[sqlx(try_from = "i64")]
     pub minute_used: u32,
-    /// Time until the per-minute limit has capacity for more than now.
-    pub minute_frees_in: Duration,
+    /// Seconds until the per-minute limit has capacity for more than now.
+    pub minute_frees_in: f64,
     /// Use of the UTC day.
+    #[sqlx(try_from = "i64")]
     pub day_used: u32,
-    /// Time until the day ends.
-    pub day_ends_in: Duration,
+    /// Seconds until the day ends.
+    pub day_ends_in: f64,
 }
 
 /// Leases requests of one caller, in one statement with the leases of others.
@@ -102,85 +105,48 @@ impl Batch for Leases {
     }
 }
 
-impl FromRow<'_, PgRow> for Lease {
-    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
-        let count = |column| row.try_get(column).map(count);
-        let time = |column| {
-            row.try_get(column)
-                .map(|seconds: f64| Duration::from_secs_f64(seconds.max(0.0)))
-        };
-        Ok(Self {
-            granted: count("granted")?,
-            slice: row.try_get("slice")?,
-            slice_ends_in: time("slice_ends_in")?,
-            slice_used: count("slice_used")?,
-            last_slice_used: count("last_slice_used")?,
-            minute_used: count("minute_used")?,
-            minute_frees_in: time("minute_frees_in")?,
-            day_used: count("day_used")?,
-            day_ends_in: time("day_ends_in")?,
-        })
-    }
-}
-
 async fn lease_all(
     connection: &mut Connection,
     requests: &[LeaseRequest],
 ) -> Result<Vec<Lease>, Error> {
-    type Column = fn(&LeaseRequest) -> Option<i64>;
-    const COLUMNS: [Column; 9] = [
-        |request| request.limits.per_minute.map(i64::from),
-        |request| request.limits.per_day.map(i64::from),
-        |request| i64::try_from(request.waiting).ok(),
-        |request| i64::try_from(request.wanted).ok(),
-        |request| request.returned.map(|(slice, _)| slice),
-        |request| request.returned.map(|(_, unused)| unused.into()),
-        |request| Some(request.replica),
-        |request| Some(request.number),
-        |request| request.unconfirmed,
-    ];
     let keys: Vec<_> = requests.iter().map(|request| &*request.key).collect();
-    let statement =
-        "select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) order by request";
-    let mut query = sqlx::query_as(statement).bind(keys);
-    for column in COLUMNS {
-        query = query.bind(requests.iter().map(column).collect::<Vec<_>>());
-    }
-    Ok(query.fetch_all(connection).await?)
-}
-
-fn count(count: i64) -> u32 {
-    u32::try_from(count.max(0)).unwrap_or(u32::MAX)
+    let column = |of: fn(&LeaseRequest) -> Option<i64>| requests.iter().map(of).collect::<Vec<_>>();
+    let leases = sqlx::query_as(
+        "select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) order by request",
+    )
+    .bind(keys)
+    .bind(column(|request| request.limits.per_minute.map(i64::from)))
+    .bind(column(|request| request.limits.per_day.map(i64::from)))
+    .bind(column(|request| i64::try_from(request.waiting).ok()))
+    .bind(column(|request| i64::try_from(request.wanted).ok()))
+    .bind(column(|request| Some(request.returned?.0)))
+    .bind(column(|request| Some(request.returned?.1.into())))
+    .bind(column(|request| Some(request.replica)))
+    .bind(column(|request| Some(request.number)))
+    .bind(column(|request| request.unconfirmed));
+    Ok(leases.fetch_all(connection).await?)
 }
 
 /// Returns the use of a caller on the current UTC day.
 pub async fn used_today(executor: impl PgExecutor<'_>, key: &str) -> Result<u32, Error> {
-    let used: Option<i64> = bounded(
-        sqlx::query_scalar(
-            "select day_used from limit_usage
-             where key = $1 and day = (clock_timestamp() at time zone 'utc')::date",
-        )
-        .bind(key)
-        .fetch_optional(executor),
-    )
-    .await?;
-    Ok(count(used.unwrap_or_default()))
+    let query = sqlx::query_scalar(
+        "select day_used from limit_usage
+         where key = $1 and day = (clock_timestamp() at time zone 'utc')::date",
+    );
+    let used: Option<i64> = bounded(query.bind(key).fetch_optional(executor)).await?;
+    Ok(u32::try_from(used.unwrap_or_default()).unwrap_or(u32::MAX))
 }
 
 /// Deletes up to 1,000 rows that have not been used since yesterday began; returns their number.
 pub async fn purge(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
-    let done = bounded(
-        sqlx::query(
-            "delete from limit_usage
-             where ctid = any (array(
-                 select ctid from limit_usage
-                 where day < (clock_timestamp() at time zone 'utc')::date - 1
-                 limit 1000
-                 for update skip locked
-             ))",
-        )
-        .execute(executor),
-    )
-    .await?;
-    Ok(done.rows_affected())
+    let query = sqlx::query(
+        "delete from limit_usage
+         where ctid = any (array(
+             select ctid from limit_usage
+             where day < (clock_timestamp() at time zone 'utc')::date - 1
+             limit 1000
+             for update skip locked
+         ))",
+    );
+    Ok(bounded(query.execute(executor)).await?.rows_affected())
 }

@@ -31,8 +31,6 @@ use crate::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Largest number of requests that are leased in advance.
-const MAX_IN_ADVANCE: usize = 1 << 20;
 /// Time without a request after which a caller is forgotten.
 const FORGET_AFTER: Duration = Duration::from_mins(1);
 /// Time after the end of a slice at which its unused requests are flushed.
@@ -58,17 +56,6 @@ struct Refusal {
     remembered_until: Moment,
 }
 
-/// Statement in progress, or one without a response.
-#[derive(Debug)]
-struct SentStatement {
-    /// Number of the first one, if several had no response.
-    number: i64,
-    /// True if the statement before it had a response.
-    is_first: bool,
-    limits: PlanLimits,
-    returned: Option<(Slice, u32)>,
-}
-
 /// State of one caller on this replica.
 #[derive(Debug, Default)]
 pub struct CallerState {
@@ -83,12 +70,13 @@ pub struct CallerState {
     refusal: Option<Refusal>,
     /// Unused requests by slice, to be returned.
     unused: BTreeMap<Slice, u32>,
-    /// Admitted requests of the last two slices with a lease.
-    used: [(Slice, u32); 2],
+    /// Admitted requests of the slice of the last response and the one before.
+    used: BTreeMap<Slice, u32>,
     waiting: VecDeque<oneshot::Sender<Decision>>,
-    sent: Option<SentStatement>,
+    /// The statement in progress.
+    sent: Option<LeaseRequest>,
     /// Statement with a lost response.
-    unconfirmed: Option<SentStatement>,
+    unconfirmed: Option<LeaseRequest>,
     last_request: Moment,
 }
 
@@ -101,9 +89,6 @@ impl CallerState {
             self.in_flight = None;
             self.refusal = None;
             self.end_lease();
-            while !self.limits.has_rates() && !self.waiting.is_empty() {
-                self.decide_first(Ok(<_>::default()), now);
-            }
         }
     }
 
@@ -111,30 +96,28 @@ impl CallerState {
     ///
     /// # Errors
     /// [`Error::Exceeded`].
-    pub fn acquire_in_flight(
-        &mut self,
-        now: Moment,
-    ) -> Result<Option<OwnedSemaphorePermit>, Error> {
+    pub fn acquire_in_flight(&mut self) -> Result<Option<OwnedSemaphorePermit>, Error> {
         let Some(max) = self.limits.in_flight else {
             return Ok(None);
         };
         let permits = || Arc::new(Semaphore::new(max as usize));
-        let permit = Arc::clone(self.in_flight.get_or_insert_with(permits)).try_acquire_owned();
-        let refused = |_| Error::exceeded(&[Limit::InFlight], SECOND, self.status(now));
-        permit.map(Some).map_err(refused)
+        let permits = Arc::clone(self.in_flight.get_or_insert_with(permits));
+        let refused = |_| Error::Exceeded {
+            limits: vec![Limit::InFlight],
+            retry_after: SECOND,
+        };
+        permits.try_acquire_owned().map(Some).map_err(refused)
     }
 
     /// Decides from memory; `None` if the request has to wait for a lease.
     pub fn admit(&mut self, now: Moment) -> Option<Decision> {
-        if !self.limits.has_rates() {
-            return Some(Ok(<_>::default()));
-        }
         // Requests that came first are decided first.
-        if !self.waiting.is_empty() {
-            return None;
-        }
-        let from_lease = self.admit_from_lease(now).map(Ok);
-        from_lease.or_else(|| self.cached_refusal(now).map(Err))
+        self.waiting.is_empty().then(|| self.decide(now)).flatten()
+    }
+
+    fn decide(&mut self, now: Moment) -> Option<Decision> {
+        let admitted = self.admit_from_lease(now).map(Ok);
+        admitted.or_else(|| self.cached_refusal(now).map(Err))
     }
 
     /// Queues a request for the next lease.
@@ -145,42 +128,37 @@ impl CallerState {
     }
 
     fn admit_from_lease(&mut self, now: Moment) -> Option<(Slice, LimitStatus)> {
+        if !self.limits.has_rates() {
+            return Some(<_>::default());
+        }
         let usable = |lease: &&mut HeldLease| lease.unused > 0 && now < lease.expires;
         let lease = self.lease.as_mut().filter(usable)?;
         lease.unused -= 1;
         let slice = lease.slice;
-        self.add_used(slice, 1);
+        *self.used.entry(slice).or_default() += 1;
         Some((slice, self.status(now)))
     }
 
     fn cached_refusal(&self, now: Moment) -> Option<Error> {
         let remembered = |refusal: &&Refusal| now < refusal.remembered_until;
         let refusal = self.refusal.as_ref().filter(remembered)?;
-        let wait = refusal.capacity_returns.saturating_sub(now);
-        Some(Error::exceeded(&refusal.limits, wait, self.status(now)))
-    }
-
-    /// Leased requests that are unused.
-    #[must_use]
-    pub fn unused(&self) -> u32 {
-        let leased = self.lease.as_ref().map_or(0, |lease| lease.unused);
-        leased + self.unused.values().sum::<u32>()
+        Some(Error::Exceeded {
+            limits: refusal.limits.clone(),
+            retry_after: refusal.capacity_returns.saturating_sub(now),
+        })
     }
 
     /// State of the limits, as far as this replica knows.
     #[must_use]
     pub fn status(&self, now: Moment) -> LimitStatus {
-        self.status_of(&self.row.0, self.unused(), self.row.1, now)
-    }
-
-    /// State of the limits by the caller's row, which was read at `at`, with so many unused requests.
-    #[must_use]
-    pub fn status_of(&self, row: &Lease, unused: u32, at: Moment, now: Moment) -> LimitStatus {
-        let window = |limit: Option<u32>, used: u32, resets: Duration| {
+        let leased = self.lease.as_ref().map_or(0, |lease| lease.unused);
+        let unused = leased + self.unused.values().sum::<u32>();
+        let (row, at) = &self.row;
+        let window = |limit: Option<u32>, used: u32, frees_in: f64| {
             limit.map(|limit| Window {
                 limit,
                 remaining: limit.saturating_sub(used.saturating_sub(unused)),
-                reset: (at + resets).saturating_sub(now),
+                reset: (*at + Duration::from_secs_f64(frees_in)).saturating_sub(now),
             })
         };
         LimitStatus {
@@ -189,9 +167,18 @@ impl CallerState {
         }
     }
 
+    /// Stores the row of a response that grants nothing, unless a lease has been granted since the statement was sent.
+    pub fn observe(&mut self, row: Lease, sent: Moment, now: Moment) {
+        if self.row.1 <= sent {
+            self.row = (row, now);
+        }
+    }
+
     /// Returns a request that failed through the service's own fault, or that was gone when it was admitted.
     pub fn give_back(&mut self, slice: Slice, now: Moment) {
-        self.add_used(slice, -1);
+        if let Some(used) = self.used.get_mut(&slice) {
+            *used = used.saturating_sub(1);
+        }
         self.refusal = None;
         match &mut self.lease {
             Some(lease) if lease.slice == slice && now < lease.expires => lease.unused += 1,
@@ -200,15 +187,8 @@ impl CallerState {
         }
     }
 
-    fn add_used(&mut self, slice: Slice, requests: i32) {
-        if let Some((_, used)) = self.used.iter_mut().find(|(of, _)| *of == slice) {
-            *used = used.saturating_add_signed(requests);
-        }
-    }
-
     fn used_in(&self, slice: Slice) -> u32 {
-        let of_slice = self.used.iter().find(|(of, _)| *of == slice);
-        of_slice.map_or(0, |(_, used)| *used)
+        self.used.get(&slice).copied().unwrap_or_default()
     }
 
     fn add_unused(&mut self, slice: Slice, unused: u32) {
@@ -240,10 +220,6 @@ impl CallerState {
         !self.waiting.is_empty() || (self.unconfirmed.is_none() && !self.unused.is_empty())
     }
 
-    fn has_unused(&self) -> bool {
-        !self.unused.is_empty() || self.unconfirmed.is_some()
-    }
-
     /// The next statement of this caller, by the replica `replica`; `number` is larger than that of any before.
     pub fn next_request(
         &mut self,
@@ -254,18 +230,11 @@ impl CallerState {
     ) -> LeaseRequest {
         self.retire_lease(now);
         let waiting = self.waiting.len();
-        let unconfirmed = self.unconfirmed.take();
-        let (first, returned) = match &unconfirmed {
-            None => (number, self.unused.pop_first()),
-            Some(before) => (before.number, before.returned),
+        let (unconfirmed, returned) = match self.unconfirmed.take() {
+            None => (None, self.unused.pop_first()),
+            Some(sent) => (sent.unconfirmed.or(Some(sent.number)), sent.returned),
         };
-        self.sent = Some(SentStatement {
-            number: first,
-            is_first: unconfirmed.is_none(),
-            limits: self.limits,
-            returned,
-        });
-        LeaseRequest {
+        let request = LeaseRequest {
             key,
             limits: self.limits,
             waiting,
@@ -273,80 +242,72 @@ impl CallerState {
             returned,
             replica,
             number,
-            unconfirmed: unconfirmed.map(|before| before.number),
-        }
+            unconfirmed,
+        };
+        self.sent.insert(request).clone()
     }
 
     /// The requests that wait; or, while the caller keeps sending, twice its last lease, and in a new slice the use
     /// of the slice before.
     fn lease_size(&self, waiting: usize, now: Moment) -> usize {
-        let in_advance = match &self.lease {
-            Some(lease) if waiting > 0 && now < lease.slice_ends => lease.granted.saturating_mul(2),
-            Some(lease) if waiting > 0 && now < lease.slice_ends + SECOND => {
-                self.used_in(lease.slice)
-            }
+        let in_advance = match self.lease.as_ref().filter(|_| waiting > 0) {
+            Some(lease) if now < lease.slice_ends => lease.granted.saturating_mul(2),
+            Some(lease) if now < lease.slice_ends + SECOND => self.used_in(lease.slice),
             _ => 0,
         };
-        waiting.max(MAX_IN_ADVANCE.min(in_advance as usize))
+        waiting.max(in_advance as usize)
     }
 
     /// Decides waiting requests by the response to a statement that was sent at `sent`. Those that it does not cover
     /// keep waiting.
     pub fn apply(&mut self, lease: Lease, sent: Moment, now: Moment) {
-        if self.used[1].0 != lease.slice {
-            self.used = [self.used[1], (lease.slice, 0)];
-        }
+        self.used.entry(lease.slice).or_default();
+        self.used.retain(|slice, _| *slice >= lease.slice - 1);
         if lease.granted > 0 {
             self.end_lease();
             self.lease = Some(HeldLease {
                 slice: lease.slice,
                 granted: lease.granted,
                 unused: lease.granted,
-                expires: sent + lease.slice_ends_in.mul_f64(0.9),
-                slice_ends: now + lease.slice_ends_in,
+                expires: sent + Duration::from_secs_f64(lease.slice_ends_in * 0.9),
+                slice_ends: now + Duration::from_secs_f64(lease.slice_ends_in),
             });
         }
         self.row = (lease, now);
+        self.refusal = None;
         // A lease of the plan before is not for requests of this one.
-        if self
-            .sent
-            .take()
-            .is_some_and(|sent| sent.limits != self.limits)
-        {
+        let sent_limits = self.sent.take().map(|sent| sent.limits);
+        if sent_limits.is_some_and(|limits| limits != self.limits) {
             return self.end_lease();
         }
-        while !self.waiting.is_empty()
-            && let Some(admitted) = self.admit_from_lease(now)
-        {
-            self.decide_first(Ok(admitted), now);
-        }
+        self.decide_waiting(now);
         // A lease that arrived too late is returned first: it may be all that the limits left.
         self.retire_lease(now);
         if !self.waiting.is_empty() && self.unused.is_empty() {
             self.refusal = self.refusal_by_row(sent, now);
-            while !self.waiting.is_empty()
-                && let Some(refused) = self.cached_refusal(now)
-            {
-                self.decide_first(Err(refused), now);
-            }
+            self.decide_waiting(now);
         }
     }
 
-    fn decide_first(&mut self, decision: Decision, now: Moment) {
-        let waiting = self.waiting.pop_front();
-        if let Some(Err(Ok((slice, _)))) = waiting.map(|waiting| waiting.send(decision)) {
-            self.give_back(slice, now);
+    fn decide_waiting(&mut self, now: Moment) {
+        while !self.waiting.is_empty()
+            && let Some(decision) = self.decide(now)
+        {
+            let waiting = self.waiting.pop_front();
+            if let Some(Err(Ok((slice, _)))) = waiting.map(|waiting| waiting.send(decision)) {
+                self.give_back(slice, now);
+            }
         }
     }
 
     /// The refusal of a request for which the row has no capacity; `None` if it has.
     fn refusal_by_row(&self, sent: Moment, now: Moment) -> Option<Refusal> {
         let (row, status) = (&self.row.0, self.status(now));
-        let (limits, waits): (Vec<_>, Vec<_>) =
-            [(Limit::Minute, status.minute), (Limit::Day, status.day)]
-                .into_iter()
-                .filter_map(|(limit, window)| Some((limit, window.filter(Window::is_used)?.reset)))
-                .unzip();
+        let windows = [(Limit::Minute, status.minute), (Limit::Day, status.day)];
+        let used = |(limit, window): (_, Option<Window>)| {
+            Some((limit, window.filter(Window::is_used)?.reset))
+        };
+        let (limits, waits): (_, Vec<_>) = windows.into_iter().filter_map(used).unzip();
         let wait = waits.into_iter().max()?;
         // Reduced by 5 %: this clock may be slow. At most 1 s if another replica may still return requests of this slice
         // or the one before.
@@ -366,7 +327,7 @@ impl CallerState {
     /// Refuses all waiting requests after a failed statement.
     pub fn fail(&mut self, error: &db::Error) {
         self.unconfirmed = match self.sent.take() {
-            Some(sent) if sent.is_first && error.is_not_sent() => {
+            Some(sent) if sent.unconfirmed.is_none() && error.is_not_sent() => {
                 let (slice, unused) = sent.returned.unwrap_or_default();
                 self.add_unused(slice, unused);
                 None
@@ -386,14 +347,15 @@ impl CallerState {
         self.has_unused() && !self.is_leasing && self.lease.as_ref().is_none_or(waited)
     }
 
+    fn has_unused(&self) -> bool {
+        !self.unused.is_empty() || self.unconfirmed.is_some()
+    }
+
     /// Returns true if the state can be dropped, once it needs no flush.
     #[must_use]
     pub fn is_idle(&self, now: Moment) -> bool {
-        let in_flight = self
-            .in_flight
-            .as_ref()
-            .is_some_and(|permits| Arc::strong_count(permits) > 1);
-        let is_busy = self.is_leasing || in_flight || self.has_unused();
+        let users = self.in_flight.as_ref().map_or(1, Arc::strong_count);
+        let is_busy = self.is_leasing || users > 1 || self.has_unused();
         !is_busy && now >= self.last_request + FORGET_AFTER
     }
 }

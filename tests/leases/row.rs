@@ -113,7 +113,7 @@ impl Row {
         });
         let until = |second: i64| {
             let micros = (second * 1_000_000 - micros).max(0);
-            Duration::from_micros(u64::try_from(micros).expect("not negative"))
+            Duration::from_micros(u64::try_from(micros).expect("not negative")).as_secs_f64()
         };
         let count = |used: i64| u32::try_from(used.max(0)).expect("small");
         Lease {
@@ -123,8 +123,7 @@ impl Row {
             slice_used: count(self.slices[60]),
             last_slice_used: count(self.slices[59]),
             minute_used: count(minute_used),
-            minute_frees_in: frees
-                .map_or(Duration::ZERO, |(slices, _)| until(self.slice + 1 + slices)),
+            minute_frees_in: frees.map_or(0.0, |(slices, _)| until(self.slice + 1 + slices)),
             day_used: count(self.day_used),
             day_ends_in: until((self.day + 1) * DAY),
         }

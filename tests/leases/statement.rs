@@ -1,7 +1,5 @@
 //! Comparison of the statement in `db::limits` with the model of the row.
 
-use std::time::Duration;
-
 use pet_inventory::{
     config::{Config, PlanLimits},
     db::{
@@ -94,9 +92,7 @@ async fn statement_agrees_with_the_model() {
             let leased = lease(&database, request.clone()).await.expect("a lease");
             // The database's times are floats, exact to a microsecond or two.
             let about = |lease: &Lease| {
-                let rounded = |time: Duration| {
-                    Duration::from_millis((time.as_secs_f64() * 1e3).round() as u64)
-                };
+                let rounded = |seconds: f64| (seconds * 1e3).round();
                 let lease = Lease {
                     slice_ends_in: rounded(lease.slice_ends_in),
                     minute_frees_in: rounded(lease.minute_frees_in),

@@ -12,7 +12,6 @@ impl From<limits::Error> for Error {
             limits::Error::Exceeded {
                 limits,
                 retry_after,
-                ..
             } => Self::LimitExceeded {
                 policies: limits.iter().map(|limit| limit.as_str()).collect(),
                 retry_after,

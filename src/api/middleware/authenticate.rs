@@ -77,7 +77,7 @@ async fn look_up(
     presented: Result<Presented<'_>, auth::Error>,
     client: Option<AddressKey>,
 ) -> Result<Arc<Caller>, Error> {
-    let limit = &state.wrong_credentials;
+    let limit = &state.failed_authentication;
     let foreign = presented
         .as_ref()
         .is_ok_and(|presented| state.authenticator.is_foreign(*presented));

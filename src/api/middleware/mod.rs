@@ -161,7 +161,7 @@ async fn operation(
         request.extensions_mut().insert(client);
     }
     // After authentication: the plan is the caller's.
-    let limited = rate_limit(&state.limiter, caller, client, request, async |request| {
+    let limited = rate_limit(&state.limits, caller, client, request, async |request| {
         // Before the body is read.
         match authorize(needed, caller) {
             Ok(()) => work(request).await,
@@ -195,7 +195,7 @@ pub async fn around_strangers(state: AppState, request: Box<Request>, inner: Inn
                 // For idempotency keys and the failed-authentication limit.
                 request.extensions_mut().insert(client);
             }
-            rate_limit_open(&state.limiter, client, request, async |mut request| {
+            rate_limit_open(&state.limits, client, request, async |mut request| {
                 if is_sign_up(&request) {
                     // Idempotency keys belong to the address. The response to a login is a secret, and not stored.
                     let nobody = Caller::anonymous(Scopes::default());

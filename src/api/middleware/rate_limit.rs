@@ -1,6 +1,6 @@
 //! Enforces the limits of the caller's plan, and reports their state in the headers of every response.
 
-use std::ops::Range;
+use std::{num::NonZeroU32, ops::Range, time::Duration};
 
 use axum::{
     body::Bytes,
@@ -8,6 +8,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode},
     response::{IntoResponse, Response},
 };
+use metrics::Counter;
 
 use super::operation_path;
 use crate::{
@@ -15,14 +16,21 @@ use crate::{
         error::{Cause, Error},
         openapi::BASE,
     },
+    config::Plans,
+    db::Database,
     domain::{
         address::AddressKey,
-        caller::Caller,
-        clock::whole_seconds,
-        limit::{LimitStatus, Window},
+        caller::{Caller, CallerKey},
+        clock::{Clock, whole_seconds},
+        limit::{Limit, LimitStatus, Window},
     },
-    limits::Limiter,
+    limits::{self, Limiter, Permit, token_buckets::TokenBuckets},
 };
+
+/// Kinds of requests in the label `plan`: the plans, and requests that need no credential.
+const PLANS: [&str; 4] = ["free", "pro", "enterprise", "open"];
+/// Requests to `GET /limits` per minute and caller.
+const STATUS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).unwrap();
 
 /// `draft-ietf-httpapi-ratelimit-headers`.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -35,21 +43,108 @@ pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelim
 /// Seconds until the tighter window has more capacity.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
+/// Limits of requests: of callers by their plan, of `GET /limits`, and of operations that need no credential. Clones
+/// share the counts.
+#[derive(Debug, Clone)]
+pub struct RateLimits {
+    /// Limits of the plans.
+    pub limiter: Limiter,
+    /// `GET /limits` by caller.
+    status: TokenBuckets<CallerKey>,
+    /// Operations that need no credential, by client address; `None` is unlimited.
+    open: Option<TokenBuckets<AddressKey>>,
+    /// Registered once, because a look-up by labels costs more than counting does.
+    admitted: [Counter; PLANS.len()],
+}
+
+impl RateLimits {
+    /// Creates limits without any use. The metrics recorder must be installed.
+    #[must_use]
+    pub fn new(plans: Plans, database: Database, clock: Clock) -> Self {
+        // Registered, so that the series begin at 0.
+        for plan in PLANS {
+            let _ = Limit::ALL.map(|limit| refused(plan, limit));
+        }
+        let open = plans.free.per_minute.and_then(NonZeroU32::new);
+        let buckets = |per_minute| TokenBuckets::new(per_minute, per_minute, clock.clone());
+        Self {
+            status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
+            open: open.map(buckets),
+            admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
+            limiter: Limiter::new(plans, database, clock),
+        }
+    }
+
+    /// The same limits for a worker: its `database` batches the worker's leases.
+    #[must_use]
+    pub fn for_worker(&self, database: Database) -> Self {
+        Self {
+            limiter: self.limiter.for_worker(database),
+            ..self.clone()
+        }
+    }
+
+    /// Forgets the full token buckets.
+    pub fn sweep(&self) {
+        self.status.sweep();
+        self.open.iter().for_each(TokenBuckets::sweep);
+    }
+
+    /// Admits a request to `GET /limits`, which is not counted against the limits that it reports.
+    async fn admit_status(
+        &self,
+        caller: &Caller,
+        client: Option<AddressKey>,
+    ) -> Result<(LimitStatus, Permit), limits::Error> {
+        let taken = self.status.take(&CallerKey::new(caller, client));
+        taken.map_err(|retry_after| exceeded(Limit::Status, retry_after))?;
+        let status = self.limiter.status(caller, client).await?;
+        Ok((status, Permit::default()))
+    }
+
+    /// Counts an admission in the metrics; `plan` is an index of [`PLANS`].
+    fn count<T>(&self, plan: usize, admission: &Result<T, limits::Error>) {
+        match admission {
+            Ok(_) => self.admitted[plan].increment(1),
+            Err(limits::Error::Exceeded { limits, .. }) => {
+                for limit in limits {
+                    refused(PLANS[plan], *limit).increment(1);
+                }
+            }
+            Err(limits::Error::Database(_)) => {}
+        }
+    }
+}
+
+fn refused(plan: &'static str, limit: Limit) -> Counter {
+    metrics::counter!("limits_refused_total", "plan" => plan, "limit" => limit.as_str())
+}
+
+fn exceeded(limit: Limit, retry_after: Duration) -> limits::Error {
+    limits::Error::Exceeded {
+        limits: vec![limit],
+        retry_after,
+    }
+}
+
 /// Passes a caller's request to `next` if its limits have capacity.
 pub async fn rate_limit(
-    limiter: &Limiter,
+    limits: &RateLimits,
     caller: &Caller,
     client: Option<AddressKey>,
     mut request: Box<Request>,
     next: impl AsyncFnOnce(Box<Request>) -> Response,
 ) -> Response {
+    let limiter = &limits.limiter;
     let reports_limits = operation_path(&request) == Some("/limits");
     let admission = if reports_limits {
-        let status = Box::pin(limiter.status(caller, client)).await;
-        status.map(|status| (status, <_>::default()))
+        Box::pin(limits.admit_status(caller, client)).await
     } else {
         limiter.admit(caller, client).await
     };
+    if !reports_limits || admission.is_err() {
+        limits.count(caller.plan as usize, &admission);
+    }
     let (mut response, status) = match admission {
         Ok((status, permit)) => {
             if reports_limits {
@@ -62,7 +157,7 @@ pub async fn rate_limit(
             (response, status)
         }
         Err(error) => {
-            let status = error.status();
+            let status = limiter.known_status(caller, client);
             (Error::from(error).into_response(), status)
         }
     };
@@ -86,7 +181,7 @@ fn is_counted(response: &Response) -> bool {
 /// # Errors
 /// [`Error::LimitExceeded`].
 pub async fn rate_limit_open(
-    limiter: &Limiter,
+    limits: &RateLimits,
     client: Option<AddressKey>,
     request: Box<Request>,
     next: impl AsyncFnOnce(Box<Request>) -> Response,
@@ -94,7 +189,13 @@ pub async fn rate_limit_open(
     // Outside the API, a GET only reads what describes the service.
     let in_api = request.uri().path().starts_with(BASE);
     if let Some(address) = client.filter(|_| in_api || request.method() == Method::POST) {
-        limiter.admit_open(address)?;
+        let taken = limits
+            .open
+            .as_ref()
+            .map_or(Ok(()), |open| open.take(&address));
+        let admission = taken.map_err(|retry_after| exceeded(Limit::Minute, retry_after));
+        limits.count(PLANS.len() - 1, &admission);
+        admission?;
     }
     Ok(next(request).await)
 }

@@ -60,7 +60,7 @@ impl FromRequest<AppState> for ClientRequest {
             (None, None) => return Err(OAuthError::InvalidClient),
         };
 
-        let limit = &state.wrong_credentials;
+        let limit = &state.failed_authentication;
         let permit =
             match address {
                 Some(address) => Some(limit.permit(address).await.map_err(|retry_after| {

@@ -16,21 +16,21 @@ const CONCURRENT_LOOKUPS: u32 = 4;
 
 /// Counts invalid credentials by client address. Clones share the counts.
 #[derive(Debug, Clone)]
-pub struct WrongCredentials {
+pub struct FailedAuthenticationLimit {
     buckets: TokenBuckets<AddressKey>,
     lookups: Arc<DashMap<AddressKey, Arc<Semaphore>>>,
     blocked_until: Arc<DashMap<AddressKey, Moment>>,
     clock: Clock,
 }
 
-impl WrongCredentials {
+impl FailedAuthenticationLimit {
     /// Creates a limit that admits a burst of `per_minute` failures, then `per_minute` per minute.
     #[must_use]
     pub fn new(per_minute: NonZeroU32, clock: Clock) -> Self {
         // The failure that finds no token blocks the address; it is the last one of the burst.
         let burst = NonZeroU32::new(per_minute.get() - 1).unwrap_or(NonZeroU32::MIN);
         Self {
-            buckets: TokenBuckets::with_burst(per_minute, burst, clock.clone()),
+            buckets: TokenBuckets::new(burst, per_minute, clock.clone()),
             lookups: Arc::default(),
             blocked_until: Arc::default(),
             clock,
@@ -58,14 +58,9 @@ impl WrongCredentials {
     /// # Errors
     /// Time for which the address remains blocked.
     pub fn check(&self, address: AddressKey) -> Result<(), Duration> {
-        let until = self
-            .blocked_until
-            .get(&address)
-            .map_or(Moment::ZERO, |until| *until);
-        match until.saturating_sub(self.clock.now()) {
-            Duration::ZERO => Ok(()),
-            wait => Err(wait),
-        }
+        let blocked = self.blocked_until.get(&address);
+        let wait = blocked.map(|until| until.saturating_sub(self.clock.now()));
+        wait.filter(|wait| !wait.is_zero()).map_or(Ok(()), Err)
     }
 
     /// Counts an invalid credential.
