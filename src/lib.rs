@@ -42,15 +42,17 @@
 //! ```text
 //! server             accepts a connection and assigns it to a worker (server::workers)
 //! server::connection HTTP/1 or HTTP/2, with timeouts (server::client_stream, server::streams)
-//! api::middleware    the steps around every handler
-//!   observe          request id, span, body of error responses; access log and metrics (seen)
-//!   well_formed      Host, length of the target and of conditional fields
+//! api::router        the route and its layers (api::layers), which share an api::request_context
+//!   request_span     request id, span, body of error responses
+//!   access_log       log line and metrics, also of a request whose client disconnects
+//!   catch_panic      500 after a panic
+//!   validate_request Host, length of the target and of conditional fields
 //!   load_shed        maximum number of requests in progress; shared database deadline (db::patience)
-//!   client           client address, also behind a proxy
+//!   client_address   client address, also behind a proxy
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   authorize        scopes that the operation needs (api::access)
-//!   time_limit       503 after the request timeout
+//!   timeout          503 after the request timeout
 //!   idempotency      stored responses to a repeated POST
 //! api::extract       every invalid field at once (api::fields); uploads: api::images::receive
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
@@ -59,7 +61,7 @@
 //! ```
 //!
 //! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The cause of a 5xx
-//! response is an extension of it, which `observe` logs once.
+//! response is an extension of it, which `access_log` logs once.
 
 pub mod api;
 pub mod app;

@@ -36,8 +36,8 @@ const NOUNS: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
-    &["state", "error", "extract", "openapi", "access", "answer", "conditional", "fields", "idempotency",
-      "operations", "paging", "presented", "problem", "request_id"];
+    &["state", "error", "extract", "openapi", "access", "answer", "conditional", "credentials", "fields", "idempotency",
+      "operations", "paging", "problem", "rate_limits", "request_context", "request_id"];
 
 const DB_SHARED: &[&str] = &[
     "mod", "error", "codec", "coalesce", "breaker", "patience", "pool", "pooler",
@@ -47,7 +47,7 @@ const DB_SHARED: &[&str] = &[
 #[rustfmt::skip]
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "csv", "indicatif"], &["cli"]),
-    (&["axum", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
+    (&["axum", "tower_http", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
     (&["hyper", "hyper_util", "socket2"], &["server"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
     (&["reqwest"], &["http_client", "auth", "blobs", "telemetry"]),

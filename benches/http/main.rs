@@ -7,7 +7,7 @@
 //! - *naive*: the obvious implementation: axum, a `PgPool` of 16 connections, one `query_as … where id = $1` or
 //!   `insert` per
 //!   request, and keys in a hash map; no log, metrics, limits or ETags.
-//! - *static*: the JSON of one pet from memory, behind all of the service's middleware.
+//! - *static*: the JSON of one pet from memory, behind all of the service's layers.
 //! - *pgbench*: the same row by a prepared statement, without HTTP.
 //! - *nginx*: the same bytes from and to the same folder, without waiting for the disk.
 //!

@@ -26,7 +26,7 @@ use tokio::{
 pub enum Kind {
     /// The obvious implementation with axum and sqlx
     Naive,
-    /// The service's middleware around a response from memory
+    /// The service's layers around a response from memory
     Static,
 }
 

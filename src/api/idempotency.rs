@@ -1,11 +1,11 @@
 //! `Idempotency-Key`: a repeated POST gets the first response again and has no further effect.
 //!
-//! The middleware of this name reads the key, computes the fingerprint of the request and replays a stored response.
+//! The layer of this name reads the key, computes the fingerprint of the request and replays a stored response.
 //! For a new request, the handler calls [`Idempotency::run`].
 //!
 //! Invariants:
 //! - The response to a change is stored in the transaction of the change, so a crash loses both or neither.
-//! - The middleware stores refusals, which changed nothing, under the same claim, so no key has two responses.
+//! - The layer stores refusals, which changed nothing, under the same claim, so no key has two responses.
 //! - 5xx and 429 responses are not stored: the client should retry.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use axum::{
     body::Body,
     extract::FromRequestParts,
-    http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request::Parts},
     response::Response,
 };
 use http_body_util::BodyExt;
@@ -22,10 +22,11 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::Error,
     problem::{Problem, Violation},
+    request_context::RequestContext,
 };
 use crate::{
     db::{self, Connection, Database, idempotency::Kept},
-    domain::caller::{Caller, CallerKey},
+    domain::caller::CallerKey,
 };
 
 /// Request header of `draft-ietf-httpapi-idempotency-key-header`.
@@ -48,23 +49,22 @@ pub struct ClientKey {
 }
 
 impl ClientKey {
-    /// Reads the key of a request. Returns `None` without a key or a caller.
+    /// Reads the key of a request of `owner`.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the key is malformed or given twice.
-    pub fn of(headers: &HeaderMap, extensions: &Extensions) -> Result<Option<Self>, Error> {
-        // A request without a caller reaches no operation, and its key would have no owner.
-        let (Some(value), Some(caller)) = (
-            headers.get(IDEMPOTENCY_KEY),
-            extensions.get::<Arc<Caller>>(),
-        ) else {
+    pub fn of(
+        headers: &HeaderMap,
+        owner: impl FnOnce() -> CallerKey,
+    ) -> Result<Option<Self>, Error> {
+        let Some(value) = headers.get(IDEMPOTENCY_KEY) else {
             return Ok(None);
         };
         let text = read_key(value)?;
         if headers.get_all(IDEMPOTENCY_KEY).iter().count() > 1 {
             return Err(invalid("must be given once"));
         }
-        let caller = CallerKey::new(caller, extensions.get().copied()).to_string();
+        let caller = owner().to_string();
         Ok(Some(Self { caller, text }))
     }
 
@@ -115,7 +115,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
-        Ok(parts.extensions.get().cloned().unwrap_or_default())
+        let context = parts.extensions.get::<RequestContext>();
+        Ok(context.map(RequestContext::idempotency).unwrap_or_default())
     }
 }
 

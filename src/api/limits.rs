@@ -1,9 +1,6 @@
 //! `GET /limits`: the limits of the caller's plan, and their state.
 
-use std::sync::Arc;
-
 use axum::{
-    Extension,
     http::{HeaderValue, StatusCode, header},
     response::Response,
 };
@@ -11,12 +8,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::routes;
 
-use super::{answer, error::Error, operations::Operations};
-use crate::domain::{
-    caller::Caller,
-    clock::whole_seconds,
-    limit::{LimitStatus, Window},
+use super::{
+    answer,
+    error::Error,
+    operations::Operations,
+    request_context::{CurrentCaller, RequestContext},
 };
+use crate::domain::{clock::whole_seconds, limit::Window};
 
 /// Router of the operation.
 pub fn router() -> Operations {
@@ -79,10 +77,10 @@ impl From<Window> for WindowBody {
     responses((status = 200, description = "The plan, and the state of its limits.", body = LimitsBody)),
 )]
 async fn get(
-    Extension(caller): Extension<Arc<Caller>>,
-    // Set by the rate limit layer.
-    Extension(status): Extension<LimitStatus>,
+    context: RequestContext,
+    CurrentCaller(caller): CurrentCaller,
 ) -> Result<Response, Error> {
+    let status = context.limit_status();
     let body = LimitsBody {
         plan: caller.plan.as_str(),
         minute: status.minute.map(WindowBody::from),

@@ -1,18 +1,19 @@
-//! The HTTP API: routes by resource, and the layers around them ([`middleware`]).
+//! The HTTP API: routes by resource, and the layers around them ([`layers`]).
 //!
 //! Invariant: every error response is a problem document ([`error`]), except those that hyper sends itself.
 
 pub mod access;
 pub mod answer;
 pub mod conditional;
+pub mod credentials;
 pub mod error;
 pub mod extract;
 pub mod fields;
 pub mod health;
 pub mod idempotency;
 pub mod images;
+pub mod layers;
 pub mod limits;
-pub mod middleware;
 pub mod oauth;
 pub mod openapi;
 pub mod operations;
@@ -20,8 +21,9 @@ pub mod orders;
 mod pages;
 pub mod paging;
 pub mod pets;
-pub mod presented;
 pub mod problem;
+pub mod rate_limits;
+pub mod request_context;
 pub mod request_id;
 pub mod state;
 pub mod users;
@@ -35,14 +37,27 @@ use axum::{
     http::{Uri, header},
     routing::get,
 };
-use tower::util::MapRequest;
+use tower::{ServiceBuilder, util::MapRequest};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::{
     access::AccessRules,
     error::Error,
-    middleware::{around, around_anything, around_operation, around_strangers, around_upload},
+    layers::{
+        access_log::AccessLogLayer,
+        authenticate::AuthenticateLayer,
+        authorize::authorize,
+        catch_panic::catch_panic,
+        check::CheckLayer,
+        client_address::client_address,
+        idempotency::IdempotencyLayer,
+        load_shed::LoadShedLayer,
+        rate_limit::{RateLimitLayer, limit_open},
+        request_span::RequestSpanLayer,
+        timeout::TimeoutLayer,
+        validate_request::validate_request,
+    },
     operations::Operations,
     state::{AppState, Links},
 };
@@ -102,19 +117,41 @@ pub fn router(
     document: &OpenApi,
 ) -> Result<Router, serde_json::Error> {
     let uploads = images::uploads().into_routes();
-    let (beside, _) = beside().split_for_parts();
-
-    let for_strangers = open().into_routes().merge(beside);
-    let for_anybody = health::router()
+    let open = open().into_routes().merge(beside().split_for_parts().0);
+    let public = health::router()
         .merge(pages::router())
         .merge(openapi::router(document)?)
         .fallback(async || Error::NoSuchRoute);
-    let everything = operations
-        .layer(around(&state, around_operation))
-        .merge(uploads.layer(around(&state, around_upload)))
-        .merge(for_strangers.layer(around(&state, around_strangers)))
-        .merge(for_anybody.layer(around(&state, around_anything)));
-    Ok(everything.with_state(state))
+
+    // The layers, from the outermost to the innermost.
+    let around_public = ServiceBuilder::new()
+        .layer(RequestSpanLayer) // first: every response and log line has the request's id
+        .layer(AccessLogLayer) // also of requests that are refused, panic, or whose client disconnects
+        .layer(catch_panic()) // inside the access log, which records the 500
+        .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
+    let around_api = around_public
+        .clone()
+        .layer(LoadShedLayer(Arc::new(state.concurrency.clone()))) // before anything waits
+        .layer(CheckLayer(client_address(state.trusted_proxies.clone()))); // for the limits that follow
+    let around_uploads = around_api
+        .clone()
+        .layer(AuthenticateLayer(state.clone())) // failures count against the client address
+        .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
+        .layer(CheckLayer(authorize)); // before the body is read; a refusal counts against the limits
+    let around_operations = around_uploads
+        .clone()
+        .layer(TimeoutLayer(state.request_timeout.0)) // an upload has timeouts for the parts of its body
+        .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
+    let around_open = around_api
+        .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
+        .layer(TimeoutLayer(state.request_timeout.0))
+        .layer(IdempotencyLayer::new(&state));
+    let routes = operations
+        .layer(around_operations)
+        .merge(open.layer(around_open))
+        .merge(uploads.layer(around_uploads))
+        .merge(public.layer(around_public));
+    Ok(routes.with_state(state))
 }
 
 /// Router of the operations listener: health, and `metrics`, rendered at each request.
@@ -128,7 +165,13 @@ pub fn operations_router(
         .merge(health::router())
         .route("/metrics", get(metrics))
         .fallback(async || Error::NoSuchRoute)
-        .layer(around(&state, around_anything))
+        .layer(
+            ServiceBuilder::new()
+                .layer(RequestSpanLayer)
+                .layer(AccessLogLayer)
+                .layer(catch_panic())
+                .layer(CheckLayer(validate_request)),
+        )
         .with_state(state)
 }
 

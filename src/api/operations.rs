@@ -8,7 +8,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
 use super::{openapi::BASE, state::AppState};
 
-/// Operations, without middleware.
+/// Operations, without layers.
 #[derive(Default)]
 pub struct Operations {
     routes: Router<AppState>,

@@ -159,7 +159,7 @@ impl Problem {
     }
 }
 
-/// Leaves the body empty: [`super::middleware::observe`] writes it, since it knows the request id.
+/// Leaves the body empty: [`super::layers::request_span`] writes it, since it knows the request id.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         /// Number of headers of a 429 response. Reserved at once, since a refusal must be cheap.

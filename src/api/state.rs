@@ -1,4 +1,4 @@
-//! Application state of the handlers and the middleware. `app` builds it.
+//! Application state of the handlers and the layers. `app` builds it.
 
 use std::{
     ops::Deref,
@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use tokio::sync::{Notify, Semaphore};
 use url::Url;
 
-use super::{access::AccessRules, middleware::rate_limit::RateLimits};
+use super::{access::AccessRules, rate_limits::RateLimits};
 use crate::{
     auth::{Authenticator, password::Passwords},
     blobs::Blobs,
@@ -40,7 +40,7 @@ pub struct Parts {
     /// Access rules of the operations.
     pub access: Arc<AccessRules>,
     /// Limits of requests.
-    pub limits: RateLimits,
+    pub limits: Arc<RateLimits>,
     /// Limits of the plans.
     pub plans: Plans,
     /// Failed-authentication limit by client address.
@@ -48,7 +48,7 @@ pub struct Parts {
     /// Proxies that are trusted to name the client address.
     pub trusted_proxies: TrustedProxies,
     /// Limits of concurrent requests.
-    pub places: Places,
+    pub concurrency: ConcurrencyLimits,
     /// Scopes of anonymous callers.
     pub anonymous: AnonymousScopes,
     /// Limits of JSON and form bodies.
@@ -60,7 +60,7 @@ pub struct Parts {
     /// Creates smaller renderings of images.
     pub renderer: Renderer,
     /// Signals that there may be orphaned blobs.
-    pub leftovers: Leftovers,
+    pub orphaned_blobs: OrphanedBlobs,
     /// Builds the URLs in responses.
     pub links: Links,
     /// Lifetime of an access token.
@@ -92,7 +92,7 @@ impl AppState {
         let database = self.database.of_a_worker();
         Self::new(Parts {
             authenticator: self.authenticator.on(database.clone()),
-            limits: self.limits.for_worker(database.clone()),
+            limits: Arc::new(self.limits.for_worker(database.clone())),
             database,
             ..Parts::clone(self)
         })
@@ -107,7 +107,7 @@ impl Deref for AppState {
     }
 }
 
-macro_rules! handed_out {
+macro_rules! impl_from_ref {
     ($($part:ident: $Part:ty),+ $(,)?) => {
         $(impl FromRef<AppState> for $Part {
             fn from_ref(state: &AppState) -> Self {
@@ -117,20 +117,19 @@ macro_rules! handed_out {
     };
 }
 
-handed_out! {
+impl_from_ref! {
     database: Database,
     authenticator: Authenticator,
     access: Arc<AccessRules>,
     plans: Plans,
     failed_authentication: FailedAuthenticationLimit,
     trusted_proxies: TrustedProxies,
-    places: Places,
     anonymous: AnonymousScopes,
     body_limits: BodyLimits,
     blobs: Blobs,
     uploads: Uploads,
     renderer: Renderer,
-    leftovers: Leftovers,
+    orphaned_blobs: OrphanedBlobs,
     links: Links,
     token_lifetime: TokenLifetime,
     passwords: Passwords,
@@ -148,7 +147,7 @@ pub struct TrustedProxies(pub Arc<[IpNet]>);
 /// Limits of concurrent requests. While a response of unknown length is streamed, it counts against a lower limit of
 /// its own, so that slow readers do not block other requests.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct ConcurrencyLimits {
     /// Permits until the response head.
     pub requests: Arc<Semaphore>,
     /// Permits from there to the end of a streamed body.
@@ -166,13 +165,13 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    fn of(places: &Semaphore, max: usize) -> Self {
-        let now = max.saturating_sub(places.available_permits());
+    fn of(permits: &Semaphore, max: usize) -> Self {
+        let now = max.saturating_sub(permits.available_permits());
         Self { now, max }
     }
 }
 
-impl Places {
+impl ConcurrencyLimits {
     /// Allows `requests` concurrent requests, and half as many streamed responses.
     #[must_use]
     pub fn new(requests: usize) -> Self {
@@ -223,7 +222,7 @@ pub struct BodyLimits {
 #[derive(Debug, Clone)]
 pub struct Uploads {
     /// Permits for concurrent uploads.
-    pub places: Arc<Semaphore>,
+    pub permits: Arc<Semaphore>,
     max: usize,
     /// Maximum size of an image in bytes.
     pub max_size: u64,
@@ -238,7 +237,7 @@ impl Uploads {
     #[must_use]
     pub fn new(config: &config::Images, pause: Duration) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(config.max_uploads)),
+            permits: Arc::new(Semaphore::new(config.max_uploads)),
             max: config.max_uploads,
             max_size: config.max_size.as_u64(),
             timeout: config.upload_timeout,
@@ -249,22 +248,22 @@ impl Uploads {
     /// Returns the number of uploads in progress.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
-        InFlight::of(&self.places, self.max)
+        InFlight::of(&self.permits, self.max)
     }
 }
 
 /// Signal that there may be orphaned blobs, which a background task deletes.
 #[derive(Debug, Clone, Default)]
-pub struct Leftovers(Arc<Notify>);
+pub struct OrphanedBlobs(Arc<Notify>);
 
-impl Leftovers {
+impl OrphanedBlobs {
     /// Sends the signal.
-    pub fn are_there(&self) {
+    pub fn notify(&self) {
         self.0.notify_one();
     }
 
     /// Waits for the signal.
-    pub async fn wait(&self) {
+    pub async fn notified(&self) {
         self.0.notified().await;
     }
 }

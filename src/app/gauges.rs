@@ -20,7 +20,7 @@ fn read(state: &AppState) {
     let open = database.breaker().is_open();
     gauge!("db_client_breaker_open").set(if open { 1.0 } else { 0.0 });
 
-    let requests = state.places.in_flight();
+    let requests = state.concurrency.in_flight();
     set("http_server_active_requests", requests.now);
     set("http_server_active_requests_max", requests.max);
     let uploads = state.uploads.in_flight();

@@ -10,7 +10,7 @@ use futures_util::TryStreamExt;
 use tokio::time::{Instant, interval_at};
 
 use crate::{
-    api::{error::Error, state::Leftovers},
+    api::{error::Error, state::OrphanedBlobs},
     blobs::Blobs,
     db::{self, Database},
 };
@@ -23,12 +23,12 @@ const EVERY_ORPHANS: Duration = Duration::from_hours(1);
 const ORPHANED: Duration = Duration::from_hours(24);
 
 /// Sweeps forever. Orphans are first swept after an hour, so that an operator has time to notice a wrong configuration.
-pub async fn sweep(database: Database, blobs: Blobs, leftovers: Leftovers) {
+pub async fn sweep(database: Database, blobs: Blobs, orphaned: OrphanedBlobs) {
     let mut orphans = interval_at(Instant::now() + EVERY_ORPHANS, EVERY_ORPHANS);
     loop {
         let done = tokio::select! {
             _ = orphans.tick() => sweep_orphans(&database, &blobs, ORPHANED).await,
-            () = leftovers.wait() => sweep_leftovers(&database, &blobs).await,
+            () = orphaned.notified() => sweep_leftovers(&database, &blobs).await,
             () = tokio::time::sleep(EVERY) => sweep_leftovers(&database, &blobs).await,
         };
         if let Err(error) = done {

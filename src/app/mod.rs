@@ -8,7 +8,7 @@ pub mod images;
 mod listen;
 mod upkeep;
 
-use std::{io, net::SocketAddr, num::NonZeroUsize, thread::available_parallelism};
+use std::{io, net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
 use axum::Router;
 use secrecy::ExposeSecret;
@@ -19,10 +19,12 @@ use self::listen::{Listener, listen};
 use crate::{
     api::{
         self, HttpApi,
-        middleware::{rate_limit::RateLimits, seen},
+        layers::access_log,
+        rate_limits::RateLimits,
         state::{
-            AnonymousScopes, AppState, BodyLimits, Leftovers, Links, Parts, Places, Readiness,
-            RequestTimeout, SessionLifetime, SignUp, TokenLifetime, TrustedProxies, Uploads,
+            AnonymousScopes, AppState, BodyLimits, ConcurrencyLimits, Links, OrphanedBlobs, Parts,
+            Readiness, RequestTimeout, SessionLifetime, SignUp, TokenLifetime, TrustedProxies,
+            Uploads,
         },
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords, secret::Secret},
@@ -166,7 +168,7 @@ impl App {
         let state = AppState::new(Parts {
             authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
             access: api::access_rules(&document).map_err(Error::Api)?,
-            limits,
+            limits: Arc::new(limits),
             plans: config.plans,
             failed_authentication: FailedAuthenticationLimit::new(
                 config.limits.wrong_credentials_per_minute,
@@ -177,7 +179,7 @@ impl App {
             sign_up: SignUp(config.users.sign_up),
             session_lifetime: SessionLifetime(config.users.session_lifetime),
             trusted_proxies: TrustedProxies(config.limits.trusted_proxies.into()),
-            places: Places::new(config.server.max_requests),
+            concurrency: ConcurrencyLimits::new(config.server.max_requests),
             anonymous: AnonymousScopes(config.auth.anonymous_scopes),
             body_limits: BodyLimits {
                 max_size: config.server.max_body_size.as_u64(),
@@ -186,7 +188,7 @@ impl App {
             blobs,
             uploads: Uploads::new(&config.images, config.server.body_timeout),
             renderer: Renderer::new(config.images.rendering_memory.as_u64()),
-            leftovers: Leftovers::default(),
+            orphaned_blobs: OrphanedBlobs::default(),
             links,
             token_lifetime: TokenLifetime(config.auth.access_token_lifetime),
             request_timeout: RequestTimeout(config.server.request_timeout),
@@ -200,9 +202,9 @@ impl App {
             .collect();
         let routers = routers.map_err(|error| Error::Api(error.to_string()))?;
         let hooks = Hooks {
-            on_start: seen::gather_here,
-            on_park: seen::write_down,
-            after_connection: seen::write_down,
+            on_start: access_log::enable_batches,
+            on_park: access_log::write_batch,
+            after_connection: access_log::write_batch,
         };
         let workers = Workers::start(routers, hooks).map_err(Error::Workers)?;
         let operations_router = api::operations_router(
@@ -260,7 +262,7 @@ impl App {
             tokio::spawn(images::sweep(
                 database.clone(),
                 state.blobs.clone(),
-                state.leftovers.clone(),
+                state.orphaned_blobs.clone(),
             )),
             tokio::spawn(upkeep::flush_limits(limiter.clone())),
             tokio::spawn(upkeep::sweep_limits(

@@ -2,10 +2,10 @@
 //!
 //! Invariant: without it, only memory, storage and latency grow, and limits count requests that were not used.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
-    api::middleware::rate_limit::RateLimits,
+    api::rate_limits::RateLimits,
     db::{self, Database},
     limits::{Limiter, failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
     telemetry::Metrics,
@@ -31,7 +31,7 @@ pub async fn flush_limits(limiter: Limiter) {
 
 /// Removes full token buckets and expired blocks of client addresses.
 pub async fn sweep_limits(
-    limits: RateLimits,
+    limits: Arc<RateLimits>,
     failed_authentication: FailedAuthenticationLimit,
     logins: Logins,
 ) {

@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::task::futures::TaskLocalFuture;
+
 use super::Error;
 
 /// Total time for the statements of a request, so that it is responded to within 2.5 s even if PostgreSQL is frozen.
@@ -20,8 +22,11 @@ tokio::task_local! {
     static LEFT: Cell<Duration>;
 }
 
+/// Future with one deadline for all of its statements.
+pub type Shared<F> = TaskLocalFuture<Cell<Duration>, F>;
+
 /// Runs `work` with one deadline for all of its statements.
-pub fn shared<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+pub fn shared<F: Future>(work: F) -> Shared<F> {
     LEFT.scope(Cell::new(TOTAL), work)
 }
 

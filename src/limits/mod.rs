@@ -30,7 +30,7 @@ use crate::{
     domain::{
         address::AddressKey,
         caller::{Caller, CallerKey},
-        clock::Clock,
+        clock::{Clock, Moment},
         limit::{Limit, LimitStatus},
     },
 };
@@ -53,6 +53,8 @@ pub enum Error {
     #[error(transparent)]
     Database(#[from] db::Error),
 }
+
+type LockedState<'l> = RefMut<'l, CallerKey, CallerState>;
 
 /// Counted request, to be given back if it fails through the service's own fault.
 #[derive(Debug, Default)]
@@ -96,8 +98,10 @@ impl Limiter {
     /// The same limiter for a worker: its `database` batches the worker's leases.
     #[must_use]
     pub fn for_worker(&self, database: Database) -> Self {
-        let shared = Arc::clone(&self.shared);
-        Self { shared, database }
+        Self {
+            database,
+            ..self.clone()
+        }
     }
 
     /// Admits one request of a caller. Anonymous callers are identified by `address`.
@@ -110,12 +114,9 @@ impl Limiter {
         address: Option<AddressKey>,
     ) -> Result<(LimitStatus, Permit), Error> {
         let limits = self.shared.plans.limits(caller.plan);
-        if *limits == PlanLimits::default() {
-            return Ok(<_>::default());
-        }
         let (key, now) = (CallerKey::new(caller, address), self.shared.clock.now());
         let (decided, in_flight) = {
-            let mut state = self.state(key, limits);
+            let mut state = self.state(key, limits, now);
             let in_flight = state.acquire_in_flight()?;
             let decided = state.admit(now).ok_or_else(|| {
                 let decided = state.enqueue();
@@ -151,11 +152,8 @@ impl Limiter {
     #[must_use]
     pub fn known_status(&self, caller: &Caller, address: Option<AddressKey>) -> LimitStatus {
         let limits = self.shared.plans.limits(caller.plan);
-        if !limits.has_rates() {
-            return LimitStatus::default();
-        }
-        let state = self.state(CallerKey::new(caller, address), limits);
-        state.status(self.shared.clock.now())
+        let (key, now) = (CallerKey::new(caller, address), self.shared.clock.now());
+        self.state(key, limits, now).status(now)
     }
 
     /// State of a caller's limits, from the database.
@@ -179,15 +177,15 @@ impl Limiter {
             };
             let row = db::limits::lease(&self.database, request).await?;
             let now = self.shared.clock.now();
-            self.state(key, limits).observe(row, sent, now);
+            self.state(key, limits, now).observe(row, sent, now);
         }
         Ok(self.known_status(caller, address))
     }
 
-    /// The state of a caller with these limits. It is locked until it is dropped.
-    fn state(&self, key: CallerKey, limits: &PlanLimits) -> RefMut<'_, CallerKey, CallerState> {
+    /// The state of a caller with these limits, locked.
+    fn state(&self, key: CallerKey, limits: &PlanLimits, now: Moment) -> LockedState<'_> {
         let mut state = self.shared.callers.entry(key).or_default();
-        state.set_limits(limits, self.shared.clock.now());
+        state.set_limits(limits, now);
         state
     }
 

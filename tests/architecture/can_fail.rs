@@ -54,7 +54,7 @@ const BREACHES: &[(&str, &str, &str)] = &[
     ("src/api/pets.rs", "use super::router;", "2: `api/pets` imports from `api/mod`"),
     ("src/api/pets.rs", "use super::*;", "2: `api/pets` imports from `api/*`"),
     ("src/api/error.rs", "use super::pets;", "2: `api/error` imports from `api/pets`"),
-    ("src/api/middleware/observe.rs", "use crate::api::pets;", "2: `api/middleware` imports from `api/pets`"),
+    ("src/api/layers/access_log.rs", "use crate::api::pets;", "2: `api/layers` imports from `api/pets`"),
     ("src/db/pets.rs", "use crate::db::{orders};", "2: `db/pets` imports from `db/orders`"),
     ("src/db/pets.rs", "use crate::db; use db::orders;", "2: `db/pets` imports from `db/orders`"),
     // A technology outside its room.

@@ -367,7 +367,7 @@ pub struct InOwnForm;
 #[derive(Debug, Clone, Copy)]
 pub struct AboutItsKey;
 
-/// Error behind a 5xx response, passed to the middleware that logs it once.
+/// Error behind a 5xx response, passed to the layer that logs it once.
 #[derive(Debug, Clone)]
 pub struct Cause(pub Arc<Error>);
 

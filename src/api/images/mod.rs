@@ -27,7 +27,7 @@ use super::{
     error::Error,
     extract::{Host, Path, PathPair},
     operations::Operations,
-    state::{Leftovers, Links},
+    state::{Links, OrphanedBlobs},
 };
 use crate::{
     db::{self, Connection, Database, images::Image},
@@ -144,7 +144,7 @@ async fn list(
 )]
 async fn delete(
     State(database): State<Database>,
-    State(leftovers): State<Leftovers>,
+    State(orphaned_blobs): State<OrphanedBlobs>,
     PathPair(pet, image): PathPair<PetId, ImageId>,
 ) -> Result<Response, Error> {
     let work = async |transaction: &mut Connection| {
@@ -161,7 +161,7 @@ async fn delete(
         Ok(())
     };
     database.transact(work).await?;
-    leftovers.are_there();
+    orphaned_blobs.notify();
     ApiResponse::deleted(&image)
 }
 

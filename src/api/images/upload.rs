@@ -30,6 +30,7 @@ use crate::{
         extract::{Path, Query},
         fields::Violations,
         idempotency::{ClientKey, Idempotency},
+        request_context::RequestContext,
         state::{RequestTimeout, Uploads},
     },
     blobs::Blobs,
@@ -130,7 +131,7 @@ pub(super) async fn upload(
     request: Request,
 ) -> Result<Response, Error> {
     let _place = uploads
-        .places
+        .permits
         .try_acquire()
         .map_err(|_| Error::Overloaded)?;
     let (mut parts, body) = request.into_parts();
@@ -190,7 +191,8 @@ async fn take(
         check_metadata(text).map(|()| text.to_owned())
     });
     violations.finish(Some(()))?;
-    let key = ClientKey::of(&parts.headers, &parts.extensions)?;
+    let context = RequestContext::from_request_parts(parts, &()).await?;
+    let key = ClientKey::of(&parts.headers, || context.caller_key())?;
     // Fails before the body is read if there is no such pet, unless a stored response may have to be replayed.
     if key.is_none() && !db::pets::exists(database.pool(), pet).await? {
         return Err(no_such_pet(pet));

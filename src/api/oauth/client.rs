@@ -11,11 +11,11 @@ use crate::{
     api::{
         error::Error,
         extract::{Form, Parameters},
+        request_context::RequestContext,
         state::AppState,
     },
     auth::oauth,
     db::{Database, oauth::Client},
-    domain::address::AddressKey,
 };
 
 /// Form of an authenticated client (RFC 6749 §2.3.1).
@@ -28,7 +28,7 @@ impl FromRequest<AppState> for ClientRequest {
     type Rejection = OAuthError;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, OAuthError> {
-        let address = request.extensions().get::<AddressKey>().copied();
+        let address = RequestContext::of(&request).client_address();
         let basic = basic_credentials(request.headers())?;
         let form = match Form::from_request(request, state).await {
             Ok(Form(form)) => form,

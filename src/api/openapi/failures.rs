@@ -3,7 +3,7 @@
 /// Error response that is the same for all operations: status, name among the document's components, description.
 pub type CommonError = (&'static str, &'static str, &'static str);
 
-/// Errors of the middleware and extractors, for any request.
+/// Errors of the layers and extractors, for any request.
 pub const ALWAYS: [CommonError; 5] = [
     (
         "400",

@@ -1,7 +1,7 @@
 //! Generates the OpenAPI 3.1 document from the handlers.
 //!
 //! A handler documents what is specific to it. [`complete`] adds what all operations share: the statuses of the
-//! middleware, the schema of errors, the headers.
+//! layers, the schema of errors, the headers.
 
 mod failures;
 mod headers;

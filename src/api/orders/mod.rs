@@ -6,9 +6,7 @@
 
 mod body;
 
-use std::sync::Arc;
-
-use axum::{Extension, extract::State, http::StatusCode, response::Response};
+use axum::{extract::State, http::StatusCode, response::Response};
 use utoipa_axum::routes;
 
 use self::body::{InventoryBody, NewOrderBody, OrderBody};
@@ -21,6 +19,7 @@ use super::{
     openapi::BASE,
     operations::Operations,
     paging::{self, Find, Window},
+    request_context::CurrentCaller,
     state::Links,
 };
 use crate::{
@@ -79,7 +78,7 @@ async fn inventory(State(database): State<Database>) -> Result<Response, Error> 
 async fn place(
     State(database): State<Database>,
     State(links): State<Links>,
-    Extension(caller): Extension<Arc<Caller>>,
+    CurrentCaller(caller): CurrentCaller,
     idempotency: Idempotency,
     Json(body): Json<NewOrderBody>,
 ) -> Result<Response, Error> {
@@ -145,7 +144,7 @@ async fn set_status(
 async fn list(
     State(database): State<Database>,
     State(links): State<Links>,
-    Extension(caller): Extension<Arc<Caller>>,
+    CurrentCaller(caller): CurrentCaller,
     Query(query): Query,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
@@ -207,7 +206,7 @@ impl Find for Orders {
 )]
 async fn get(
     State(database): State<Database>,
-    Extension(caller): Extension<Arc<Caller>>,
+    CurrentCaller(caller): CurrentCaller,
     Path(id): Path<OrderId>,
 ) -> Result<Response, Error> {
     let order = db::orders::find(database.pool(), id, visible(&caller))
@@ -231,7 +230,7 @@ async fn get(
 )]
 async fn delete(
     State(database): State<Database>,
-    Extension(caller): Extension<Arc<Caller>>,
+    CurrentCaller(caller): CurrentCaller,
     Path(id): Path<OrderId>,
 ) -> Result<Response, Error> {
     let visible = visible(&caller);

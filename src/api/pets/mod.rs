@@ -21,7 +21,7 @@ use super::{
     idempotency::Idempotency,
     openapi::BASE,
     operations::Operations,
-    state::{Leftovers, Links},
+    state::{Links, OrphanedBlobs},
 };
 use crate::{
     db::{self, Connection, Database},
@@ -288,14 +288,14 @@ struct FormUpdate {
 )]
 async fn delete(
     State(database): State<Database>,
-    State(leftovers): State<Leftovers>,
+    State(orphaned_blobs): State<OrphanedBlobs>,
     Path(id): Path<PetId>,
     if_match: IfMatch,
 ) -> Result<Response, Error> {
     if !db::pets::delete(database.pool(), id, if_match.versions()).await? {
         return Err(absent_or_changed(&database, id, &if_match).await?);
     }
-    leftovers.are_there();
+    orphaned_blobs.notify();
     ApiResponse::deleted(&id)
 }
 

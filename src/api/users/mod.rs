@@ -9,9 +9,9 @@ mod body;
 mod create;
 mod session;
 
-use std::{slice, sync::Arc};
+use std::slice;
 
-use axum::{Extension, extract::State, http::StatusCode, response::Response};
+use axum::{extract::State, http::StatusCode, response::Response};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use self::body::{UserBody, UserDetailsBody, UsernameText};
@@ -20,6 +20,7 @@ use super::{
     error::Error,
     extract::{Json, Path},
     operations::Operations,
+    request_context::CurrentCaller,
     state::AppState,
 };
 use crate::{
@@ -80,7 +81,7 @@ fn acting(
 )]
 async fn get(
     State(database): State<Database>,
-    Extension(caller): Extension<Arc<Caller>>,
+    CurrentCaller(caller): CurrentCaller,
     Path(username): Path<Username>,
 ) -> Result<Response, Error> {
     let account = find(&database, &username, &caller).await?;
@@ -106,7 +107,7 @@ async fn replace(
     State(database): State<Database>,
     State(passwords): State<Passwords>,
     State(authenticator): State<Authenticator>,
-    Extension(caller): Extension<Arc<Caller>>,
+    CurrentCaller(caller): CurrentCaller,
     Path(username): Path<Username>,
     Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
@@ -158,7 +159,7 @@ async fn replace(
 async fn delete(
     State(database): State<Database>,
     State(authenticator): State<Authenticator>,
-    Extension(caller): Extension<Arc<Caller>>,
+    CurrentCaller(caller): CurrentCaller,
     Path(username): Path<Username>,
 ) -> Result<Response, Error> {
     let Account { user, .. } = find(&database, &username, &caller).await?;

@@ -13,10 +13,10 @@ use super::body::UsernameText;
 use crate::{
     api::{
         answer::{self, ApiResponse},
+        credentials::credentials,
         error::Error,
         extract::{Form, Json, Parameters, Query, has_media_type},
         fields::{Field, FieldType, Kind, Violations},
-        presented::presented,
         state::{AppState, SessionLifetime},
     },
     auth::{
@@ -232,7 +232,7 @@ pub(super) async fn log_out(
     State(authenticator): State<Authenticator>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let shown = match presented(&headers)? {
+    let shown = match credentials(&headers)? {
         None => vec![],
         Some(Presented::ApiKey(one) | Presented::Bearer(one)) => vec![one],
         Some(Presented::Both { api_key, bearer }) => vec![api_key, bearer],

@@ -12,7 +12,7 @@ pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 ///
 /// # Errors
 /// [`auth::Error::Invalid`] if a header is repeated or `Authorization` has another scheme than `Bearer`.
-pub fn presented(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Error> {
+pub fn credentials(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Error> {
     let once = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
         match (values.next(), values.next()) {

@@ -1,4 +1,4 @@
-//! The client address of a request: that of the socket, or the one that a trusted proxy reports.
+//! Determines the client address of a request: that of the socket, or the one that a trusted proxy reports.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -12,16 +12,23 @@ use axum::{
 use ipnet::IpNet;
 
 use crate::{
-    api::state::TrustedProxies,
-    domain::address::{AddressKey, PeerAddress},
+    api::{error::Error, request_context::RequestContext, state::TrustedProxies},
+    domain::address::PeerAddress,
 };
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Returns the client address.
-pub fn client(TrustedProxies(trusted): &TrustedProxies, request: &Request) -> Option<AddressKey> {
-    let PeerAddress(peer) = request.extensions().get()?;
-    Some(address(peer.ip(), request.headers(), trusted).into())
+/// Returns a check that stores the client address in the request's context, and accepts every request.
+pub fn client_address(
+    TrustedProxies(trusted): TrustedProxies,
+) -> impl Fn(&Request) -> Result<(), Error> + Clone + Send + Sync + 'static {
+    move |request| {
+        if let Some(PeerAddress(peer)) = request.extensions().get() {
+            let address = address(peer.ip(), request.headers(), &trusted);
+            RequestContext::of(request).set_client_address(address.into());
+        }
+        Ok(())
+    }
 }
 
 /// The right-most address of `X-Forwarded-For` that is not a trusted proxy's: clients can invent those to its left.

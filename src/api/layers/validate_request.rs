@@ -24,7 +24,7 @@ const MAX_CONDITION: usize = 4_096;
 ///
 /// # Errors
 /// [`Error::UriTooLong`], [`Error::Invalid`].
-pub fn well_formed(request: &Request) -> Result<(), Error> {
+pub fn validate_request(request: &Request) -> Result<(), Error> {
     let target = request
         .uri()
         .path_and_query()

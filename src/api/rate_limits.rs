@@ -1,0 +1,142 @@
+//! Limits of requests: admission and its metrics.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use metrics::Counter;
+
+use crate::{
+    config::Plans,
+    db::Database,
+    domain::{
+        address::AddressKey,
+        caller::{Caller, CallerKey},
+        clock::Clock,
+        limit::{Limit, LimitStatus},
+        plan::Plan,
+    },
+    limits::{self, Limiter, Permit, token_buckets::TokenBuckets},
+};
+
+/// Kinds of requests in the label `plan`: the plans, and requests that need no credential.
+const PLANS: [&str; 4] = ["free", "pro", "enterprise", "open"];
+/// Requests to `GET /limits` per minute and caller.
+const STATUS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).unwrap();
+
+/// State of the limits of an admitted request, and its permit.
+pub type Admission = Result<(LimitStatus, Permit), limits::Error>;
+
+/// Limits of requests: of callers by their plan, of `GET /limits`, and of operations that need no credential. Clones
+/// share the counts.
+#[derive(Debug, Clone)]
+pub struct RateLimits {
+    /// Limits of the plans.
+    pub limiter: Limiter,
+    /// `GET /limits` by caller.
+    status: TokenBuckets<CallerKey>,
+    /// Operations that need no credential, by client address; `None` is unlimited.
+    open: Option<TokenBuckets<AddressKey>>,
+    /// Registered once, because a look-up by labels costs more than counting does.
+    admitted: [Counter; PLANS.len()],
+}
+
+impl RateLimits {
+    /// Creates limits without any use. The metrics recorder must be installed.
+    #[must_use]
+    pub fn new(plans: Plans, database: Database, clock: Clock) -> Self {
+        // Registered, so that the series begin at 0.
+        for plan in PLANS {
+            let _ = Limit::ALL.map(|limit| refused(plan, limit));
+        }
+        let open = plans.free.per_minute.and_then(NonZeroU32::new);
+        let buckets = |per_minute| TokenBuckets::new(per_minute, per_minute, clock.clone());
+        Self {
+            status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
+            open: open.map(buckets),
+            admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
+            limiter: Limiter::new(plans, database, clock),
+        }
+    }
+
+    /// The same limits for a worker: its `database` batches the worker's leases.
+    #[must_use]
+    pub fn for_worker(&self, database: Database) -> Self {
+        Self {
+            limiter: self.limiter.for_worker(database),
+            ..self.clone()
+        }
+    }
+
+    /// Forgets the full token buckets.
+    pub fn sweep(&self) {
+        self.status.sweep();
+        self.open.iter().for_each(TokenBuckets::sweep);
+    }
+
+    /// Counts a request of a caller whose plan has no limits.
+    pub fn admit_unlimited(&self, plan: Plan) {
+        self.admitted[plan as usize].increment(1);
+    }
+
+    /// Admits a request of a caller.
+    ///
+    /// # Errors
+    /// [`limits::Error`] when a limit is reached, or the counters cannot be reached.
+    pub async fn admit(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
+        let admission = self.limiter.admit(caller, client).await;
+        self.count(caller.plan as usize, &admission);
+        admission
+    }
+
+    /// Admits a request to `GET /limits`, which is not counted against the limits that it reports.
+    ///
+    /// # Errors
+    /// [`limits::Error`] when its own limit is reached, or the counters cannot be reached.
+    pub async fn admit_status(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
+        let taken = self.status.take(&CallerKey::new(caller, client));
+        let taken = taken.map_err(|retry_after| exceeded(Limit::Status, retry_after));
+        if taken.is_err() {
+            self.count(caller.plan as usize, &taken);
+        }
+        taken?;
+        let status = self.limiter.status(caller, client).await?;
+        Ok((status, Permit::default()))
+    }
+
+    /// Admits a request that needs no credential.
+    ///
+    /// # Errors
+    /// [`limits::Error::Exceeded`].
+    pub fn admit_open(&self, client: Option<AddressKey>) -> Result<(), limits::Error> {
+        let (Some(open), Some(client)) = (&self.open, client) else {
+            return Ok(());
+        };
+        let taken = open.take(&client);
+        let admission = taken.map_err(|retry_after| exceeded(Limit::Minute, retry_after));
+        self.count(PLANS.len() - 1, &admission);
+        admission
+    }
+
+    /// Counts an admission in the metrics; `plan` is an index of [`PLANS`].
+    fn count<T>(&self, plan: usize, admission: &Result<T, limits::Error>) {
+        match admission {
+            Ok(_) => self.admitted[plan].increment(1),
+            Err(limits::Error::Exceeded { limits, .. }) => {
+                for limit in limits {
+                    refused(PLANS[plan], *limit).increment(1);
+                }
+            }
+            Err(limits::Error::Database(_)) => {}
+        }
+    }
+}
+
+fn refused(plan: &'static str, limit: Limit) -> Counter {
+    metrics::counter!("limits_refused_total", "plan" => plan, "limit" => limit.as_str())
+}
+
+fn exceeded(limit: Limit, retry_after: Duration) -> limits::Error {
+    limits::Error::Exceeded {
+        limits: vec![limit],
+        retry_after,
+    }
+}
