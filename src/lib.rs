@@ -47,7 +47,7 @@
 //!   access_log       log line and metrics, also of a request whose client disconnects
 //!   catch_panic      500 after a panic
 //!   validate_request Host, length of the target and of conditional fields
-//!   load_shed        maximum number of requests in progress; shared database deadline (db::patience)
+//!   load_shed        maximum number of requests in progress; shared database deadline (db::deadline)
 //!   client_address   client address, also behind a proxy
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
@@ -56,7 +56,7 @@
 //!   idempotency      stored responses to a repeated POST
 //! api::extract       every invalid field at once (api::fields); uploads: api::images::receive
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
-//!   db::coalesce     one statement for concurrent requests
+//!   db::batch        one statement for concurrent requests
 //!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker)
 //! ```
 //!

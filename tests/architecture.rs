@@ -39,9 +39,10 @@ const API_SHARED: &[&str] =
     &["state", "error", "extract", "openapi", "access", "answer", "conditional", "credentials", "fields", "idempotency",
       "operations", "paging", "problem", "rate_limits", "request_context", "request_id"];
 
-const DB_SHARED: &[&str] = &[
-    "mod", "error", "codec", "coalesce", "breaker", "patience", "pool", "pooler",
-];
+#[rustfmt::skip]
+const DB_SHARED: &[&str] =
+    &["batch", "breaker", "codec", "connect", "database", "deadline", "error", "health", "pool", "pooler", "retry",
+      "usage"];
 
 /// A technology is a room: what is on the left appears only in the rooms on the right.
 #[rustfmt::skip]

@@ -216,7 +216,7 @@ async fn migrations_apply_over_existing_data() {
     assert_ne!(caller.scopes, Scopes::all());
     let kept = db::idempotency::find(&mut connection, "acme", "k").await;
     assert_eq!(
-        kept.expect("a database").expect("an answer").answer["status"],
+        kept.expect("a database").expect("an answer").response["status"],
         201
     );
     // The inventory includes pets from before migration 8.
@@ -225,7 +225,7 @@ async fn migrations_apply_over_existing_data() {
     inventory.sort_by_key(|(status, _)| status.as_str());
     let one_each = [Status::Available, Status::Pending, Status::Sold].map(|status| (status, 1));
     assert_eq!(inventory, one_each);
-    let images = db::images::of_pet(&mut connection, PetId::new(1).expect("an id")).await;
+    let images = db::images::list(&mut connection, PetId::new(1).expect("an id")).await;
     let images = images.expect("images");
     assert_eq!(images[0].id.to_string(), "0f".repeat(16));
     assert_eq!(

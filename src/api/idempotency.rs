@@ -25,7 +25,7 @@ use super::{
     request_context::RequestContext,
 };
 use crate::{
-    db::{self, Connection, Database, idempotency::Kept},
+    db::{self, Connection, Database, idempotency::StoredResponse},
     domain::caller::CallerKey,
 };
 
@@ -201,23 +201,24 @@ impl Key {
     }
 
     /// Returns the stored response if it belongs to the same request.
-    fn replay(&self, kept: Kept) -> Result<Response, Error> {
+    fn replay(&self, kept: StoredResponse) -> Result<Response, Error> {
         if kept.fingerprint != self.fingerprint {
             return Err(Error::IdempotencyKeyReused);
         }
         metrics::counter!("idempotent_replays_total").increment(1);
         let answer: Answer =
-            serde_json::from_value(kept.answer).map_err(|error| Error::Internal(error.into()))?;
+            serde_json::from_value(kept.response).map_err(|error| Error::Internal(error.into()))?;
         answer.replay()
     }
 
     /// Stores a response, unless there is one.
     async fn keep(&self, transaction: &mut Connection, answer: &Answer) -> Result<(), Error> {
-        let kept = Kept {
+        let kept = StoredResponse {
             fingerprint: self.fingerprint.clone(),
-            answer: serde_json::to_value(answer).map_err(|error| Error::Internal(error.into()))?,
+            response: serde_json::to_value(answer)
+                .map_err(|error| Error::Internal(error.into()))?,
         };
-        Ok(db::idempotency::keep(transaction, &self.caller, &self.text, &kept).await?)
+        Ok(db::idempotency::store(transaction, &self.caller, &self.text, &kept).await?)
     }
 }
 

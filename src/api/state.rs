@@ -88,8 +88,8 @@ impl AppState {
 
     /// Returns the state for one worker: its database statements are batched apart from those of other workers.
     #[must_use]
-    pub fn of_a_worker(&self) -> Self {
-        let database = self.database.of_a_worker();
+    pub fn for_worker(&self) -> Self {
+        let database = self.database.for_worker();
         Self::new(Parts {
             authenticator: self.authenticator.on(database.clone()),
             limits: Arc::new(self.limits.for_worker(database.clone())),

@@ -46,13 +46,13 @@ async fn sweep_leftovers(database: &Database, blobs: &Blobs) -> Result<(), Error
     let pool = database.pool();
     let mut after = String::new();
     loop {
-        let keys = db::images::leftovers(pool, &after).await?;
+        let keys = db::images::orphaned_keys(pool, &after).await?;
         let Some(last) = keys.last() else {
             return Ok(());
         };
         after.clone_from(last);
         let deleted = delete(blobs, keys).await?;
-        db::images::forget_leftovers(pool, &deleted).await?;
+        db::images::delete_orphaned_keys(pool, &deleted).await?;
         metrics::counter!("images_swept_total", "kind" => "leftover")
             .increment(deleted.len() as u64);
     }
@@ -77,7 +77,7 @@ pub async fn sweep_orphans(database: &Database, blobs: &Blobs, age: Duration) ->
     }
     let mut old = std::pin::pin!(blobs.older_than(age).await?);
     while let Some(keys) = old.try_next().await? {
-        let orphans = db::images::unknown_keys(database.pool(), &keys).await?;
+        let orphans = db::images::keys_without_rows(database.pool(), &keys).await?;
         if !orphans.is_empty() {
             let deleted = delete(blobs, orphans).await?;
             let number = deleted.len() as u64;

@@ -139,7 +139,7 @@ impl App {
         let own = local_postgres.is_some();
         Box::pin(db::migrations::apply(&options)).await?;
         let database = Database::new(options, &config.database);
-        database.look_for_pooler().await?;
+        database.detect_pooler().await?;
 
         let api = listen(&config, Listener::Api, own)?;
         let private = listen(&config, Listener::Operations, own)?;
@@ -197,7 +197,7 @@ impl App {
         });
         let workers = config.server.workers.unwrap_or_else(cores);
         let routers: Result<Vec<_>, _> = (0..workers.get())
-            .map(|_| api::router(operations.clone(), state.of_a_worker(), &document))
+            .map(|_| api::router(operations.clone(), state.for_worker(), &document))
             .map(|router| router.map(api::http_service))
             .collect();
         let routers = routers.map_err(|error| Error::Api(error.to_string()))?;
@@ -345,7 +345,7 @@ async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
     let key = Secret::admit(key);
     let name = "bootstrap".parse().map_err(Error::BootstrapKey)?;
     let mut transaction = database.begin().await?;
-    if !db::credentials::any(&mut *transaction).await?
+    if !db::credentials::any_stored(&mut *transaction).await?
         && let Some(caller) =
             db::callers::insert(&mut *transaction, &name, Plan::Enterprise, Scopes::all()).await?
     {

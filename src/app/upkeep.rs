@@ -74,9 +74,9 @@ pub async fn of_database(database: Database) {
 async fn sweep_once(database: &Database) -> Result<(), db::Error> {
     let pool = database.pool();
     // Each call deletes up to 1,000 rows, so that locks are short.
-    while db::idempotency::sweep(pool).await? > 0 {}
-    while db::oauth::sweep(pool).await? > 0 {}
-    while db::sessions::sweep(pool).await? > 0 {}
-    while db::limits::purge(pool).await? > 0 {}
+    while db::idempotency::purge_expired(pool).await? > 0 {}
+    while db::oauth::purge_expired(pool).await? > 0 {}
+    while db::sessions::purge_expired(pool).await? > 0 {}
+    while db::limits::purge_expired(pool).await? > 0 {}
     Ok(())
 }

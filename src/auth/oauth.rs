@@ -106,7 +106,7 @@ pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result
         return Err(Error::NotItsToken);
     }
     let mut transaction = database.begin().await?;
-    let kind = db::credentials::Kind::AccessToken;
+    let kind = db::credentials::CredentialKind::AccessToken;
     db::credentials::revoke(&mut transaction, kind, record.id).await?;
     Ok(Database::commit(transaction).await?)
 }

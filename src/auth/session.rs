@@ -34,7 +34,7 @@ pub enum Error {
     Database(#[from] db::Error),
 }
 
-impl db::Failure for Error {
+impl db::AsDatabaseError for Error {
     fn database_error(&self) -> Option<&db::Error> {
         match self {
             Self::Database(error) => Some(error),

@@ -9,7 +9,7 @@ use super::{
     say,
     session::with_database,
 };
-use crate::{auth::secret, config::Config, db::credentials::Kind};
+use crate::{auth::secret, config::Config, db::credentials::CredentialKind};
 
 #[derive(Debug, Subcommand)]
 pub enum Clients {
@@ -49,9 +49,11 @@ impl Clients {
                 })?;
                 Ok(())
             }
-            Self::List { json } => credentials::list(config, Kind::ClientSecret, json).await,
+            Self::List { json } => {
+                credentials::list(config, CredentialKind::ClientSecret, json).await
+            }
             Self::Revoke { id } => {
-                credentials::revoke(config, Kind::ClientSecret, "client", id).await
+                credentials::revoke(config, CredentialKind::ClientSecret, "client", id).await
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     db::{
         self, Connection, Database,
         callers::CallerRecord,
-        credentials::{CredentialRecord, Kind, NewCredential},
+        credentials::{CredentialKind, CredentialRecord, NewCredential},
     },
     domain::{
         caller::{CallerId, CallerName, Scope, Scopes},
@@ -123,7 +123,7 @@ fn agree(owner: &Owner, scopes: Option<Scopes>, known: &CallerRecord) -> Result<
 }
 
 /// Prints the credentials of a kind, without their secrets.
-pub async fn list(config: &Config, kind: Kind, json: bool) -> Result<(), Error> {
+pub async fn list(config: &Config, kind: CredentialKind, json: bool) -> Result<(), Error> {
     let records = with_database(config, async |database| {
         Ok(db::credentials::list(database.pool(), kind).await?)
     })
@@ -137,7 +137,12 @@ pub async fn list(config: &Config, kind: Kind, json: bool) -> Result<(), Error> 
 }
 
 /// Revokes a credential of a kind. `what` is the kind's name in messages, such as "key".
-pub async fn revoke(config: &Config, kind: Kind, what: &str, id: i64) -> Result<(), Error> {
+pub async fn revoke(
+    config: &Config,
+    kind: CredentialKind,
+    what: &str,
+    id: i64,
+) -> Result<(), Error> {
     let revoked = with_database(config, async |database| {
         let mut transaction = database.begin().await?;
         let revoked = db::credentials::revoke(&mut transaction, kind, id).await?;

@@ -15,7 +15,7 @@ use super::{
     Error,
     pet_file::Format,
     say,
-    session::{unhurried, with_database},
+    session::{connect_without_timeout, with_database},
 };
 use crate::{config::Config, db};
 
@@ -38,7 +38,7 @@ impl ExportPets {
             None => Box::new(io::stdout().lock()),
         };
         let bytes = with_database(config, async |database| {
-            let mut connection = unhurried(database).await?;
+            let mut connection = connect_without_timeout(database).await?;
             let progress = progress();
             let mut pieces =
                 std::pin::pin!(db::exports::copy(&mut connection, format.into()).await?);

@@ -14,13 +14,13 @@ use super::{
     Error,
     pet_file::{self, Bad, Format},
     say,
-    session::{unhurried, with_database},
+    session::{connect_without_timeout, with_database},
 };
 use crate::{
     config::Config,
     db::{
         SecretHash,
-        imports::{Import, Outcome, Taken},
+        imports::{Conflict, Import, ImportOutcome},
     },
 };
 
@@ -44,7 +44,7 @@ impl ImportPets {
         let digest =
             sha256(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
         let said = with_database(config, async |database| {
-            let import = Import::open(unhurried(database).await?, &digest).await?;
+            let import = Import::open(connect_without_timeout(database).await?, &digest).await?;
             let import = import
                 .ok_or("another import is in progress; run the command again when it has ended")?;
             self.import(import, format).await
@@ -55,15 +55,15 @@ impl ImportPets {
     }
 
     async fn import(&self, mut import: Import, format: Format) -> Result<String, Error> {
-        if import.gathered() > 0 {
-            eprintln!("resuming after {} records", import.gathered());
+        if import.staged() > 0 {
+            eprintln!("resuming after {} records", import.staged());
         }
         let progress = progress(self.file.metadata()?.len());
         let bar = progress.clone();
         let wrap = move |file| bar.wrap_read(file);
         let mut bad = Vec::new();
         let mut chunk = Vec::with_capacity(CHUNK);
-        for record in pet_file::records(&self.file, format, import.gathered(), wrap)? {
+        for record in pet_file::records(&self.file, format, import.staged(), wrap)? {
             match record? {
                 Ok(record) => chunk.push(record),
                 Err(record) => bad.push(record),
@@ -74,7 +74,7 @@ impl ImportPets {
             // After an invalid record nothing is added; the rest is read only to report more of them.
             if chunk.len() == CHUNK {
                 if bad.is_empty() {
-                    import.gather(&chunk).await?;
+                    import.stage(&chunk).await?;
                 }
                 chunk.clear();
             }
@@ -83,14 +83,14 @@ impl ImportPets {
             progress.finish_and_clear();
             return Err(self.mend(&bad).into());
         }
-        import.gather(&chunk).await?;
+        import.stage(&chunk).await?;
         progress.set_message("adding pets");
         let outcome = import.finish().await?;
         progress.finish_and_clear();
         match outcome {
-            Outcome::Added(count) => Ok(format!("added {count} pets")),
-            Outcome::Taken(taken) => Err(self.mend(&taken).into()),
-            Outcome::Raced => {
+            ImportOutcome::Added(count) => Ok(format!("added {count} pets")),
+            ImportOutcome::Conflicts(conflicts) => Err(self.mend(&conflicts).into()),
+            ImportOutcome::ConcurrentInsert => {
                 Err("no pets were added: a client has just used an id of the file; run the command again".into())
             }
         }
@@ -117,10 +117,14 @@ impl std::fmt::Display for Bad {
     }
 }
 
-impl std::fmt::Display for Taken {
+impl std::fmt::Display for Conflict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { line, id, by_a_pet } = self;
-        let holder = if *by_a_pet {
+        let Self {
+            line,
+            id,
+            is_stored,
+        } = self;
+        let holder = if *is_stored {
             "a stored pet"
         } else {
             "an earlier line"

@@ -10,7 +10,7 @@ use super::{
     say,
     session::with_database,
 };
-use crate::{auth::secret, config::Config, db::credentials::Kind};
+use crate::{auth::secret, config::Config, db::credentials::CredentialKind};
 
 #[derive(Debug, Subcommand)]
 pub enum Keys {
@@ -58,8 +58,10 @@ impl Keys {
                 })?;
                 Ok(())
             }
-            Self::List { json } => credentials::list(config, Kind::ApiKey, json).await,
-            Self::Revoke { id } => credentials::revoke(config, Kind::ApiKey, "key", id).await,
+            Self::List { json } => credentials::list(config, CredentialKind::ApiKey, json).await,
+            Self::Revoke { id } => {
+                credentials::revoke(config, CredentialKind::ApiKey, "key", id).await
+            }
         }
     }
 }

@@ -39,7 +39,7 @@ impl Session {
     pub async fn database(&self, config: &Config) -> Result<Database, Error> {
         Box::pin(db::migrations::apply(&self.options)).await?;
         let database = Database::new(self.options.clone(), &config.database);
-        database.look_for_pooler().await?;
+        database.detect_pooler().await?;
         Ok(database)
     }
 
@@ -70,12 +70,12 @@ pub async fn with_database<T>(
 }
 
 /// Opens a dedicated connection without timeouts, for long work. Fails if a connection pooler is in between.
-pub async fn unhurried(database: &Database) -> Result<db::Connection, Error> {
+pub async fn connect_without_timeout(database: &Database) -> Result<db::Connection, Error> {
     if database.is_behind_pooler() {
         return Err(
             "this command cannot use a connection pooler; set DATABASE_URL to PostgreSQL itself"
                 .into(),
         );
     }
-    Ok(database.unhurried().await?)
+    Ok(database.connect_without_timeout().await?)
 }

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use super::{Error, credentials};
-use crate::{config::Config, db::credentials::Kind};
+use crate::{config::Config, db::credentials::CredentialKind};
 
 #[derive(Debug, Subcommand)]
 pub enum Sessions {
@@ -23,8 +23,10 @@ pub enum Sessions {
 impl Sessions {
     pub async fn run(self, config: &Config) -> Result<(), Error> {
         match self {
-            Self::List { json } => credentials::list(config, Kind::Session, json).await,
-            Self::Revoke { id } => credentials::revoke(config, Kind::Session, "session", id).await,
+            Self::List { json } => credentials::list(config, CredentialKind::Session, json).await,
+            Self::Revoke { id } => {
+                credentials::revoke(config, CredentialKind::Session, "session", id).await
+            }
         }
     }
 }

@@ -20,71 +20,72 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::sync::Notify;
 
 use super::{
-    ConnectOptions,
-    error::{Kind, is_of_the_connection},
+    connect::ConnectOptions,
+    error::{ErrorKind, is_connection_failure},
 };
 
 /// Timeout of a probe. PostgreSQL counts as unavailable if it needs longer for a trivial statement.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(400);
 /// Number of probes that may time out before one counts as failed.
-const SLOW_FOR_ONCE: u32 = 1;
+const TOLERATED_TIMEOUTS: u32 = 1;
 /// Pause between two probes.
-const PROBE_PAUSE: Duration = Duration::from_millis(100);
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after its last use for which a connection is used without a check.
-const TRUST: Duration = Duration::from_secs(1);
+const FRESH_FOR: Duration = Duration::from_secs(1);
 /// Minimum interval between two logged failures.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Circuit breaker for one PostgreSQL. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Breaker(Arc<Shared>);
+pub struct Breaker(Arc<Inner>);
 
 #[derive(Debug)]
-struct Shared {
+struct Inner {
     options: ConnectOptions,
     /// Atomic, because it is read several times per request: cores would contend for the lock of a watch channel.
-    open: AtomicBool,
+    is_open: AtomicBool,
     opened: Notify,
-    probing: AtomicBool,
-    marks: Mutex<Marks>,
+    is_probing: AtomicBool,
+    times: Mutex<Times>,
 }
 
 #[derive(Debug, Default)]
-struct Marks {
+struct Times {
     /// Connections that have not been used since then may be lost.
-    doubted: Option<Instant>,
+    lost: Option<Instant>,
     /// Connections that were opened before then lead to the wrong server.
-    outdated: Option<Instant>,
-    told: Option<Instant>,
+    invalidated: Option<Instant>,
+    /// The last failure was logged then.
+    logged: Option<Instant>,
 }
 
-/// Action for an idle connection.
+/// Trust in an idle connection, and the action that it needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Trust {
     /// Use it.
-    Whole,
+    Fresh,
     /// Ping it first.
-    Doubt,
+    NeedsPing,
     /// Close it.
-    None,
+    Stale,
 }
 
 impl Breaker {
     /// Creates a closed breaker that probes with `options`.
     pub(super) fn new(options: ConnectOptions) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(Inner {
             options,
-            open: AtomicBool::new(false),
+            is_open: AtomicBool::new(false),
             opened: Notify::new(),
-            probing: AtomicBool::new(false),
-            marks: Mutex::default(),
+            is_probing: AtomicBool::new(false),
+            times: Mutex::default(),
         }))
     }
 
     /// Returns true if PostgreSQL is known to be unavailable.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.0.open.load(Ordering::Acquire)
+        self.0.is_open.load(Ordering::Acquire)
     }
 
     /// Admits a statement unless the breaker is open.
@@ -92,7 +93,11 @@ impl Breaker {
     /// # Errors
     /// An I/O error, which is classified as [`Unavailable`](super::Error::Unavailable).
     pub fn admit(&self) -> Result<(), sqlx::Error> {
-        if self.is_open() { Err(away()) } else { Ok(()) }
+        if self.is_open() {
+            Err(open_error())
+        } else {
+            Ok(())
+        }
     }
 
     /// Waits until the breaker is open.
@@ -106,70 +111,71 @@ impl Breaker {
 
     /// Records the failure of an admitted statement or of getting a connection. Starts a probe if the connection is
     /// suspect.
-    pub fn failed(&self, error: &sqlx::Error) {
-        if Kind::of(error) == Kind::Unavailable {
-            self.tell(error);
+    pub fn record_failure(&self, error: &sqlx::Error) {
+        if ErrorKind::of(error) == ErrorKind::Unavailable {
+            self.log_failure(error);
         }
-        let lost = is_of_the_connection(error);
-        if lost {
-            self.marks().doubted = Some(Instant::now());
+        let is_lost = is_connection_failure(error);
+        if is_lost {
+            self.times().lost = Some(Instant::now());
         }
-        if lost || matches!(error, sqlx::Error::PoolTimedOut) {
-            self.suspect();
+        if is_lost || matches!(error, sqlx::Error::PoolTimedOut) {
+            self.probe_soon();
         }
     }
 
     /// Starts a probe, unless one is running; for example after a statement timed out.
-    pub fn suspect(&self) {
-        if self.0.probing.swap(true, Ordering::AcqRel) {
+    pub fn probe_soon(&self) {
+        if self.0.is_probing.swap(true, Ordering::AcqRel) {
             return;
         }
         // Without a runtime, there are no requests that a probe could help.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(probe(Arc::downgrade(&self.0)));
+            runtime.spawn(probe_until_available(Arc::downgrade(&self.0)));
         }
     }
 
     /// Invalidates all connections that are open now.
-    pub(super) fn outdate(&self) {
-        self.marks().outdated = Some(Instant::now());
+    pub(super) fn invalidate_connections(&self) {
+        self.times().invalidated = Some(Instant::now());
     }
 
-    /// Returns the action for a connection of this age that has been idle for this long.
+    /// Returns the trust in a connection of this age that has been idle for this long.
     pub(super) fn trust(&self, age: Duration, idle: Duration) -> Trust {
-        let marks = self.marks();
-        let since = |mark: Option<Instant>| mark.map(|mark| mark.elapsed());
-        if since(marks.outdated).is_some_and(|since| since <= age) {
-            return Trust::None;
+        let times = self.times();
+        let elapsed = |time: Option<Instant>| time.map(|time| time.elapsed());
+        if elapsed(times.invalidated).is_some_and(|elapsed| elapsed <= age) {
+            return Trust::Stale;
         }
-        if idle >= TRUST || since(marks.doubted).is_some_and(|since| since <= idle) {
-            return Trust::Doubt;
+        if idle >= FRESH_FOR || elapsed(times.lost).is_some_and(|elapsed| elapsed <= idle) {
+            return Trust::NeedsPing;
         }
-        Trust::Whole
+        Trust::Fresh
     }
 
     /// Logs a failure in the span of its request, unless another was logged a moment ago.
-    fn tell(&self, error: &sqlx::Error) {
-        let mut marks = self.marks();
-        if marks.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            marks.told = Some(Instant::now());
-            drop(marks);
+    fn log_failure(&self, error: &sqlx::Error) {
+        let mut times = self.times();
+        let logged = times.logged;
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
+            times.logged = Some(Instant::now());
+            drop(times);
             tracing::warn!(%error, "failed to execute a database statement");
         }
     }
 
-    fn marks(&self) -> MutexGuard<'_, Marks> {
-        self.0.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.0.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Probes until PostgreSQL responds. Opens the breaker after a failure, and closes it at the end.
-async fn probe(breaker: Weak<Shared>) {
+async fn probe_until_available(breaker: Weak<Inner>) {
     let mut failed_since: Option<Instant> = None;
-    let mut slow = 0;
-    while let Some(shared) = breaker.upgrade() {
-        let breaker = Breaker(shared);
-        match look(&breaker.0.options).await {
+    let mut timeouts = 0;
+    while let Some(inner) = breaker.upgrade() {
+        let breaker = Breaker(inner);
+        match probe(&breaker.0.options).await {
             Ok(()) => {
                 if let Some(since) = failed_since {
                     let away = since.elapsed();
@@ -178,50 +184,50 @@ async fn probe(breaker: Weak<Shared>) {
                         "closed the circuit breaker; PostgreSQL responds again"
                     );
                     // Older connections may lead to a server that no longer exists.
-                    breaker.outdate();
-                    breaker.0.open.store(false, Ordering::Release);
+                    breaker.invalidate_connections();
+                    breaker.0.is_open.store(false, Ordering::Release);
                 }
                 // Limits the rate of probes.
-                tokio::time::sleep(PROBE_PAUSE).await;
-                breaker.0.probing.store(false, Ordering::Release);
+                tokio::time::sleep(PROBE_INTERVAL).await;
+                breaker.0.is_probing.store(false, Ordering::Release);
                 return;
             }
             // A busy host may time out once; a frozen or unreachable one times out again.
-            Err(error) if is_slow(&error) && slow < SLOW_FOR_ONCE => slow += 1,
+            Err(error) if is_timeout(&error) && timeouts < TOLERATED_TIMEOUTS => timeouts += 1,
             Err(error) => {
                 if failed_since.is_none() {
                     failed_since = Some(Instant::now());
                     tracing::error!(%error, "opened the circuit breaker; refusing statements until PostgreSQL responds");
                     metrics::counter!("db_client_breaker_opened_total").increment(1);
-                    breaker.0.open.store(true, Ordering::Release);
+                    breaker.0.is_open.store(true, Ordering::Release);
                     breaker.0.opened.notify_waiters();
                 }
             }
         }
         drop(breaker);
-        tokio::time::sleep(PROBE_PAUSE).await;
+        tokio::time::sleep(PROBE_INTERVAL).await;
     }
 }
 
 /// Runs one probe on a new connection. An error response from a running server counts as success.
-async fn look(options: &ConnectOptions) -> Result<(), sqlx::Error> {
-    let look = async {
+async fn probe(options: &ConnectOptions) -> Result<(), sqlx::Error> {
+    let statement = async {
         let mut connection = PgConnection::connect_with(options).await?;
         // A pooler accepts connections even if PostgreSQL is unavailable.
         connection.execute("select 1").await?;
         connection.close().await
     };
-    match tokio::time::timeout(PROBE_TIMEOUT, look).await {
-        Ok(Err(error)) if is_of_the_connection(&error) => Err(error),
+    match tokio::time::timeout(PROBE_TIMEOUT, statement).await {
+        Ok(Err(error)) if is_connection_failure(&error) => Err(error),
         Ok(Ok(()) | Err(_)) => Ok(()),
         Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
     }
 }
 
-fn is_slow(error: &sqlx::Error) -> bool {
+fn is_timeout(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut)
 }
 
-fn away() -> sqlx::Error {
+fn open_error() -> sqlx::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the last probe failed").into()
 }

@@ -2,7 +2,7 @@
 
 use sqlx::{FromRow, PgExecutor};
 
-use super::{Error, bounded, codec};
+use super::{codec, deadline::with_timeout, error::Error};
 use crate::domain::{
     caller::{Caller, CallerId, CallerName, Scopes},
     plan::Plan,
@@ -38,8 +38,8 @@ impl TryFrom<Row> for CallerRecord {
     fn try_from(row: Row) -> Result<Self, Error> {
         Ok(Self {
             id: CallerId(row.id),
-            plan: codec::plan(&row.plan)?,
-            scopes: codec::scopes(&row.scopes),
+            plan: codec::parse_plan(&row.plan)?,
+            scopes: codec::parse_scopes(&row.scopes),
             name: row.name,
             live_credentials: row.live_credentials,
         })
@@ -53,7 +53,7 @@ pub async fn insert(
     plan: Plan,
     scopes: Scopes,
 ) -> Result<Option<CallerId>, Error> {
-    let id = bounded(
+    let id = with_timeout(
         sqlx::query_scalar(
             "insert into callers (name, plan, scopes) values ($1, $2, $3)
              on conflict (name) do nothing
@@ -73,7 +73,7 @@ pub async fn find(
     executor: impl PgExecutor<'_>,
     name: &CallerName,
 ) -> Result<Option<CallerRecord>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_as::<_, Row>(
             "select id, name, plan, scopes,
                     (select count(*) from credentials c
@@ -94,7 +94,7 @@ pub async fn get(
     executor: impl PgExecutor<'_>,
     name: &CallerName,
 ) -> Result<Option<Caller>, Error> {
-    let row: Option<(i64, String, Vec<String>)> = bounded(
+    let row: Option<(i64, String, Vec<String>)> = with_timeout(
         sqlx::query_as("select id, plan, scopes from callers where name = $1")
             .bind(name.as_str())
             .fetch_optional(executor),
@@ -104,8 +104,8 @@ pub async fn get(
         Ok(Caller {
             id: Some(CallerId(id)),
             name: name.clone(),
-            plan: codec::plan(&plan)?,
-            scopes: codec::scopes(&scopes),
+            plan: codec::parse_plan(&plan)?,
+            scopes: codec::parse_scopes(&scopes),
         })
     })
     .transpose()
@@ -113,7 +113,7 @@ pub async fn get(
 
 /// Returns all callers, sorted by name.
 pub async fn list(executor: impl PgExecutor<'_>) -> Result<Vec<CallerRecord>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_as::<_, Row>(
             "select id, name, plan, scopes,
                     (select count(*) from credentials c
@@ -135,12 +135,12 @@ pub async fn set_plan(
     name: &CallerName,
     plan: Plan,
 ) -> Result<bool, Error> {
-    let done = bounded(
+    let result = with_timeout(
         sqlx::query("update callers set plan = $2 where name = $1")
             .bind(name.as_str())
             .bind(plan.as_str())
             .execute(executor),
     )
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(result.rows_affected() == 1)
 }

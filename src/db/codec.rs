@@ -5,13 +5,16 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use sqlx::{FromRow, Row as _, ValueRef as _, postgres::PgRow, types::Json};
 
-use super::Error;
+use super::error::Error;
 use crate::domain::{
     caller::{Scope, Scopes},
     id::PetId,
     pet::{Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, Version},
     plan::Plan,
 };
+
+/// SHA-256 of a secret. The secret itself is never stored.
+pub type SecretHash = [u8; 32];
 
 /// Category or tag, as stored in `jsonb`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,15 +78,15 @@ pub(super) struct PetArrays<'a> {
 impl<'a> FromIterator<&'a NewPet> for PetArrays<'a> {
     fn from_iter<I: IntoIterator<Item = &'a NewPet>>(pets: I) -> Self {
         let mut arrays = Self::default();
-        let so_far = |urls: &[&str]| i32::try_from(urls.len()).unwrap_or(i32::MAX);
+        let count = |urls: &[&str]| i32::try_from(urls.len()).unwrap_or(i32::MAX);
         for NewPet { id, details } in pets {
             let columns = PetColumns::from(details);
             arrays.ids.push(id.map(PetId::get));
             arrays.names.push(columns.name);
             arrays.categories.push(columns.category);
-            arrays.first_urls.push(so_far(&arrays.urls) + 1);
+            arrays.first_urls.push(count(&arrays.urls) + 1);
             arrays.urls.extend(columns.photo_urls);
-            arrays.last_urls.push(so_far(&arrays.urls));
+            arrays.last_urls.push(count(&arrays.urls));
             arrays.tags.push(columns.tags);
             arrays.statuses.push(columns.status);
         }
@@ -92,7 +95,7 @@ impl<'a> FromIterator<&'a NewPet> for PetArrays<'a> {
 }
 
 /// Row of `pets`, with the columns id, version, status, name, category, photo_urls, tags in this order. They are read
-/// by position, which saves name look-ups, and without a type check, since the migrations determine their types.
+/// by position, which saves name lookups, and without a type check, since the migrations determine their types.
 pub(super) struct PetRow(Pet);
 
 impl FromRow<'_, PgRow> for PetRow {
@@ -133,6 +136,11 @@ fn jsonb<'r, T: Deserialize<'r>>(row: &'r PgRow, column: usize) -> Result<Option
     decode().map(Some).map_err(sqlx::Error::Decode)
 }
 
+/// Decodes a [`PetRow`] into its pet.
+pub(super) fn decode_pet(row: &PgRow) -> Result<Pet, sqlx::Error> {
+    PetRow::from_row(row).map(Pet::from)
+}
+
 impl From<PetRow> for Pet {
     fn from(PetRow(pet): PetRow) -> Self {
         pet
@@ -145,7 +153,7 @@ pub(super) fn scope_names(scopes: Scopes) -> Vec<&'static str> {
 }
 
 /// Parses such an array. Unknown names are ignored.
-pub(super) fn scopes(names: &[String]) -> Scopes {
+pub(super) fn parse_scopes(names: &[String]) -> Scopes {
     names
         .iter()
         .filter_map(|name| name.parse::<Scope>().ok())
@@ -153,13 +161,13 @@ pub(super) fn scopes(names: &[String]) -> Scopes {
 }
 
 /// Returns the scopes of a credential: its own, if it has any, limited to those of its caller.
-pub(super) fn narrowed(granted: &[String], own: Option<&[String]>) -> Scopes {
-    let granted = scopes(granted);
-    own.map_or(granted, |own| granted.intersection(scopes(own)))
+pub(super) fn effective_scopes(granted: &[String], own: Option<&[String]>) -> Scopes {
+    let granted = parse_scopes(granted);
+    own.map_or(granted, |own| granted.intersection(parse_scopes(own)))
 }
 
 /// Parses the name of a plan.
-pub(super) fn plan(name: &str) -> Result<Plan, Error> {
+pub(super) fn parse_plan(name: &str) -> Result<Plan, Error> {
     name.parse()
         .map_err(|_| Error::Corrupt(format!("callers.plan {name:?}")))
 }

@@ -2,7 +2,7 @@
 
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
-use super::{Database, Error, SecretHash, bounded};
+use super::{codec::SecretHash, database::Database, deadline::with_timeout, error::Error};
 
 /// Committed change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,14 +15,14 @@ pub enum Change {
 
 const CHANNEL: &str = "credentials";
 /// Payload of a notification that this program sends to test the connection.
-const NOTE: &str = "note";
+const TEST_PAYLOAD: &str = "note";
 
-/// Receiver of changes.
+/// Receiver of changes, on a connection of its own.
 #[derive(Debug)]
 pub struct Changes(PgListener);
 
 impl Changes {
-    /// Starts to listen, on a separate connection.
+    /// Opens the connection and starts to listen.
     ///
     /// # Errors
     /// [`Error::Unavailable`] while PostgreSQL is unavailable, and always behind a pooler, where notifications do not
@@ -32,21 +32,21 @@ impl Changes {
             return Err(sqlx::Error::PoolClosed.into());
         }
         database.breaker().admit()?;
-        let own = PgPoolOptions::new()
+        let pool = PgPoolOptions::new()
             .max_connections(1)
             .connect_lazy_with(database.pool().connect_options());
-        let mut listener = bounded(PgListener::connect_with(&own)).await?;
+        let mut listener = with_timeout(PgListener::connect_with(&pool)).await?;
         listener.eager_reconnect(false);
-        bounded(listener.listen(CHANNEL)).await?;
+        with_timeout(listener.listen(CHANNEL)).await?;
         Ok(Self(listener))
     }
 
     /// Sends a test notification to all receivers, to find out whether this one still gets any.
     pub async fn check(&self, database: &Database) -> Result<(), Error> {
-        bounded(
+        with_timeout(
             sqlx::query("select pg_notify($1, $2)")
                 .bind(CHANNEL)
-                .bind(NOTE)
+                .bind(TEST_PAYLOAD)
                 .execute(database.pool()),
         )
         .await?;
@@ -58,13 +58,13 @@ impl Changes {
         // `None` means that the connection was lost, and possibly notifications with it.
         let notification = self.0.try_recv().await?.ok_or(Error::TimedOut)?;
         Ok(match notification.payload() {
-            NOTE => None,
-            hash => Some(read_hash(hash).map_or(Change::Any, Change::Credential)),
+            TEST_PAYLOAD => None,
+            hash => Some(parse_hash(hash).map_or(Change::Any, Change::Credential)),
         })
     }
 }
 
-fn read_hash(hexadecimal: &str) -> Option<SecretHash> {
+fn parse_hash(hexadecimal: &str) -> Option<SecretHash> {
     let mut hash = SecretHash::default();
     if hexadecimal.len() != 2 * hash.len() {
         return None;

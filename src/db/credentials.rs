@@ -6,9 +6,12 @@ use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgExecutor};
 
 use super::{
-    Connection, Database, Error, SecretHash, bounded,
-    coalesce::{Batch, Verdict},
-    codec,
+    batch::{BatchResult, BatchedStatement},
+    codec::{self, SecretHash},
+    connect::Connection,
+    database::Database,
+    deadline::with_timeout,
+    error::Error,
 };
 use crate::domain::{
     caller::{Caller, CallerId, Scopes},
@@ -17,7 +20,7 @@ use crate::domain::{
 
 /// Kind of a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum CredentialKind {
     /// API key, which authenticates requests.
     ApiKey,
     /// OAuth client secret, which is exchanged for access tokens.
@@ -28,7 +31,7 @@ pub enum Kind {
     Session,
 }
 
-impl Kind {
+impl CredentialKind {
     const fn as_str(self) -> &'static str {
         match self {
             Self::ApiKey => "api_key",
@@ -63,10 +66,10 @@ pub async fn insert(
     credential: NewCredential,
 ) -> Result<Option<i64>, Error> {
     let kind = match credential.client_id {
-        None => Kind::ApiKey,
-        Some(_) => Kind::ClientSecret,
+        None => CredentialKind::ApiKey,
+        Some(_) => CredentialKind::ClientSecret,
     };
-    bounded(
+    with_timeout(
         sqlx::query_scalar(
             "insert into credentials (caller_id, kind, hash, hint, client_id, scopes, expires_at)
              values ($1, $2, $3, $4, $5, $6, $7)
@@ -96,7 +99,7 @@ struct CallerRow {
     expires_in: Option<f64>,
 }
 
-/// Result of a credential look-up.
+/// Caller that a valid credential authenticates.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// Caller, with the scopes of the credential.
@@ -105,33 +108,36 @@ pub struct Found {
     pub expires_in: Option<Duration>,
 }
 
-/// Returns the caller that a secret authenticates, in a batch with other look-ups. Returns `None` if the secret is
-/// unknown, revoked or expired.
+/// Returns the caller that a secret authenticates, in a batch with the lookups of other requests. Returns `None` if the
+/// secret is unknown, revoked or expired.
 pub async fn find_caller(database: &Database, hash: &SecretHash) -> Result<Option<Found>, Error> {
-    database.0.lanes.callers.ask(*hash).await
+    database.batchers().execute::<Lookups>(*hash).await
 }
 
-/// Batch of credential look-ups.
+/// Statement that looks up the credentials of several requests.
 #[derive(Debug)]
-pub(super) struct LookUps;
+pub(super) struct Lookups;
 
-impl Batch for LookUps {
-    type Ask = SecretHash;
-    type Answer = Option<Found>;
+impl BatchedStatement for Lookups {
+    type Input = SecretHash;
+    type Output = Option<Found>;
 
     const SUMMARY: &'static str = "SELECT credentials";
 
-    async fn many(
+    async fn execute_all(
         connection: &mut Connection,
-        asks: &mut Vec<SecretHash>,
-    ) -> Result<Vec<Verdict<Self>>, Error> {
-        let found = find_callers(connection, asks).await?;
-        let find = |hash| Verdict::Answered(Ok(found.get(&hash).cloned()));
-        Ok(asks.drain(..).map(find).collect())
+        inputs: &mut Vec<SecretHash>,
+    ) -> Result<Vec<BatchResult<Self>>, Error> {
+        let callers = find_callers(connection, inputs).await?;
+        let result = |hash| BatchResult::Done(Ok(callers.get(&hash).cloned()));
+        Ok(inputs.drain(..).map(result).collect())
     }
 
-    async fn one(connection: &mut Connection, ask: SecretHash) -> Result<Option<Found>, Error> {
-        Ok(find_callers(connection, &[ask]).await?.remove(&ask))
+    async fn execute_one(
+        connection: &mut Connection,
+        hash: SecretHash,
+    ) -> Result<Option<Found>, Error> {
+        Ok(find_callers(connection, &[hash]).await?.remove(&hash))
     }
 }
 
@@ -140,7 +146,7 @@ pub async fn find_callers(
     executor: impl PgExecutor<'_>,
     hashes: &[SecretHash],
 ) -> Result<HashMap<SecretHash, Found>, Error> {
-    let rows = bounded(
+    let rows = with_timeout(
         sqlx::query_as::<_, CallerRow>(
             "select credentials.hash, callers.id, callers.name, callers.plan, callers.scopes,
                     credentials.scopes as credential_scopes,
@@ -164,8 +170,8 @@ pub async fn find_callers(
                     .name
                     .parse()
                     .map_err(|_| Error::Corrupt(format!("callers.name of caller {}", row.id)))?,
-                plan: codec::plan(&row.plan)?,
-                scopes: codec::narrowed(&row.scopes, row.credential_scopes.as_deref()),
+                plan: codec::parse_plan(&row.plan)?,
+                scopes: codec::effective_scopes(&row.scopes, row.credential_scopes.as_deref()),
             };
             let expires_in = row
                 .expires_in
@@ -215,9 +221,9 @@ struct CredentialRow {
 /// Returns all credentials of a kind, oldest first, including revoked and expired ones.
 pub async fn list(
     executor: impl PgExecutor<'_>,
-    kind: Kind,
+    kind: CredentialKind,
 ) -> Result<Vec<CredentialRecord>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_as::<_, CredentialRow>(
             "select credentials.id, hint, client_id, callers.name as caller, plan,
                     callers.scopes, credentials.scopes as own_scopes,
@@ -238,8 +244,8 @@ pub async fn list(
             hint: row.hint,
             client_id: row.client_id,
             caller: row.caller,
-            plan: codec::plan(&row.plan)?,
-            scopes: codec::narrowed(&row.scopes, row.own_scopes.as_deref()),
+            plan: codec::parse_plan(&row.plan)?,
+            scopes: codec::effective_scopes(&row.scopes, row.own_scopes.as_deref()),
             created_at: row.created_at,
             expires_at: row.expires_at,
             revoked_at: row.revoked_at,
@@ -249,8 +255,12 @@ pub async fn list(
 }
 
 /// Revokes a credential of a kind and, for a client, its tokens. Returns false if there is none to revoke.
-pub async fn revoke(transaction: &mut Connection, kind: Kind, id: i64) -> Result<bool, Error> {
-    let done = bounded(
+pub async fn revoke(
+    transaction: &mut Connection,
+    kind: CredentialKind,
+    id: i64,
+) -> Result<bool, Error> {
+    let result = with_timeout(
         sqlx::query(
             "update credentials set revoked_at = now()
              where id = $1 and kind = $2 and revoked_at is null",
@@ -261,7 +271,7 @@ pub async fn revoke(transaction: &mut Connection, kind: Kind, id: i64) -> Result
     )
     .await?;
     // A separate statement, so that it sees a token that was issued while the first one waited for the row lock.
-    bounded(
+    with_timeout(
         sqlx::query(
             "update credentials set revoked_at = now() where issued_by = $1 and revoked_at is null",
         )
@@ -269,10 +279,11 @@ pub async fn revoke(transaction: &mut Connection, kind: Kind, id: i64) -> Result
         .execute(transaction),
     )
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(result.rows_affected() == 1)
 }
 
 /// Returns true if any credential is stored, including revoked and expired ones.
-pub async fn any(executor: impl PgExecutor<'_>) -> Result<bool, Error> {
-    bounded(sqlx::query_scalar("select exists (select from credentials)").fetch_one(executor)).await
+pub async fn any_stored(executor: impl PgExecutor<'_>) -> Result<bool, Error> {
+    with_timeout(sqlx::query_scalar("select exists (select from credentials)").fetch_one(executor))
+        .await
 }

@@ -38,12 +38,12 @@ pub enum Error {
 }
 
 /// Error that may contain a database error, such as those of the layers above.
-pub trait Failure: From<Error> {
+pub trait AsDatabaseError: From<Error> {
     /// Returns the database error, if it is one.
     fn database_error(&self) -> Option<&Error>;
 }
 
-impl Failure for Error {
+impl AsDatabaseError for Error {
     fn database_error(&self) -> Option<&Error> {
         Some(self)
     }
@@ -51,7 +51,7 @@ impl Failure for Error {
 
 impl Error {
     /// Returns the error that PostgreSQL or the connection reported, if any.
-    pub(super) const fn by_postgres(&self) -> Option<&sqlx::Error> {
+    pub(super) const fn sqlx_error(&self) -> Option<&sqlx::Error> {
         match self {
             Self::Unavailable(error)
             | Self::Locked(error)
@@ -91,7 +91,7 @@ impl Error {
             Self::Unavailable(_) => Self::Unavailable(text()),
             Self::Locked(_) => Self::Locked(text()),
             Self::Contended(_) => Self::Contended(text()),
-            Self::Corrupt(what) => Self::Corrupt(what.clone()),
+            Self::Corrupt(value) => Self::Corrupt(value.clone()),
             Self::Url(_) | Self::Migrate(_) | Self::Query(_) => Self::Query(text()),
         }
     }
@@ -107,23 +107,23 @@ impl From<RecvError> for Error {
 impl From<sqlx::Error> for Error {
     fn from(error: sqlx::Error) -> Self {
         match &error {
-            sqlx::Error::Decode(why) => return Self::Corrupt(why.to_string()),
+            sqlx::Error::Decode(source) => return Self::Corrupt(source.to_string()),
             sqlx::Error::ColumnDecode { source, .. } => return Self::Corrupt(source.to_string()),
             _ => {}
         }
-        match Kind::of(&error) {
-            Kind::Unavailable => Self::Unavailable(error),
-            Kind::TimedOut => Self::TimedOut,
-            Kind::Locked => Self::Locked(error),
-            Kind::Contended => Self::Contended(error),
-            Kind::Other => Self::Query(error),
+        match ErrorKind::of(&error) {
+            ErrorKind::Unavailable => Self::Unavailable(error),
+            ErrorKind::TimedOut => Self::TimedOut,
+            ErrorKind::Locked => Self::Locked(error),
+            ErrorKind::Contended => Self::Contended(error),
+            ErrorKind::Other => Self::Query(error),
         }
     }
 }
 
 /// Classification of an sqlx error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ErrorKind {
     Unavailable,
     TimedOut,
     Locked,
@@ -131,7 +131,7 @@ pub(super) enum Kind {
     Other,
 }
 
-impl Kind {
+impl ErrorKind {
     pub(super) fn of(error: &sqlx::Error) -> Self {
         match error {
             sqlx::Error::Io(_)
@@ -140,13 +140,15 @@ impl Kind {
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
             | sqlx::Error::WorkerCrashed => Self::Unavailable,
-            sqlx::Error::Database(database) => Self::of_code(&database.code().unwrap_or_default()),
+            sqlx::Error::Database(database) => {
+                Self::of_sqlstate(&database.code().unwrap_or_default())
+            }
             _ => Self::Other,
         }
     }
 
     /// Classifies a SQLSTATE (PostgreSQL documentation, appendix A).
-    fn of_code(code: &str) -> Self {
+    fn of_sqlstate(code: &str) -> Self {
         match code {
             // query_canceled: statement_timeout.
             "57014" => Self::TimedOut,
@@ -169,7 +171,7 @@ impl Kind {
 }
 
 /// Returns true if the connection is lost, or leads to a PostgreSQL that is starting or stopping.
-pub(super) fn is_of_the_connection(error: &sqlx::Error) -> bool {
+pub(super) fn is_connection_failure(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
@@ -190,7 +192,7 @@ pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
 
 /// Returns true if the server is not the one that the statement was prepared on: `invalid_sql_statement_name`,
 /// `duplicate_prepared_statement`.
-pub(super) fn is_of_a_pooler(error: &sqlx::Error) -> bool {
+pub(super) fn is_prepared_statement_mismatch(error: &sqlx::Error) -> bool {
     has_code(error, &["26000", "42P05"])
 }
 

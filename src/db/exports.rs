@@ -3,7 +3,7 @@
 use futures_util::{Stream, TryStreamExt};
 use sqlx::PgConnection;
 
-use super::Error;
+use super::error::Error;
 
 /// File format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,14 +3,14 @@
 use serde_json::Value;
 use sqlx::{PgExecutor, types::Json};
 
-use super::{Connection, Error, bounded};
+use super::{connect::Connection, deadline::with_timeout, error::Error};
 
 /// Claims a key until the transaction ends. Returns false if another transaction holds it.
 ///
 /// The claim is an advisory lock, so that the second of two requests is refused at once and does not wait. Two keys
 /// with the same hash (64 bits) exclude each other meanwhile.
 pub async fn claim(transaction: &mut Connection, caller: &str, key: &str) -> Result<bool, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_scalar(
             "select pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || $2, 0))",
         )
@@ -23,11 +23,11 @@ pub async fn claim(transaction: &mut Connection, caller: &str, key: &str) -> Res
 
 /// Stored response.
 #[derive(Debug)]
-pub struct Kept {
+pub struct StoredResponse {
     /// SHA-256 of the request.
     pub fingerprint: Vec<u8>,
     /// Response, as serialized by the API layer.
-    pub answer: Value,
+    pub response: Value,
 }
 
 /// Returns the response that was stored under a key in the last 24 hours.
@@ -35,8 +35,8 @@ pub async fn find(
     executor: impl PgExecutor<'_>,
     caller: &str,
     key: &str,
-) -> Result<Option<Kept>, Error> {
-    let row: Option<(Vec<u8>, Value)> = bounded(
+) -> Result<Option<StoredResponse>, Error> {
+    let row: Option<(Vec<u8>, Value)> = with_timeout(
         sqlx::query_as(
             "select fingerprint, answer from idempotency_keys
              where caller = $1 and key = $2 and created_at > now() - interval '24 hours'",
@@ -46,20 +46,20 @@ pub async fn find(
         .fetch_optional(executor),
     )
     .await?;
-    Ok(row.map(|(fingerprint, answer)| Kept {
+    Ok(row.map(|(fingerprint, response)| StoredResponse {
         fingerprint,
-        answer,
+        response,
     }))
 }
 
 /// Stores a response, unless there is one that is less than 24 hours old.
-pub async fn keep(
+pub async fn store(
     executor: impl PgExecutor<'_>,
     caller: &str,
     key: &str,
-    kept: &Kept,
+    response: &StoredResponse,
 ) -> Result<(), Error> {
-    bounded(
+    with_timeout(
         sqlx::query(
             "insert into idempotency_keys (caller, key, fingerprint, answer) values ($1, $2, $3, $4)
              on conflict (caller, key) do update
@@ -68,8 +68,8 @@ pub async fn keep(
         )
         .bind(caller)
         .bind(key)
-        .bind(&kept.fingerprint)
-        .bind(Json(&kept.answer))
+        .bind(&response.fingerprint)
+        .bind(Json(&response.response))
         .execute(executor),
     )
     .await?;
@@ -77,8 +77,8 @@ pub async fn keep(
 }
 
 /// Deletes up to 1,000 responses that are older than 24 hours, and returns their number.
-pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
-    let done = bounded(
+pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+    let result = with_timeout(
         sqlx::query(
             "delete from idempotency_keys
              where ctid = any (array(
@@ -90,5 +90,5 @@ pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
         .execute(executor),
     )
     .await?;
-    Ok(done.rows_affected())
+    Ok(result.rows_affected())
 }

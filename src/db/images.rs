@@ -7,7 +7,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgExecutor};
 
-use super::{Connection, Error, bounded};
+use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
     id::PetId,
     image::{Facts, ImageId, ImageType, RenderingWidth},
@@ -68,7 +68,7 @@ impl TryFrom<ImageRow> for Image {
 
     fn try_from(row: ImageRow) -> Result<Self, Error> {
         let corrupt = |field: &str| Error::Corrupt(format!("{field} of image content {}", row.key));
-        let side = |side: i32| u32::try_from(side).map_err(|_| corrupt("width or height"));
+        let length = |length: i32| u32::try_from(length).map_err(|_| corrupt("width or height"));
         Ok(Self {
             id: ImageId::from_bytes(row.id.try_into().map_err(|_| corrupt("image id"))?),
             created_at: row.created_at,
@@ -76,8 +76,8 @@ impl TryFrom<ImageRow> for Image {
                 size: size(row.size)?,
                 facts: Facts {
                     kind: kind(&row.media_type)?,
-                    width: side(row.width)?,
-                    height: side(row.height)?,
+                    width: length(row.width)?,
+                    height: length(row.height)?,
                 },
                 sha256: row.sha256.try_into().map_err(|_| corrupt("hash"))?,
                 key: row.key,
@@ -109,7 +109,7 @@ pub async fn insert(
         height,
     } = content.facts;
     // Locks an existing row of the content too, so that it is not deleted before this transaction ends.
-    let key: String = bounded(
+    let key: String = with_timeout(
         sqlx::query_scalar(
             "insert into image_contents as content (sha256, key, media_type, size, width, height)
              values ($1, $2, $3, $4, $5, $6)
@@ -125,7 +125,7 @@ pub async fn insert(
         .fetch_one(&mut *transaction),
     )
     .await?;
-    bounded(
+    with_timeout(
         sqlx::query("insert into images (id, pet_id, sha256) values ($1, $2, $3)")
             .bind(&id.as_bytes()[..])
             .bind(pet.get())
@@ -137,8 +137,8 @@ pub async fn insert(
 }
 
 /// Returns the images of a pet, oldest first.
-pub async fn of_pet(executor: impl PgExecutor<'_>, pet: PetId) -> Result<Vec<Image>, Error> {
-    let rows = bounded(
+pub async fn list(executor: impl PgExecutor<'_>, pet: PetId) -> Result<Vec<Image>, Error> {
+    let rows = with_timeout(
         sqlx::query_as::<_, ImageRow>(
             "select id, created_at, sha256, key, media_type, size, width, height
              from images join image_contents using (sha256)
@@ -154,7 +154,7 @@ pub async fn of_pet(executor: impl PgExecutor<'_>, pet: PetId) -> Result<Vec<Ima
 
 /// Returns the number of images of a pet.
 pub async fn count(executor: impl PgExecutor<'_>, pet: PetId) -> Result<i64, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_scalar("select count(*) from images where pet_id = $1")
             .bind(pet.get())
             .fetch_one(executor),
@@ -168,7 +168,7 @@ pub async fn find(
     pet: PetId,
     id: ImageId,
 ) -> Result<Option<Image>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_as::<_, ImageRow>(
             "select id, created_at, sha256, key, media_type, size, width, height
              from images join image_contents using (sha256)
@@ -185,14 +185,14 @@ pub async fn find(
 
 /// Deletes an image of a pet. Returns false if the pet has no such image.
 pub async fn delete(executor: impl PgExecutor<'_>, pet: PetId, id: ImageId) -> Result<bool, Error> {
-    let done = bounded(
+    let result = with_timeout(
         sqlx::query("delete from images where id = $1 and pet_id = $2")
             .bind(&id.as_bytes()[..])
             .bind(pet.get())
             .execute(executor),
     )
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(result.rows_affected() == 1)
 }
 
 /// Returns the rendering of a content at this width, if it exists.
@@ -201,7 +201,7 @@ pub async fn find_rendering(
     sha256: &ContentHash,
     width: RenderingWidth,
 ) -> Result<Option<Rendering>, Error> {
-    let row: Option<(String, String, i64)> = bounded(
+    let row: Option<(String, String, i64)> = with_timeout(
         sqlx::query_as(
             "select key, media_type, size from image_renderings where sha256 = $1 and width = $2",
         )
@@ -227,7 +227,7 @@ pub async fn insert_rendering(
     width: RenderingWidth,
     rendering: &Rendering,
 ) -> Result<bool, Error> {
-    let done = bounded(
+    let result = with_timeout(
         sqlx::query(
             // Locks the content, so that its deletion waits and then finds this rendering.
             "insert into image_renderings (sha256, width, key, media_type, size)
@@ -242,12 +242,12 @@ pub async fn insert_rendering(
         .execute(transaction),
     )
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(result.rows_affected() == 1)
 }
 
 /// Deletes the row of a rendering after its bytes were lost.
-pub async fn forget_rendering(executor: impl PgExecutor<'_>, key: &str) -> Result<(), Error> {
-    bounded(
+pub async fn delete_rendering(executor: impl PgExecutor<'_>, key: &str) -> Result<(), Error> {
+    with_timeout(
         sqlx::query("delete from image_renderings where key = $1")
             .bind(key)
             .execute(executor),
@@ -257,8 +257,11 @@ pub async fn forget_rendering(executor: impl PgExecutor<'_>, key: &str) -> Resul
 }
 
 /// Returns the next 100 keys, after `after`, of bytes that are no longer referenced.
-pub async fn leftovers(executor: impl PgExecutor<'_>, after: &str) -> Result<Vec<String>, Error> {
-    bounded(
+pub async fn orphaned_keys(
+    executor: impl PgExecutor<'_>,
+    after: &str,
+) -> Result<Vec<String>, Error> {
+    with_timeout(
         sqlx::query_scalar("select key from image_leftovers where key > $1 order by key limit 100")
             .bind(after)
             .fetch_all(executor),
@@ -267,8 +270,11 @@ pub async fn leftovers(executor: impl PgExecutor<'_>, after: &str) -> Result<Vec
 }
 
 /// Deletes the keys of bytes that have been deleted from the image store.
-pub async fn forget_leftovers(executor: impl PgExecutor<'_>, keys: &[String]) -> Result<(), Error> {
-    bounded(
+pub async fn delete_orphaned_keys(
+    executor: impl PgExecutor<'_>,
+    keys: &[String],
+) -> Result<(), Error> {
+    with_timeout(
         sqlx::query("delete from image_leftovers where key = any ($1)")
             .bind(keys)
             .execute(executor),
@@ -278,11 +284,11 @@ pub async fn forget_leftovers(executor: impl PgExecutor<'_>, keys: &[String]) ->
 }
 
 /// Returns those of `keys` that are in no row.
-pub async fn unknown_keys(
+pub async fn keys_without_rows(
     executor: impl PgExecutor<'_>,
     keys: &[String],
 ) -> Result<Vec<String>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_scalar(
             "select key from unnest($1::text[]) as key
              where not exists (select from image_contents content where content.key = key.key)
@@ -297,7 +303,7 @@ pub async fn unknown_keys(
 /// Returns the name of this database in the image store. It includes the server, so that a dump restored elsewhere is
 /// another database.
 pub async fn database_name(executor: impl PgExecutor<'_>) -> Result<String, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_scalar(
             "select format('%s/%s/%s', id, system_identifier, pg_database.oid)
              from image_place, pg_control_system(), pg_database

@@ -7,19 +7,22 @@
 
 use sqlx::{Connection as _, PgConnection, Row as _};
 
-use super::{Error, SecretHash, codec::PetColumns};
+use super::{
+    codec::{PetColumns, SecretHash},
+    error::Error,
+};
 use crate::domain::pet::NewPet;
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
-const LOCK: i64 = 0x7065_7473_696d_706f;
+const LOCK_KEY: i64 = 0x7065_7473_696d_706f;
 /// Maximum number of reported conflicts.
-const TOLD: i64 = 100;
+const MAX_REPORTED_CONFLICTS: i64 = 100;
 
 /// Import in progress. Staged records are kept when it is dropped.
 #[derive(Debug)]
 pub struct Import {
     connection: PgConnection,
-    gathered: u64,
+    staged: u64,
 }
 
 /// Record of the file.
@@ -33,24 +36,24 @@ pub struct Record {
 
 /// Identifier that a record chose, but that is taken.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct Conflict {
     /// Line at which the record begins.
     pub line: u64,
     /// Identifier.
     pub id: i64,
-    /// True if a pet has it, false if an earlier record of the file has it.
-    pub by_a_pet: bool,
+    /// True if a stored pet has it, false if an earlier record of the file has it.
+    pub is_stored: bool,
 }
 
 /// Outcome of an import.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ImportOutcome {
     /// Number of pets that were added.
     Added(u64),
     /// First conflicts in the file, which must be fixed. No pet was added.
-    Taken(Vec<Taken>),
+    Conflicts(Vec<Conflict>),
     /// A client chose an identifier of the file in the meantime. No pet was added.
-    Raced,
+    ConcurrentInsert,
 }
 
 impl Import {
@@ -60,21 +63,21 @@ impl Import {
         mut connection: PgConnection,
         file: &SecretHash,
     ) -> Result<Option<Self>, Error> {
-        let alone: bool = sqlx::query_scalar("select pg_try_advisory_lock($1)")
-            .bind(LOCK)
+        let has_lock: bool = sqlx::query_scalar("select pg_try_advisory_lock($1)")
+            .bind(LOCK_KEY)
             .fetch_one(&mut connection)
             .await?;
-        if !alone {
+        if !has_lock {
             return Ok(None);
         }
-        let gathered: Option<i64> =
+        let staged: Option<i64> =
             sqlx::query_scalar("select records from pet_imports where file = $1")
                 .bind(file)
                 .fetch_optional(&mut connection)
                 .await?;
-        if gathered.is_none() {
+        if staged.is_none() {
             let mut transaction = connection.begin().await?;
-            clear(&mut transaction).await?;
+            delete_staged(&mut transaction).await?;
             sqlx::query("insert into pet_imports (file) values ($1)")
                 .bind(file)
                 .execute(&mut *transaction)
@@ -83,18 +86,18 @@ impl Import {
         }
         Ok(Some(Self {
             connection,
-            gathered: gathered.unwrap_or(0).unsigned_abs(),
+            staged: staged.unwrap_or(0).unsigned_abs(),
         }))
     }
 
     /// Returns the number of records that are staged already and need not be read again.
     #[must_use]
-    pub const fn gathered(&self) -> u64 {
-        self.gathered
+    pub const fn staged(&self) -> u64 {
+        self.staged
     }
 
     /// Stages the next records of the file. After success they need not be read again.
-    pub async fn gather(&mut self, records: &[Record]) -> Result<(), Error> {
+    pub async fn stage(&mut self, records: &[Record]) -> Result<(), Error> {
         let mut transaction = self.connection.begin().await?;
         let without_id = records.iter().filter(|record| record.pet.id.is_none());
         let ids: Vec<i64> =
@@ -124,25 +127,25 @@ impl Import {
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        self.gathered += records.len() as u64;
+        self.staged += records.len() as u64;
         Ok(())
     }
 
     /// Adds pets for all staged records, or for none of them.
-    pub async fn finish(mut self) -> Result<Outcome, Error> {
+    pub async fn finish(mut self) -> Result<ImportOutcome, Error> {
         let mut transaction = self.connection.begin().await?;
         // Without statistics, the joins below would be planned for a few rows.
         sqlx::query("analyze pet_import_rows")
             .execute(&mut *transaction)
             .await?;
-        let taken = taken(&mut transaction).await?;
-        if !taken.is_empty() {
+        let conflicts = find_conflicts(&mut transaction).await?;
+        if !conflicts.is_empty() {
             // Once fixed, it is another file, with another SHA-256.
-            clear(&mut transaction).await?;
+            delete_staged(&mut transaction).await?;
             transaction.commit().await?;
-            return Ok(Outcome::Taken(taken));
+            return Ok(ImportOutcome::Conflicts(conflicts));
         }
-        give_free_ids(&mut transaction).await?;
+        assign_free_ids(&mut transaction).await?;
         // In the order of identifiers, like all inserts of many pets, so that none of them deadlock.
         let added = sqlx::query(
             "insert into pets (id, status, name, category, photo_urls, tags)
@@ -151,19 +154,19 @@ impl Import {
         .execute(&mut *transaction)
         .await;
         let added = match added {
-            Ok(done) => done.rows_affected(),
+            Ok(result) => result.rows_affected(),
             Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
-                return Ok(Outcome::Raced);
+                return Ok(ImportOutcome::ConcurrentInsert);
             }
             Err(error) => return Err(error.into()),
         };
-        clear(&mut transaction).await?;
+        delete_staged(&mut transaction).await?;
         transaction.commit().await?;
-        Ok(Outcome::Added(added))
+        Ok(ImportOutcome::Added(added))
     }
 }
 
-async fn clear(transaction: &mut PgConnection) -> Result<(), Error> {
+async fn delete_staged(transaction: &mut PgConnection) -> Result<(), Error> {
     sqlx::raw_sql("truncate pet_imports, pet_import_rows")
         .execute(transaction)
         .await?;
@@ -171,39 +174,39 @@ async fn clear(transaction: &mut PgConnection) -> Result<(), Error> {
 }
 
 /// Returns the first chosen identifiers that are taken, in the order of lines.
-async fn taken(transaction: &mut PgConnection) -> Result<Vec<Taken>, Error> {
+async fn find_conflicts(transaction: &mut PgConnection) -> Result<Vec<Conflict>, Error> {
     let rows = sqlx::query(
-        "select line, id, by_a_pet
+        "select line, id, is_stored
          from (
-             select chosen.line, chosen.id, pets.id is not null as by_a_pet,
-                    row_number() over (partition by chosen.id order by chosen.line) as turn
+             select chosen.line, chosen.id, pets.id is not null as is_stored,
+                    row_number() over (partition by chosen.id order by chosen.line) as occurrence
              from pet_import_rows chosen left join pets on pets.id = chosen.id
              where not chosen.by_server
          ) chosen
-         where by_a_pet or turn > 1
+         where is_stored or occurrence > 1
          order by line
          limit $1",
     )
-    .bind(TOLD)
+    .bind(MAX_REPORTED_CONFLICTS)
     .fetch_all(transaction)
     .await?;
     rows.iter()
         .map(|row| {
-            Ok(Taken {
+            Ok(Conflict {
                 line: row.try_get::<i64, _>("line")?.unsigned_abs(),
                 id: row.try_get("id")?,
-                by_a_pet: row.try_get("by_a_pet")?,
+                is_stored: row.try_get("is_stored")?,
             })
         })
         .collect()
 }
 
 /// Replaces identifiers from the sequence that a pet or a record of the file has chosen as well.
-async fn give_free_ids(transaction: &mut PgConnection) -> Result<(), Error> {
+async fn assign_free_ids(transaction: &mut PgConnection) -> Result<(), Error> {
     // Doubled each time, to get past a long run of chosen identifiers soon.
     let mut stride = 1_i64;
     loop {
-        let collided = sqlx::query(
+        let updated = sqlx::query(
             "update pet_import_rows given set id = nextval('pet_ids')
              where by_server
                and (exists (select from pets where pets.id = given.id)
@@ -212,7 +215,7 @@ async fn give_free_ids(transaction: &mut PgConnection) -> Result<(), Error> {
         )
         .execute(&mut *transaction)
         .await?;
-        if collided.rows_affected() == 0 {
+        if updated.rows_affected() == 0 {
             return Ok(());
         }
         sqlx::query("select setval('pet_ids', last_value + $1) from pet_ids")

@@ -2,22 +2,22 @@
 
 use sqlx::PgExecutor;
 
-use super::{Error, bounded};
+use super::{deadline::with_timeout, error::Error};
 use crate::domain::pet::Status;
 
 /// Returns the number of pets by status. A status without pets may be missing.
 pub async fn count(executor: impl PgExecutor<'_>) -> Result<Vec<(Status, i64)>, Error> {
-    let rows: Vec<(String, i64)> = bounded(
+    let rows: Vec<(String, i64)> = with_timeout(
         sqlx::query_as("select status, sum(pets)::bigint from inventory_changes group by status")
             .fetch_all(executor),
     )
     .await?;
     rows.into_iter()
         .map(|(status, pets)| {
-            let known = status
+            let status = status
                 .parse()
                 .map_err(|_| Error::Corrupt(format!("inventory_changes.status {status:?}")))?;
-            Ok((known, pets))
+            Ok((status, pets))
         })
         .collect()
 }
@@ -27,7 +27,7 @@ pub async fn count(executor: impl PgExecutor<'_>) -> Result<Vec<(Status, i64)>, 
 /// This is one statement, so that no snapshot sees a difference twice or not at all. Concurrent calls merge different
 /// rows.
 pub async fn fold(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
-    let folded: i64 = bounded(
+    let folded: i64 = with_timeout(
         sqlx::query_scalar(
             "with folded as (
                  delete from inventory_changes

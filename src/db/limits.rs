@@ -9,8 +9,11 @@
 use sqlx::{FromRow, PgExecutor};
 
 use super::{
-    Connection, Database, Error, bounded,
-    coalesce::{Batch, Verdict},
+    batch::{BatchResult, BatchedStatement},
+    connect::Connection,
+    database::Database,
+    deadline::with_timeout,
+    error::Error,
 };
 use crate::config::PlanLimits;
 
@@ -72,34 +75,37 @@ pub struct Lease {
 /// # Errors
 /// Any; the statement may have been executed, or be executed later.
 pub async fn lease(database: &Database, request: LeaseRequest) -> Result<Lease, Error> {
-    database.0.lanes.leases.ask(request).await
+    database.batchers().execute::<Leases>(request).await
 }
 
-/// Leases that share a statement.
+/// Statement that leases requests of several callers.
 #[derive(Debug)]
 pub(super) struct Leases;
 
-impl Batch for Leases {
-    type Ask = LeaseRequest;
-    type Answer = Lease;
+impl BatchedStatement for Leases {
+    type Input = LeaseRequest;
+    type Output = Lease;
 
     const SUMMARY: &'static str = "UPDATE limit_usage";
     const SETTINGS: &'static [&'static str] = &["synchronous_commit = off"];
 
-    async fn many(
+    async fn execute_all(
         connection: &mut Connection,
-        asks: &mut Vec<LeaseRequest>,
-    ) -> Result<Vec<Verdict<Self>>, Error> {
-        let leases = lease_all(connection, asks).await?;
-        asks.clear();
+        inputs: &mut Vec<LeaseRequest>,
+    ) -> Result<Vec<BatchResult<Self>>, Error> {
+        let leases = lease_all(connection, inputs).await?;
+        inputs.clear();
         Ok(leases
             .into_iter()
-            .map(|lease| Verdict::Answered(Ok(lease)))
+            .map(|lease| BatchResult::Done(Ok(lease)))
             .collect())
     }
 
-    async fn one(connection: &mut Connection, ask: LeaseRequest) -> Result<Lease, Error> {
-        let leases = lease_all(connection, &[ask]).await?;
+    async fn execute_one(
+        connection: &mut Connection,
+        request: LeaseRequest,
+    ) -> Result<Lease, Error> {
+        let leases = lease_all(connection, &[request]).await?;
         let missing = || Error::Corrupt("lease_requests returned no row".into());
         leases.into_iter().next().ok_or_else(missing)
     }
@@ -110,7 +116,8 @@ async fn lease_all(
     requests: &[LeaseRequest],
 ) -> Result<Vec<Lease>, Error> {
     let keys: Vec<_> = requests.iter().map(|request| &*request.key).collect();
-    let column = |of: fn(&LeaseRequest) -> Option<i64>| requests.iter().map(of).collect::<Vec<_>>();
+    let column =
+        |field: fn(&LeaseRequest) -> Option<i64>| requests.iter().map(field).collect::<Vec<_>>();
     let leases = sqlx::query_as(
         "select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) order by request",
     )
@@ -133,12 +140,12 @@ pub async fn used_today(executor: impl PgExecutor<'_>, key: &str) -> Result<u32,
         "select day_used from limit_usage
          where key = $1 and day = (clock_timestamp() at time zone 'utc')::date",
     );
-    let used: Option<i64> = bounded(query.bind(key).fetch_optional(executor)).await?;
+    let used: Option<i64> = with_timeout(query.bind(key).fetch_optional(executor)).await?;
     Ok(u32::try_from(used.unwrap_or_default()).unwrap_or(u32::MAX))
 }
 
 /// Deletes up to 1,000 rows that have not been used since yesterday began; returns their number.
-pub async fn purge(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
     let query = sqlx::query(
         "delete from limit_usage
          where ctid = any (array(
@@ -148,5 +155,5 @@ pub async fn purge(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
              for update skip locked
          ))",
     );
-    Ok(bounded(query.execute(executor)).await?.rows_affected())
+    Ok(with_timeout(query.execute(executor)).await?.rows_affected())
 }

@@ -7,7 +7,7 @@ use std::{sync::LazyLock, time::Duration};
 
 use sqlx::{Connection as _, Executor as _, PgConnection, migrate::Migrate, migrate::Migrator};
 
-use super::{ConnectOptions, Error, pooler};
+use super::{connect::ConnectOptions, error::Error, pooler};
 
 /// Migrations in `migrations/`, compiled in.
 ///
@@ -23,15 +23,15 @@ static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
 });
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
-const LOCK: i64 = 0x7065_7473_6d69_6772;
+const LOCK_KEY: i64 = 0x7065_7473_6d69_6772;
 
 /// First pause before another attempt to lock, doubled with each attempt.
-const LOCK_RETRY: Duration = Duration::from_millis(20);
-const LONGEST_LOCK_RETRY: Duration = Duration::from_millis(320);
+const MIN_LOCK_PAUSE: Duration = Duration::from_millis(20);
+const MAX_LOCK_PAUSE: Duration = Duration::from_millis(320);
 
 /// Migration that has not been applied yet.
 #[derive(Debug, Clone)]
-pub struct Pending {
+pub struct PendingMigration {
     /// Number at the start of the file name.
     pub version: i64,
     /// Rest of the file name.
@@ -39,28 +39,28 @@ pub struct Pending {
 }
 
 /// Timeout for opening a connection.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Applies the pending migrations. Waits while another process does so.
 ///
 /// # Errors
 /// [`Error::Migrate`] if a migration fails, or if an applied one differs from the one compiled in.
 pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
-    let options = pooler::options(options.clone());
-    if pooler::is_between(&options).await? {
+    let options = pooler::compatible(options.clone());
+    if pooler::detect(&options).await? {
         return Box::pin(apply_in_one_transaction(&options)).await;
     }
     let mut connection = connect(&options).await?;
-    let locks = !pending_on(&mut connection).await?.is_empty();
-    let mut retry = LOCK_RETRY;
-    while locks && !try_lock(&mut connection, "select pg_try_advisory_lock($1)").await? {
-        pause(&mut retry).await;
+    let needs_lock = !pending_on(&mut connection).await?.is_empty();
+    let mut pause = MIN_LOCK_PAUSE;
+    while needs_lock && !try_lock(&mut connection, "select pg_try_advisory_lock($1)").await? {
+        back_off(&mut pause).await;
     }
     MIGRATOR.run_direct(None, &mut connection, false).await?;
-    if locks {
+    if needs_lock {
         // The end of the session releases the lock too, but PostgreSQL may notice that late.
         sqlx::query("select pg_advisory_unlock($1)")
-            .bind(LOCK)
+            .bind(LOCK_KEY)
             .execute(&mut connection)
             .await?;
     }
@@ -72,7 +72,7 @@ pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
 /// cannot run in a transaction fails here: it needs a database URL that bypasses the pooler.
 async fn apply_in_one_transaction(options: &ConnectOptions) -> Result<(), Error> {
     let mut connection = connect(options).await?;
-    let mut retry = LOCK_RETRY;
+    let mut pause = MIN_LOCK_PAUSE;
     loop {
         let mut transaction = connection.begin_with(BEGIN).await?;
         if pending_on(&mut transaction).await?.is_empty() {
@@ -85,7 +85,7 @@ async fn apply_in_one_transaction(options: &ConnectOptions) -> Result<(), Error>
             break;
         }
         transaction.rollback().await?;
-        pause(&mut retry).await;
+        back_off(&mut pause).await;
     }
     connection.close().await?;
     Ok(())
@@ -96,21 +96,21 @@ const BEGIN: &str = "begin; deallocate all";
 
 async fn connect(options: &ConnectOptions) -> Result<PgConnection, Error> {
     let connection = Box::pin(PgConnection::connect_with(options));
-    let connection = tokio::time::timeout(CONNECT, connection).await;
+    let connection = tokio::time::timeout(CONNECT_TIMEOUT, connection).await;
     Ok(connection.map_err(|_| Error::TimedOut)??)
 }
 
-async fn pause(pause: &mut Duration) {
+async fn back_off(pause: &mut Duration) {
     tokio::time::sleep(*pause).await;
-    *pause = (*pause * 2).min(LONGEST_LOCK_RETRY);
+    *pause = (*pause * 2).min(MAX_LOCK_PAUSE);
 }
 
 /// Returns the pending migrations, in order. Changes nothing.
 ///
 /// # Errors
 /// [`Error::Unavailable`] or [`Error::TimedOut`] if PostgreSQL cannot be reached.
-pub async fn pending(options: &ConnectOptions) -> Result<Vec<Pending>, Error> {
-    let mut connection = connect(&pooler::options(options.clone())).await?;
+pub async fn pending(options: &ConnectOptions) -> Result<Vec<PendingMigration>, Error> {
+    let mut connection = connect(&pooler::compatible(options.clone())).await?;
     let mut transaction = connection.begin_with(BEGIN).await?;
     let pending = pending_on(&mut transaction).await?;
     transaction.rollback().await?;
@@ -118,11 +118,11 @@ pub async fn pending(options: &ConnectOptions) -> Result<Vec<Pending>, Error> {
     Ok(pending)
 }
 
-async fn pending_on(connection: &mut PgConnection) -> Result<Vec<Pending>, Error> {
-    let any: bool = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null")
+async fn pending_on(connection: &mut PgConnection) -> Result<Vec<PendingMigration>, Error> {
+    let has_table: bool = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null")
         .fetch_one(&mut *connection)
         .await?;
-    let applied = if any {
+    let applied = if has_table {
         connection
             .list_applied_migrations(&MIGRATOR.table_name)
             .await?
@@ -131,17 +131,21 @@ async fn pending_on(connection: &mut PgConnection) -> Result<Vec<Pending>, Error
     };
     Ok(MIGRATOR
         .iter()
-        .filter(|migration| !applied.iter().any(|done| done.version == migration.version))
-        .map(|migration| Pending {
+        .filter(|migration| {
+            !applied
+                .iter()
+                .any(|applied| applied.version == migration.version)
+        })
+        .map(|migration| PendingMigration {
             version: migration.version,
             description: migration.description.to_string(),
         })
         .collect())
 }
 
-async fn try_lock(connection: &mut PgConnection, ask: &'static str) -> Result<bool, Error> {
-    Ok(sqlx::query_scalar(ask)
-        .bind(LOCK)
+async fn try_lock(connection: &mut PgConnection, statement: &'static str) -> Result<bool, Error> {
+    Ok(sqlx::query_scalar(statement)
+        .bind(LOCK_KEY)
         .fetch_one(connection)
         .await?)
 }

@@ -5,7 +5,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgExecutor};
 
-use super::{Error, SecretHash, bounded, codec};
+use super::{
+    codec::{self, SecretHash},
+    deadline::with_timeout,
+    error::Error,
+};
 use crate::domain::caller::{CallerId, Scopes};
 
 /// Authenticated client.
@@ -36,7 +40,7 @@ pub async fn find_client(
     client_id: &str,
     hash: &SecretHash,
 ) -> Result<Option<Client>, Error> {
-    let row = bounded(
+    let row = with_timeout(
         sqlx::query_as::<_, ClientRow>(
             "select credentials.id, client_id, caller_id, callers.scopes as granted,
                     credentials.scopes as own
@@ -53,7 +57,7 @@ pub async fn find_client(
         id: row.id,
         client_id: row.client_id,
         caller: CallerId(row.caller_id),
-        scopes: codec::narrowed(&row.granted, row.own.as_deref()),
+        scopes: codec::effective_scopes(&row.granted, row.own.as_deref()),
     }))
 }
 
@@ -66,7 +70,7 @@ pub async fn insert_access_token(
     scopes: Scopes,
     lifetime: Duration,
 ) -> Result<bool, Error> {
-    let done = bounded(
+    let result = with_timeout(
         sqlx::query(
             "insert into credentials (caller_id, kind, hash, hint, scopes, expires_at, issued_by)
              select caller_id, 'access_token', $2, $3, $4, now() + make_interval(secs => $5), id
@@ -82,7 +86,7 @@ pub async fn insert_access_token(
         .execute(executor),
     )
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(result.rows_affected() == 1)
 }
 
 /// Valid bearer credential, as needed for introspection (RFC 7662) and revocation (RFC 7009).
@@ -124,7 +128,7 @@ pub async fn find_token(
     executor: impl PgExecutor<'_>,
     hash: &SecretHash,
 ) -> Result<Option<TokenRecord>, Error> {
-    let row = bounded(
+    let row = with_timeout(
         sqlx::query_as::<_, TokenRow>(
             "select token.id, token.kind = 'access_token' as is_access_token, token.caller_id, callers.name as caller_name,
                     callers.scopes as granted, token.scopes as own, client.client_id,
@@ -144,7 +148,7 @@ pub async fn find_token(
         is_access_token: row.is_access_token,
         caller: CallerId(row.caller_id),
         caller_name: row.caller_name,
-        scopes: codec::narrowed(&row.granted, row.own.as_deref()),
+        scopes: codec::effective_scopes(&row.granted, row.own.as_deref()),
         client_id: row.client_id,
         created_at: row.created_at,
         expires_at: row.expires_at,
@@ -152,8 +156,8 @@ pub async fn find_token(
 }
 
 /// Deletes up to 1,000 access tokens that expired over an hour ago, and returns their number.
-pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
-    let done = bounded(
+pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+    let result = with_timeout(
         sqlx::query(
             "delete from credentials
              where id = any (array(
@@ -165,5 +169,5 @@ pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
         .execute(executor),
     )
     .await?;
-    Ok(done.rows_affected())
+    Ok(result.rows_affected())
 }

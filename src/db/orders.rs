@@ -7,7 +7,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, PgExecutor};
 
-use super::{Connection, Database, Error, bounded};
+use super::{connect::Connection, database::Database, deadline::with_timeout, error::Error};
 use crate::domain::{
     caller::CallerId,
     id::{OrderId, PetId},
@@ -17,10 +17,10 @@ use crate::domain::{
 /// Owner of orders: a caller, or `None` for all anonymous callers.
 pub type Owner = Option<CallerId>;
 
-/// Owner of the orders that a statement may see; `None` for all owners.
-pub type Visible = Option<Owner>;
+/// Owner of the orders that a statement includes; `None` for all owners.
+pub type OwnerFilter = Option<Owner>;
 
-fn number(owner: Owner) -> i64 {
+fn owner_column(owner: Owner) -> i64 {
     owner.map_or(0, |caller| caller.0)
 }
 
@@ -64,7 +64,7 @@ pub async fn insert(
     NewOrder { id, details }: NewOrder,
 ) -> Result<Option<Order>, Error> {
     loop {
-        let stored: Option<i64> = bounded(
+        let stored: Option<i64> = with_timeout(
             sqlx::query_scalar(
                 "insert into orders
                      (id, owner, pet_id, held_pet, quantity, ship_date, status, complete)
@@ -73,7 +73,7 @@ pub async fn insert(
                  returning id",
             )
             .bind(id.map(OrderId::get))
-            .bind(number(owner))
+            .bind(owner_column(owner))
             .bind(details.pet_id.get())
             .bind(details.is_open().then_some(details.pet_id.get()))
             .bind(details.quantity.get())
@@ -97,7 +97,7 @@ pub async fn insert(
 
 /// Moves the sequence past its last value, to the first identifier that no order has.
 async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
-    bounded(
+    with_timeout(
         sqlx::query(
             "select setval('order_ids', free.id, false)
              from (
@@ -117,7 +117,7 @@ async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
 
 /// Returns true if an open order holds this pet.
 pub async fn is_held(executor: impl PgExecutor<'_>, pet: PetId) -> Result<bool, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_scalar("select exists (select from orders where held_pet = $1)")
             .bind(pet.get())
             .fetch_one(executor),
@@ -125,19 +125,19 @@ pub async fn is_held(executor: impl PgExecutor<'_>, pet: PetId) -> Result<bool, 
     .await
 }
 
-/// Returns the order, if it exists and is visible.
+/// Returns the order, if it exists and `filter` includes its owner.
 pub async fn find(
     executor: impl PgExecutor<'_>,
     id: OrderId,
-    visible: Visible,
+    filter: OwnerFilter,
 ) -> Result<Option<Order>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_as::<_, Row>(
             "select id, pet_id, quantity, ship_date, status, complete from orders
              where id = $1 and ($2::bigint is null or owner = $2)",
         )
         .bind(id.get())
-        .bind(visible.map(number))
+        .bind(filter.map(owner_column))
         .fetch_optional(executor),
     )
     .await?
@@ -145,19 +145,20 @@ pub async fn find(
     .transpose()
 }
 
-/// Deletes an order. Returns true if it held its pet, or `None` if there is no such visible order.
+/// Deletes an order. Returns true if it held its pet, or `None` if there is no such order of an owner that
+/// `filter` includes.
 pub async fn delete(
     transaction: &mut Connection,
     id: OrderId,
-    visible: Visible,
+    filter: OwnerFilter,
 ) -> Result<Option<bool>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_scalar(
             "delete from orders where id = $1 and ($2::bigint is null or owner = $2)
              returning held_pet is not null",
         )
         .bind(id.get())
-        .bind(visible.map(number))
+        .bind(filter.map(owner_column))
         .fetch_optional(transaction),
     )
     .await
@@ -166,26 +167,26 @@ pub async fn delete(
 /// Returns the first `limit` orders after `after`, by identifier, with one of `statuses`, and for `pet` if it is given.
 pub async fn list(
     database: &Database,
-    visible: Visible,
+    filter: OwnerFilter,
     statuses: &[Status],
     pet: Option<PetId>,
     after: Option<OrderId>,
     limit: usize,
 ) -> Result<Vec<Order>, Error> {
     let names: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
-    let statement = match (pet, visible) {
+    let statement = match (pet, filter) {
         (Some(_), _) => LIST_OF_PET,
-        (None, Some(_)) => LIST_OWN,
+        (None, Some(_)) => LIST_OF_OWNER,
         (None, None) => LIST_ALL,
     };
     let rows = sqlx::query_as::<_, Row>(statement)
         .bind(names)
         .bind(after.map_or(0, OrderId::get))
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(visible.map(number))
+        .bind(filter.map(owner_column))
         .bind(pet.map(PetId::get))
-        .fetch_all(database.finds());
-    bounded(rows)
+        .fetch_all(database.find_pool());
+    with_timeout(rows)
         .await?
         .into_iter()
         .map(Order::try_from)
@@ -209,7 +210,7 @@ macro_rules! list_by_status {
                  (select * from orders where status = 'delivered' and 'delivered' = any ($1) and id > $2",
             $owner,
             " order by id limit $3)
-             ) found
+             ) listed
              order by id
              limit $3"
         )
@@ -218,7 +219,7 @@ macro_rules! list_by_status {
 
 /// Public for the test that reads its plan.
 #[doc(hidden)]
-pub const LIST_OWN: &str = list_by_status!(" and owner = $4");
+pub const LIST_OF_OWNER: &str = list_by_status!(" and owner = $4");
 
 /// Public for the test that reads its plan.
 #[doc(hidden)]

@@ -16,7 +16,7 @@ use std::{
 
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
-use super::{ConnectOptions, Error, bounded};
+use super::{connect::ConnectOptions, deadline::with_timeout, error::Error};
 
 /// Statements that begin a transaction behind a pooler. Settings are local, because other clients use the server next.
 /// Planner settings are reset, because this process may have changed them before it detected the pooler.
@@ -27,20 +27,21 @@ pub(super) const BEGIN: &str = "begin; deallocate all; set local statement_timeo
                                 set local enable_seqscan = on";
 
 /// Tolerated difference between the two clocks while a connection is opened.
-const LEEWAY: Duration = Duration::from_millis(100);
+const CLOCK_TOLERANCE: Duration = Duration::from_millis(100);
 
 /// Flag that is set once a pooler has been detected. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Pooler(Arc<AtomicBool>);
 
 impl Pooler {
+    /// Returns true if a pooler has been detected.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub fn is_detected(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Records that there is a pooler. Returns true if that is new.
-    pub(super) fn found(&self) -> bool {
+    pub(super) fn set_detected(&self) -> bool {
         let is_new = !self.0.swap(true, Ordering::Relaxed);
         if is_new {
             tracing::info!(
@@ -53,46 +54,46 @@ impl Pooler {
 }
 
 /// Removes options that a pooler does not accept.
-pub(super) fn options(options: ConnectOptions) -> ConnectOptions {
+pub(super) fn compatible(options: ConnectOptions) -> ConnectOptions {
     // PgBouncer refuses connections with this parameter, and PostgreSQL 12 and later do not need it.
     options.extra_float_digits(None)
 }
 
 /// Checks for a pooler, with two connections because the pooler may open a new server for the first.
-pub(super) async fn is_between(options: &ConnectOptions) -> Result<bool, Error> {
-    bounded(Box::pin(look(options))).await
+pub(super) async fn detect(options: &ConnectOptions) -> Result<bool, Error> {
+    with_timeout(Box::pin(compare_backends(options))).await
 }
 
-async fn look(options: &ConnectOptions) -> Result<bool, sqlx::Error> {
-    let (first, one) = Server::behind(options).await?;
-    let (second, other) = Server::behind(options).await?;
-    first.close().await?;
-    second.close().await?;
-    // Without a pooler, two open connections have different server processes.
-    Ok(one.is_older || other.is_older || one.pid == other.pid)
+async fn compare_backends(options: &ConnectOptions) -> Result<bool, sqlx::Error> {
+    let (first_connection, first) = Backend::connect(options).await?;
+    let (second_connection, second) = Backend::connect(options).await?;
+    first_connection.close().await?;
+    second_connection.close().await?;
+    // Without a pooler, two open connections have different backends.
+    Ok(first.is_older || second.is_older || first.pid == second.pid)
 }
 
-/// Server process that executed a statement.
-struct Server {
+/// Server process of a connection, or behind a pooler, the one that executed its statement.
+struct Backend {
     pid: i32,
     /// True if the process started before the connection was opened.
     is_older: bool,
 }
 
-impl Server {
-    async fn behind(options: &ConnectOptions) -> Result<(PgConnection, Self), sqlx::Error> {
+impl Backend {
+    async fn connect(options: &ConnectOptions) -> Result<(PgConnection, Self), sqlx::Error> {
         // A plain-text query, so that nothing is prepared on a server that may be shared.
-        const QUESTION: &str = "
+        const QUERY: &str = "
             select pid::text, extract(epoch from clock_timestamp() - backend_start)::float8::text
             from pg_stat_activity where pid = pg_backend_pid()";
-        let began = Instant::now();
+        let started = Instant::now();
         let mut connection = PgConnection::connect_with(options).await?;
-        let row = connection.fetch_one(QUESTION).await?;
+        let row = connection.fetch_one(QUERY).await?;
         let age: f64 = row.try_get::<&str, _>(1)?.parse().unwrap_or_default();
-        let server = Self {
+        let backend = Self {
             pid: row.try_get::<&str, _>(0)?.parse().unwrap_or_default(),
-            is_older: age > (began.elapsed() + LEEWAY).as_secs_f64(),
+            is_older: age > (started.elapsed() + CLOCK_TOLERANCE).as_secs_f64(),
         };
-        Ok((connection, server))
+        Ok((connection, backend))
     }
 }

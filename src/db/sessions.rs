@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::PgExecutor;
 
-use super::{Connection, Error, SecretHash, bounded};
+use super::{codec::SecretHash, connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{caller::CallerId, user::UserId};
 
 /// Inserts a session of a user and returns its expiry. Returns `None` if the user is gone or has another password hash.
@@ -18,7 +18,7 @@ pub async fn insert(
     password_hash: &SecretString,
     (hash, hint, lifetime): (&SecretHash, &str, Duration),
 ) -> Result<Option<DateTime<Utc>>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_scalar(
             "insert into credentials (caller_id, kind, hash, hint, expires_at)
              select caller_id, 'session', $3, $4, now() + make_interval(secs => $5)
@@ -39,7 +39,7 @@ pub async fn insert(
 
 /// Ends a session. Returns false if there is none to end.
 pub async fn revoke(executor: impl PgExecutor<'_>, hash: &SecretHash) -> Result<bool, Error> {
-    let done = bounded(
+    let result = with_timeout(
         sqlx::query(
             "update credentials set revoked_at = now()
              where hash = $1 and kind = 'session' and revoked_at is null",
@@ -48,7 +48,7 @@ pub async fn revoke(executor: impl PgExecutor<'_>, hash: &SecretHash) -> Result<
         .execute(executor),
     )
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(result.rows_affected() == 1)
 }
 
 /// Ends all sessions of a caller. Returns their hashes, to be evicted from caches.
@@ -56,7 +56,7 @@ pub async fn revoke_all(
     transaction: &mut Connection,
     caller: CallerId,
 ) -> Result<Vec<SecretHash>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_scalar(
             "update credentials set revoked_at = now()
              where caller_id = $1 and kind = 'session' and revoked_at is null and expires_at > now()
@@ -69,8 +69,8 @@ pub async fn revoke_all(
 }
 
 /// Deletes up to 1,000 sessions that expired over an hour ago, and returns their number. Skips locked rows.
-pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
-    let done = bounded(
+pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+    let result = with_timeout(
         sqlx::query(
             "delete from credentials
              where id = any (array(
@@ -83,5 +83,5 @@ pub async fn sweep(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
         .execute(executor),
     )
     .await?;
-    Ok(done.rows_affected())
+    Ok(result.rows_affected())
 }

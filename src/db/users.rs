@@ -6,7 +6,12 @@
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{FromRow, PgExecutor};
 
-use super::{Connection, Error, SecretHash, bounded, codec};
+use super::{
+    codec::{self, SecretHash},
+    connect::Connection,
+    deadline::with_timeout,
+    error::Error,
+};
 use crate::domain::{
     caller::{CallerId, Scopes},
     plan::Plan,
@@ -74,8 +79,8 @@ pub async fn insert(
     transaction: &mut Connection,
     accounts: &[NewAccount],
 ) -> Result<Result<Vec<User>, Vec<Username>>, Error> {
-    let texts = |text: fn(&Profile) -> &Option<Text>| -> Vec<Option<&str>> {
-        let texts = accounts.iter().map(|account| text(&account.profile));
+    let column = |field: fn(&Profile) -> &Option<Text>| -> Vec<Option<&str>> {
+        let texts = accounts.iter().map(|account| field(&account.profile));
         texts.map(|text| text.as_ref().map(Text::as_str)).collect()
     };
     let names: Vec<_> = accounts
@@ -97,7 +102,7 @@ pub async fn insert(
         })
         .collect();
     // Ordered by name, so that two requests with the same names cannot deadlock.
-    let stored: Vec<Row> = bounded(
+    let stored: Vec<Row> = with_timeout(
         sqlx::query_as(
             "with fresh as (
                  select nextval('user_ids') as id, *
@@ -121,10 +126,10 @@ pub async fn insert(
         )
         .bind(names)
         .bind(&folded)
-        .bind(texts(|profile| &profile.first_name))
-        .bind(texts(|profile| &profile.last_name))
-        .bind(texts(|profile| &profile.email))
-        .bind(texts(|profile| &profile.phone))
+        .bind(column(|profile| &profile.first_name))
+        .bind(column(|profile| &profile.last_name))
+        .bind(column(|profile| &profile.email))
+        .bind(column(|profile| &profile.phone))
         .bind(statuses)
         .bind(hashes)
         .bind(Plan::Free.as_str())
@@ -133,11 +138,11 @@ pub async fn insert(
     )
     .await?;
     let mut users: Vec<User> = stored.into_iter().map(User::from).collect();
-    let place = |user: &User| {
+    let position = |user: &User| {
         let name = user.username.folded();
         folded.iter().position(|folded| *folded == name)
     };
-    users.sort_by_cached_key(place);
+    users.sort_by_cached_key(position);
     if users.len() == accounts.len() {
         return Ok(Ok(users));
     }
@@ -155,7 +160,7 @@ pub async fn find_taken(
 ) -> Result<Vec<Username>, Error> {
     let names = accounts.iter().map(|account| &account.username);
     let folded: Vec<_> = names.clone().map(Username::folded).collect();
-    let taken: Vec<String> = bounded(
+    let taken: Vec<String> = with_timeout(
         sqlx::query_scalar("select folded from users where folded = any ($1)")
             .bind(&folded)
             .fetch_all(executor),
@@ -180,7 +185,7 @@ pub async fn find(
     executor: impl PgExecutor<'_>,
     username: &Username,
 ) -> Result<Option<Account>, Error> {
-    let row = bounded(
+    let row = with_timeout(
         sqlx::query_as::<_, AccountRow>(
             "select users.id, caller_id, username, first_name, last_name, email, phone, user_status,
                     password_hash, plan, scopes
@@ -194,8 +199,8 @@ pub async fn find(
     row.map(|row| {
         Ok(Account {
             user: row.user.into(),
-            plan: codec::plan(&row.plan)?,
-            scopes: codec::scopes(&row.scopes),
+            plan: codec::parse_plan(&row.plan)?,
+            scopes: codec::parse_scopes(&row.scopes),
             password_hash: row.password_hash.map(SecretString::from),
         })
     })
@@ -204,13 +209,13 @@ pub async fn find(
 
 /// Outcome of an update.
 #[derive(Debug)]
-pub enum Changed {
+pub enum UpdateOutcome {
     /// The account was updated.
-    Done(User),
+    Updated(User),
     /// Another account has the new name.
-    Taken,
+    UsernameTaken,
     /// The account no longer exists.
-    Gone,
+    NotFound,
 }
 
 /// Updates an account. Without a password hash, the password stays the same.
@@ -218,12 +223,12 @@ pub async fn update(
     transaction: &mut Connection,
     id: UserId,
     account: &NewAccount,
-) -> Result<Changed, Error> {
+) -> Result<UpdateOutcome, Error> {
     let text = |text: &Option<Text>| text.as_ref().map(|text| text.as_str().to_owned());
     let NewAccount {
         username, profile, ..
     } = account;
-    let stored = bounded(
+    let stored = with_timeout(
         sqlx::query_as::<_, Row>(
             "update users
              set username = $2, folded = $3, first_name = $4, last_name = $5, email = $6, phone = $7,
@@ -244,12 +249,12 @@ pub async fn update(
     )
     .await;
     match stored {
-        Ok(Some(row)) => Ok(Changed::Done(row.into())),
-        Ok(None) => Ok(Changed::Gone),
+        Ok(Some(row)) => Ok(UpdateOutcome::Updated(row.into())),
+        Ok(None) => Ok(UpdateOutcome::NotFound),
         Err(Error::Query(sqlx::Error::Database(error)))
             if error.constraint() == Some("users_username_unique") =>
         {
-            Ok(Changed::Taken)
+            Ok(UpdateOutcome::UsernameTaken)
         }
         Err(error) => Err(error),
     }
@@ -262,7 +267,7 @@ pub async fn renew_hash(
     old: &SecretString,
     new: &SecretString,
 ) -> Result<(), Error> {
-    bounded(
+    with_timeout(
         sqlx::query("update users set password_hash = $3 where id = $1 and password_hash = $2")
             .bind(id.0)
             .bind(old.expose_secret())
@@ -279,7 +284,7 @@ pub async fn delete(
     transaction: &mut Connection,
     id: UserId,
 ) -> Result<Option<Vec<SecretHash>>, Error> {
-    let caller: Option<i64> = bounded(
+    let caller: Option<i64> = with_timeout(
         sqlx::query_scalar("delete from users where id = $1 returning caller_id")
             .bind(id.0)
             .fetch_optional(&mut *transaction),
@@ -288,17 +293,17 @@ pub async fn delete(
     let Some(caller) = caller else {
         return Ok(None);
     };
-    let shown_by = bounded(
+    let hashes = with_timeout(
         sqlx::query_scalar("delete from credentials where caller_id = $1 returning hash")
             .bind(caller)
             .fetch_all(&mut *transaction),
     )
     .await?;
-    bounded(
+    with_timeout(
         sqlx::query("delete from callers where id = $1")
             .bind(caller)
             .execute(transaction),
     )
     .await?;
-    Ok(Some(shown_by))
+    Ok(Some(hashes))
 }

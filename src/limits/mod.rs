@@ -130,7 +130,7 @@ impl Limiter {
         let decision = match decided {
             Ok(decision) => decision,
             // Boxed: rare and large, and the future of every request would hold it.
-            Err(decided) => Box::pin(db::patience::wait(db::QUERY_TIMEOUT, decided)).await?,
+            Err(decided) => Box::pin(db::deadline::wait(db::QUERY_TIMEOUT, decided)).await?,
         };
         let (slice, status) = decision?;
         let permit = Permit {

@@ -119,7 +119,7 @@ impl Scene {
             }
             "revoked" => {
                 let key = make_key(connection, &caller, Scopes::all(), None).await;
-                let kind = db::credentials::Kind::ApiKey;
+                let kind = db::credentials::CredentialKind::ApiKey;
                 let revoked = db::credentials::revoke(connection, kind, key.id).await;
                 assert!(revoked.expect("a database"));
                 Some(key.secret)

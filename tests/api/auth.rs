@@ -54,7 +54,8 @@ async fn revoked_key(app: &TestApp, scopes: Scopes) -> String {
 }
 
 async fn revoke(connection: &mut db::Connection, id: i64) {
-    let revoked = db::credentials::revoke(connection, db::credentials::Kind::ApiKey, id).await;
+    let revoked =
+        db::credentials::revoke(connection, db::credentials::CredentialKind::ApiKey, id).await;
     assert!(revoked.expect("a database"), "no key {id}");
 }
 

@@ -307,7 +307,7 @@ async fn token_ends_by_expiry_by_revocation_and_with_its_client() {
     let token = one.token(&app).await;
     by_token(&app, &token, "/limits").await.is(200);
     let mut connection = app.database.connect().await;
-    let kind = db::credentials::Kind::ClientSecret;
+    let kind = db::credentials::CredentialKind::ClientSecret;
     let revoked = db::credentials::revoke(&mut connection, kind, one.row).await;
     assert!(revoked.expect("a database"));
     gone(&app, &token).await;

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use pet_inventory::{
     db::{
         inventory,
-        orders::{LIST_ALL, LIST_OF_PET, LIST_OWN},
+        orders::{LIST_ALL, LIST_OF_OWNER, LIST_OF_PET},
     },
     domain::caller::{Scope, Scopes},
 };
@@ -600,7 +600,7 @@ async fn list_orders_reads_indexes() {
     for (name, statement, index, values) in [
         (
             "own",
-            LIST_OWN,
+            LIST_OF_OWNER,
             "orders_by_owner",
             "'{placed,approved,delivered}', 0, 128, 7, null",
         ),

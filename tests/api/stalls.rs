@@ -155,11 +155,11 @@ async fn database_waits_of_a_request_share_one_deadline() {
     let test = TestDatabase::migrated().await;
     let database = database(&test);
     let slow = || sqlx::query("select pg_sleep(1)").execute(database.pool());
-    let (first, second, third) = db::patience::shared(async {
+    let (first, second, third) = db::deadline::scope(async {
         (
-            db::patience::wait(Duration::from_secs(2), slow()).await,
-            db::patience::wait(Duration::from_secs(2), slow()).await,
-            db::patience::wait(Duration::from_secs(2), slow()).await,
+            db::deadline::wait(Duration::from_secs(2), slow()).await,
+            db::deadline::wait(Duration::from_secs(2), slow()).await,
+            db::deadline::wait(Duration::from_secs(2), slow()).await,
         )
     })
     .await;

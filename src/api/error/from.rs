@@ -31,7 +31,7 @@ impl From<auth::Error> for Error {
     }
 }
 
-impl db::Failure for Error {
+impl db::AsDatabaseError for Error {
     fn database_error(&self) -> Option<&db::Error> {
         match self {
             Self::Database(error) => Some(error),

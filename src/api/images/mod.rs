@@ -106,7 +106,7 @@ async fn list(
     Path(pet): Path<PetId>,
     urls: Urls,
 ) -> Result<Response, Error> {
-    let images = db::images::of_pet(database.pool(), pet).await?;
+    let images = db::images::list(database.pool(), pet).await?;
     if images.is_empty() && !db::pets::exists(database.pool(), pet).await? {
         return Err(no_such_pet(pet));
     }

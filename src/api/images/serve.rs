@@ -105,7 +105,7 @@ pub(super) async fn get(
         let key = made.key.clone();
         let sent = respond(&blobs, made.into(), &method, &headers).await;
         if is_missing(&sent) {
-            db::images::forget_rendering(database.pool(), &key).await?;
+            db::images::delete_rendering(database.pool(), &key).await?;
         }
         sent
     };

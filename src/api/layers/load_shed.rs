@@ -20,7 +20,7 @@ use tower::{Layer, Service};
 use super::{Inner, LayerFuture, refuse};
 use crate::{
     api::{error::Error, state::ConcurrencyLimits},
-    db::patience::{self, Shared},
+    db::deadline::{self, Scope},
 };
 
 /// Layer that responds with 503 at once when all permits are in use: a queue would only make all requests late. The
@@ -58,7 +58,7 @@ impl<S: Inner> Service<Request> for LoadShed<S> {
     fn call(&mut self, request: Request) -> Self::Future {
         match RequestPermit::try_acquire(&self.limits) {
             Some(permit) => Either::Left(LoadShedFuture {
-                inner: patience::shared(self.inner.call(request)),
+                inner: deadline::scope(self.inner.call(request)),
                 permit: Some(permit),
             }),
             None => refuse(overloaded()),
@@ -70,7 +70,7 @@ pin_project! {
     /// Future of a request with a permit.
     pub struct LoadShedFuture<F> {
         #[pin]
-        inner: Shared<F>,
+        inner: Scope<F>,
         permit: Option<RequestPermit>,
     }
 }

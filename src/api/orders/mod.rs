@@ -23,7 +23,7 @@ use super::{
     state::Links,
 };
 use crate::{
-    db::{self, Connection, Database, orders::Visible},
+    db::{self, Connection, Database, orders::OwnerFilter},
     domain::{
         caller::{Caller, Scope},
         id::{OrderId, PetId},
@@ -164,7 +164,7 @@ async fn list(
 }
 
 struct Orders {
-    visible: Visible,
+    visible: OwnerFilter,
     statuses: Vec<Status>,
     pet: Option<PetId>,
 }
@@ -258,7 +258,7 @@ async fn delete(
     ApiResponse::deleted(&id)
 }
 
-fn visible(caller: &Caller) -> Visible {
+fn visible(caller: &Caller) -> OwnerFilter {
     (!caller.scopes.contains(Scope::Admin)).then_some(caller.id)
 }
 

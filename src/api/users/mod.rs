@@ -27,7 +27,7 @@ use crate::{
     auth::{Authenticator, password::Passwords},
     db::{
         self, Connection, Database,
-        users::{Account, Changed, NewAccount},
+        users::{Account, NewAccount, UpdateOutcome},
     },
     domain::{
         caller::{Caller, Scope},
@@ -127,9 +127,11 @@ async fn replace(
     };
     let work = async |transaction: &mut Connection| {
         let changed = match db::users::update(transaction, user.id, &change).await? {
-            Changed::Done(user) => user,
-            Changed::Taken => return Err(create::taken(slice::from_ref(&change.username))),
-            Changed::Gone => return Err(no_such_user()),
+            UpdateOutcome::Updated(user) => user,
+            UpdateOutcome::UsernameTaken => {
+                return Err(create::taken(slice::from_ref(&change.username)));
+            }
+            UpdateOutcome::NotFound => return Err(no_such_user()),
         };
         let ended = if ends_sessions {
             db::sessions::revoke_all(transaction, changed.caller).await?

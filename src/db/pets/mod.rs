@@ -1,19 +1,22 @@
 //! Queries on pets, one row each.
 
-mod finds;
+mod find_by;
 
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, PgExecutor, postgres::PgRow};
+use sqlx::PgExecutor;
 
-pub use self::finds::{
+pub use self::find_by::{
     FIND_BY_ANY_TAG, FIND_BY_EVERY_STATUS, FIND_BY_STATUS, TagMatch, find_by_status, find_by_tags,
 };
 use super::{
-    Connection, Database, Error, bounded,
-    coalesce::{Batch, Verdict},
-    codec::{PetArrays, PetColumns, PetRow},
+    batch::{BatchResult, BatchedStatement},
+    codec::{PetArrays, PetColumns, PetRow, decode_pet},
+    connect::Connection,
+    database::Database,
+    deadline::with_timeout,
+    error::Error,
 };
 use crate::domain::{
     id::PetId,
@@ -21,14 +24,14 @@ use crate::domain::{
 };
 
 /// Versions of a pet that a change may be made to; `None` for any version.
-pub type Expected<'a> = Option<&'a [Version]>;
+pub type ExpectedVersions<'a> = Option<&'a [Version]>;
 
 /// Inserts a pet. Returns `None` if the identifier that the client chose is taken. Without a chosen identifier, the
 /// sequence provides one and skips those that are taken.
 pub async fn insert(connection: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
     loop {
         let columns = PetColumns::from(&pet.details);
-        let stored: Option<(i64, i64)> = bounded(
+        let stored: Option<(i64, i64)> = with_timeout(
             sqlx::query_as(
                 "insert into pets (id, status, name, category, photo_urls, tags)
                  values (coalesce($1, nextval('pet_ids')), $2, $3, $4, $5, $6)
@@ -56,51 +59,51 @@ pub async fn insert(connection: &mut Connection, pet: NewPet) -> Result<Option<P
 /// Inserts a pet like [`insert`], in one statement and one commit with the pets of other requests.
 pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error> {
     // A larger pet would delay the rest of the batch.
-    const SMALL: usize = 20;
-    if pet.details.photo_urls().len() + pet.details.tags().len() > SMALL {
-        let alone = async |transaction: &mut Connection| insert(transaction, pet).await;
-        return Box::pin(database.transact(alone)).await;
+    const MAX_PARTS: usize = 20;
+    if pet.details.photo_urls().len() + pet.details.tags().len() > MAX_PARTS {
+        let insert_separately = async |transaction: &mut Connection| insert(transaction, pet).await;
+        return Box::pin(database.transact(insert_separately)).await;
     }
-    database.0.lanes.new_pets.ask(pet).await
+    database.batchers().execute::<Inserts>(pet).await
 }
 
-/// Batch of inserts.
+/// Statement that inserts the pets of several requests.
 #[derive(Debug)]
 pub(super) struct Inserts;
 
-impl Batch for Inserts {
-    type Ask = NewPet;
-    type Answer = Option<Pet>;
+impl BatchedStatement for Inserts {
+    type Input = NewPet;
+    type Output = Option<Pet>;
 
     const SUMMARY: &'static str = "INSERT pets";
 
-    async fn many(
+    async fn execute_all(
         connection: &mut Connection,
-        asks: &mut Vec<NewPet>,
-    ) -> Result<Vec<Verdict<Self>>, Error> {
-        if let [only] = &asks[..] {
+        inputs: &mut Vec<NewPet>,
+    ) -> Result<Vec<BatchResult<Self>>, Error> {
+        if let [only] = &inputs[..] {
             let only = only.clone();
-            let stored = Self::one(connection, only).await?;
-            return Ok(vec![Verdict::Answered(Ok(stored))]);
+            let stored = Self::execute_one(connection, only).await?;
+            return Ok(vec![BatchResult::Done(Ok(stored))]);
         }
-        let columns = asks.iter().collect::<PetArrays<'_>>();
+        let columns = inputs.iter().collect::<PetArrays<'_>>();
         // Position and identifier of each row are returned with the result, to assign it to its request. Rows are
         // inserted in the order of identifiers, so that two such statements cannot deadlock.
         let rows: Vec<(i64, i64, Option<i64>)> = sqlx::query_as(
             "with given as materialized (
-                 select place, coalesce(id, nextval('pet_ids')) as id, status, name, category,
+                 select ordinal, coalesce(id, nextval('pet_ids')) as id, status, name, category,
                         ($8::text[])[first_url:last_url] as photo_urls, tags
                  from unnest($1::bigint[], $2::text[], $3::text[], $4::jsonb[], $5::int[], $6::int[],
                              $7::jsonb[])
                       with ordinality
-                      as given (id, status, name, category, first_url, last_url, tags, place)
+                      as given (id, status, name, category, first_url, last_url, tags, ordinal)
              ), stored as (
                  insert into pets (id, status, name, category, photo_urls, tags)
-                 select id, status, name, category, photo_urls, tags from given order by id, place
+                 select id, status, name, category, photo_urls, tags from given order by id, ordinal
                  on conflict (id) do nothing
                  returning id, version
              )
-             select place, id, version from given left join stored using (id) order by id, place",
+             select ordinal, id, version from given left join stored using (id) order by id, ordinal",
         )
         .bind(columns.ids)
         .bind(columns.statuses)
@@ -113,28 +116,28 @@ impl Batch for Inserts {
         .fetch_all(&mut *connection)
         .await?;
 
-        let mut versions = vec![None; asks.len()];
-        let mut before = None;
-        for (place, id, version) in rows {
+        let mut versions = vec![None; inputs.len()];
+        let mut last_id = None;
+        for (ordinal, id, version) in rows {
             // If several have one identifier, the first was stored.
-            let stored = version.filter(|_| before.replace(id) != Some(id));
-            let place = usize::try_from(place - 1).unwrap_or(usize::MAX);
-            if let Some(slot) = versions.get_mut(place) {
+            let stored = version.filter(|_| last_id.replace(id) != Some(id));
+            let index = usize::try_from(ordinal - 1).unwrap_or(usize::MAX);
+            if let Some(slot) = versions.get_mut(index) {
                 *slot = stored.map(|version| (id, version));
             }
         }
-        let verdict = |(pet, stored): (NewPet, Option<(i64, i64)>)| match stored {
+        let result = |(pet, stored): (NewPet, Option<(i64, i64)>)| match stored {
             Some((id, version)) => {
-                Verdict::Answered(stored_pet(id, version, pet.details).map(Some))
+                BatchResult::Done(stored_pet(id, version, pet.details).map(Some))
             }
-            None if pet.id.is_some() => Verdict::Answered(Ok(None)),
+            None if pet.id.is_some() => BatchResult::Done(Ok(None)),
             // The sequence reached an identifier that a client chose.
-            None => Verdict::Alone(pet),
+            None => BatchResult::ExecuteSeparately(pet),
         };
-        Ok(asks.drain(..).zip(versions).map(verdict).collect())
+        Ok(inputs.drain(..).zip(versions).map(result).collect())
     }
 
-    async fn one(connection: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
+    async fn execute_one(connection: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
         insert(connection, pet).await
     }
 }
@@ -150,7 +153,7 @@ fn stored_pet(id: i64, version: i64, details: PetDetails) -> Result<Pet, Error> 
 /// Moves the sequence past its last value, to the first identifier that no pet has. This is one scan of the primary
 /// key, however many identifiers are taken in a row.
 async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
-    bounded(
+    with_timeout(
         sqlx::query(
             "select setval('pet_ids', free.id, false)
              from (
@@ -168,31 +171,31 @@ async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the pet, if it exists. The read is batched with those of other requests.
+/// Returns the pet, if it exists, in a batch with the reads of other requests.
 pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
-    database.0.lanes.pets.ask(id).await
+    database.batchers().execute::<Reads>(id).await
 }
 
-/// Batch of reads.
+/// Statement that reads the pets of several requests.
 #[derive(Debug)]
 pub(super) struct Reads;
 
-impl Batch for Reads {
-    type Ask = PetId;
-    type Answer = Option<Arc<Pet>>;
+impl BatchedStatement for Reads {
+    type Input = PetId;
+    type Output = Option<Arc<Pet>>;
 
     const SUMMARY: &'static str = "SELECT pets";
 
-    async fn many(
+    async fn execute_all(
         connection: &mut Connection,
-        asks: &mut Vec<PetId>,
-    ) -> Result<Vec<Verdict<Self>>, Error> {
-        if let [only] = asks[..] {
-            let found = Self::one(connection, only).await?;
-            asks.clear();
-            return Ok(vec![Verdict::Answered(Ok(found))]);
+        inputs: &mut Vec<PetId>,
+    ) -> Result<Vec<BatchResult<Self>>, Error> {
+        if let [only] = inputs[..] {
+            let found = Self::execute_one(connection, only).await?;
+            inputs.clear();
+            return Ok(vec![BatchResult::Done(Ok(found))]);
         }
-        let ids: Vec<i64> = asks.iter().map(|id| id.get()).collect();
+        let ids: Vec<i64> = inputs.iter().map(|id| id.get()).collect();
         let mut found = Vec::with_capacity(ids.len());
         let mut rows = sqlx::query(
             "select id, version, status, name, category, photo_urls, tags from pets where id = any ($1)",
@@ -201,18 +204,21 @@ impl Batch for Reads {
         .fetch(connection);
         // Decoded one by one: collecting the rows first would copy every pet.
         while let Some(row) = rows.try_next().await? {
-            let pet = pet(&row)?;
+            let pet = decode_pet(&row)?;
             found.push((pet.id, Arc::new(pet)));
         }
         // For so few pets, a linear search is faster than hashing.
         let find = |id| {
             let found = found.iter().find(|(found, _)| *found == id);
-            Verdict::Answered(Ok(found.map(|(_, pet)| Arc::clone(pet))))
+            BatchResult::Done(Ok(found.map(|(_, pet)| Arc::clone(pet))))
         };
-        Ok(asks.drain(..).map(find).collect())
+        Ok(inputs.drain(..).map(find).collect())
     }
 
-    async fn one(connection: &mut Connection, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
+    async fn execute_one(
+        connection: &mut Connection,
+        id: PetId,
+    ) -> Result<Option<Arc<Pet>>, Error> {
         let row = sqlx::query_as::<_, PetRow>(
             "select id, version, status, name, category, photo_urls, tags from pets where id = $1",
         )
@@ -228,7 +234,7 @@ pub async fn find_for_update(
     transaction: &mut Connection,
     id: PetId,
 ) -> Result<Option<Pet>, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_as::<_, PetRow>(
             "select id, version, status, name, category, photo_urls, tags from pets where id = $1
              for update",
@@ -242,7 +248,7 @@ pub async fn find_for_update(
 
 /// Returns true if the pet exists.
 pub async fn exists(executor: impl PgExecutor<'_>, id: PetId) -> Result<bool, Error> {
-    bounded(
+    with_timeout(
         sqlx::query_scalar("select exists (select from pets where id = $1)")
             .bind(id.get())
             .fetch_one(executor),
@@ -255,10 +261,10 @@ pub async fn replace(
     executor: impl PgExecutor<'_>,
     id: PetId,
     details: PetDetails,
-    expected: Expected<'_>,
+    expected: ExpectedVersions<'_>,
 ) -> Result<Option<Pet>, Error> {
     let columns = PetColumns::from(&details);
-    let version: Option<i64> = bounded(
+    let version: Option<i64> = with_timeout(
         sqlx::query_scalar(
             "update pets
              set version = nextval('pet_versions'),
@@ -287,9 +293,9 @@ pub async fn replace(
 pub async fn delete(
     executor: impl PgExecutor<'_>,
     id: PetId,
-    expected: Expected<'_>,
+    expected: ExpectedVersions<'_>,
 ) -> Result<bool, Error> {
-    let done = bounded(
+    let result = with_timeout(
         sqlx::query(
             "delete from pets where id = $1 and ($2::bigint[] is null or version = any ($2))",
         )
@@ -298,13 +304,9 @@ pub async fn delete(
         .execute(executor),
     )
     .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(result.rows_affected() == 1)
 }
 
-fn versions(expected: Expected<'_>) -> Option<Vec<i64>> {
+fn versions(expected: ExpectedVersions<'_>) -> Option<Vec<i64>> {
     expected.map(|versions| versions.iter().map(|version| version.0).collect())
-}
-
-fn pet(row: &PgRow) -> Result<Pet, sqlx::Error> {
-    PetRow::from_row(row).map(Pet::from)
 }

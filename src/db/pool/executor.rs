@@ -13,44 +13,44 @@ use sqlx::{
 use super::Pool;
 
 impl Pool {
-    /// Returns `read` of each row of a single statement. Each row is read as it arrives, because collecting the rows
-    /// first would copy them. After an error of `read`, the remaining rows are discarded before the connection is
-    /// reused.
-    pub async fn rows<'q, T>(
+    /// Returns the result of `decode` for each row of a single statement. Each row is decoded as it arrives, because
+    /// collecting the rows first would copy them. After an error of `decode`, the remaining rows are discarded before
+    /// the connection is reused.
+    pub async fn decode_rows<'q, T>(
         &self,
         query: impl Execute<'q, Postgres> + 'q,
-        read: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
+        decode: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
     ) -> Result<Vec<T>, sqlx::Error> {
-        let mut lease = self.lease_for_one().await?;
-        let read_all = async {
-            let mut all = Vec::new();
-            let mut rows = lease.connection.fetch(query);
+        let mut pooled = self.acquire_for_statement().await?;
+        let decode_all = async {
+            let mut values = Vec::new();
+            let mut rows = pooled.connection.fetch(query);
             while let Some(row) = rows.try_next().await? {
-                all.push(read(&row)?);
+                values.push(decode(&row)?);
             }
-            Ok(all)
+            Ok(values)
         };
-        let all = read_all.await;
-        lease.end(all).await
+        let result = decode_all.await;
+        pooled.finish(result).await
     }
 }
 
-type Step = Either<PgQueryResult, PgRow>;
+type QueryStep = Either<PgQueryResult, PgRow>;
 
 /// Runs a single statement and collects its results, so that the connection is free when it ends.
 impl<'p> Executor<'p> for &'p Pool {
     type Database = Postgres;
 
-    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Step, sqlx::Error>>
+    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<QueryStep, sqlx::Error>>
     where
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
         let steps = async move {
-            let mut lease = self.lease_for_one().await?;
-            let steps = lease.connection.fetch_many(query);
-            let steps: Result<Vec<Step>, _> = steps.try_collect().await;
-            lease.end(steps).await
+            let mut pooled = self.acquire_for_statement().await?;
+            let steps = pooled.connection.fetch_many(query);
+            let steps: Result<Vec<QueryStep>, _> = steps.try_collect().await;
+            pooled.finish(steps).await
         };
         stream::once(steps)
             .map_ok(|steps| stream::iter(steps.into_iter().map(Ok)))
@@ -67,9 +67,9 @@ impl<'p> Executor<'p> for &'p Pool {
         E: 'q + Execute<'q, Postgres>,
     {
         Box::pin(async move {
-            let mut lease = self.lease_for_one().await?;
-            let row = lease.connection.fetch_optional(query).await;
-            lease.end(row).await
+            let mut pooled = self.acquire_for_statement().await?;
+            let row = pooled.connection.fetch_optional(query).await;
+            pooled.finish(row).await
         })
     }
 
@@ -82,9 +82,9 @@ impl<'p> Executor<'p> for &'p Pool {
         'p: 'e,
     {
         Box::pin(async move {
-            let mut lease = self.lease_for_one().await?;
-            let statement = lease.connection.prepare_with(sql, parameters).await;
-            lease.end(statement).await
+            let mut pooled = self.acquire_for_statement().await?;
+            let statement = pooled.connection.prepare_with(sql, parameters).await;
+            pooled.finish(statement).await
         })
     }
 
@@ -93,9 +93,9 @@ impl<'p> Executor<'p> for &'p Pool {
         'p: 'e,
     {
         Box::pin(async move {
-            let mut lease = self.lease_for_one().await?;
-            let described = lease.connection.describe(sql).await;
-            lease.end(described).await
+            let mut pooled = self.acquire_for_statement().await?;
+            let described = pooled.connection.describe(sql).await;
+            pooled.finish(described).await
         })
     }
 }

@@ -1,8 +1,7 @@
 //! Finds pets by status or by tags, page by page, in the order of their identifiers.
 
-use super::pet;
 use crate::{
-    db::{Database, Error, bounded},
+    db::{codec::decode_pet, database::Database, deadline::with_timeout, error::Error},
     domain::{
         id::PetId,
         pet::{Pet, Status},
@@ -17,13 +16,13 @@ pub async fn find_by_status(
     limit: usize,
 ) -> Result<Vec<Pet>, Error> {
     let names = statuses.iter().map(|status| status.as_str()).collect();
-    let is_every = Status::ALL.iter().all(|status| statuses.contains(status));
-    let statement = if is_every {
+    let is_every_status = Status::ALL.iter().all(|status| statuses.contains(status));
+    let statement = if is_every_status {
         FIND_BY_EVERY_STATUS
     } else {
         FIND_BY_STATUS
     };
-    page(database, statement, names, after, limit).await
+    find_page(database, statement, names, after, limit).await
 }
 
 /// Query that reads the index of each status in order, and no further than the limit. With a single `status = any
@@ -80,7 +79,7 @@ pub async fn find_by_tags(
         TagMatch::Any => FIND_BY_ANY_TAG,
         TagMatch::All => FIND_BY_ALL_TAGS,
     };
-    page(database, statement, names, after, limit).await
+    find_page(database, statement, names, after, limit).await
 }
 
 /// Public for the test that reads its plan.
@@ -97,7 +96,7 @@ const FIND_BY_ALL_TAGS: &str =
      order by id
      limit $3";
 
-async fn page(
+async fn find_page(
     database: &Database,
     statement: &'static str,
     names: Vec<&str>,
@@ -108,5 +107,5 @@ async fn page(
         .bind(names)
         .bind(after.map_or(0, PetId::get))
         .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-    bounded(database.finds().rows(query, pet)).await
+    with_timeout(database.find_pool().decode_rows(query, decode_pet)).await
 }

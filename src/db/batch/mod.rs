@@ -1,0 +1,379 @@
+//! Batches requests that wait for the same kind of statement.
+//!
+//! A batcher is a queue, and a task with its own connection that executes all queued requests in one statement.
+//! Requests that arrive meanwhile wait for the next one. There is no timer: a single request is sent at once, and each
+//! request costs less the busier the service is.
+//!
+//! Invariants:
+//! - A request joins only a statement that has not been sent yet, so that a result is never older than its request.
+//! - A request gets its result within [`QUERY_TIMEOUT`].
+//! - If a statement fails because of its values, each of its requests is retried separately.
+//! - Queue and batch are bounded, and cancelled requests are skipped.
+
+mod collect;
+mod connection;
+mod counters;
+
+use std::{
+    any::Any,
+    future::Future,
+    pin::pin,
+    sync::{Mutex, PoisonError},
+};
+
+use metrics::Histogram;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Duration, Instant, MissedTickBehavior, interval, timeout_at},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{Instrument, Span, field::Empty};
+
+use self::{collect::collect, connection::BatchConnection, counters::Counters};
+use super::{
+    connect::Connection,
+    deadline::{self, QUERY_TIMEOUT},
+    error::Error,
+    pool::Pool,
+    retry,
+    usage::Usage,
+};
+use crate::trace;
+
+/// Maximum number of requests in one statement. With 32 a batcher is slower, with more than 128 it is no faster.
+const MAX_BATCH_SIZE: usize = 128;
+/// Maximum number of queued requests; further requests are refused.
+const MAX_QUEUED: usize = 4096;
+/// Idle time after which a connection is closed. It may take twice as long, because one periodic timer costs a batcher
+/// less than one timer per statement.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Kind of statement that is executed in batches. The batcher limits its duration.
+pub(super) trait BatchedStatement: Sized + 'static {
+    type Input: Clone + Send + Sync + 'static;
+    type Output: Send + 'static;
+
+    /// Operation and table, for traces (`db.query.summary`).
+    const SUMMARY: &'static str;
+    /// PostgreSQL settings in addition to those of all batches, each in the form `a = 1`.
+    const SETTINGS: &'static [&'static str] = &[];
+
+    /// Executes all requests with one statement, and returns their results in order. Drains `inputs`, unless the
+    /// statement fails.
+    fn execute_all(
+        connection: &mut Connection,
+        inputs: &mut Vec<Self::Input>,
+    ) -> impl Future<Output = Result<Vec<BatchResult<Self>>, Error>> + Send;
+
+    /// Executes one request separately.
+    fn execute_one(
+        connection: &mut Connection,
+        input: Self::Input,
+    ) -> impl Future<Output = Result<Self::Output, Error>> + Send;
+}
+
+/// Result of one request of a batch.
+pub(super) enum BatchResult<B: BatchedStatement> {
+    /// Final result.
+    Done(Result<B::Output, Error>),
+    /// No result: the request must be executed separately, after the statement has been committed.
+    ExecuteSeparately(B::Input),
+}
+
+/// Batchers of one worker, one per kind of statement.
+#[derive(Debug)]
+pub(super) struct Batchers {
+    context: BatchContext,
+    /// The [`mpsc::Sender`] of each queue. Their types are erased, because the resources that define them import this
+    /// module.
+    queues: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+/// State that the batchers of all workers share.
+#[derive(Debug, Clone)]
+struct BatchContext {
+    pool: Pool,
+    closing: CancellationToken,
+    tasks: TaskTracker,
+    counters: Counters,
+}
+
+/// Queued request.
+struct BatchItem<B: BatchedStatement> {
+    input: B::Input,
+    result_sender: ResultSender<B>,
+    queued_at: Instant,
+    span: Span,
+}
+
+/// Channel for the result of one request.
+type ResultSender<B> = oneshot::Sender<Result<<B as BatchedStatement>::Output, Error>>;
+
+impl Batchers {
+    /// Creates the batchers of the first worker.
+    pub fn new(pool: Pool) -> Self {
+        Self::with_context(BatchContext {
+            pool,
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Creates the batchers of another worker. Each task starts with the first request, on the runtime of that request.
+    pub fn for_worker(&self) -> Self {
+        Self::with_context(self.context.clone())
+    }
+
+    const fn with_context(context: BatchContext) -> Self {
+        Self {
+            context,
+            queues: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Executes a request in a batch with others.
+    ///
+    /// # Errors
+    /// [`Error::Overloaded`] if the queue is full, otherwise the error of the statement.
+    pub async fn execute<B: BatchedStatement>(&self, input: B::Input) -> Result<B::Output, Error> {
+        self.context.pool.health.breaker.admit()?;
+        let (result_sender, result) = oneshot::channel();
+        let span = span(B::SUMMARY);
+        let item = BatchItem::<B> {
+            input,
+            result_sender,
+            queued_at: Instant::now(),
+            span: span.clone(),
+        };
+        let queued = self.queue().try_send(item);
+        match queued {
+            Err(mpsc::error::TrySendError::Full(_)) => Err(Error::Overloaded),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(closed()),
+            Ok(()) => {
+                let result = async { result.await.unwrap_or_else(|_| Err(closed())) };
+                let result = deadline::wait_without_timer(QUERY_TIMEOUT, result)
+                    .instrument(span.clone())
+                    .await;
+                if result.is_err() {
+                    span.record("otel.status_code", "ERROR");
+                }
+                result
+            }
+        }
+    }
+
+    /// Returns the queue for a kind of statement. Starts its batcher at the first request, or if its task has panicked.
+    fn queue<B: BatchedStatement>(&self) -> mpsc::Sender<BatchItem<B>> {
+        type Queue<B> = mpsc::Sender<BatchItem<B>>;
+
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues
+            .iter()
+            .find_map(|queue| queue.downcast_ref::<Queue<B>>());
+        if let Some(queue) = queue
+            && (!queue.is_closed() || self.context.closing.is_cancelled())
+        {
+            return queue.clone();
+        }
+        queues.retain(|queue| !queue.is::<Queue<B>>());
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED);
+        self.context.counters.add_queue(&sender);
+        self.context
+            .tasks
+            .spawn(serve::<B>(receiver, self.context.clone()));
+        queues.push(Box::new(sender.clone()));
+        sender
+    }
+
+    /// Returns the current use of the connections of all batchers, over all workers.
+    pub fn usage(&self) -> Usage {
+        self.context.counters.usage()
+    }
+
+    /// Stops the batchers of all workers once their current statements have ended.
+    pub async fn close(&self) {
+        self.context.closing.cancel();
+        self.context.tasks.close();
+        self.context.tasks.wait().await;
+    }
+}
+
+/// Returns the trace span of a batched request: the wait for a statement, and the statement.
+fn span(summary: &'static str) -> Span {
+    tracing::debug_span!(
+        target: trace::TARGET,
+        "statement",
+        otel.name = summary,
+        otel.kind = "client",
+        otel.status_code = Empty,
+        db.system.name = "postgresql",
+        db.query.summary = summary,
+        db.operation.name = summary.split(' ').next(),
+        db.collection.name = summary.split(' ').next_back(),
+        db.operation.batch.size = Empty,
+    )
+}
+
+fn closed() -> Error {
+    Error::Unavailable(sqlx::Error::PoolClosed)
+}
+
+/// Serves a queue until its senders are dropped or the database is closed.
+async fn serve<B: BatchedStatement>(
+    mut queue: mpsc::Receiver<BatchItem<B>>,
+    context: BatchContext,
+) {
+    let BatchContext { pool, counters, .. } = context.clone();
+    let mut connection = BatchConnection::new(pool, counters, B::SETTINGS);
+    // A child token, so that batchers do not contend for one lock.
+    let mut closing = pin!(context.closing.child_token().cancelled_owned());
+    let mut idle_checks = interval(IDLE_TIMEOUT);
+    idle_checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut items = Vec::with_capacity(MAX_BATCH_SIZE);
+    let batch_sizes =
+        metrics::histogram!("db_client_operation_batch_size", "db_query_summary" => B::SUMMARY);
+    // Set if the last batch had several requests. After a single one, the next single one is sent at once.
+    let mut is_busy = false;
+    loop {
+        let received = tokio::select! {
+            biased;
+            () = &mut closing => break,
+            received = queue.recv_many(&mut items, MAX_BATCH_SIZE) => received,
+            _ = idle_checks.tick() => {
+                connection.close_if_idle(IDLE_TIMEOUT).await;
+                continue;
+            }
+        };
+        if received == 0 {
+            break;
+        }
+        if is_busy || received > 1 {
+            collect(&mut queue, &mut items, MAX_BATCH_SIZE).await;
+        }
+        is_busy = items.len() > 1;
+        execute_batch(&mut items, &mut connection, &context, &batch_sizes).await;
+    }
+    connection.close().await;
+}
+
+/// Executes `items` in one statement on the batcher's connection.
+async fn execute_batch<B: BatchedStatement>(
+    items: &mut Vec<BatchItem<B>>,
+    connection: &mut BatchConnection,
+    context: &BatchContext,
+    batch_sizes: &Histogram,
+) {
+    items.retain(|item| !item.result_sender.is_closed());
+    // The queue is in order of arrival. Requests do not have timers of their own, so the expired ones are ended here.
+    let expired = items.partition_point(|item| item.queued_at.elapsed() >= QUERY_TIMEOUT);
+    for item in items.drain(..expired) {
+        let _ = item.result_sender.send(Err(Error::TimedOut));
+    }
+    let Some(queued_at) = items.first().map(|first| first.queued_at) else {
+        return;
+    };
+    let _busy = context.counters.count_busy();
+    let batch_size = u32::try_from(items.len()).unwrap_or(u32::MAX);
+    batch_sizes.record(batch_size);
+    let batch_size = i64::from(batch_size);
+    for BatchItem { span, .. } in &*items {
+        span.record("db.operation.batch.size", batch_size);
+    }
+    let (mut inputs, result_senders): (Vec<_>, Vec<_>) = items
+        .drain(..)
+        .map(|item| (item.input, item.result_sender))
+        .unzip();
+
+    let result = {
+        // Pinned in place: a move would copy some 10 kB, twice.
+        let execute =
+            async |connection: &mut Connection| B::execute_all(connection, &mut inputs).await;
+        let statement = pin!(connection.run(execute));
+        timeout_at(queued_at + QUERY_TIMEOUT, statement).await
+    };
+    let error = match result {
+        Ok(Ok(results)) => {
+            for (result_sender, result) in result_senders.into_iter().zip(results) {
+                match result {
+                    // Sending fails if the request was cancelled meanwhile.
+                    BatchResult::Done(result) => drop(result_sender.send(result)),
+                    BatchResult::ExecuteSeparately(input) => {
+                        spawn_separately::<B>(context, input, result_sender, queued_at);
+                    }
+                }
+            }
+            return;
+        }
+        Ok(Err(error)) => error,
+        Err(_) => Error::TimedOut,
+    };
+    connection.record_failure(&error).await;
+    let may_succeed_separately = match error {
+        // A batch has a shorter lock timeout and no retries.
+        Error::Locked(_) | Error::Contended(_) => true,
+        Error::Corrupt(_) | Error::Query(_) => result_senders.len() > 1,
+        _ => false,
+    };
+    // If the inputs are drained, the statement succeeded and the commit failed: a retry could execute them twice.
+    if may_succeed_separately && inputs.len() == result_senders.len() {
+        // On the pool, requests do not wait for each other.
+        for (input, result_sender) in inputs.into_iter().zip(result_senders) {
+            spawn_separately::<B>(context, input, result_sender, queued_at);
+        }
+    } else {
+        for result_sender in result_senders {
+            let _ = result_sender.send(Err(error.duplicate()));
+        }
+    }
+}
+
+fn spawn_separately<B: BatchedStatement>(
+    context: &BatchContext,
+    input: B::Input,
+    result_sender: ResultSender<B>,
+    queued_at: Instant,
+) {
+    let pool = context.pool.clone();
+    context.tasks.spawn(async move {
+        let result = execute_separately::<B>(&pool, input, queued_at);
+        let result = timeout_at(queued_at + QUERY_TIMEOUT, result).await;
+        let _ = result_sender.send(result.unwrap_or(Err(Error::TimedOut)));
+    });
+}
+
+/// Executes one request in its own transaction, and retries it after conflicts with other transactions.
+async fn execute_separately<B: BatchedStatement>(
+    pool: &Pool,
+    input: B::Input,
+    queued_at: Instant,
+) -> Result<B::Output, Error> {
+    let mut attempt = 1;
+    loop {
+        match execute_once::<B>(pool, input.clone(), queued_at).await {
+            Err(Error::Contended(_)) if attempt < retry::MAX_ATTEMPTS => {
+                retry::back_off(attempt).await;
+                attempt += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+async fn execute_once<B: BatchedStatement>(
+    pool: &Pool,
+    input: B::Input,
+    queued_at: Instant,
+) -> Result<B::Output, Error> {
+    let mut transaction = pool.begin_after(queued_at.elapsed()).await?;
+    match B::execute_one(&mut transaction, input).await {
+        Ok(output) => {
+            transaction.commit().await?;
+            Ok(output)
+        }
+        Err(error) => {
+            transaction.rollback(Some(&error)).await;
+            Err(error)
+        }
+    }
+}
