@@ -95,30 +95,22 @@ impl BatchedStatement for Leases {
     ) -> Result<Vec<BatchResult<Self>>, Error> {
         let leases = lease_all(connection, inputs).await?;
         inputs.clear();
-        Ok(leases
-            .into_iter()
-            .map(|lease| BatchResult::Done(Ok(lease)))
-            .collect())
+        let done = |lease| BatchResult::Done(Ok(lease));
+        Ok(leases.into_iter().map(done).collect())
     }
 
-    async fn execute_one(
-        connection: &mut Connection,
-        request: LeaseRequest,
-    ) -> Result<Lease, Error> {
-        let leases = lease_all(connection, &[request]).await?;
+    async fn execute_one(connection: &mut Connection, one: LeaseRequest) -> Result<Lease, Error> {
+        let leases = lease_all(connection, &[one]).await?;
         let missing = || Error::Corrupt("lease_requests returned no row".into());
         leases.into_iter().next().ok_or_else(missing)
     }
 }
 
-async fn lease_all(
-    connection: &mut Connection,
-    requests: &[LeaseRequest],
-) -> Result<Vec<Lease>, Error> {
+async fn lease_all(on: &mut Connection, requests: &[LeaseRequest]) -> sqlx::Result<Vec<Lease>> {
+    type Field = fn(&LeaseRequest) -> Option<i64>;
     let keys: Vec<_> = requests.iter().map(|request| &*request.key).collect();
-    let column =
-        |field: fn(&LeaseRequest) -> Option<i64>| requests.iter().map(field).collect::<Vec<_>>();
-    let leases = sqlx::query_as(
+    let column = |field: Field| requests.iter().map(field).collect::<Vec<_>>();
+    sqlx::query_as(
         "select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) order by request",
     )
     .bind(keys)
@@ -130,8 +122,9 @@ async fn lease_all(
     .bind(column(|request| Some(request.returned?.1.into())))
     .bind(column(|request| Some(request.replica)))
     .bind(column(|request| Some(request.number)))
-    .bind(column(|request| request.unconfirmed));
-    Ok(leases.fetch_all(connection).await?)
+    .bind(column(|request| request.unconfirmed))
+    .fetch_all(on)
+    .await
 }
 
 /// Returns the use of a caller on the current UTC day.

@@ -237,8 +237,7 @@ impl Limiter {
         loop {
             // Before: a lease that arrives after its state was looked at is returned in the next round.
             let was_leasing = is_leasing();
-            let states = self.shared.callers.iter_mut();
-            states.for_each(|mut state| state.end_lease());
+            (self.shared.callers.iter_mut()).for_each(|mut state| state.end_lease());
             self.flush();
             if !was_leasing && !is_leasing() {
                 return;
