@@ -1,4 +1,7 @@
 //! Conditional requests on pets and images (RFC 9110 §13): entity tags, `If-Match`, `If-None-Match`, `If-Range`.
+//!
+//! The types of `headers` 0.4 do not suffice: its `IfMatch` accepts malformed tags, which get 400 here, and does not
+//! list the tags, which the statement of a change compares.
 
 use std::convert::Infallible;
 
@@ -7,7 +10,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts},
 };
 
-use super::{error::Error, problem::Violation};
+use super::error::Error;
 use crate::domain::pet::Version;
 
 /// Returns the strong entity tag of a version.
@@ -47,167 +50,149 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
-        let versions = match entity_tags(&parts.headers, &header::IF_MATCH) {
-            None => None,
-            Some(Ok(Tags::Any)) => None,
+        let tags = entity_tags(&parts.headers, &header::IF_MATCH).map_err(|Malformed| {
+            let reason = "must be * or a list of entity tags in double quotes";
+            Error::one_violation("If-Match", reason)
+        })?;
+        let versions = match tags {
+            None | Some(EntityTags::Any) => None,
             // Strong comparison (§8.8.3.2): a weak tag never matches.
-            Some(Ok(Tags::Listed(tags))) => Some(
-                tags.into_iter()
-                    .filter(|tag| !tag.weak)
-                    .filter_map(|tag| tag.version())
-                    .collect(),
-            ),
-            Some(Err(NotATag)) => {
-                return Err(Error::Invalid(vec![Violation::new(
-                    "If-Match",
-                    "must be * or a list of entity tags in double quotes",
-                )]));
+            Some(EntityTags::Listed(tags)) => {
+                let strong = tags.iter().filter(|tag| !tag.weak);
+                Some(strong.filter_map(EntityTag::version).collect())
             }
         };
         Ok(Self { versions })
     }
 }
 
-/// `If-None-Match`: the versions that the client already has.
+/// `If-None-Match`: the entity tags that the client already has. `None` if the header is absent or malformed, so that
+/// the client gets the full response.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub enum IfNoneMatch {
-    /// No version: the header is absent or malformed.
-    #[default]
-    None,
-    /// Any version (`*`).
-    Any,
-    /// The listed versions.
-    Versions(Vec<Version>),
-}
+pub struct IfNoneMatch(Option<EntityTags>);
 
 impl IfNoneMatch {
+    /// Reads the header.
+    #[must_use]
+    pub fn from_headers(headers: &HeaderMap) -> Self {
+        Self(entity_tags(headers, &header::IF_NONE_MATCH).unwrap_or_default())
+    }
+
+    /// Returns true if the client has the content with the entity tag `opaque`, given without its quotes.
+    #[must_use]
+    pub fn matches(&self, opaque: &str) -> bool {
+        match &self.0 {
+            None => false,
+            Some(EntityTags::Any) => true,
+            // Weak comparison (§8.8.3.2).
+            Some(EntityTags::Listed(tags)) => tags.iter().any(|tag| tag.opaque == opaque),
+        }
+    }
+
     /// Returns true if the client has `version`.
     #[must_use]
-    pub fn has(&self, version: Version) -> bool {
-        match self {
-            Self::None => false,
-            Self::Any => true,
-            Self::Versions(versions) => versions.contains(&version),
-        }
+    pub fn matches_version(&self, version: Version) -> bool {
+        self.matches(itoa::Buffer::new().format(version.0))
     }
 }
 
-/// A malformed header is ignored, so that the client gets the full response.
 impl<S: Send + Sync> FromRequestParts<S> for IfNoneMatch {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(match entity_tags(&parts.headers, &header::IF_NONE_MATCH) {
-            None | Some(Err(NotATag)) => Self::None,
-            Some(Ok(Tags::Any)) => Self::Any,
-            // Weak comparison (§8.8.3.2).
-            Some(Ok(Tags::Listed(tags))) => {
-                Self::Versions(tags.into_iter().filter_map(|tag| tag.version()).collect())
-            }
-        })
+        Ok(Self::from_headers(&parts.headers))
     }
 }
 
-/// Returns true if `If-None-Match` matches the entity tag `opaque`, given without its quotes.
-#[must_use]
-pub fn is_had(headers: &HeaderMap, opaque: &str) -> bool {
-    match entity_tags(headers, &header::IF_NONE_MATCH) {
-        None | Some(Err(NotATag)) => false,
-        Some(Ok(Tags::Any)) => true,
-        Some(Ok(Tags::Listed(tags))) => tags.iter().any(|tag| tag.opaque == opaque),
-    }
-}
-
-/// Returns true if `If-Range` is absent or is the strong entity tag `opaque` (RFC 9110 §13.1.5). A date never matches:
-/// there is no `Last-Modified`.
+/// Returns true if `If-Range` is absent or is the strong entity tag `opaque` (§13.1.5). A date never matches: there is
+/// no `Last-Modified`.
 #[must_use]
 pub fn admits_range(headers: &HeaderMap, opaque: &str) -> bool {
     match entity_tags(headers, &header::IF_RANGE) {
-        None => true,
-        Some(Ok(Tags::Listed(tags))) => {
+        Ok(None) => true,
+        Ok(Some(EntityTags::Listed(tags))) => {
             matches!(&tags[..], [tag] if !tag.weak && tag.opaque == opaque)
         }
-        Some(Ok(Tags::Any) | Err(NotATag)) => false,
+        Ok(Some(EntityTags::Any)) | Err(Malformed) => false,
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Tags<'a> {
+enum EntityTags {
+    /// `*`.
     Any,
-    Listed(Vec<Tag<'a>>),
+    Listed(Vec<EntityTag>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Tag<'a> {
+struct EntityTag {
     weak: bool,
-    opaque: &'a str,
+    /// Text between the quotes.
+    opaque: String,
 }
 
-impl Tag<'_> {
+impl EntityTag {
     /// Returns the version, or `None` for a tag that [`etag`] does not create.
     fn version(&self) -> Option<Version> {
-        let version = self.opaque.parse().ok()?;
-        (etag(Version(version)).as_bytes() == format!("\"{}\"", self.opaque).as_bytes())
-            .then_some(Version(version))
+        let version: i64 = self.opaque.parse().ok()?;
+        (itoa::Buffer::new().format(version) == self.opaque).then_some(Version(version))
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct NotATag;
+struct Malformed;
 
-fn entity_tags<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Result<Tags<'a>, NotATag>> {
-    let mut values = headers.get_all(name).iter().peekable();
-    values.peek()?;
-    let mut tags = Vec::new();
-    for value in values {
-        match value.to_str().map_err(|_| NotATag).and_then(parse) {
-            Ok(Tags::Any) => return Some(Ok(Tags::Any)),
-            Ok(Tags::Listed(more)) => tags.extend(more),
-            Err(error) => return Some(Err(error)),
+/// Returns the entity tags of all fields with this name, or `None` if there is no such field.
+fn entity_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<EntityTags>, Malformed> {
+    let mut all = None;
+    for value in headers.get_all(name) {
+        match parse(value.to_str().map_err(|_| Malformed)?)? {
+            EntityTags::Any => return Ok(Some(EntityTags::Any)),
+            EntityTags::Listed(tags) => all.get_or_insert_with(Vec::new).extend(tags),
         }
     }
-    Some(Ok(Tags::Listed(tags)))
+    Ok(all.map(EntityTags::Listed))
 }
 
 /// Parses `"*" / #entity-tag`. An opaque tag may contain commas, so the value cannot be split at them.
-fn parse(value: &str) -> Result<Tags<'_>, NotATag> {
+fn parse(value: &str) -> Result<EntityTags, Malformed> {
     let mut rest = value.trim_matches([' ', '\t']);
     if rest == "*" {
-        return Ok(Tags::Any);
+        return Ok(EntityTags::Any);
     }
     let mut tags = Vec::new();
     while !rest.is_empty() {
-        let (weak, quoted) = match rest.strip_prefix("W/") {
-            Some(quoted) => (true, quoted),
-            None => (false, rest),
-        };
+        let quoted = rest.strip_prefix("W/");
         let (opaque, after) = quoted
+            .unwrap_or(rest)
             .strip_prefix('"')
             .and_then(|open| open.split_once('"'))
             .filter(|(opaque, _)| opaque.bytes().all(|byte| byte.is_ascii_graphic()))
-            .ok_or(NotATag)?;
-        tags.push(Tag { weak, opaque });
+            .ok_or(Malformed)?;
+        tags.push(EntityTag {
+            weak: quoted.is_some(),
+            opaque: opaque.to_owned(),
+        });
         rest = after.trim_start_matches([' ', '\t']);
         if !rest.is_empty() {
-            rest = rest.strip_prefix(',').ok_or(NotATag)?;
+            rest = rest.strip_prefix(',').ok_or(Malformed)?;
             rest = rest.trim_start_matches([' ', '\t', ',']);
         }
     }
     if tags.is_empty() {
-        Err(NotATag)
-    } else {
-        Ok(Tags::Listed(tags))
+        return Err(Malformed);
     }
+    Ok(EntityTags::Listed(tags))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn versions(value: &str) -> Result<Vec<Option<i64>>, NotATag> {
+    fn versions(value: &str) -> Result<Vec<Option<i64>>, Malformed> {
         match parse(value)? {
-            Tags::Any => Ok(vec![]),
-            Tags::Listed(tags) => Ok(tags
+            EntityTags::Any => Ok(vec![]),
+            EntityTags::Listed(tags) => Ok(tags
                 .iter()
                 .map(|tag| tag.version().map(|version| version.0))
                 .collect()),
@@ -216,7 +201,7 @@ mod tests {
 
     #[test]
     fn entity_tags_are_read_as_the_rfc_has_them() {
-        assert_eq!(parse("*"), Ok(Tags::Any));
+        assert_eq!(parse("*"), Ok(EntityTags::Any));
         assert_eq!(versions(r#""5""#), Ok(vec![Some(5)]));
         assert_eq!(
             versions(r#""5", W/"6" ,"a,b", "07", "+8""#),
@@ -231,7 +216,7 @@ mod tests {
             r#"*, "5""#,
             r#""a b""#,
         ] {
-            assert_eq!(versions(bad), Err(NotATag), "{bad}");
+            assert_eq!(versions(bad), Err(Malformed), "{bad}");
         }
     }
 }

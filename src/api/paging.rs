@@ -296,12 +296,6 @@ fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Opaque position in a list.
-#[derive(utoipa::ToSchema)]
-#[schema(value_type = String, format = "cursor", min_length = 2, max_length = 22)]
-#[expect(dead_code, reason = "describes the parameter, which is read as text")]
-pub struct Cursor(String);
-
 /// Encodes the last identifier of a page. Opaque to clients, so that the format can change.
 fn write_cursor(last: impl Display) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(last.to_string())

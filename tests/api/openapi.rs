@@ -690,7 +690,9 @@ fn document_links_name_existing_operations_and_parameters() {
             let known = known.unwrap_or_else(|| panic!("{target} is no operation"));
             for name in link["parameters"].as_object().into_iter().flatten() {
                 let parameters = known["parameters"].as_array().expect("parameters");
-                let takes = parameters.iter().any(|it| it["name"] == *name.0);
+                let takes = parameters
+                    .iter()
+                    .any(|it| resolve(&document, it)["name"] == *name.0);
                 assert!(takes, "{target} has no parameter {}", name.0);
             }
             links.insert(operation["operationId"].as_str().expect("a name"));

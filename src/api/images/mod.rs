@@ -95,11 +95,8 @@ struct Images(Vec<ImageBody>);
 #[utoipa::path(
     get, path = "/pet/{petId}/images", operation_id = "listImages", tag = "pet",
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
-    params(("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1)),
-    responses(
-        (status = 200, description = "The images.", body = inline(Images)),
-        (status = 404, description = "There is no such pet."),
-    ),
+    params(("petId", Path)),
+    responses((status = 200, description = "The images.", body = inline(Images))),
 )]
 async fn list(
     State(database): State<Database>,
@@ -133,10 +130,7 @@ async fn list(
 #[utoipa::path(
     delete, path = "/pet/{petId}/images/{imageId}", operation_id = "deleteImage", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
-    params(
-        ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
-        ("imageId" = String, Path, description = "Identifier of the image.", min_length = 32, max_length = 32, pattern = "^[0-9a-f]{32}$"),
-    ),
+    params(("petId", Path), ("imageId", Path)),
     responses(
         (status = 200, description = "Deleted.", body = ApiResponse),
         (status = 404, description = "There is no such pet, or it has no such image."),

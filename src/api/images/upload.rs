@@ -108,7 +108,7 @@ struct FormBody {
     post, path = "/pet/{petId}/uploadImage", operation_id = "uploadFile", tag = "pet",
     security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
     params(
-        ("petId" = i64, Path, description = "Identifier of the pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64, example = 1),
+        ("petId", Path),
         ("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$"),
     ),
     request_body(
@@ -116,7 +116,6 @@ struct FormBody {
         description = "The image."),
     responses(
         (status = 200, description = "The stored image.", body = UploadedBody),
-        (status = 404, description = "There is no such pet."),
         (status = 409, description = "The pet has the maximum number of images or `photoUrls`, or a request with this `Idempotency-Key` is in progress."),
         (status = 507, description = "The image store is full."),
     ),

@@ -64,3 +64,29 @@ pub const WITH_IDEMPOTENCY_KEY: [CommonError; 2] = [
         "This `Idempotency-Key` was already used for a different request.",
     ),
 ];
+
+const NO_SUCH_PET: CommonError = ("404", "NoSuchPet", "There is no such pet.");
+
+/// Errors of operations with a shared parameter, by its name.
+pub const WITH_PARAMETER: &[(&str, &[CommonError])] = &[
+    ("petId", &[NO_SUCH_PET]),
+    (
+        "orderId",
+        &[(
+            "404",
+            "NoSuchOrder",
+            "The order does not exist or belongs to another caller.",
+        )],
+    ),
+    (
+        "If-Match",
+        &[
+            NO_SUCH_PET,
+            (
+                "412",
+                "PreconditionFailed",
+                "The pet has none of the ETags in `If-Match`; nothing changed.",
+            ),
+        ],
+    ),
+];

@@ -1,13 +1,13 @@
-//! Schemas of header fields. A field has the same schema everywhere, so handlers only name and describe it.
+//! Header fields. A field has the same schema everywhere, and handlers only name the fields of [`COMMON`].
 
 use utoipa::openapi::{
-    Components, HeaderBuilder, Object, ObjectBuilder, Ref, RefOr, Response, Schema, SchemaFormat,
-    Type,
+    Components, Header, HeaderBuilder, Object, ObjectBuilder, Ref, RefOr, Response, Schema,
+    SchemaFormat, Type,
     path::{Parameter, ParameterIn},
 };
 
 /// Fields with the same description in every response. Handlers describe the others.
-const COMMON: [(&str, &str); 7] = [
+const COMMON: [(&str, &str); 16] = [
     (
         "X-Request-Id",
         "Request id: the client's value if it is valid, else a generated one.",
@@ -33,6 +33,30 @@ const COMMON: [(&str, &str); 7] = [
         "X-RateLimit-Reset",
         "Seconds until more requests are available.",
     ),
+    (
+        "ETag",
+        "Entity tag, for the conditional requests of RFC 9110 §13.",
+    ),
+    ("Location", "URL of the new resource."),
+    (
+        "Link",
+        "URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain.",
+    ),
+    ("Accept-Ranges", "`bytes`."),
+    (
+        "Content-Range",
+        "The returned range, or `*` if there is none, and the size in bytes.",
+    ),
+    ("Content-Disposition", "`inline`."),
+    (
+        "Content-Security-Policy",
+        "`default-src 'none'; sandbox`: disables active content.",
+    ),
+    (
+        "Cross-Origin-Resource-Policy",
+        "`cross-origin`: pages of any origin can show the image.",
+    ),
+    ("X-Content-Type-Options", "`nosniff`."),
 ];
 /// Those of [`COMMON`] that report the state of the caller's limits.
 const LIMITS: [&str; 5] = [
@@ -55,8 +79,11 @@ pub fn add_components(components: &mut Components) {
 
 /// Adds a field of [`COMMON`] to a response.
 pub fn add_common(response: &mut Response, name: &str) {
-    let header = Ref::new(format!("#/components/headers/{name}"));
-    response.headers.insert(name.to_owned(), RefOr::Ref(header));
+    response.headers.insert(name.to_owned(), reference(name));
+}
+
+fn reference(name: &str) -> RefOr<Header> {
+    RefOr::Ref(Ref::new(format!("#/components/headers/{name}")))
 }
 
 /// Adds the fields of [`LIMITS`] to a response.
@@ -71,23 +98,26 @@ pub fn add(response: &mut Response, name: &str, description: &str) {
     response.headers.insert(name.to_owned(), header.into());
 }
 
-/// Sets the schemas of a response's fields.
-pub fn bound(response: &mut Response) {
+/// Replaces the fields without a description by references to those of [`COMMON`], and sets the schemas of the others.
+pub fn complete(response: &mut Response) {
     for (name, header) in &mut response.headers {
-        if let RefOr::T(header) = header {
-            header.schema = Some(schema(name));
+        match header {
+            RefOr::T(described) if described.description.is_some() => {
+                described.schema = Some(schema(name));
+            }
+            _ => *header = reference(name),
         }
     }
 }
 
 /// Sets the schema of a header parameter.
-pub fn bound_parameter(parameter: &mut Parameter) {
+pub fn complete_parameter(parameter: &mut Parameter) {
     if parameter.parameter_in == ParameterIn::Header {
         parameter.schema = Some(schema(&parameter.name));
     }
 }
 
-fn schema(name: &str) -> RefOr<Schema> {
+pub fn schema(name: &str) -> RefOr<Schema> {
     let schema = match name {
         "Accept-Ranges" => one("bytes"),
         "Content-Disposition" => one("inline"),
@@ -126,7 +156,7 @@ fn schema(name: &str) -> RefOr<Schema> {
 /// Maximum length of a URL: the operator's public URL, and the request target, which is bounded itself.
 const MAX_URL: usize = 16 << 10;
 
-fn text(pattern: &str, max_length: usize) -> ObjectBuilder {
+pub fn text(pattern: &str, max_length: usize) -> ObjectBuilder {
     Object::builder()
         .schema_type(Type::String)
         .pattern(Some(pattern))
@@ -147,7 +177,7 @@ fn one(word: &str) -> ObjectBuilder {
         .enum_values(Some([word]))
 }
 
-fn number(minimum: i64, maximum: i64) -> ObjectBuilder {
+pub fn number(minimum: i64, maximum: i64) -> ObjectBuilder {
     Object::builder()
         .schema_type(Type::Integer)
         .format(Some(SchemaFormat::KnownFormat(

@@ -1,20 +1,23 @@
 //! Generates the OpenAPI 3.1 document from the handlers.
 //!
 //! A handler documents what is specific to it. [`complete`] adds what all operations share: the statuses of the
-//! layers, the schema of errors, the headers.
+//! layers, the schema of errors, the headers. Parameters and headers that several operations have are described
+//! once, among the components: a handler only names them, which makes them references. A shared parameter also adds the
+//! errors that it causes.
 
 mod failures;
 mod headers;
 mod links;
+mod parameters;
 
 use axum::{Router, http::header, routing::get};
 use utoipa::{
     OpenApi, PartialSchema, ToSchema,
     openapi::{
-        Components, ContentBuilder, OpenApi as Document, Ref, RefOr, Required, Response, Schema,
-        Server, Type,
+        Components, ContentBuilder, OpenApi as Document, Ref, RefOr, Response, Schema, Server,
+        Type,
         extensions::Extensions,
-        path::{Operation, ParameterBuilder, ParameterIn, PathItem},
+        path::{Operation, Parameter, PathItem},
         schema::SchemaType,
         security::{
             ApiKey, ApiKeyValue, ClientCredentials, Flow, Http, HttpAuthScheme, OAuth2, Scopes,
@@ -25,6 +28,7 @@ use utoipa::{
 
 use self::failures::{
     ALWAYS, CommonError, OF_A_CALLER, OF_AN_ADDRESS, WITH_BODY, WITH_IDEMPOTENCY_KEY,
+    WITH_PARAMETER,
 };
 use super::{
     problem::{Problem, Violation},
@@ -124,6 +128,7 @@ pub fn complete(
 
     let components = document.components.get_or_insert_default();
     headers::add_components(components);
+    parameters::add_components(components);
     for (name, schema) in [
         (Problem::name(), Problem::schema()),
         (Violation::name(), Violation::schema()),
@@ -137,7 +142,8 @@ pub fn complete(
         &WITH_BODY,
         &WITH_IDEMPOTENCY_KEY,
     ];
-    for (status, name, description) in every.into_iter().flatten() {
+    let by_parameter = WITH_PARAMETER.iter().map(|(_, errors)| *errors);
+    for (status, name, description) in every.into_iter().chain(by_parameter).flatten() {
         let mut response = Response::new(*description);
         complete_response(status, &mut response);
         // No limit headers on errors that are sent before the caller is known, or without one.
@@ -151,7 +157,11 @@ pub fn complete(
         {
             headers::add_limits(&mut response);
         }
-        headers::bound(&mut response);
+        // Of a POST, these are stored with its key and replayed.
+        if ["NoSuchPet", "PreconditionFailed"].contains(name) {
+            headers::add_common(&mut response, "Idempotent-Replayed");
+        }
+        headers::complete(&mut response);
         components
             .responses
             .insert((*name).to_owned(), response.into());
@@ -223,10 +233,21 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut O
 }
 
 fn complete_operation(operation: &mut Operation, common: &[&[CommonError]]) {
+    let mut common = common.to_vec();
     for parameter in operation.parameters.iter_mut().flatten() {
-        if let RefOr::T(parameter) = parameter {
-            parameter.schema = parameter.schema.take().map(without_null);
-            headers::bound_parameter(parameter);
+        match parameter {
+            RefOr::T(described) if described.description.is_some() => {
+                described.schema = described.schema.take().map(without_null);
+                headers::complete_parameter(described);
+            }
+            RefOr::T(Parameter { name, .. }) => {
+                let errors = WITH_PARAMETER
+                    .iter()
+                    .filter(|(cause, _)| *cause == name.as_str());
+                common.extend(errors.map(|(_, errors)| *errors));
+                *parameter = parameters::reference(name);
+            }
+            RefOr::Ref(_) => {}
         }
     }
     if let Some(RefOr::T(body)) = &mut operation.request_body {
@@ -239,10 +260,10 @@ fn complete_operation(operation: &mut Operation, common: &[&[CommonError]]) {
     for (status, response) in &mut operation.responses.responses {
         if let RefOr::T(response) = response {
             complete_response(status, response);
-            headers::bound(response);
+            headers::complete(response);
         }
     }
-    for (status, name, _) in common.iter().copied().flatten() {
+    for (status, name, _) in common.into_iter().flatten() {
         operation
             .responses
             .responses
@@ -257,19 +278,10 @@ fn add_idempotency_key(operation: &mut Operation) {
             headers::add_common(response, "Idempotent-Replayed");
         }
     }
-    let key = ParameterBuilder::new()
-        .name("Idempotency-Key")
-        .parameter_in(ParameterIn::Header)
-        .required(Required::False)
-        .description(Some(
-            "1–255 characters chosen by the client, bare or in double quotes. The first response is \
-             stored for 24 hours and replayed to the same request with the same key.",
-        ))
-        .build();
     operation
         .parameters
         .get_or_insert_default()
-        .push(key.into());
+        .push(parameters::reference("Idempotency-Key"));
 }
 
 /// Removes `null` from the schema of an optional parameter or body, which utoipa derives from `Option`: it may be

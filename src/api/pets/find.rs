@@ -28,12 +28,10 @@ use crate::{
     security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
     params(
         ("status" = Vec<super::body::StatusBody>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
-        ("limit" = Option<u32>, Query, description = "Maximum number of pets in the response.", minimum = 1, maximum = 1_000),
-        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Position of the page, from `Link` of the previous page."),
+        ("limit", Query), ("cursor", Query),
     ),
     responses(
-        (status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>,
-            headers(("Link" = Option<String>, description = "URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain."))),
+        (status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link"))),
     ),
 )]
 pub(super) async fn by_status(
@@ -60,12 +58,10 @@ pub(super) async fn by_status(
     params(
         ("tags" = inline(Vec<TagNames>), Query, description = "Tag names, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["friendly"])),
         ("match" = inline(Option<TagMatchParameter>), Query, description = "`any` matches pets with at least one of the tags, `all` matches pets with all of them."),
-        ("limit" = Option<u32>, Query, description = "Maximum number of pets in the response.", minimum = 1, maximum = 1_000),
-        ("cursor" = inline(Option<paging::Cursor>), Query, description = "Position of the page, from `Link` of the previous page."),
+        ("limit", Query), ("cursor", Query),
     ),
     responses(
-        (status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody<'static>>,
-            headers(("Link" = Option<String>, description = "URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain."))),
+        (status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link"))),
     ),
 )]
 pub(super) async fn by_tags(
