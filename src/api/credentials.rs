@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use crate::auth::{self, Presented};
+use crate::auth::{self, Credentials};
 
 /// API key header (interface document, §5). Proxies may drop a name with an underscore: nginx needs
 /// `underscores_in_headers on`.
@@ -12,7 +12,7 @@ pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 ///
 /// # Errors
 /// [`auth::Error::Invalid`] if a header is repeated or `Authorization` has another scheme than `Bearer`.
-pub fn credentials(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::Error> {
+pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth::Error> {
     let once = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
         match (values.next(), values.next()) {
@@ -25,9 +25,9 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Presented<'_>>, auth::E
         .transpose()?;
     Ok(match (once(&API_KEY)?, bearer) {
         (None, None) => None,
-        (Some(api_key), None) => Some(Presented::ApiKey(api_key)),
-        (None, Some(bearer)) => Some(Presented::Bearer(bearer)),
-        (Some(api_key), Some(bearer)) => Some(Presented::Both { api_key, bearer }),
+        (Some(api_key), None) => Some(Credentials::ApiKey(api_key)),
+        (None, Some(bearer)) => Some(Credentials::Bearer(bearer)),
+        (Some(api_key), Some(bearer)) => Some(Credentials::Both { api_key, bearer }),
     })
 }
 

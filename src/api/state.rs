@@ -91,7 +91,7 @@ impl AppState {
     pub fn for_worker(&self) -> Self {
         let database = self.database.for_worker();
         Self::new(Parts {
-            authenticator: self.authenticator.on(database.clone()),
+            authenticator: self.authenticator.with_database(database.clone()),
             limits: Arc::new(self.limits.for_worker(database.clone())),
             database,
             ..Parts::clone(self)

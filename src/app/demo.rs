@@ -27,7 +27,7 @@ pub async fn store_keys(database: &Database) -> Result<Vec<Secret>, db::Error> {
     let mut transaction = database.begin().await?;
     let mut keys = Vec::new();
     for (key, plan) in DEMO_KEYS {
-        let key = Secret::admit(key);
+        let key = Secret::custom(key);
         let scopes = match plan {
             Plan::Enterprise => Scopes::all(),
             Plan::Free | Plan::Pro => Scopes::all_but_admin(),

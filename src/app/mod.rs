@@ -342,7 +342,7 @@ async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
     if !(16..=256).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(Error::BootstrapKey(REASON));
     }
-    let key = Secret::admit(key);
+    let key = Secret::custom(key);
     let name = "bootstrap".parse().map_err(Error::BootstrapKey)?;
     let mut transaction = database.begin().await?;
     if !db::credentials::any_stored(&mut *transaction).await?

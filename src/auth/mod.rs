@@ -5,8 +5,8 @@
 //! - A secret is compared only by its SHA-256 hash and cannot be printed.
 //! - Unknown, revoked and expired credentials give the same error.
 
+mod credential_cache;
 pub mod jwks;
-mod memory;
 pub mod oauth;
 pub mod password;
 pub mod secret;
@@ -17,8 +17,8 @@ use std::{collections::HashSet, sync::Arc};
 use chrono::Utc;
 
 use self::{
+    credential_cache::{CredentialCache, TTL_OF_ISSUER_TOKENS},
     jwks::Issuers,
-    memory::{Memory, OF_AN_ISSUER},
     secret::{Kind, Secret},
 };
 use crate::{
@@ -42,7 +42,7 @@ pub enum Error {
 
 /// Credentials of one request, as received.
 #[derive(Clone, Copy)]
-pub enum Presented<'a> {
+pub enum Credentials<'a> {
     /// Sent as an API key.
     ApiKey(&'a [u8]),
     /// Sent as a bearer token, which may also be an API key.
@@ -62,33 +62,33 @@ pub struct Authenticator {
     database: Database,
     /// Hashes of accepted keys without this service's format: the demo keys and the bootstrap key. Any other key
     /// without that format is rejected before a database lookup.
-    admitted: Arc<HashSet<SecretHash>>,
-    memory: Memory,
+    custom_keys: Arc<HashSet<SecretHash>>,
+    cache: CredentialCache,
     issuers: Issuers,
 }
 
 impl Authenticator {
-    /// Creates an authenticator that accepts keys in this service's format, the keys in `admitted`, and tokens of
+    /// Creates an authenticator that accepts keys in this service's format, the keys in `custom_keys`, and tokens of
     /// `issuers`.
     #[must_use]
     pub fn new(
         database: Database,
-        admitted: impl IntoIterator<Item = Secret>,
+        custom_keys: impl IntoIterator<Item = Secret>,
         issuers: Issuers,
         clock: Clock,
     ) -> Self {
-        let admitted: HashSet<_> = admitted.into_iter().map(|key| key.hash()).collect();
+        let custom_keys: HashSet<_> = custom_keys.into_iter().map(|key| key.hash()).collect();
         Self {
             database,
-            admitted: admitted.into(),
-            memory: Memory::new(clock),
+            custom_keys: custom_keys.into(),
+            cache: CredentialCache::new(clock),
             issuers,
         }
     }
 
     /// Returns an authenticator with the same cache and another handle to the same database.
     #[must_use]
-    pub fn on(&self, database: Database) -> Self {
+    pub fn with_database(&self, database: Database) -> Self {
         Self {
             database,
             ..self.clone()
@@ -97,50 +97,50 @@ impl Authenticator {
 
     /// Listens for changed credentials forever and removes them from the cache.
     pub async fn follow_changes(self) {
-        self.memory.follow(self.database).await;
+        self.cache.follow_changes(self.database).await;
     }
 
     /// Removes these credentials from the cache, so that a change made by this process takes effect at once.
-    pub fn forget(&self, hashes: &[SecretHash]) {
+    pub fn invalidate(&self, hashes: &[SecretHash]) {
         for hash in hashes {
-            self.memory.forget(&Change::Credential(*hash));
+            self.cache.invalidate(&Change::Credential(*hash));
         }
     }
 
-    /// Returns true if an external issuer's keys check the credential. Fetching those can be slow.
+    /// Returns true if the credential is a token of an external issuer. Fetching its keys can be slow.
     #[must_use]
-    pub fn is_foreign(&self, presented: Presented<'_>) -> bool {
-        match presented {
-            Presented::Bearer(token) => {
-                std::str::from_utf8(token).is_ok_and(|token| self.issuers.take(token))
+    pub fn is_external(&self, credentials: Credentials<'_>) -> bool {
+        match credentials {
+            Credentials::Bearer(token) => {
+                std::str::from_utf8(token).is_ok_and(|token| self.issuers.handles(token))
             }
-            Presented::ApiKey(_) | Presented::Both { .. } => false,
+            Credentials::ApiKey(_) | Credentials::Both { .. } => false,
         }
     }
 
     /// Returns the caller of a cached credential, without a lookup.
     #[must_use]
-    pub fn recall(&self, presented: Presented<'_>) -> Option<Arc<Caller>> {
-        let text = match presented {
-            Presented::ApiKey(secret) => std::str::from_utf8(secret)
+    pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Arc<Caller>> {
+        let text = match credentials {
+            Credentials::ApiKey(secret) => std::str::from_utf8(secret)
                 .ok()
-                .filter(|text| !self.issuers.take(text))?,
-            Presented::Bearer(token) => std::str::from_utf8(token).ok()?,
-            Presented::Both { .. } => return None,
+                .filter(|text| !self.issuers.handles(text))?,
+            Credentials::Bearer(token) => std::str::from_utf8(token).ok()?,
+            Credentials::Both { .. } => return None,
         };
-        let away = self.database.breaker().is_open();
-        self.memory.recall(&secret::sha256(text), away)?
+        let unreachable = self.database.breaker().is_open();
+        self.cache.get(&secret::sha256(text), unreachable)?
     }
 
     /// Returns the caller that all of the request's secrets belong to.
     ///
     /// # Errors
     /// [`Error::Invalid`] if a secret is not valid or the secrets belong to different callers.
-    pub async fn authenticate(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Error> {
-        match presented {
-            Presented::ApiKey(secret) => self.caller(secret).await,
-            Presented::Bearer(token) => self.bearer(token).await,
-            Presented::Both { api_key, bearer } => {
+    pub async fn authenticate(&self, credentials: Credentials<'_>) -> Result<Arc<Caller>, Error> {
+        match credentials {
+            Credentials::ApiKey(secret) => self.caller(secret).await,
+            Credentials::Bearer(token) => self.bearer(token).await,
+            Credentials::Both { api_key, bearer } => {
                 let (one, other) = (self.caller(api_key).await?, self.bearer(bearer).await?);
                 if one.id != other.id {
                     return Err(Error::Invalid);
@@ -157,7 +157,7 @@ impl Authenticator {
 
     async fn bearer(&self, token: &[u8]) -> Result<Arc<Caller>, Error> {
         let text = std::str::from_utf8(token).map_err(|_| Error::Invalid)?;
-        if !self.issuers.take(text) {
+        if !self.issuers.handles(text) {
             return self.caller(token).await;
         }
         #[expect(
@@ -170,8 +170,8 @@ impl Authenticator {
             found.map(Some)
         };
         let hash = secret::sha256(text);
-        self.memory
-            .caller_by(&hash, OF_AN_ISSUER, look_up)
+        self.cache
+            .get_or_insert_with(&hash, TTL_OF_ISSUER_TOKENS, look_up)
             .await?
             .ok_or(Error::Invalid)
     }
@@ -182,11 +182,11 @@ impl Authenticator {
             Some(key) => key.hash(),
             None => {
                 let hash = secret::sha256(text);
-                self.admitted.get(&hash).copied().ok_or(Error::Invalid)?
+                self.custom_keys.get(&hash).copied().ok_or(Error::Invalid)?
             }
         };
-        self.memory
-            .caller(&self.database, &hash)
+        self.cache
+            .get_or_query(&self.database, &hash)
             .await?
             .ok_or(Error::Invalid)
     }

@@ -25,7 +25,7 @@ pub enum Error {
     InvalidScope,
     /// `unauthorized_client`: the token belongs to another client.
     #[error("the token was issued to another client")]
-    NotItsToken,
+    UnauthorizedClient,
     /// The operating system returned no random numbers.
     #[error("failed to generate random numbers: {0}")]
     Random(#[from] getrandom::Error),
@@ -35,7 +35,7 @@ pub enum Error {
 }
 
 /// New access token. Its text is shown only once.
-pub struct Issued {
+pub struct IssuedToken {
     /// Token text.
     pub token: Secret,
     /// Granted scopes.
@@ -66,7 +66,7 @@ pub async fn issue(
     client: &Client,
     requested: Option<&str>,
     lifetime: Duration,
-) -> Result<Issued, Error> {
+) -> Result<IssuedToken, Error> {
     let scopes = match requested {
         None => client.scopes,
         Some(names) => names
@@ -90,7 +90,7 @@ pub async fn issue(
     if !stored {
         return Err(Error::InvalidClient);
     }
-    Ok(Issued {
+    Ok(IssuedToken {
         token,
         scopes,
         lifetime,
@@ -103,7 +103,7 @@ pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result
         return Ok(());
     };
     if !record.is_access_token || record.client_id.as_deref() != Some(&client.client_id) {
-        return Err(Error::NotItsToken);
+        return Err(Error::UnauthorizedClient);
     }
     let mut transaction = database.begin().await?;
     let kind = db::credentials::CredentialKind::AccessToken;

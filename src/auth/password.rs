@@ -43,21 +43,22 @@ pub enum Error {
     Argon2(#[from] password_hash::Error),
     /// The process is stopping.
     #[error("password hashing was interrupted: {0}")]
-    CutOff(#[from] tokio::task::JoinError),
+    Interrupted(#[from] tokio::task::JoinError),
 }
 
 /// Password hasher. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Passwords {
-    turns: Arc<Semaphore>,
-    /// Permits for the requests that run or wait.
-    places: Arc<Semaphore>,
-    at_once: usize,
+    /// Permits for hashes in progress.
+    running: Arc<Semaphore>,
+    /// Permits for requests with a hash in progress or waiting.
+    admitted: Arc<Semaphore>,
+    concurrency: usize,
 }
 
 /// Result of a verification.
 #[derive(Debug)]
-pub enum Verdict {
+pub enum Verification {
     /// The password is wrong, or there is no stored hash.
     Wrong,
     /// The password is right.
@@ -68,27 +69,27 @@ pub enum Verdict {
 }
 
 impl Passwords {
-    /// Creates a hasher that runs at most `at_once` hashes at a time.
+    /// Creates a hasher that runs at most `concurrency` hashes at a time.
     #[must_use]
-    pub fn new(at_once: usize) -> Self {
-        let at_once = at_once.max(1);
+    pub fn new(concurrency: usize) -> Self {
+        let concurrency = concurrency.max(1);
         Self {
-            turns: Arc::new(Semaphore::new(at_once)),
-            places: Arc::new(Semaphore::new(at_once + MAX_WAITING)),
-            at_once,
+            running: Arc::new(Semaphore::new(concurrency)),
+            admitted: Arc::new(Semaphore::new(concurrency + MAX_WAITING)),
+            concurrency,
         }
     }
 
     /// Returns the number of passwords being hashed or waiting, without those of [`Passwords::hash_all`].
     #[must_use]
     pub fn in_progress(&self) -> usize {
-        (self.at_once + MAX_WAITING).saturating_sub(self.places.available_permits())
+        (self.concurrency + MAX_WAITING).saturating_sub(self.admitted.available_permits())
     }
 
     /// Hashes a password for storage.
     pub async fn hash(&self, password: Password) -> Result<SecretString, Error> {
-        let _place = self.places.try_acquire().map_err(|_| Error::Busy)?;
-        self.at_my_turn(move || hash(&password)).await
+        let _permit = self.admitted.try_acquire().map_err(|_| Error::Busy)?;
+        self.run_with_permit(move || hash(&password)).await
     }
 
     /// Hashes many passwords, in order. Each waits for its own permit, so that other requests make progress.
@@ -98,44 +99,47 @@ impl Passwords {
     ) -> Result<Vec<Option<SecretString>>, Error> {
         let hashes = passwords.into_iter().map(|password| async move {
             match password {
-                Some(password) => self.at_my_turn(move || hash(&password)).await.map(Some),
+                Some(password) => self
+                    .run_with_permit(move || hash(&password))
+                    .await
+                    .map(Some),
                 None => Ok(None),
             }
         });
         stream::iter(hashes)
-            .buffered(self.at_once)
+            .buffered(self.concurrency)
             .try_collect()
             .await
     }
 
-    /// Verifies a password. Without a stored hash, the result is [`Verdict::Wrong`] after the same time.
+    /// Verifies a password. Without a stored hash, the result is [`Verification::Wrong`] after the same time.
     pub async fn verify(
         &self,
         password: Password,
         stored: Option<SecretString>,
-    ) -> Result<Verdict, Error> {
-        let _place = self.places.try_acquire().map_err(|_| Error::Busy)?;
-        self.at_my_turn(move || verify(&password, stored.as_ref()))
+    ) -> Result<Verification, Error> {
+        let _permit = self.admitted.try_acquire().map_err(|_| Error::Busy)?;
+        self.run_with_permit(move || verify(&password, stored.as_ref()))
             .await
     }
 
     /// Runs `work` on a blocking thread. `work` keeps its permit until it ends, even if this future is dropped.
-    async fn at_my_turn<T: Send + 'static>(
+    async fn run_with_permit<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let span = tracing::debug_span!(target: trace::TARGET, "hash a password");
-        let done = async {
+        let result = async {
             // The semaphore is never closed.
-            let turn = Arc::clone(&self.turns).acquire_owned().await.ok();
+            let permit = Arc::clone(&self.running).acquire_owned().await.ok();
             tokio::task::spawn_blocking(move || {
-                let done = work();
-                drop(turn);
-                done
+                let result = work();
+                drop(permit);
+                result
             })
             .await?
         };
-        done.instrument(span).await
+        result.instrument(span).await
     }
 }
 
@@ -151,19 +155,19 @@ fn hash(password: &Password) -> Result<SecretString, Error> {
     Ok(hash.to_string().into())
 }
 
-fn verify(password: &Password, stored: Option<&SecretString>) -> Result<Verdict, Error> {
+fn verify(password: &Password, stored: Option<&SecretString>) -> Result<Verification, Error> {
     let Some(stored) = stored else {
         hash(password)?;
-        return Ok(Verdict::Wrong);
+        return Ok(Verification::Wrong);
     };
     let parsed = phc::PasswordHash::new(stored.expose_secret())?;
     match argon2().verify_password(password.expose().as_bytes(), &parsed) {
-        Err(password_hash::Error::PasswordInvalid) => Ok(Verdict::Wrong),
+        Err(password_hash::Error::PasswordInvalid) => Ok(Verification::Wrong),
         Err(error) => Err(error.into()),
         Ok(()) if stored.expose_secret().starts_with(CURRENT) => {
-            Ok(Verdict::Right { renewed: None })
+            Ok(Verification::Right { renewed: None })
         }
-        Ok(()) => Ok(Verdict::Right {
+        Ok(()) => Ok(Verification::Right {
             renewed: Some(hash(password)?),
         }),
     }
@@ -178,25 +182,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hash_knows_its_password_and_no_other() {
+    async fn a_hash_matches_its_password_only() {
         let passwords = Passwords::new(1);
         for text in ["correct horse", "ä\0\n🦊 ñß¡", &"🦊".repeat(128)] {
             let hash = passwords.hash(password(text)).await.expect("a hash");
             assert!(hash.expose_secret().starts_with(CURRENT));
             assert!(!format!("{hash:?}").contains("argon2"));
             let verify = async |text: &str| {
-                let verdict = passwords.verify(password(text), Some(hash.clone())).await;
+                let result = passwords.verify(password(text), Some(hash.clone())).await;
                 matches!(
-                    verdict.expect("a verdict"),
-                    Verdict::Right { renewed: None }
+                    result.expect("a result"),
+                    Verification::Right { renewed: None }
                 )
             };
             assert!(verify(text).await);
             assert!(!verify("another password").await);
             assert!(!verify(&format!("{} ", "x".repeat(20))).await);
         }
-        let nobody = passwords.verify(password("correct horse"), None).await;
-        assert!(matches!(nobody, Ok(Verdict::Wrong)));
+        let without_hash = passwords.verify(password("correct horse"), None).await;
+        assert!(matches!(without_hash, Ok(Verification::Wrong)));
     }
 
     #[tokio::test]
@@ -207,68 +211,69 @@ mod tests {
             .hash_password_with_salt(b"correct horse", b"a salt of 16 byt")
             .expect("a hash");
         let weak = SecretString::from(weak.to_string());
-        let verdict = passwords
+        let result = passwords
             .verify(password("wrong horse"), Some(weak.clone()))
             .await;
-        assert!(matches!(verdict, Ok(Verdict::Wrong)));
-        let verdict = passwords
+        assert!(matches!(result, Ok(Verification::Wrong)));
+        let result = passwords
             .verify(password("correct horse"), Some(weak))
             .await;
-        let Ok(Verdict::Right {
+        let Ok(Verification::Right {
             renewed: Some(hash),
-        }) = verdict
+        }) = result
         else {
-            panic!("{verdict:?}")
+            panic!("{result:?}")
         };
-        let verdict = passwords
+        let result = passwords
             .verify(password("correct horse"), Some(hash))
             .await;
-        assert!(matches!(verdict, Ok(Verdict::Right { renewed: None })));
+        assert!(matches!(result, Ok(Verification::Right { renewed: None })));
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_nobody_waits_for_is_not_begun() {
+    async fn cancelled_hashes_are_not_started() {
         let passwords = Passwords::new(1);
         let list = passwords.hash_all(vec![Some(password("correct horse")); 500]);
-        let begun = async {
-            while passwords.turns.available_permits() > 0 {
+        let started = async {
+            while passwords.running.available_permits() > 0 {
                 tokio::task::yield_now().await;
             }
         };
         tokio::select! {
             biased;
-            _ = list => panic!("500 hashes are no time"),
-            () = begun => {}
+            _ = list => panic!("500 hashes took no time"),
+            () = started => {}
         }
         passwords
             .hash(password("correct horse"))
             .await
             .expect("a hash");
         assert_eq!(
-            passwords.turns.available_permits(),
+            passwords.running.available_permits(),
             1,
-            "somebody waits for a turn"
+            "a cancelled hash waits for a permit"
         );
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn the_crowd_is_told_at_once_and_a_list_lets_others_through() {
+    async fn excess_requests_fail_at_once_and_a_list_lets_others_through() {
         let passwords = Passwords::new(1);
         let list = vec![Some(password("correct horse")); 8];
-        let crowd = (0..3 * MAX_WAITING).map(|_| passwords.verify(password("correct horse"), None));
-        let crowd = async {
-            let mut told = 0;
-            for verdict in futures_util::future::join_all(crowd).await {
-                match verdict {
-                    Ok(Verdict::Wrong) => {}
-                    Err(Error::Busy) => told += 1,
+        let requests =
+            (0..3 * MAX_WAITING).map(|_| passwords.verify(password("correct horse"), None));
+        let requests = async {
+            let mut refused = 0;
+            for result in futures_util::future::join_all(requests).await {
+                match result {
+                    Ok(Verification::Wrong) => {}
+                    Err(Error::Busy) => refused += 1,
                     other => panic!("{other:?}"),
                 }
             }
-            told
+            refused
         };
-        let (list, told) = tokio::join!(passwords.hash_all(list), crowd);
+        let (list, refused) = tokio::join!(passwords.hash_all(list), requests);
         assert_eq!(list.expect("hashes").len(), 8);
-        assert_eq!(told, 2 * MAX_WAITING - 1);
+        assert_eq!(refused, 2 * MAX_WAITING - 1);
     }
 }

@@ -66,9 +66,9 @@ impl Secret {
         Ok(Self(text.into()))
     }
 
-    /// Wraps a key of any format that the operator chose.
+    /// Wraps a key that the operator chose, in any format.
     #[must_use]
-    pub fn admit(text: &str) -> Self {
+    pub fn custom(text: &str) -> Self {
         Self(text.to_owned().into())
     }
 

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use secrecy::SecretString;
 
 use super::{
-    password::{self, Passwords, Verdict},
+    password::{self, Passwords, Verification},
     secret::{Kind, Secret},
 };
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 pub enum Error {
     /// The user does not exist, or its password is different or not set.
     #[error("the username or the password is wrong")]
-    WrongPair,
+    WrongCredentials,
     /// The password could not be verified.
     #[error(transparent)]
     Password(#[from] password::Error),
@@ -44,7 +44,7 @@ impl db::AsDatabaseError for Error {
 }
 
 /// New session. Its token is shown only once.
-pub struct Opened {
+pub struct NewSession {
     /// Session token.
     pub token: Secret,
     /// Expiry time.
@@ -61,15 +61,16 @@ pub async fn open(
     username: &Username,
     password: Password,
     lifetime: Duration,
-) -> Result<Opened, Error> {
+) -> Result<NewSession, Error> {
     let account = db::users::find(database.pool(), username).await?;
     let stored = account
         .as_ref()
         .and_then(|account| account.password_hash.clone());
-    let verdict = passwords.verify(password, stored.clone()).await?;
-    let (Some(account), Some(stored), Verdict::Right { renewed }) = (account, stored, verdict)
+    let verification = passwords.verify(password, stored.clone()).await?;
+    let (Some(account), Some(stored), Verification::Right { renewed }) =
+        (account, stored, verification)
     else {
-        return Err(Error::WrongPair);
+        return Err(Error::WrongCredentials);
     };
     let token = Secret::generate(Kind::Session)?;
     let expires_at = database
@@ -86,10 +87,10 @@ pub async fn open(
             let session = (&hash, hint.as_str(), lifetime);
             db::sessions::insert(transaction, account.user.id, &stored, session)
                 .await?
-                .ok_or(Error::WrongPair)
+                .ok_or(Error::WrongCredentials)
         })
         .await?;
-    Ok(Opened {
+    Ok(NewSession {
         token,
         expires_at,
         plan: account.plan,

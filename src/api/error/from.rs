@@ -47,7 +47,7 @@ impl From<password::Error> for Error {
             password::Error::Random(_)
             | password::Error::Hash(_)
             | password::Error::Argon2(_)
-            | password::Error::CutOff(_) => Self::Internal(error.into()),
+            | password::Error::Interrupted(_) => Self::Internal(error.into()),
         }
     }
 }
@@ -55,7 +55,7 @@ impl From<password::Error> for Error {
 impl From<session::Error> for Error {
     fn from(error: session::Error) -> Self {
         match error {
-            session::Error::WrongPair => {
+            session::Error::WrongCredentials => {
                 Self::one_violation("username", "or password is incorrect")
             }
             session::Error::Password(error) => error.into(),

@@ -26,7 +26,7 @@ use crate::{
         request_context::RequestContext,
         state::{AnonymousScopes, AppState},
     },
-    auth::{self, Presented},
+    auth::{self, Credentials},
     domain::{
         address::AddressKey,
         caller::{Caller, Scopes},
@@ -106,7 +106,7 @@ fn access(state: &AppState, request: &Request) -> Option<Access> {
 fn from_memory(state: &AppState, headers: &HeaderMap) -> Option<Result<Arc<Caller>, Error>> {
     match credentials(headers) {
         Ok(None) => Some(anonymous(state.anonymous)),
-        Ok(Some(credentials)) => state.authenticator.recall(credentials).map(Ok),
+        Ok(Some(credentials)) => state.authenticator.get_cached(credentials).map(Ok),
         Err(_) => None,
     }
 }
@@ -115,16 +115,16 @@ fn from_memory(state: &AppState, headers: &HeaderMap) -> Option<Result<Arc<Calle
 /// 429, except for cached valid credentials.
 async fn look_up(
     state: &AppState,
-    credentials: Result<Presented<'_>, auth::Error>,
+    credentials: Result<Credentials<'_>, auth::Error>,
     client: Option<AddressKey>,
 ) -> Result<Arc<Caller>, Error> {
     let limit = &state.failed_authentication;
-    let foreign = credentials
+    let is_external = credentials
         .as_ref()
-        .is_ok_and(|credentials| state.authenticator.is_foreign(*credentials));
+        .is_ok_and(|credentials| state.authenticator.is_external(*credentials));
     let permit = match client {
         // A slow issuer must not hold the permits of other credentials.
-        Some(client) if foreign => {
+        Some(client) if is_external => {
             limit.check(client).map_err(too_many_wrong)?;
             None
         }

@@ -51,7 +51,7 @@ impl From<oauth::Error> for OAuthError {
         match error {
             oauth::Error::InvalidClient => Self::InvalidClient,
             oauth::Error::InvalidScope => Self::InvalidScope,
-            oauth::Error::NotItsToken => Self::UnauthorizedClient,
+            oauth::Error::UnauthorizedClient => Self::UnauthorizedClient,
             oauth::Error::Random(error) => Self::Other(Error::Internal(error.into())),
             oauth::Error::Database(error) => Self::Other(error.into()),
         }

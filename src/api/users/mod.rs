@@ -141,7 +141,7 @@ async fn replace(
         Ok((changed, ended))
     };
     let (changed, ended) = database.transact(work).await?;
-    authenticator.forget(&ended);
+    authenticator.invalidate(&ended);
     answer::json(StatusCode::OK, &UserBody::from(&changed))
 }
 
@@ -169,7 +169,7 @@ async fn delete(
         let ended = db::users::delete(transaction, user.id).await?;
         ended.ok_or_else(no_such_user)
     };
-    authenticator.forget(&database.transact(work).await?);
+    authenticator.invalidate(&database.transact(work).await?);
     ApiResponse::deleted(&user.username.as_str())
 }
 

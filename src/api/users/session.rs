@@ -20,9 +20,9 @@ use crate::{
         state::{AppState, SessionLifetime},
     },
     auth::{
-        Authenticator, Presented,
+        Authenticator, Credentials,
         password::Passwords,
-        session::{self, Opened},
+        session::{self, NewSession},
     },
     config::Plans,
     db::Database,
@@ -183,7 +183,7 @@ impl Door {
     }
 
     async fn answer(self, pair: Pair) -> Result<Response, Error> {
-        let wrong = || Error::from(session::Error::WrongPair);
+        let wrong = || Error::from(session::Error::WrongCredentials);
         // Values that no account can have are rejected before a hash is computed.
         let username: Username = pair.username.parse().map_err(|_| wrong())?;
         let password = Password::claimed(pair.password).ok_or_else(wrong)?;
@@ -194,7 +194,7 @@ impl Door {
                 retry_after,
             })?;
         let SessionLifetime(lifetime) = self.lifetime;
-        let Opened {
+        let NewSession {
             token,
             expires_at,
             plan,
@@ -234,13 +234,13 @@ pub(super) async fn log_out(
 ) -> Result<Response, Error> {
     let shown = match credentials(&headers)? {
         None => vec![],
-        Some(Presented::ApiKey(one) | Presented::Bearer(one)) => vec![one],
-        Some(Presented::Both { api_key, bearer }) => vec![api_key, bearer],
+        Some(Credentials::ApiKey(one) | Credentials::Bearer(one)) => vec![one],
+        Some(Credentials::Both { api_key, bearer }) => vec![api_key, bearer],
     };
     let mut over = false;
     for token in shown {
         if let Some(hash) = session::close(&database, token).await? {
-            authenticator.forget(&[hash]);
+            authenticator.invalidate(&[hash]);
             over = true;
         }
     }

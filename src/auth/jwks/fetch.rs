@@ -1,7 +1,7 @@
 //! Fetches an issuer's keys over HTTP without trusting the network.
 //!
 //! Invariants:
-//! - A fetch ends within [`TIME`] and reads at most [`SIZE`] bytes per response.
+//! - A fetch ends within [`TIMEOUT`] and reads at most [`MAX_SIZE`] bytes per response.
 //! - Redirects and the environment's proxies are not followed: keys come from the operator's URL.
 
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// Maximum duration of a fetch. Requests wait for it.
-const TIME: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a response in bytes. A hundred keys with certificates are smaller.
-const SIZE: usize = 256 << 10;
+const MAX_SIZE: usize = 256 << 10;
 
 /// Failure to fetch keys. The message contains no part of a token.
 #[derive(Debug, thiserror::Error)]
@@ -28,12 +28,12 @@ pub enum Error {
     /// No response, or an unreadable one.
     #[error("{}", with_causes(.0))]
     Http(#[from] reqwest::Error),
-    #[error("no response within {} s", TIME.as_secs())]
+    #[error("no response within {} s", TIMEOUT.as_secs())]
     TimedOut,
     /// A status other than 200. Redirects are included.
     #[error("the response has status {0}")]
     Status(StatusCode),
-    #[error("the response is larger than {SIZE} bytes")]
+    #[error("the response is larger than {MAX_SIZE} bytes")]
     TooLarge,
     /// The content is not of the expected form.
     #[error("{0}")]
@@ -61,10 +61,10 @@ pub async fn keys(client: &Client, issuer: &Issuer) -> Result<KeySet, Error> {
             None => discover(client, issuer).await?,
         };
         let set = get(client, url).await?;
-        KeySet::read(&set, &issuer.algorithms)
+        KeySet::parse(&set, issuer)
             .map_err(|error| Error::Malformed(format!("invalid JWK Set: {error}")))
     };
-    tokio::time::timeout(TIME, fetch)
+    tokio::time::timeout(TIMEOUT, fetch)
         .await
         .map_err(|_| Error::TimedOut)?
 }
@@ -107,7 +107,7 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, Error> {
     }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
-        if body.len() + chunk.len() > SIZE {
+        if body.len() + chunk.len() > MAX_SIZE {
             return Err(Error::TooLarge);
         }
         body.extend_from_slice(&chunk);

@@ -1,63 +1,49 @@
-//! Parses an issuer's public keys (JWK Set, RFC 7517) and finds the key of a token.
+//! Parses an issuer's public keys (JWK Set, RFC 7517) and verifies tokens with them.
 //!
 //! Invariants:
 //! - A [`Key`] has one algorithm, which follows from its type and is a configured one.
 //! - Symmetric keys, RSA keys outside of [`RSA_BITS`], encryption keys, and keys with a private part are dropped.
+//!
+//! The library's `JwkSet` is not used: one unsupported key makes it reject the whole set, but RFC 7517 §5 requires
+//! such keys to be ignored.
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use jsonwebtoken::{self as jwt, DecodingKey};
-use serde::Deserialize;
+use jsonwebtoken::{
+    self as jwt, DecodingKey, DecodingKeyKind, Validation,
+    jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse},
+};
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
 use super::token::Token;
-use crate::config::Algorithm;
+use crate::{
+    auth::Error,
+    config::{Algorithm, Issuer},
+};
 
 /// Maximum number of keys in a set.
 const MAX_KEYS: usize = 100;
 /// Accepted sizes of RSA keys in bits. Smaller keys can be factored; larger ones cost more than they help.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=4096;
+/// Length of an Ed25519 key in bytes. The library panics on shorter keys and truncates longer ones.
+const ED25519_LENGTH: usize = 32;
 
-pub struct Key {
+/// Public key of an issuer.
+struct Key {
     id: Option<String>,
-    algorithm: Algorithm,
+    algorithm: jwt::Algorithm,
     public: DecodingKey,
+    validation: Validation,
 }
 
-#[derive(Default)]
+/// Usable keys of an issuer.
 pub struct KeySet(Vec<Key>);
 
-/// Result of a key lookup for a token.
-pub enum Lookup<'a> {
-    Found(&'a Key),
-    /// The named key has another algorithm, or several keys fit.
-    Wrong,
-    /// There is no such key.
-    Unknown,
-}
-
-#[derive(Deserialize)]
-struct Jwk {
-    kty: String,
-    kid: Option<String>,
-    #[serde(rename = "use")]
-    usage: Option<String>,
-    key_ops: Option<Vec<String>>,
-    alg: Option<String>,
-    crv: Option<String>,
-    n: Option<String>,
-    e: Option<String>,
-    x: Option<String>,
-    y: Option<String>,
-    /// Private part, for any key type.
-    d: Option<Value>,
-}
-
 impl KeySet {
-    /// Parses a set and keeps the keys for these algorithms.
+    /// Parses a set and keeps the keys that can verify the issuer's tokens.
     ///
     /// # Errors
     /// If it is not a JWK Set or has too many keys.
-    pub fn read(json: &[u8], algorithms: &[Algorithm]) -> Result<Self, String> {
+    pub fn parse(json: &[u8], issuer: &Issuer) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Set {
             keys: Vec<Value>,
@@ -66,113 +52,96 @@ impl KeySet {
         if set.keys.len() > MAX_KEYS {
             return Err(format!("more than {MAX_KEYS} keys"));
         }
-        // RFC 7517 §5: keys that are not understood are ignored.
-        let keys = set.keys.into_iter().filter_map(|value| {
-            let key = Key::read(serde_json::from_value(value).ok()?)?;
-            algorithms.contains(&key.algorithm).then_some(key)
-        });
-        Ok(Self(keys.collect()))
+        let keys = set.keys.into_iter();
+        Ok(Self(
+            keys.filter_map(|jwk| Key::parse(jwk, issuer)).collect(),
+        ))
     }
 
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Finds the key of a token. Keys with the same identifier are told apart by their algorithm (RFC 7517 §4.5).
-    pub fn find(&self, token: &Token<'_>) -> Lookup<'_> {
-        let named = |key: &&Key| match &token.key_id {
-            Some(id) => key.id.as_ref() == Some(id),
-            None => true,
+    /// Verifies a token. Returns `None` if its key is not in the set, so that fetching the keys again may help.
+    ///
+    /// Keys with the same identifier are told apart by their algorithm (RFC 7517 §4.5).
+    pub fn verify(&self, token: &Token<'_>) -> Option<Result<(), Error>> {
+        let id = token.header.kid.as_ref();
+        let is_named = |key: &&Key| id.is_none() || key.id.as_ref() == id;
+        let named = || self.0.iter().filter(is_named);
+        let mut matching = named().filter(|key| key.algorithm == token.header.alg);
+        let valid = match (matching.next(), matching.next()) {
+            (Some(key), None) => key.verifies(token),
+            // Ambiguous.
+            (Some(_), Some(_)) => false,
+            // The named key has another algorithm.
+            (None, _) if id.is_some() && named().next().is_some() => false,
+            (None, _) => return None,
         };
-        let mut fitting = self
-            .0
-            .iter()
-            .filter(named)
-            .filter(|key| key.algorithm.as_str() == token.algorithm);
-        match (fitting.next(), fitting.next()) {
-            (Some(key), None) => Lookup::Found(key),
-            (Some(_), Some(_)) => Lookup::Wrong,
-            (None, _) if token.key_id.is_some() && self.0.iter().any(|key| named(&key)) => {
-                Lookup::Wrong
-            }
-            (None, _) => Lookup::Unknown,
-        }
+        Some(valid.then_some(()).ok_or(Error::Invalid))
     }
 }
 
 impl Key {
-    fn read(jwk: Jwk) -> Option<Self> {
-        let signs = jwk.usage.as_deref().is_none_or(|usage| usage == "sig")
-            && jwk
-                .key_ops
-                .is_none_or(|operations| operations.iter().any(|it| it == "verify"));
-        if !signs || jwk.d.is_some() {
+    /// Parses a key. Returns `None` if it cannot verify the issuer's tokens.
+    fn parse(jwk: Value, issuer: &Issuer) -> Option<Self> {
+        // The library ignores a private part.
+        if jwk.get("d").is_some() {
             return None;
         }
-        let (algorithm, public) = match (jwk.kty.as_str(), jwk.crv.as_deref()) {
-            ("RSA", _) => {
-                let (n, e) = (decode(&jwk.n?)?, decode(&jwk.e?)?);
-                if !RSA_BITS.contains(&bits(&n)) {
-                    return None;
-                }
-                (
-                    Algorithm::Rs256,
-                    DecodingKey::from_rsa_raw_components(&n, &e),
-                )
+        let jwk: Jwk = serde_json::from_value(jwk).ok()?;
+        let public = DecodingKey::from_jwk(&jwk).ok()?;
+        let (configured, algorithm) = match (&jwk.algorithm, public.kind()) {
+            (AlgorithmParameters::RSA(_), DecodingKeyKind::RsaModulusExponent { n, .. })
+                if RSA_BITS.contains(&bits(n)) =>
+            {
+                (Algorithm::Rs256, jwt::Algorithm::RS256)
             }
-            ("EC", Some("P-256")) => {
-                let (x, y) = (coordinate(jwk.x.as_deref())?, coordinate(jwk.y.as_deref())?);
-                // Uncompressed point (SEC 1 §2.3.3).
-                let point = [&[4], x.as_slice(), &y].concat();
-                (Algorithm::Es256, DecodingKey::from_ec_der(&point))
+            (AlgorithmParameters::EllipticCurve(key), _) if key.curve == EllipticCurve::P256 => {
+                (Algorithm::Es256, jwt::Algorithm::ES256)
             }
-            ("OKP", Some("Ed25519")) => {
-                let x = coordinate(jwk.x.as_deref())?;
-                (Algorithm::EdDsa, DecodingKey::from_ed_der(&x))
+            (AlgorithmParameters::OctetKeyPair(key), DecodingKeyKind::SecretOrDer(bytes))
+                if key.curve == EllipticCurve::Ed25519 && bytes.len() == ED25519_LENGTH =>
+            {
+                (Algorithm::EdDsa, jwt::Algorithm::EdDSA)
             }
             _ => return None,
         };
-        if jwk.alg.is_some_and(|alg| alg != algorithm.as_str()) {
-            return None;
-        }
-        let key = Self {
-            id: jwk.kid,
+        let common = jwk.common;
+        let may_verify = common
+            .public_key_use
+            .is_none_or(|usage| usage == PublicKeyUse::Signature)
+            && common
+                .key_operations
+                .is_none_or(|operations| operations.contains(&KeyOperations::Verify))
+            && common
+                .key_algorithm
+                .is_none_or(|named| named == algorithm.into())
+            && issuer.algorithms.contains(&configured)
+            // This detects a point that is not on its curve.
+            && jwt::crypto::verify("", b"", &public, algorithm).is_ok();
+        may_verify.then(|| Self {
+            id: common.key_id,
             algorithm,
             public,
-        };
-        // This detects a point that is not on its curve.
-        jwt::crypto::verify("", b"", &key.public, key.algorithm())
-            .is_ok()
-            .then_some(key)
+            validation: validation(algorithm, issuer),
+        })
     }
 
-    /// Returns true if this key signed the token. The key determines the algorithm, not the token.
-    pub fn signed(&self, token: &Token<'_>) -> bool {
-        jwt::crypto::verify(
-            token.signature,
-            token.signed,
-            &self.public,
-            self.algorithm(),
-        )
-        .unwrap_or(false)
-    }
-
-    const fn algorithm(&self) -> jwt::Algorithm {
-        match self.algorithm {
-            Algorithm::Rs256 => jwt::Algorithm::RS256,
-            Algorithm::Es256 => jwt::Algorithm::ES256,
-            Algorithm::EdDsa => jwt::Algorithm::EdDSA,
-        }
+    fn verifies(&self, token: &Token<'_>) -> bool {
+        // The claims are parsed already.
+        jwt::decode::<IgnoredAny>(token.text, &self.public, &self.validation).is_ok()
     }
 }
 
-fn decode(base64: &str) -> Option<Vec<u8>> {
-    URL_SAFE_NO_PAD.decode(base64).ok()
-}
-
-/// Decodes exactly 32 bytes.
-fn coordinate(base64: Option<&str>) -> Option<[u8; 32]> {
-    decode(base64?)?.try_into().ok()
+/// Returns the checks of the library. [`Token`] and its claims have the others.
+fn validation(algorithm: jwt::Algorithm, issuer: &Issuer) -> Validation {
+    let mut validation = Validation::new(algorithm);
+    validation.set_required_spec_claims(&["iss", "aud"]);
+    validation.set_issuer(&[&issuer.issuer]);
+    validation.set_audience(&[&issuer.audience]);
+    validation.validate_exp = false;
+    validation
 }
 
 /// Returns the length of a number in bits, without leading zeros.

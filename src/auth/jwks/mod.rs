@@ -1,15 +1,15 @@
 //! Verifies JWTs of external issuers (RFC 7519, RFC 9068) with the issuers' public keys.
 //!
-//! Steps: [`Token::read`], look up the issuer in the configuration by `iss`, [`Token::claims`], [`Source::check`], find
-//! or create the caller in the database. The signature comes after the claims, so that only a token with valid claims
-//! can cause a request to an issuer.
+//! Steps: [`Token::parse`], look up the issuer in the configuration by `iss`, check the times, [`Source::verify`], find
+//! or create the caller in the database. The signature comes after the times, so that an expired token does not cause
+//! a request to an issuer.
 //!
 //! Invariants:
 //! - The configuration, not the token, determines issuers, algorithms and the sources of keys.
 //! - An issuer can only assert its own subjects.
 //! - An invalid token reaches neither the database nor the credential cache.
 //!
-//! A token without `kid` is valid if exactly one key fits its algorithm. If an issuer of such tokens replaces that key,
+//! A token without `kid` is valid if exactly one key has its algorithm. If an issuer of such tokens replaces that key,
 //! the change is noticed when the cached key is an hour old.
 
 mod fetch;
@@ -40,14 +40,14 @@ use crate::{
 
 /// Minimum interval between updates of a caller's stored plan. Otherwise alternating tokens with two plans would clear
 /// every process's credential cache with each request.
-const FOLLOW_EVERY: Duration = Duration::from_mins(1);
+const PLAN_UPDATE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Configured issuers. Cheap to clone.
 #[derive(Clone)]
 pub struct Issuers {
     sources: Arc<[Arc<Source>]>,
     /// Time of the last plan update, per caller.
-    followed: Cache<CallerId, Moment>,
+    plan_updates: Cache<CallerId, Moment>,
     clock: Clock,
 }
 
@@ -61,22 +61,22 @@ impl Issuers {
         if !issuers.is_empty() {
             let client = fetch::client()?;
             sources.extend(
-                issuers.into_iter().enumerate().map(|(place, issuer)| {
-                    Source::new(issuer, place, client.clone(), clock.clone())
+                issuers.into_iter().enumerate().map(|(index, issuer)| {
+                    Source::new(issuer, index, client.clone(), clock.clone())
                 }),
             );
         }
         Ok(Self {
             sources: sources.into(),
-            followed: Cache::new(10_000),
+            plan_updates: Cache::new(10_000),
             clock,
         })
     }
 
     /// Returns true if issuers are configured and the bearer token looks like a JWT.
     #[must_use]
-    pub fn take(&self, token: &str) -> bool {
-        !self.sources.is_empty() && Token::resembles(token)
+    pub fn handles(&self, token: &str) -> bool {
+        !self.sources.is_empty() && token::looks_like_jwt(token)
     }
 
     /// Returns the caller of a token at `now`. A new subject becomes a new caller.
@@ -86,45 +86,51 @@ impl Issuers {
         token: &str,
         now: DateTime<Utc>,
     ) -> Result<Found, Error> {
-        let token = Token::read(token).ok_or(Error::Invalid)?;
-        let issuer = token.issuer().ok_or(Error::Invalid)?;
-        let source = self.sources.iter().find(|it| it.issuer.issuer == issuer);
-        let source = source.ok_or(Error::Invalid)?;
-        let claims = token.claims(&source.issuer, now).ok_or(Error::Invalid)?;
-        source.check(&token).await?;
+        let token = Token::parse(token).ok_or(Error::Invalid)?;
+        let claims = &token.claims;
+        let source = self
+            .sources
+            .iter()
+            .find(|source| source.issuer.issuer == claims.issuer)
+            .ok_or(Error::Invalid)?;
+        let issuer = &source.issuer;
+        let expires_in = claims
+            .expires_in(now, issuer.leeway)
+            .ok_or(Error::Invalid)?;
+        source.verify(&token).await?;
 
-        let name = name(issuer, &claims.subject).ok_or(Error::Invalid)?;
-        let stored = find_or_insert(database, &name, claims.plan.unwrap_or(Plan::Free)).await?;
-        if let (Some(id), Some(plan)) = (stored.id, claims.plan)
+        let name = caller_name(&issuer.issuer, &claims.subject).ok_or(Error::Invalid)?;
+        let claimed = claims.plan(issuer);
+        let stored = find_or_insert(database, &name, claimed.unwrap_or(Plan::Free)).await?;
+        if let (Some(id), Some(plan)) = (stored.id, claimed)
             && plan != stored.plan
-            && self.may_follow(id)
+            && self.may_update_plan(id)
         {
             db::callers::set_plan(database.pool(), &name, plan).await?;
         }
-        let left = claims.expires_at - token::seconds(now);
         Ok(Found {
             caller: Caller {
-                plan: claims.plan.unwrap_or(stored.plan),
-                scopes: granted(claims.scopes, stored.scopes),
+                plan: claimed.unwrap_or(stored.plan),
+                scopes: granted(claims.scopes(issuer), stored.scopes),
                 ..stored
             },
-            expires_in: Duration::try_from_secs_f64(left).ok(),
+            expires_in: Some(expires_in),
         })
     }
 
-    fn may_follow(&self, caller: CallerId) -> bool {
+    fn may_update_plan(&self, caller: CallerId) -> bool {
         let now = self.clock.now();
-        let last = self.followed.get(&caller);
-        if last.is_some_and(|last| now < last + FOLLOW_EVERY) {
+        let last = self.plan_updates.get(&caller);
+        if last.is_some_and(|last| now < last + PLAN_UPDATE_INTERVAL) {
             return false;
         }
-        self.followed.insert(caller, now);
+        self.plan_updates.insert(caller, now);
         true
     }
 }
 
-/// Returns the scopes common to the token and its caller, plus a claimed `admin`. [`Token::claims`] drops that
-/// scope unless the configuration lets the issuer grant it.
+/// Returns the scopes common to the token and its caller, plus a claimed `admin`, which counts only if the
+/// configuration lets the issuer grant it.
 fn granted(claimed: Scopes, stored: Scopes) -> Scopes {
     let admin = claimed.iter().filter(|scope| *scope == Scope::Admin);
     claimed.intersection(stored).iter().chain(admin).collect()
@@ -141,12 +147,9 @@ async fn find_or_insert(
     if let Some(caller) = db::callers::get(pool, name).await? {
         return Ok(caller);
     }
-    let all_but_admin = Scope::ALL.into_iter().filter(|it| *it != Scope::Admin);
-    let scopes = all_but_admin.collect();
-    if db::callers::insert(pool, name, plan, scopes)
-        .await?
-        .is_some()
-    {
+    let scopes = Scopes::all_but_admin();
+    let inserted = db::callers::insert(pool, name, plan, scopes).await?;
+    if inserted.is_some() {
         tracing::info!(caller = %name, %plan, "created a caller for the subject of an issuer");
     }
     // A concurrent request may have inserted it.
@@ -158,12 +161,12 @@ async fn find_or_insert(
 
 /// Returns the caller name for an issuer's subject: `jwt:`, 128 bits of a hash of both and, if it is short and
 /// printable ASCII, the subject for people to read.
-fn name(issuer: &str, subject: &str) -> Option<CallerName> {
-    const LONGEST: usize = 64;
+fn caller_name(issuer: &str, subject: &str) -> Option<CallerName> {
+    const MAX_LENGTH: usize = 64;
     // NUL is in neither part: an issuer is a URL, and a subject has no control characters.
     let hash = Sha256::digest(format!("{issuer}\0{subject}"));
     let short = format!("jwt:{}", URL_SAFE_NO_PAD.encode(hash.get(..16)?));
     let long = format!("{short}:{subject}");
-    let readable = long.len() <= LONGEST && subject.bytes().all(|byte| byte.is_ascii_graphic());
+    let readable = long.len() <= MAX_LENGTH && subject.bytes().all(|byte| byte.is_ascii_graphic());
     (if readable { long } else { short }).parse().ok()
 }

@@ -1,9 +1,9 @@
 //! Caches an issuer's keys: fetches them on first use, for unknown key identifiers, and in the background when old.
 //!
 //! Invariants:
-//! - At most one fetch runs at a time, and at most one starts per [`PAUSE`].
+//! - At most one fetch runs at a time, and at most one starts per [`FETCH_INTERVAL`].
 //! - Cached keys are kept while the issuer is unreachable.
-//! - At most [`WAITING`] requests wait for the issuer.
+//! - At most [`MAX_WAITING`] requests wait for the issuer.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -14,11 +14,7 @@ use reqwest::Client;
 use tokio::sync::{Semaphore, watch};
 use tracing::Instrument;
 
-use super::{
-    fetch,
-    keys::{KeySet, Lookup},
-    token::Token,
-};
+use super::{fetch, keys::KeySet, token::Token};
 use crate::{
     auth::Error,
     config,
@@ -27,13 +23,13 @@ use crate::{
 };
 
 /// Minimum time between the starts of two fetches, even under a flood of invented key identifiers.
-const PAUSE: Duration = Duration::from_secs(30);
+const FETCH_INTERVAL: Duration = Duration::from_secs(30);
 /// Age at which keys are fetched again. It bounds the use of a withdrawn key while the issuer responds, since nothing
 /// else reports a withdrawal. Issuers announce new keys hours before they use them.
-const OLD: Duration = Duration::from_hours(1);
+const REFRESH_AFTER: Duration = Duration::from_hours(1);
 /// Maximum number of requests that wait for an issuer; others fail at once. A slow issuer must not take all permits of
 /// requests.
-const WAITING: usize = 128;
+const MAX_WAITING: usize = 128;
 
 /// Cached keys of one issuer.
 pub struct Source {
@@ -50,75 +46,79 @@ pub struct Source {
 struct State {
     keys: Option<Arc<KeySet>>,
     /// Time of the last successful fetch.
-    fetched: Moment,
+    fetched_at: Moment,
     /// Start of the last fetch.
-    attempted: Option<Moment>,
+    attempted_at: Option<Moment>,
     /// Fetch in progress. Nothing is sent on the channel; it closes when the fetch ends.
-    flight: Option<watch::Receiver<()>>,
+    in_progress: Option<watch::Receiver<()>>,
 }
 
 impl Source {
-    pub fn new(issuer: config::Issuer, place: usize, client: Client, clock: Clock) -> Arc<Self> {
+    pub fn new(issuer: config::Issuer, index: usize, client: Client, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             issuer,
-            label: place.to_string(),
+            label: index.to_string(),
             client,
             clock,
-            waiting: Semaphore::new(WAITING),
+            waiting: Semaphore::new(MAX_WAITING),
             state: Mutex::default(),
         })
     }
 
-    /// Verifies the signature of a token.
+    /// Verifies the signature, `iss` and `aud` of a token.
     ///
     /// # Errors
     /// [`Error::Invalid`] if none of the issuer's keys signed it, [`Error::IssuerUnavailable`] if there are no keys and
     /// none can be fetched, or too many requests wait for a fetch.
-    pub async fn check(self: &Arc<Self>, token: &Token<'_>) -> Result<(), Error> {
-        if let Some(keys) = self.known()
-            && let Some(verdict) = judge(&keys, token)
+    pub async fn verify(self: &Arc<Self>, token: &Token<'_>) -> Result<(), Error> {
+        if let Some(keys) = self.cached_keys()
+            && let Some(result) = keys.verify(token)
         {
-            return verdict;
+            return result;
         }
-        if let Some(mut flight) = self.fetch() {
-            let _waiting = self
+        if let Some(mut fetch) = self.fetch() {
+            let _permit = self
                 .waiting
                 .try_acquire()
                 .map_err(|_| Error::IssuerUnavailable)?;
             // The channel closes when the fetch ends.
-            while flight.changed().await.is_ok() {}
+            while fetch.changed().await.is_ok() {}
         }
-        let keys = self.known().ok_or(Error::IssuerUnavailable)?;
-        judge(&keys, token).unwrap_or(Err(Error::Invalid))
+        let keys = self.cached_keys().ok_or(Error::IssuerUnavailable)?;
+        keys.verify(token).unwrap_or(Err(Error::Invalid))
     }
 
     /// Returns the cached keys. If they are old, starts a fetch and does not wait for it.
-    fn known(self: &Arc<Self>) -> Option<Arc<KeySet>> {
-        let (keys, fetched) = {
+    fn cached_keys(self: &Arc<Self>) -> Option<Arc<KeySet>> {
+        let (keys, fetched_at) = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            (state.keys.clone()?, state.fetched)
+            (state.keys.clone()?, state.fetched_at)
         };
-        if self.clock.now() > fetched + OLD {
+        if self.clock.now() > fetched_at + REFRESH_AFTER {
             self.fetch();
         }
         Some(keys)
     }
 
-    /// Returns the fetch in progress, or starts one. Returns `None` if the last one started less than [`PAUSE`] ago.
+    /// Returns the fetch in progress, or starts one. Returns `None` if the last one started less than
+    /// [`FETCH_INTERVAL`] ago.
     fn fetch(self: &Arc<Self>) -> Option<watch::Receiver<()>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(flight) = &state.flight
-            && flight.has_changed().is_ok()
+        if let Some(fetch) = &state.in_progress
+            && fetch.has_changed().is_ok()
         {
-            return Some(flight.clone());
+            return Some(fetch.clone());
         }
         let now = self.clock.now();
-        if state.attempted.is_some_and(|last| now < last + PAUSE) {
+        if state
+            .attempted_at
+            .is_some_and(|last| now < last + FETCH_INTERVAL)
+        {
             return None;
         }
-        let (landing, flight) = watch::channel(());
-        state.attempted = Some(now);
-        state.flight = Some(flight.clone());
+        let (end, fetch) = watch::channel(());
+        state.attempted_at = Some(now);
+        state.in_progress = Some(fetch.clone());
         drop(state);
         let source = Arc::clone(self);
         // A separate task, because other requests wait for it even if this one is cancelled.
@@ -128,14 +128,15 @@ impl Source {
             issuer = self.issuer.issuer,
         );
         let fetching = async move {
-            source.replace().await;
-            drop(landing);
+            source.refresh().await;
+            drop(end);
         };
         tokio::spawn(fetching.instrument(span));
-        Some(flight)
+        Some(fetch)
     }
 
-    async fn replace(&self) {
+    /// Fetches the keys and replaces the cached ones. Keeps those if the fetch fails.
+    async fn refresh(&self) {
         let fetched = fetch::keys(&self.client, &self.issuer).await;
         let result = if fetched.is_ok() { "ok" } else { "failed" };
         let label = self.label.clone();
@@ -153,20 +154,11 @@ impl Source {
                 }
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.keys = Some(Arc::new(keys));
-                state.fetched = self.clock.now();
+                state.fetched_at = self.clock.now();
             }
             Err(error) => {
                 tracing::warn!(issuer, %error, "failed to fetch the issuer's keys; retrying after 30 s");
             }
         }
-    }
-}
-
-/// Verifies a token with these keys. Returns `None` if they do not contain its key.
-fn judge(keys: &KeySet, token: &Token<'_>) -> Option<Result<(), Error>> {
-    match keys.find(token) {
-        Lookup::Found(key) if key.signed(token) => Some(Ok(())),
-        Lookup::Found(_) | Lookup::Wrong => Some(Err(Error::Invalid)),
-        Lookup::Unknown => None,
     }
 }

@@ -1,21 +1,29 @@
-//! Parses JSON Web Tokens (RFC 7519) in the compact form of RFC 7515, strictly.
+//! Parses JSON Web Tokens (RFC 7519) and checks what `jsonwebtoken` does not.
+//!
+//! The library verifies the signature, the algorithm, `iss` and `aud`. These checks are ours:
+//! - Length: the library has no maximum.
+//! - `typ`, `crit`, `b64`, `enc`, `zip`: the library ignores them.
+//! - Duplicate claims: the library uses the last one; other parsers may use the first.
+//! - `exp`, `nbf`, `iat`: the library reads the system clock, accepts a token at the instant of `exp` (RFC 7519 §4.1.4
+//!   forbids it), and does not check `iat`.
+//! - `sub`: the library only compares it with one expected value.
 //!
 //! Invariants:
-//! - A token does not choose how it is verified; its key headers (`jwk`, `jku`, `x5u`, `x5c`) are not read.
-//! - A [`Token`] is untrusted until [`Key::signed`](super::keys::Key::signed) returns true.
+//! - A token does not choose how it is verified; its key headers (`jwk`, `jku`, `x5u`, `x5c`) are not used.
+//! - A [`Token`] is untrusted until [`KeySet::verify`](super::keys::KeySet::verify) succeeds.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::{DateTime, Utc};
+use jsonwebtoken::{self as jwt, Header};
 use serde::{
-    Deserialize,
-    de::{self, MapAccess, Visitor},
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, Visitor},
 };
 use serde_json::Value;
 
 use crate::{
-    config,
+    config::Issuer,
     domain::{
         caller::{Scope, Scopes},
         plan::Plan,
@@ -24,203 +32,131 @@ use crate::{
 
 /// Maximum length of a token in bytes.
 const MAX_LENGTH: usize = 8 << 10;
+/// Maximum length of `sub` in characters.
 const MAX_SUBJECT: usize = 255;
 
-/// Unverified token.
+/// Parsed token with an unverified signature.
 pub struct Token<'a> {
-    /// `alg` header.
-    pub algorithm: String,
-    /// `kid` header: arbitrary text.
-    pub key_id: Option<String>,
-    /// Signed bytes.
-    pub signed: &'a [u8],
-    /// Signature in base64url.
-    pub signature: &'a str,
-    claims: Object,
+    pub text: &'a str,
+    pub header: Header,
+    pub claims: Claims,
 }
 
-/// Validated claims.
-#[derive(Debug)]
+/// Claims of a token. A registered claim with the value `null` makes the token malformed.
+#[derive(Debug, Deserialize)]
 pub struct Claims {
-    /// `sub`: 1–255 characters, none of them a control character.
+    #[serde(rename = "iss")]
+    pub issuer: String,
+    /// 1–255 characters, none of them a control character.
+    #[serde(rename = "sub")]
     pub subject: String,
-    /// Scopes that the token claims.
-    pub scopes: Scopes,
-    /// Plan; `None` if the configuration has no plan claim for the issuer.
-    pub plan: Option<Plan>,
-    /// Expiry with leeway, in seconds since 1970.
-    pub expires_at: f64,
+    /// Seconds since 1970, like `nbf` and `iat`; may have a fraction (RFC 7519 §2).
+    exp: f64,
+    #[serde(default, deserialize_with = "not_null")]
+    nbf: Option<f64>,
+    #[serde(default, deserialize_with = "not_null")]
+    iat: Option<f64>,
+    #[serde(flatten, deserialize_with = "without_duplicates")]
+    others: BTreeMap<String, Value>,
+}
+
+/// Returns true if the text has three parts, like a JWT.
+pub fn looks_like_jwt(text: &str) -> bool {
+    text.bytes().filter(|byte| *byte == b'.').count() == 2
 }
 
 impl<'a> Token<'a> {
-    /// Returns true if the text has three parts, like a JWT.
-    pub fn resembles(text: &str) -> bool {
-        text.bytes().filter(|byte| *byte == b'.').count() == 2
-    }
-
     /// Parses a token. Returns `None` if it is malformed or uses unsupported features.
-    pub fn read(text: &'a str) -> Option<Self> {
+    pub fn parse(text: &'a str) -> Option<Self> {
         if text.len() > MAX_LENGTH {
             return None;
         }
-        let (signed, signature) = text.rsplit_once('.')?;
-        let (header, claims) = signed.split_once('.')?;
-        if claims.contains('.') || signature.is_empty() {
-            return None;
-        }
-        let header = Object::read(header)?;
-        // `crit` and `b64` (RFC 7797) change the meaning of a token, `enc` and `zip` that of its parts. None is
-        // supported (RFC 7515 §4.1.11).
-        if ["crit", "b64", "enc", "zip"]
-            .iter()
-            .any(|name| header.0.contains_key(*name))
-        {
-            return None;
-        }
-        match header.0.get("typ") {
-            None => {}
-            Some(Value::String(kind)) if is_token(kind) => {}
-            Some(_) => return None,
-        }
-        let key_id = match header.0.get("kid") {
-            None => None,
-            Some(Value::String(id)) => Some(id.clone()),
-            Some(_) => return None,
+        let header = jwt::decode_header(text).ok()?;
+        let claims: Claims = jwt::dangerous::insecure_decode_claims(text).ok()?;
+        let valid = is_supported(&header) && is_valid_subject(&claims.subject);
+        valid.then_some(Self {
+            text,
+            header,
+            claims,
+        })
+    }
+}
+
+impl Claims {
+    /// Returns the time until the token expires, including leeway. Returns `None` if it is not valid at `now`.
+    pub fn expires_in(&self, now: DateTime<Utc>, leeway: Duration) -> Option<Duration> {
+        let now = (now - DateTime::UNIX_EPOCH).as_seconds_f64();
+        let leeway = leeway.as_secs_f64();
+        let mut starts = [self.nbf, self.iat].into_iter().flatten();
+        let remaining = self.exp + leeway - now;
+        (remaining > 0.0 && starts.all(|start| start <= now + leeway))
+            .then(|| Duration::try_from_secs_f64(remaining).unwrap_or(Duration::MAX))
+    }
+
+    /// Returns the claimed plan, Free by default. Returns `None` if the configuration has no plan claim for the issuer.
+    pub fn plan(&self, issuer: &Issuer) -> Option<Plan> {
+        let plan = self.others.get(issuer.plan_claim.as_ref()?);
+        let plan = plan.and_then(Value::as_str).map(str::parse);
+        Some(plan.and_then(Result::ok).unwrap_or(Plan::Free))
+    }
+
+    /// Returns the known scopes that the token claims. `admin` counts only if the configuration allows it.
+    pub fn scopes(&self, issuer: &Issuer) -> Scopes {
+        let names: Vec<&str> = match self.others.get(&issuer.scope_claim) {
+            Some(Value::String(names)) => names.split(' ').collect(),
+            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
         };
-        Some(Self {
-            algorithm: header.text("alg")?.to_owned(),
-            key_id,
-            signed: signed.as_bytes(),
-            signature,
-            claims: Object::read(claims)?,
-        })
+        names
+            .into_iter()
+            .filter_map(|name| name.parse().ok())
+            .filter(|scope| issuer.allow_admin || *scope != Scope::Admin)
+            .collect()
     }
+}
 
-    pub fn issuer(&self) -> Option<&str> {
-        self.claims.text("iss")
-    }
+/// Returns true if the media type is that of a JWT (RFC 7519 §5.1, RFC 9068 §2.1) and no header changes the meaning of
+/// the token (RFC 7515 §4.1.11, RFC 7797) or of its parts.
+fn is_supported(header: &Header) -> bool {
+    let typ = header.typ.as_deref().unwrap_or("JWT").to_ascii_lowercase();
+    let typ = typ.strip_prefix("application/").unwrap_or(&typ);
+    matches!(typ, "jwt" | "at+jwt")
+        && header.crit.is_none()
+        && header.enc.is_none()
+        && header.zip.is_none()
+        && !header.extras.inner().contains_key("b64")
+}
 
-    /// Returns the claims if they are valid at `now` for this issuer.
-    pub fn claims(&self, issuer: &config::Issuer, now: DateTime<Utc>) -> Option<Claims> {
-        let claims = &self.claims;
-        let leeway = issuer.leeway.as_secs_f64();
-        let now = seconds(now);
-        if claims.text("iss")? != issuer.issuer || !names(claims.0.get("aud")?, &issuer.audience) {
-            return None;
+fn is_valid_subject(subject: &str) -> bool {
+    (1..=MAX_SUBJECT).contains(&subject.chars().count()) && !subject.chars().any(char::is_control)
+}
+
+/// Deserializes a claim that may be missing but not `null`.
+fn not_null<'de, D: Deserializer<'de>>(claim: D) -> Result<Option<f64>, D::Error> {
+    f64::deserialize(claim).map(Some)
+}
+
+/// Deserializes a map. Fails if a name is not unique.
+fn without_duplicates<'de, D: Deserializer<'de>>(
+    map: D,
+) -> Result<BTreeMap<String, Value>, D::Error> {
+    struct UniqueNames;
+    impl<'de> Visitor<'de> for UniqueNames {
+        type Value = BTreeMap<String, Value>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
         }
-        let expires_at = claims.time("exp").ok()?? + leeway;
-        let begins = [claims.time("nbf").ok()?, claims.time("iat").ok()?];
-        if now >= expires_at || begins.into_iter().flatten().any(|at| at > now + leeway) {
-            return None;
-        }
-        let subject = claims.text("sub")?;
-        if subject.is_empty()
-            || subject.chars().count() > MAX_SUBJECT
-            || subject.chars().any(char::is_control)
-        {
-            return None;
-        }
-        let plan = issuer.plan_claim.as_deref();
-        Some(Claims {
-            subject: subject.to_owned(),
-            scopes: scopes(claims.0.get(&issuer.scope_claim), issuer.allow_admin),
-            plan: plan.map(|name| {
-                let plan = claims.text(name).and_then(|plan| plan.parse().ok());
-                plan.unwrap_or(Plan::Free)
-            }),
-            expires_at,
-        })
-    }
-}
 
-/// Returns true for the media types of a JWT (RFC 7519 §5.1, RFC 9068 §2.1), in any case, `application/` optional.
-fn is_token(kind: &str) -> bool {
-    const APPLICATION: &str = "application/";
-    let kind = match kind.split_at_checked(APPLICATION.len()) {
-        Some((front, rest)) if front.eq_ignore_ascii_case(APPLICATION) => rest,
-        _ => kind,
-    };
-    ["JWT", "at+jwt"]
-        .iter()
-        .any(|known| kind.eq_ignore_ascii_case(known))
-}
-
-/// Returns true if `aud`, a string or an array of strings, contains `audience`.
-fn names(aud: &Value, audience: &str) -> bool {
-    match aud {
-        Value::String(one) => one == audience,
-        Value::Array(many) => {
-            many.iter().all(Value::is_string) && many.iter().any(|one| one == audience)
-        }
-        _ => false,
-    }
-}
-
-/// Returns the known scopes of a claim.
-fn scopes(claim: Option<&Value>, allow_admin: bool) -> Scopes {
-    let names: Vec<&str> = match claim {
-        Some(Value::String(names)) => names.split(' ').collect(),
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-        _ => Vec::new(),
-    };
-    names
-        .into_iter()
-        .filter_map(|name| name.parse().ok())
-        .filter(|scope| allow_admin || *scope != Scope::Admin)
-        .collect()
-}
-
-/// Returns seconds since 1970, the unit of time in tokens.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "an f64 holds milliseconds since 1970 exactly for 285,000 years"
-)]
-pub fn seconds(at: DateTime<Utc>) -> f64 {
-    at.timestamp_millis() as f64 / 1000.0
-}
-
-/// JSON object without duplicate names, which different parsers could read differently.
-struct Object(BTreeMap<String, Value>);
-
-impl Object {
-    fn read(base64: &str) -> Option<Self> {
-        let json = URL_SAFE_NO_PAD.decode(base64).ok()?;
-        serde_json::from_slice(&json).ok()
-    }
-
-    fn text(&self, name: &str) -> Option<&str> {
-        self.0.get(name)?.as_str()
-    }
-
-    /// Returns a `NumericDate` (RFC 7519 §2), which may have a fraction. `Err` if the value is something else.
-    fn time(&self, name: &str) -> Result<Option<f64>, ()> {
-        match self.0.get(name) {
-            None => Ok(None),
-            Some(value) => value.as_f64().map(Some).ok_or(()),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Object {
-    fn deserialize<D: de::Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        struct Unique;
-        impl<'de> Visitor<'de> for Unique {
-            type Value = Object;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-                let mut object = BTreeMap::new();
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
-                    if object.insert(name, value).is_some() {
-                        return Err(de::Error::custom("duplicate name"));
-                    }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut object = BTreeMap::new();
+            while let Some((name, value)) = map.next_entry()? {
+                if object.insert(name, value).is_some() {
+                    return Err(A::Error::custom("duplicate name"));
                 }
-                Ok(Object(object))
             }
+            Ok(object)
         }
-        json.deserialize_map(Unique)
     }
+    map.deserialize_map(UniqueNames)
 }

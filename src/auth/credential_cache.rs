@@ -33,115 +33,122 @@ use crate::{
 };
 
 /// Lifetime of an entry while notifications arrive: callers with a request every minute or two cost no lookups.
-const WHILE_LISTENING: Duration = Duration::from_mins(10);
+const TTL_WITH_NOTIFICATIONS: Duration = Duration::from_mins(10);
 /// Lifetime of an entry for an external issuer's token while notifications arrive.
-pub const OF_AN_ISSUER: Duration = Duration::from_mins(1);
+pub const TTL_OF_ISSUER_TOKENS: Duration = Duration::from_mins(1);
 /// Lifetime of any entry while notifications do not arrive, and pause before listening again.
-const WHILE_DEAF: Duration = Duration::from_secs(1);
+const TTL_WITHOUT_NOTIFICATIONS: Duration = Duration::from_secs(1);
 /// Maximum number of entries. An entry takes about 700 bytes in total, so all take about 100 MB at most.
 const CAPACITY: u64 = 150_000;
 /// Interval between test notifications.
-const CHECK_EVERY: Duration = Duration::from_secs(10);
+const TEST_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Cache of credential lookups. Cheap to clone.
 #[derive(Clone)]
-pub struct Memory(Arc<Shared>);
+pub struct CredentialCache(Arc<Inner>);
 
-struct Shared {
-    known: Cache<SecretHash, Known>,
+struct Inner {
+    entries: Cache<SecretHash, Entry>,
     /// Number of invalidations so far.
-    changes: AtomicU64,
+    invalidations: AtomicU64,
+    /// True while notifications arrive.
     listening: AtomicBool,
     clock: Clock,
 }
 
 #[derive(Clone)]
-struct Known {
+struct Entry {
+    /// Caller, or `None` if the credential is not valid.
     caller: Option<Arc<Caller>>,
-    looked_up: Moment,
+    /// Start of the lookup.
+    looked_up_at: Moment,
     /// Lifetime while notifications arrive.
-    longest: Duration,
-    expires: Option<Moment>,
+    ttl: Duration,
+    /// Expiry of the credential itself.
+    expires_at: Option<Moment>,
 }
 
-impl Memory {
+impl CredentialCache {
     pub fn new(clock: Clock) -> Self {
-        Self(Arc::new(Shared {
-            known: Cache::new(CAPACITY),
-            changes: AtomicU64::new(0),
+        Self(Arc::new(Inner {
+            entries: Cache::new(CAPACITY),
+            invalidations: AtomicU64::new(0),
             listening: AtomicBool::new(false),
             clock,
         }))
     }
 
     /// Returns the caller of a secret, from the cache or the database.
-    pub async fn caller(
+    pub async fn get_or_query(
         &self,
         database: &Database,
         hash: &SecretHash,
     ) -> Result<Option<Arc<Caller>>, db::Error> {
-        let look_up = db::credentials::find_caller(database, hash);
-        self.caller_by(hash, WHILE_LISTENING, look_up).await
+        let query = db::credentials::find_caller(database, hash);
+        self.get_or_insert_with(hash, TTL_WITH_NOTIFICATIONS, query)
+            .await
     }
 
-    /// Returns the caller of a secret from the cache, or runs `look_up` and caches its result for at most `longest`.
-    /// Errors are not cached.
-    pub async fn caller_by<E>(
+    /// Returns the caller of a secret from the cache, or runs `look_up` and caches its result for at most `ttl`. Errors
+    /// are not cached.
+    pub async fn get_or_insert_with<E>(
         &self,
         hash: &SecretHash,
-        longest: Duration,
+        ttl: Duration,
         look_up: impl Future<Output = Result<Option<Found>, E>>,
     ) -> Result<Option<Arc<Caller>>, E> {
-        if let Some(known) = self.recall(hash, false) {
-            return Ok(known);
+        if let Some(cached) = self.get(hash, false) {
+            return Ok(cached);
         }
-        let changes = self.0.changes.load(Ordering::SeqCst);
-        let asked = self.0.clock.now();
+        let invalidations = self.0.invalidations.load(Ordering::SeqCst);
+        let looked_up_at = self.0.clock.now();
         let found = look_up.await?;
-        let known = Known {
-            expires: found
-                .as_ref()
-                .and_then(|found| Some(asked + found.expires_in?)),
+        let expires_in = found.as_ref().and_then(|found| found.expires_in);
+        let entry = Entry {
             caller: found.map(|found| Arc::new(found.caller)),
-            looked_up: asked,
-            longest,
+            looked_up_at,
+            ttl,
+            expires_at: expires_in.map(|duration| looked_up_at.saturating_add(duration)),
         };
-        Ok(self.remember(*hash, known, changes))
+        Ok(self.insert(*hash, entry, invalidations))
     }
 
     /// Returns the cached result for a secret: `None` if there is none, `Some(None)` if the secret is known to be
-    /// invalid. If PostgreSQL is `away` (unreachable), entries of any age are used.
+    /// invalid. If PostgreSQL is `unreachable`, entries of any age are used.
     #[expect(
         clippy::option_option,
-        reason = "whether an entry exists, and whether the secret is valid"
+        reason = "the outer level is the cache entry, the inner one the validity of the secret"
     )]
-    pub fn recall(&self, hash: &SecretHash, away: bool) -> Option<Option<Arc<Caller>>> {
-        let known = self.0.known.get(hash)?;
+    pub fn get(&self, hash: &SecretHash, unreachable: bool) -> Option<Option<Arc<Caller>>> {
+        let entry = self.0.entries.get(hash)?;
         let now = self.0.clock.now();
-        let longest = if self.0.listening.load(Ordering::SeqCst) {
-            known.longest
+        let ttl = if self.0.listening.load(Ordering::SeqCst) {
+            entry.ttl
         } else {
-            WHILE_DEAF
+            TTL_WITHOUT_NOTIFICATIONS
         };
-        let fresh = away || now < known.looked_up + longest;
-        let expired = known.expires.is_some_and(|expires| now >= expires);
-        (fresh && !expired).then_some(known.caller)
+        let fresh = unreachable || now < entry.looked_up_at + ttl;
+        let expired = entry.expires_at.is_some_and(|at| now >= at);
+        (fresh && !expired).then_some(entry.caller)
     }
 
-    fn remember(&self, hash: SecretHash, known: Known, changes: u64) -> Option<Arc<Caller>> {
-        let caller = known.caller.clone();
-        self.0.known.insert(hash, known);
+    /// Inserts an entry, unless the cache was invalidated since `invalidations` was read.
+    fn insert(&self, hash: SecretHash, entry: Entry, invalidations: u64) -> Option<Arc<Caller>> {
+        let caller = entry.caller.clone();
+        self.0.entries.insert(hash, entry);
         // Checked after the insertion: a later change finds the entry and removes it.
-        if self.0.changes.load(Ordering::SeqCst) != changes {
-            self.0.known.invalidate(&hash);
+        if self.0.invalidations.load(Ordering::SeqCst) != invalidations {
+            self.0.entries.invalidate(&hash);
         }
         caller
     }
 
-    pub fn forget(&self, change: &Change) {
-        self.0.changes.fetch_add(1, Ordering::SeqCst);
+    /// Removes the entries that a change affects.
+    pub fn invalidate(&self, change: &Change) {
+        self.0.invalidations.fetch_add(1, Ordering::SeqCst);
         match change {
-            Change::Credential(hash) => self.0.known.invalidate(hash),
-            Change::Any => self.0.known.invalidate_all(),
+            Change::Credential(hash) => self.0.entries.invalidate(hash),
+            Change::Any => self.0.entries.invalidate_all(),
         }
     }
 
@@ -149,44 +156,45 @@ impl Memory {
         self.0.listening.store(listening, Ordering::SeqCst);
         if listening {
             // Changes made while not listening were missed.
-            self.forget(&Change::Any);
+            self.invalidate(&Change::Any);
         }
     }
 
     /// Listens for changes forever, and starts again after each failure.
-    pub async fn follow(self, database: Database) {
+    pub async fn follow_changes(self, database: Database) {
         loop {
             if let Err(error) = self.listen(&database).await {
                 tracing::debug!(%error, "failed to listen for credential changes; retrying in 1 s");
             }
             self.set_listening(false);
-            tokio::time::sleep(WHILE_DEAF).await;
+            tokio::time::sleep(TTL_WITHOUT_NOTIFICATIONS).await;
         }
     }
 
+    /// Invalidates entries until the connection fails or a test notification does not arrive.
     async fn listen(&self, database: &Database) -> Result<(), db::Error> {
         let mut changes = Changes::listen(database).await?;
         loop {
             changes.check(database).await?;
-            let mut heard = false;
-            let round = async {
+            let mut notified = false;
+            let receive = async {
                 loop {
                     match changes.next().await? {
                         // A test notification: notifications arrive.
-                        None if !heard => {
-                            heard = true;
+                        None if !notified => {
+                            notified = true;
                             if !self.0.listening.load(Ordering::SeqCst) {
                                 self.set_listening(true);
                             }
                         }
                         None => {}
-                        Some(change) => self.forget(&change),
+                        Some(change) => self.invalidate(&change),
                     }
                 }
             };
-            match tokio::time::timeout(CHECK_EVERY, round).await {
+            match tokio::time::timeout(TEST_INTERVAL, receive).await {
                 Ok(Err(error)) => return Err(error),
-                Err(_) if !heard => return Err(db::Error::TimedOut),
+                Err(_) if !notified => return Err(db::Error::TimedOut),
                 Ok(Ok(())) | Err(_) => {}
             }
         }
