@@ -5,7 +5,7 @@
 //! ```text
 //! cli
 //! app
-//! server · telemetry · local_postgres
+//! server · telemetry · embedded_postgres
 //! api
 //! auth | limits
 //! db | blobs | renderings
@@ -26,16 +26,16 @@
 //! - [`limits`]: decides whether a caller's request may proceed, by leased slices; no HTTP types.
 //! - [`api`]: routes, layers, handlers and status codes.
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
-//! - [`local_postgres`]: PostgreSQL for a run without a database URL.
+//! - [`embedded_postgres`]: PostgreSQL for a run without a database URL.
 //! - [`telemetry`]: log lines, metrics and traces.
 //! - [`app`]: the composition root: builds every part and runs them.
 //! - [`cli`]: commands, and what they print.
 //!
-//! One module owns each technology: sqlx is in `db` (and `local_postgres`), axum in `api` (and `app`), hyper in `server`,
-//! governor in `limits`, JWT and argon2 in `auth`, rustls in `http_client`, OpenTelemetry in `trace` and `telemetry`, clap
-//! in `cli`, the environment in `config`. reqwest is in `http_client`, and in the modules that send requests: `auth`
-//! (keys of issuers), `blobs` (S3), `telemetry` (traces). A **rule** is in `domain`, a **sequence** in the handler, a
-//! **statement** in `db`.
+//! One module owns each technology: sqlx is in `db` (and `embedded_postgres`), axum in `api` (and `app`), hyper in
+//! `server`, governor in `limits`, JWT and argon2 in `auth`, rustls in `http_client`, OpenTelemetry in `trace` and
+//! `telemetry`, clap in `cli`, the environment in `config`. reqwest is in `http_client`, and in the modules that send
+//! requests: `auth` (keys of issuers), `blobs` (S3), `telemetry` (traces). A **rule** is in `domain`, a **sequence** in
+//! the handler, a **statement** in `db`.
 //!
 //! # Life of a request
 //!
@@ -71,9 +71,9 @@ pub mod cli;
 pub mod config;
 pub mod db;
 pub mod domain;
+pub mod embedded_postgres;
 pub mod http_client;
 pub mod limits;
-pub mod local_postgres;
 pub mod renderings;
 pub mod server;
 pub mod telemetry;

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use pet_inventory::{
     auth::secret::{Kind, Secret},
     db::{self, ConnectOptions},
-    local_postgres::{Durability, LocalPostgres, SearchPath},
+    embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 /// An embedded PostgreSQL, removed with its folder when dropped.
 pub struct Postgres {
     folder: tempfile::TempDir,
-    server: LocalPostgres,
+    server: EmbeddedPostgres,
 }
 
 impl Postgres {
@@ -23,7 +23,7 @@ impl Postgres {
             path: std::env::var_os("PATH"),
         };
         let server =
-            LocalPostgres::start(&folder.path().join("data"), &search, Durability::Durable)
+            EmbeddedPostgres::start(&folder.path().join("data"), &search, Durability::Durable)
                 .await
                 .expect("a PostgreSQL of our own");
         Self { folder, server }

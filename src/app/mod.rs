@@ -32,8 +32,8 @@ use crate::{
     config::{self, Config, DemoKeys},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
+    embedded_postgres::{self, Durability, EmbeddedPostgres, SearchPath},
     limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
-    local_postgres::{self, Durability, LocalPostgres, SearchPath},
     renderings::Renderer,
     server::{self, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
@@ -63,9 +63,9 @@ pub enum Error {
     /// The database cannot be reached or brought up to date.
     #[error("{0}. Check database.url (DATABASE_URL), or unset it to run an embedded PostgreSQL")]
     Database(#[from] db::Error),
-    /// Our own PostgreSQL cannot run.
+    /// The embedded PostgreSQL cannot run.
     #[error(transparent)]
-    LocalPostgres(#[from] local_postgres::Error),
+    EmbeddedPostgres(#[from] embedded_postgres::Error),
     /// Images cannot be kept where they are to be.
     #[error(transparent)]
     Blobs(#[from] blobs::Error),
@@ -93,7 +93,7 @@ pub struct App {
     limits: Limits,
     state: AppState,
     metrics: Metrics,
-    local_postgres: Option<LocalPostgres>,
+    embedded_postgres: Option<EmbeddedPostgres>,
     demo_keys: bool,
 }
 
@@ -128,15 +128,15 @@ impl App {
     ) -> Result<Self, Error> {
         // Before the first metric is looked up.
         let metrics = telemetry::metrics()?;
-        let (local_postgres, options) = match &config.database.url {
+        let (embedded_postgres, options) = match &config.database.url {
             Some(url) => (None, db::parse_url(url)?),
             None => {
-                let local = Box::pin(start_local_postgres(&config)).await?;
-                let options = local.connect_options();
-                (Some(local), options)
+                let embedded = Box::pin(start_embedded_postgres(&config)).await?;
+                let options = embedded.connect_options();
+                (Some(embedded), options)
             }
         };
-        let own = local_postgres.is_some();
+        let own = embedded_postgres.is_some();
         Box::pin(db::migrations::apply(&options)).await?;
         let database = Database::new(options, &config.database);
         database.detect_pooler().await?;
@@ -223,7 +223,7 @@ impl App {
             },
             state,
             metrics,
-            local_postgres,
+            embedded_postgres,
             demo_keys,
         })
     }
@@ -250,7 +250,7 @@ impl App {
     /// are cut off, then all else stops.
     ///
     /// # Errors
-    /// [`Error::LocalPostgres`] when our own PostgreSQL did not stop well.
+    /// [`Error::EmbeddedPostgres`] if the embedded PostgreSQL does not stop.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
         let state = self.state;
         let database = state.database.clone();
@@ -306,17 +306,17 @@ impl App {
 
         // A statement that does not end must not block the stop: PostgreSQL rolls back what is not committed.
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, database.close()).await;
-        if let Some(local_postgres) = self.local_postgres {
-            local_postgres.stop().await?;
+        if let Some(postgres) = self.embedded_postgres {
+            postgres.stop().await?;
         }
         Ok(())
     }
 }
 
 /// Starts the embedded PostgreSQL.
-async fn start_local_postgres(config: &Config) -> Result<LocalPostgres, Error> {
+async fn start_embedded_postgres(config: &Config) -> Result<EmbeddedPostgres, Error> {
     let directory = &config.local_postgres.directory;
-    Ok(LocalPostgres::start(directory, &search_path(config), Durability::Durable).await?)
+    Ok(EmbeddedPostgres::start(directory, &search_path(config), Durability::Durable).await?)
 }
 
 /// Directories in which PostgreSQL's programs are searched for.

@@ -5,13 +5,13 @@ use crate::{
     app::search_path,
     config::Config,
     db::{self, Database},
-    local_postgres::{self, Joined},
+    embedded_postgres::EmbeddedPostgres,
 };
 
 /// Access to the database for the duration of a command.
 pub struct Session {
     options: db::ConnectOptions,
-    local: Option<Joined>,
+    embedded: Option<EmbeddedPostgres>,
 }
 
 impl Session {
@@ -20,14 +20,14 @@ impl Session {
         if let Some(url) = &config.database.url {
             return Ok(Self {
                 options: db::parse_url(url)?,
-                local: None,
+                embedded: None,
             });
         }
         let directory = &config.local_postgres.directory;
-        let local = local_postgres::join_or_start(directory, &search_path(config)).await?;
+        let embedded = EmbeddedPostgres::join_or_start(directory, &search_path(config)).await?;
         Ok(Self {
-            options: local.connect_options(),
-            local: Some(local),
+            options: embedded.connect_options(),
+            embedded: Some(embedded),
         })
     }
 
@@ -45,8 +45,8 @@ impl Session {
 
     /// Stops the embedded PostgreSQL if [`Session::open`] started it.
     pub async fn close(self) -> Result<(), Error> {
-        if let Some(local) = self.local {
-            local.stop().await?;
+        if let Some(embedded) = self.embedded {
+            embedded.stop().await?;
         }
         Ok(())
     }

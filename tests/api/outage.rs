@@ -10,14 +10,17 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use pet_inventory::{domain::caller::Scopes, local_postgres::LocalPostgres, server::Shutdown};
-use reqwest::{Client, RequestBuilder};
+use pet_inventory::{
+    domain::caller::Scopes, embedded_postgres::EmbeddedPostgres, server::Shutdown,
+};
+use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
 
 use crate::support::{
-    self, Answer, Ask, make_key,
+    self, Answer, Ask, Home, make_key,
     postgres::{start_postgres, url_at},
+    process::users_of,
 };
 
 /// Maximum duration of a request while the database is unavailable.
@@ -27,7 +30,7 @@ const SOON: Duration = Duration::from_secs(15);
 
 /// Service on a PostgreSQL that tests stop, kill and freeze.
 struct Fragile {
-    postgres: Option<LocalPostgres>,
+    postgres: Option<EmbeddedPostgres>,
     folder: tempfile::TempDir,
     address: std::net::SocketAddr,
     key: String,
@@ -73,6 +76,13 @@ impl Fragile {
         symlink(socket, self.socket()).expect("a link");
         self.postgres = Some(postgres);
         options
+    }
+
+    /// Starts PostgreSQL again after a kill.
+    async fn restart_postgres(&mut self) {
+        let postgres = self.postgres.take().expect("it ran");
+        postgres.stop().await.expect("a stop");
+        self.start_postgres().await;
     }
 
     fn postmaster(&self) -> Pid {
@@ -195,20 +205,22 @@ async fn requests_while_database_is_down_are_503_until_it_is_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_while_database_is_killed_are_503_at_worst() {
-    let service = Fragile::start().await;
+    let mut service = Fragile::start().await;
     service.assert_back().await;
     for _ in 0..2 {
+        let rounds = [(); 3].map(|()| service.requests());
         let (killed, ()) = tokio::join!(
             async {
                 let begun = Instant::now();
                 kill(service.postmaster(), Signal::SIGKILL).expect("killed");
+                service.restart_postgres().await;
                 service.assert_back().await;
                 begun.elapsed()
             },
             // Requests in progress at the time of the kill.
             async {
-                for _ in 0..3 {
-                    let asked = service.requests().into_iter().map(Ask::answer);
+                for requests in rounds {
+                    let asked = requests.into_iter().map(Ask::answer);
                     for answer in futures_util::future::join_all(asked).await {
                         let status = answer.status.as_u16();
                         assert!(status < 500 || status == 503, "{answer}");
@@ -248,5 +260,42 @@ async fn requests_while_database_is_frozen_are_503_in_time() {
         assert!(elapsed < FAST, "{elapsed:?}: {answer}");
     }
     service.assert_back().await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_embedded_postgres_is_reported_and_back_after_a_restart() {
+    let home = Home::new();
+    let service = home.serve().await;
+    let pet = service
+        .request(Method::POST, "/pet", "special-key")
+        .json(&json!({"name": "a"}))
+        .answer()
+        .await
+        .is(201)
+        .id();
+    kill(postmaster(&home.path().join("data")), Signal::SIGKILL).expect("killed");
+    let ready = format!("http://{}/readyz", service.address);
+    let client = support::client();
+    let begun = Instant::now();
+    while client.get(&ready).answer().await.status == 200
+        || !service.log().contains("lost the embedded PostgreSQL")
+    {
+        assert!(begun.elapsed() < SOON, "{}", service.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    client.get(&ready).answer().await.problem(503);
+    let path = format!("/pet/{pet}");
+    let refused = service.request(Method::GET, &path, "special-key");
+    refused.answer().await.problem(503);
+    let log = service.log();
+    assert!(log.contains("restart pet-inventory"), "{log}");
+    assert_eq!(log.matches("lost the embedded").count(), 1, "{log}");
+    service.stop().await;
+    assert_eq!(users_of(home.path()), []);
+
+    let service = home.serve().await;
+    let found = service.request(Method::GET, &path, "special-key");
+    found.answer().await.is(200);
     service.stop().await;
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //!
-//! - No process and no file is left when the test process has ended, however it ended. `LocalPostgres` ends the
+//! - No process and no file is left when the test process has ended, however it ended. `EmbeddedPostgres` ends the
 //!   processes. A shell removes the folder when its pipe from the test process closes: Rust never drops a static.
 
 use std::{
@@ -16,7 +16,7 @@ use std::{
 
 use pet_inventory::{
     db,
-    local_postgres::{Durability, LocalPostgres, SearchPath},
+    embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
 };
 use sqlx::{
     AssertSqlSafe, Connection as _, Executor as _, PgConnection,
@@ -35,7 +35,7 @@ static ROOM: Semaphore = Semaphore::const_new(12);
 const TEMPLATE: &str = "template_migrated";
 
 struct Server {
-    postgres: LocalPostgres,
+    postgres: EmbeddedPostgres,
     _cleaner: Child,
 }
 
@@ -65,8 +65,8 @@ impl Server {
 }
 
 /// Starts a throwaway PostgreSQL in a folder.
-pub async fn start_postgres(folder: &Path) -> LocalPostgres {
-    LocalPostgres::start(folder, &search_path(), Durability::Throwaway)
+pub async fn start_postgres(folder: &Path) -> EmbeddedPostgres {
+    EmbeddedPostgres::start(folder, &search_path(), Durability::Throwaway)
         .await
         .expect("a PostgreSQL of the tests' own")
 }

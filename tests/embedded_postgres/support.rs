@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use pet_inventory::local_postgres::{Durability, LocalPostgres, SearchPath};
+use pet_inventory::embedded_postgres::{Durability, EmbeddedPostgres, SearchPath};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions, Connection};
+use sqlx::{ConnectOptions, Connection, PgConnection};
 
 pub(crate) const SOON: Duration = Duration::from_secs(15);
 
@@ -87,8 +87,8 @@ pub(crate) fn search() -> SearchPath {
     }
 }
 
-pub(crate) async fn start(home: &Path) -> LocalPostgres {
-    LocalPostgres::start(home, &search(), Durability::Durable)
+pub(crate) async fn start(home: &Path) -> EmbeddedPostgres {
+    EmbeddedPostgres::start(home, &search(), Durability::Durable)
         .await
         .unwrap()
 }
@@ -102,11 +102,12 @@ pub(crate) fn options(socket: &Path) -> PgConnectOptions {
 
 pub(crate) async fn run(options: &PgConnectOptions, statement: &'static str) {
     let mut connection = options.connect().await.unwrap();
-    sqlx::query(statement)
-        .execute(&mut connection)
-        .await
-        .unwrap();
+    run_on(&mut connection, statement).await;
     connection.close().await.unwrap();
+}
+
+pub(crate) async fn run_on(connection: &mut PgConnection, statement: &'static str) {
+    sqlx::query(statement).execute(connection).await.unwrap();
 }
 
 pub(crate) async fn ask(options: &PgConnectOptions, question: &'static str) -> i32 {

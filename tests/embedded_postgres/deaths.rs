@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
+use pet_inventory::embedded_postgres::{Durability, EmbeddedPostgres, Error};
 use sqlx::ConnectOptions;
 
 use crate::support::{
-    Holder, Home, SOON, ask, names, nothing_left, options, postmaster_of, run, start,
+    Holder, Home, SOON, ask, names, nothing_left, options, postmaster_of, run, run_on, search,
+    start, users_of,
 };
 
 #[tokio::test]
@@ -85,37 +87,63 @@ async fn holder_killed_at_any_moment_leaves_a_startable_folder() {
 }
 
 #[tokio::test]
-async fn killed_postmaster_is_restarted_on_the_same_socket() {
+async fn killed_postmaster_is_not_restarted_and_the_next_start_finds_the_data() {
     let home = Home::new();
-    let postgres = start(&home.path).await;
+    let mut postgres = start(&home.path).await;
     run(
         &postgres.connect_options(),
         "CREATE TABLE pets AS SELECT 7 AS n",
     )
     .await;
     for _ in 0..3 {
-        // A busy backend does not notice that its postmaster is gone.
+        // A busy backend does not notice that its postmaster is gone until its statement ends.
         let mut client = postgres.connect_options().connect().await.unwrap();
+        run_on(&mut client, "SET statement_timeout = '2s'").await;
         let busy = "DO 'BEGIN LOOP PERFORM 1; END LOOP; END'";
         let query = tokio::spawn(async move { sqlx::query(busy).execute(&mut client).await });
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let begun = Instant::now();
         kill(Pid::from_raw(postmaster_of(&home.path)), Signal::SIGKILL).unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(postgres.connect_options().connect().await.is_err());
+        // The holder keeps the directory locked.
+        let error = EmbeddedPostgres::start(&home.path, &search(), Durability::Durable)
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::InUse { .. }), "{error}");
+        let begun = Instant::now();
+        postgres.stop().await.unwrap();
+        eprintln!("stop with a busy orphan {:?}", begun.elapsed());
         assert!(query.await.unwrap().is_err());
-        while postgres.connect_options().connect().await.is_err() {
-            assert!(begun.elapsed() < SOON);
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        eprintln!("back after {:?}", begun.elapsed());
+        assert!(users_of(&home.path).is_empty());
+        postgres = start(&home.path).await;
         assert_eq!(
             ask(&postgres.connect_options(), "SELECT n FROM pets").await,
             7
         );
     }
-    // A stop while the postmaster is dead.
-    kill(Pid::from_raw(postmaster_of(&home.path)), Signal::SIGKILL).unwrap();
     postgres.stop().await.unwrap();
-    nothing_left(&home.path).await;
+}
+
+#[tokio::test]
+async fn orphaned_backend_blocks_the_next_start_until_it_ends() {
+    let home = Home::new();
+    let mut holder = Holder::spawn(&home.path, "server");
+    let socket = holder.ready();
+    run(&options(&socket), "CREATE TABLE pets AS SELECT 7 AS n").await;
+    let mut client = options(&socket).connect().await.unwrap();
+    run_on(&mut client, "SET statement_timeout = '2s'").await;
+    let busy = "DO 'BEGIN LOOP PERFORM 1; END LOOP; END'";
+    let query = tokio::spawn(async move { sqlx::query(busy).execute(&mut client).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    kill(Pid::from_raw(postmaster_of(&home.path)), Signal::SIGKILL).unwrap();
+    holder.kill();
+    let postgres = start(&home.path).await;
+    assert!(query.is_finished());
+    assert_eq!(
+        ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+        7
+    );
+    postgres.stop().await.unwrap();
 }
 
 #[tokio::test]

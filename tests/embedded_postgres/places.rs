@@ -5,12 +5,10 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
-use pet_inventory::local_postgres::{Durability, Error, LocalPostgres, SearchPath};
-use sqlx::ConnectOptions;
+use pet_inventory::embedded_postgres::{Durability, EmbeddedPostgres, Error, SearchPath};
 
 use crate::support::{
     Holder, Home, ask, nothing_left, options, postmaster_of, run, search, socket_of, start,
@@ -57,9 +55,8 @@ async fn data_directory_of_root_may_be_inaccessible_to_others() {
     holder.kill();
     let postgres = start(&path).await;
     kill(Pid::from_raw(postmaster_of(&path)), Signal::SIGKILL).unwrap();
-    while postgres.connect_options().connect().await.is_err() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    postgres.stop().await.unwrap();
+    let postgres = start(&path).await;
     // These open further files: another database, a sort that spills, a checkpoint.
     run(&postgres.connect_options(), "CREATE DATABASE other").await;
     let spill = "SELECT count(*)::int FROM (SELECT g FROM generate_series(1, 1000000) g ORDER BY g::text) s";
@@ -113,7 +110,7 @@ async fn inaccessible_programs_are_reported() {
         bin_dir: Some(closed.path().to_owned()),
         path: None,
     };
-    let error = LocalPostgres::start(&home.path, &search, Durability::Durable)
+    let error = EmbeddedPostgres::start(&home.path, &search, Durability::Durable)
         .await
         .unwrap_err();
     assert!(matches!(error, Error::NotRunnable { .. }), "{error}");
@@ -128,14 +125,14 @@ async fn start_errors_name_the_cause() {
         bin_dir: Some(home.path.clone()),
         path: None,
     };
-    let error = LocalPostgres::start(&home.path, &empty, Durability::Durable)
+    let error = EmbeddedPostgres::start(&home.path, &empty, Durability::Durable)
         .await
         .unwrap_err();
     assert!(matches!(error, Error::NotInBinDir { .. }), "{error}");
 
     start(&home.path).await.stop().await.unwrap();
     fs::write(home.path.join("postgres/PG_VERSION"), "9\n").unwrap();
-    let error = LocalPostgres::start(&home.path, &search(), Durability::Durable)
+    let error = EmbeddedPostgres::start(&home.path, &search(), Durability::Durable)
         .await
         .unwrap_err()
         .to_string();
