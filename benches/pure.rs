@@ -66,7 +66,7 @@ fn leased(granted: u32) -> CallerState {
         minute_frees_in: day,
         ..Lease::default()
     };
-    state.apply(lease, Duration::ZERO, Duration::ZERO);
+    state.succeed(lease, Duration::ZERO, Duration::ZERO);
     state
 }
 

@@ -213,13 +213,6 @@ impl CallerState {
         }
     }
 
-    /// Returns true if the next statement is to be sent at once: requests wait, or more are to be returned. After a failure,
-    /// the next request or flush sends it. Requests that have timed out do not wait.
-    pub fn needs_statement(&mut self) -> bool {
-        self.waiting.retain(|waiting| !waiting.is_closed());
-        !self.waiting.is_empty() || (self.unconfirmed.is_none() && !self.unused.is_empty())
-    }
-
     /// The next statement of this caller, by the replica `replica`; `number` is larger than that of any before.
     pub fn next_request(
         &mut self,
@@ -260,7 +253,14 @@ impl CallerState {
 
     /// Decides waiting requests by the response to a statement that was sent at `sent`. Those that it does not cover
     /// keep waiting.
-    pub fn apply(&mut self, lease: Lease, sent: Moment, now: Moment) {
+    pub fn succeed(&mut self, lease: Lease, sent: Moment, now: Moment) {
+        self.apply(lease, sent, now);
+        // Requests that have timed out do not wait.
+        self.waiting.retain(|waiting| !waiting.is_closed());
+        self.is_leasing = !self.waiting.is_empty() || !self.unused.is_empty();
+    }
+
+    fn apply(&mut self, lease: Lease, sent: Moment, now: Moment) {
         self.used.entry(lease.slice).or_default();
         self.used.retain(|slice, _| *slice >= lease.slice - 1);
         if lease.granted > 0 {
@@ -324,8 +324,9 @@ impl CallerState {
         })
     }
 
-    /// Refuses all waiting requests after a failed statement.
+    /// Refuses all waiting requests after a failed statement. The next request or flush sends the next one.
     pub fn fail(&mut self, error: &db::Error) {
+        self.is_leasing = false;
         self.unconfirmed = match self.sent.take() {
             Some(sent) if sent.unconfirmed.is_none() && error.is_not_sent() => {
                 let (slice, unused) = sent.returned.unwrap_or_default();

@@ -208,10 +208,9 @@ impl Limiter {
             let leased = db::limits::lease(&self.database, request).await;
             let mut state = callers.entry(key).or_default();
             match leased {
-                Ok(lease) => state.apply(lease, sent, clock.now()),
+                Ok(lease) => state.succeed(lease, sent, clock.now()),
                 Err(error) => state.fail(&error),
             }
-            state.is_leasing = state.needs_statement();
             if !state.is_leasing {
                 return;
             }

@@ -330,11 +330,10 @@ impl<'a> World<'a> {
         }
         let answered = fate == Fate::Answered;
         match lease.filter(|_| answered) {
-            Some(lease) => this.state.apply(lease, sent, now),
+            Some(lease) => this.state.succeed(lease, sent, now),
             None if fate == Fate::NotSent => this.state.fail(&db::Error::Overloaded),
             None => this.state.fail(&db::Error::TimedOut),
         }
-        this.state.is_leasing = this.state.needs_statement();
         let goes_on = this.state.is_leasing;
         let mut decided = Vec::new();
         this.waiting
@@ -611,4 +610,38 @@ fn occasional_request_costs_one_statement() {
     };
     let world = World::new(&schedule).run();
     assert_eq!((world.statements.len(), world.admitted.len()), (50, 50));
+}
+
+/// Otherwise the lease task would not let its worker do anything else while the circuit breaker is open.
+#[test]
+fn failed_statement_is_not_repeated_at_once() {
+    let limits = PlanLimits {
+        per_minute: Some(60),
+        ..PlanLimits::default()
+    };
+    let lease = Lease {
+        granted: 10,
+        slice: 1,
+        slice_ends_in: 1.0,
+        minute_used: 10,
+        ..Lease::default()
+    };
+    let mut state = CallerState::default();
+    state.set_limits(&limits, Duration::ZERO);
+    let request = |state: &mut CallerState, number, now| {
+        state.next_request("caller:1".into(), 1, number, now)
+    };
+    request(&mut state, 1, Duration::ZERO);
+    state.succeed(lease, Duration::ZERO, Duration::ZERO);
+    state.is_leasing = true;
+    let returned = request(&mut state, 2, Duration::from_secs(2)).returned;
+    assert_eq!(returned, Some((1, 10)));
+    state.fail(&db::Error::Overloaded);
+    assert!(!state.is_leasing);
+    // The next flush returns them.
+    assert!(state.needs_flush(Duration::from_secs(2)));
+    assert_eq!(
+        request(&mut state, 3, Duration::from_secs(2)).returned,
+        returned
+    );
 }
