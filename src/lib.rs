@@ -5,11 +5,11 @@
 //! ```text
 //! cli
 //! app
-//! server · telemetry · embedded_postgres
+//! server · telemetry · embedded_postgres · maintenance
 //! api
-//! auth | limits
-//! db | blobs | renderings
-//! config | http_client | trace
+//! auth | limits | images
+//! db | blob_store
+//! config | http_client | trace_context
 //! domain
 //! ```
 //!
@@ -18,23 +18,24 @@
 //! - [`domain`]: resources and their rules; pure values. *A value of one of its types is valid.*
 //! - [`config`]: the operator's settings; loaded and checked once. Secrets cannot be printed.
 //! - [`http_client`]: outgoing HTTP: TLS roots, timeouts.
-//! - [`trace`]: span attributes, and W3C Trace Context.
+//! - [`trace_context`]: span attributes, and W3C Trace Context.
 //! - [`db`]: PostgreSQL; one file per resource, one free function per statement. Requests share statements.
-//! - [`blobs`]: bytes of images, on disk or S3.
-//! - [`renderings`]: smaller versions of images; the only module that decodes pixels.
+//! - [`blob_store`]: bytes of images, on disk or S3.
+//! - [`images`]: smaller versions of images; the only module that decodes pixels.
 //! - [`auth`]: resolves a credential to a [`domain::caller::Caller`]; no HTTP types.
 //! - [`limits`]: decides whether a caller's request may proceed, by leased slices; no HTTP types.
 //! - [`api`]: routes, layers, handlers and status codes.
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
 //! - [`embedded_postgres`]: PostgreSQL for a run without a database URL.
+//! - [`maintenance`]: periodic tasks: purges, sweeps, folds.
 //! - [`telemetry`]: log lines, metrics and traces.
 //! - [`app`]: the composition root: builds every part and runs them.
 //! - [`cli`]: commands, and what they print.
 //!
 //! One module owns each technology: sqlx is in `db` (and `embedded_postgres`), axum in `api` (and `app`), hyper in
-//! `server`, governor in `limits`, JWT and argon2 in `auth`, rustls in `http_client`, OpenTelemetry in `trace` and
+//! `server`, governor in `limits`, JWT and argon2 in `auth`, rustls in `http_client`, OpenTelemetry in `trace_context` and
 //! `telemetry`, clap in `cli`, the environment in `config`. reqwest is in `http_client`, and in the modules that send
-//! requests: `auth` (keys of issuers), `blobs` (S3), `telemetry` (traces). A **rule** is in `domain`, a **sequence** in
+//! requests: `auth` (keys of issuers), `blob_store` (S3), `telemetry` (traces). A **rule** is in `domain`, a **sequence** in
 //! the handler, a **statement** in `db`.
 //!
 //! # Life of a request
@@ -66,15 +67,16 @@
 pub mod api;
 pub mod app;
 pub mod auth;
-pub mod blobs;
+pub mod blob_store;
 pub mod cli;
 pub mod config;
 pub mod db;
 pub mod domain;
 pub mod embedded_postgres;
 pub mod http_client;
+pub mod images;
 pub mod limits;
-pub mod renderings;
+pub mod maintenance;
 pub mod server;
 pub mod telemetry;
-pub mod trace;
+pub mod trace_context;

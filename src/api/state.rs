@@ -17,12 +17,12 @@ use url::Url;
 use super::{access::AccessRules, rate_limits::RateLimits};
 use crate::{
     auth::{Authenticator, password::Passwords},
-    blobs::Blobs,
+    blob_store::BlobStore,
     config::{self, Plans},
     db::Database,
     domain::caller::Scopes,
+    images::renderings::Renderer,
     limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
-    renderings::Renderer,
 };
 
 /// Application state. A handler extracts the parts it uses (`State<Database>`). Behind one pointer, since axum clones
@@ -54,7 +54,7 @@ pub struct Parts {
     /// Limits of JSON and form bodies.
     pub body_limits: BodyLimits,
     /// Image store.
-    pub blobs: Blobs,
+    pub blobs: BlobStore,
     /// Limits of uploads.
     pub uploads: Uploads,
     /// Creates smaller renderings of images.
@@ -126,7 +126,7 @@ impl_from_ref! {
     trusted_proxies: TrustedProxies,
     anonymous: AnonymousScopes,
     body_limits: BodyLimits,
-    blobs: Blobs,
+    blobs: BlobStore,
     uploads: Uploads,
     renderer: Renderer,
     orphaned_blobs: OrphanedBlobs,

@@ -4,9 +4,7 @@
 
 mod demo;
 mod gauges;
-pub mod images;
 mod listen;
-mod upkeep;
 
 use std::{io, net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
@@ -28,13 +26,14 @@ use crate::{
         },
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords, secret::Secret},
-    blobs::{self, Blobs},
+    blob_store::{self, BlobStore},
     config::{self, Config, DemoKeys},
     db::{self, Database},
     domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
     embedded_postgres::{self, Durability, EmbeddedPostgres, SearchPath},
+    images::renderings::Renderer,
     limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
-    renderings::Renderer,
+    maintenance::{self, orphaned_blobs},
     server::{self, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
 };
@@ -68,7 +67,7 @@ pub enum Error {
     EmbeddedPostgres(#[from] embedded_postgres::Error),
     /// Images cannot be kept where they are to be.
     #[error(transparent)]
-    Blobs(#[from] blobs::Error),
+    BlobStore(#[from] blob_store::Error),
     /// The bootstrap key is no good.
     #[error("BOOTSTRAP_API_KEY {0}")]
     BootstrapKey(Invalid),
@@ -159,7 +158,7 @@ impl App {
         }
 
         let limits = RateLimits::new(config.plans.clone(), database.clone(), clock.clone());
-        let blobs = Blobs::new(&config)?;
+        let blobs = BlobStore::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
         let logins_per_minute = config.users.logins_per_minute;
@@ -257,20 +256,20 @@ impl App {
         let limiter = state.limits.limiter.clone();
         let tasks = [
             tokio::spawn(state.authenticator.clone().follow_changes()),
-            tokio::spawn(upkeep::of_database(database.clone())),
-            tokio::spawn(upkeep::of_inventory(database.clone())),
-            tokio::spawn(images::sweep(
+            tokio::spawn(maintenance::purge_expired_rows(database.clone())),
+            tokio::spawn(maintenance::fold_inventory(database.clone())),
+            tokio::spawn(orphaned_blobs::sweep(
                 database.clone(),
                 state.blobs.clone(),
                 state.orphaned_blobs.clone(),
             )),
-            tokio::spawn(upkeep::flush_limits(limiter.clone())),
-            tokio::spawn(upkeep::sweep_limits(
+            tokio::spawn(maintenance::flush_limits(limiter.clone())),
+            tokio::spawn(maintenance::sweep_limits(
                 state.limits.clone(),
                 state.failed_authentication.clone(),
                 state.logins.clone(),
             )),
-            tokio::spawn(upkeep::of_metrics(self.metrics)),
+            tokio::spawn(telemetry::maintain_metrics(self.metrics)),
         ];
         let serving = shutdown.separate();
         let (stopping, stop) = (shutdown.clone(), serving.clone());

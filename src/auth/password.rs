@@ -17,7 +17,7 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::Semaphore;
 use tracing::Instrument;
 
-use crate::{domain::user::Password, trace};
+use crate::{domain::user::Password, trace_context};
 
 /// OWASP's first recommendation for argon2id: 19 MiB, two passes, one lane.
 const PARAMS: Params = Params::DEFAULT;
@@ -128,7 +128,7 @@ impl Passwords {
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let span = tracing::debug_span!(target: trace::TARGET, "hash a password");
+        let span = tracing::debug_span!(target: trace_context::TARGET, "hash a password");
         let result = async {
             // The semaphore is never closed.
             let permit = Arc::clone(&self.running).acquire_owned().await.ok();

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Error, say, session::Session};
 use crate::{
-    blobs::{self, Blobs},
+    blob_store::{self, BlobStore},
     config::Config,
     db::{self, Database, ServerVersion},
 };
@@ -93,8 +93,8 @@ async fn schema(session: &Session) -> Result<String, String> {
 }
 
 /// Writes a few bytes to the image store, and deletes them.
-async fn images(config: &Config) -> Result<String, blobs::Error> {
-    let blobs = Blobs::new(config)?;
+async fn images(config: &Config) -> Result<String, blob_store::Error> {
+    let blobs = BlobStore::new(config)?;
     let mut upload = blobs.upload().await?;
     upload.write(Bytes::from_static(b"check")).await?;
     let key = upload.finish().await?;

@@ -7,7 +7,10 @@ mod process;
 mod statements;
 mod traces;
 
-use std::io::{self, IsTerminal};
+use std::{
+    io::{self, IsTerminal},
+    time::Duration,
+};
 
 use tracing_subscriber::{
     EnvFilter, Layer as _,
@@ -25,7 +28,7 @@ use self::{
 };
 use crate::{
     config::{self, LogFormat},
-    trace,
+    trace_context,
 };
 
 /// Failure to set up telemetry.
@@ -61,7 +64,7 @@ pub struct Telemetry {
 pub fn start(config: &config::Telemetry) -> Result<Telemetry, Error> {
     let filter = EnvFilter::builder().parse(&config.log)?;
     // Events for traces are not logged.
-    let filter = filter.add_directive(format!("{}=off", trace::TARGET).parse()?);
+    let filter = filter.add_directive(format!("{}=off", trace_context::TARGET).parse()?);
     let human = match config.format {
         LogFormat::Human => true,
         LogFormat::Json => false,
@@ -93,4 +96,13 @@ pub fn start(config: &config::Telemetry) -> Result<Telemetry, Error> {
         _traces: traces,
         _lines: Flush(writer),
     })
+}
+
+/// Bounds the memory of metrics, forever.
+pub async fn maintain_metrics(metrics: Metrics) {
+    const PERIOD: Duration = Duration::from_secs(1);
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        metrics.upkeep();
+    }
 }

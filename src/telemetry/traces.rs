@@ -32,7 +32,7 @@ use super::{Error, statements::Statements};
 use crate::{
     config::{self, OtlpHeaders},
     http_client::{self, with_causes},
-    trace,
+    trace_context,
 };
 
 /// Maximum number of queued spans.
@@ -111,7 +111,7 @@ impl Traces {
             .with_threads(false)
             .with_target(false)
             .with_tracked_inactivity(false);
-        let of_traces = Targets::new().with_target(trace::TARGET, Level::DEBUG);
+        let of_traces = Targets::new().with_target(trace_context::TARGET, Level::DEBUG);
         let of_statements = Targets::new().with_target(Statements::TARGET, Level::DEBUG);
         spans
             .with_filter(of_traces)

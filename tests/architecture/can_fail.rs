@@ -22,7 +22,7 @@ const SOUND: &[(&str, &str)] = &[
     ("src/db/error.rs", "use sqlx::Error;"),
     ("src/db/pets.rs", "use super::error::{self, Error}; use crate::domain::Pet;"),
     ("src/db/orders.rs", "use crate::db::error;"),
-    ("src/blobs.rs", "use object_store::ObjectStore;"),
+    ("src/blob_store.rs", "use object_store::ObjectStore;"),
     ("src/config.rs", "use std::env;"),
     ("src/domain/mod.rs", "pub mod pet;"),
     ("src/domain/pet.rs", "use std::{fmt, time};"),
@@ -45,7 +45,7 @@ const BREACHES: &[(&str, &str, &str)] = &[
     ("src/domain/pet.rs", "use crate::*;", "2: `domain` imports up: `crate::*`"),
     // Sideways.
     ("src/auth/mod.rs", "use crate::limits;", "2: `auth` imports sideways: `crate::limits`"),
-    ("src/blobs.rs", "use crate::db;", "2: `blobs` imports sideways: `crate::db`"),
+    ("src/blob_store.rs", "use crate::db;", "2: `blob_store` imports sideways: `crate::db`"),
     ("src/telemetry.rs", "use crate::app;", "2: `telemetry` imports up: `crate::app`"),
     ("src/server.rs", "use crate::telemetry;", "2: `server` imports sideways: `crate::telemetry`"),
     // From noun to noun.

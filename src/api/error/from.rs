@@ -3,7 +3,9 @@
 use super::Error;
 use crate::{
     auth::{self, password, session},
-    db, limits, renderings,
+    db,
+    images::renderings,
+    limits,
 };
 
 impl From<limits::Error> for Error {

@@ -13,7 +13,7 @@ use axum::{
 
 use super::problem::{Problem, Violation};
 use crate::{
-    blobs, db,
+    blob_store, db,
     domain::{
         Invalid,
         caller::{Scope, Scopes},
@@ -91,7 +91,7 @@ pub enum Error {
     RangeNotSatisfiable(u64),
     /// The image store failed.
     #[error(transparent)]
-    Blobs(#[from] blobs::Error),
+    BlobStore(#[from] blob_store::Error),
     /// The request exceeded its time limit.
     #[error("request timed out")]
     TimedOut,
@@ -131,7 +131,7 @@ impl Error {
 
     /// Returns true if the cause is not logged per request: a failed fetch of keys is logged once, an unavailable
     /// PostgreSQL once a second, and an intended refusal not at all.
-    const fn is_told_elsewhere(&self) -> bool {
+    const fn is_logged_elsewhere(&self) -> bool {
         matches!(
             self,
             Self::Stopping
@@ -216,10 +216,10 @@ impl Error {
                 S::RANGE_NOT_SATISFIABLE,
                 format!("the range must begin within the {size} bytes of the content"),
             ),
-            Self::Blobs(blobs::Error::Full(_)) => {
+            Self::BlobStore(blob_store::Error::Full(_)) => {
                 (S::INSUFFICIENT_STORAGE, "the image store is full".into())
             }
-            Self::Blobs(blobs::Error::Unavailable(_)) => (
+            Self::BlobStore(blob_store::Error::Unavailable(_)) => (
                 S::SERVICE_UNAVAILABLE,
                 "the image store is not available right now".into(),
             ),
@@ -257,7 +257,7 @@ impl Error {
                 | db::Error::Migrate(_)
                 | db::Error::Query(_),
             )
-            | Self::Blobs(blobs::Error::Missing(_) | blobs::Error::Config { .. })
+            | Self::BlobStore(blob_store::Error::Missing(_) | blob_store::Error::Config { .. })
             | Self::Internal(_) => (
                 S::INTERNAL_SERVER_ERROR,
                 "internal server error; the log has the details under this request's id".into(),
@@ -338,7 +338,7 @@ impl IntoResponse for Error {
         if matches!(self, Self::IdempotencyKeyInUse | Self::IdempotencyKeyReused) {
             response.extensions_mut().insert(AboutItsKey);
         }
-        if status.is_server_error() && !self.is_told_elsewhere() {
+        if status.is_server_error() && !self.is_logged_elsewhere() {
             response.extensions_mut().insert(Cause(Arc::new(self)));
         }
         response
@@ -361,7 +361,7 @@ fn challenge(error: &Error) -> HeaderValue {
 
 /// Marks an error response with a body in the format of its own RFC, in place of a problem.
 #[derive(Debug, Clone, Copy)]
-pub struct InOwnForm;
+pub struct OAuthErrorBody;
 
 /// Marks a refusal that is due to the Idempotency-Key, and so must not be stored as the response to the request.
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use super::multipart::{Event, Malformed, Multipart, Part};
 use crate::{
     api::{error::Error, extract::require_plain, problem::Violation, state::Uploads},
-    blobs::{Blobs, Upload},
+    blob_store::{BlobStore, Upload},
     db::images::ContentHash,
     domain::image::{self, Facts, Reader, Refusal},
 };
@@ -41,7 +41,7 @@ pub(super) struct Received {
 pub(super) async fn receive(
     headers: &HeaderMap,
     body: Body,
-    blobs: &Blobs,
+    blobs: &BlobStore,
     uploads: &Uploads,
 ) -> Result<Received, Error> {
     let content_type = match headers.get(header::CONTENT_TYPE) {
@@ -187,7 +187,7 @@ impl Arriving {
 
 /// Destination of the image's bytes: the reader, which rejects anything but an image, and then the image store.
 struct Sink<'a> {
-    blobs: &'a Blobs,
+    blobs: &'a BlobStore,
     /// Started once the reader has accepted the first bytes.
     upload: Option<Upload>,
     reader: Reader,
@@ -198,7 +198,7 @@ struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    fn new(blobs: &'a Blobs, uploads: &Uploads, field: &'static str) -> Self {
+    fn new(blobs: &'a BlobStore, uploads: &Uploads, field: &'static str) -> Self {
         Self {
             blobs,
             upload: None,

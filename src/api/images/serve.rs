@@ -22,7 +22,7 @@ use crate::{
         extract::{PathPair, Query},
         fields::Violations,
     },
-    blobs::{self, Blobs},
+    blob_store::{self, BlobStore},
     db::{
         self, Connection, Database,
         images::{Content, Rendering},
@@ -31,7 +31,7 @@ use crate::{
         id::PetId,
         image::{ImageId, ImageType, RenderingWidth},
     },
-    renderings::Renderer,
+    images::renderings::Renderer,
 };
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
@@ -70,7 +70,7 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
 )]
 pub(super) async fn get(
     State(database): State<Database>,
-    State(blobs): State<Blobs>,
+    State(blobs): State<BlobStore>,
     State(renderer): State<Renderer>,
     PathPair(pet, id): PathPair<PetId, ImageId>,
     Query(query): Query,
@@ -106,7 +106,10 @@ pub(super) async fn get(
 }
 
 fn is_missing<T>(outcome: &Result<T, Error>) -> bool {
-    matches!(outcome, Err(Error::Blobs(blobs::Error::Missing(_))))
+    matches!(
+        outcome,
+        Err(Error::BlobStore(blob_store::Error::Missing(_)))
+    )
 }
 
 struct Stored {
@@ -150,7 +153,7 @@ impl From<Rendering> for Stored {
 /// Returns the rendering of an image, and creates it if it does not exist yet.
 async fn rendering(
     database: &Database,
-    blobs: &Blobs,
+    blobs: &BlobStore,
     renderer: &Renderer,
     content: Content,
     width: RenderingWidth,
@@ -178,7 +181,7 @@ async fn rendering(
 
 async fn make(
     database: &Database,
-    blobs: &Blobs,
+    blobs: &BlobStore,
     renderer: &Renderer,
     content: &Content,
     width: RenderingWidth,
@@ -208,7 +211,7 @@ async fn make(
 }
 
 async fn respond(
-    blobs: &Blobs,
+    blobs: &BlobStore,
     Stored {
         key,
         kind,

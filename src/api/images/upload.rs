@@ -33,7 +33,7 @@ use crate::{
         request_context::RequestContext,
         state::{RequestTimeout, Uploads},
     },
-    blobs::Blobs,
+    blob_store::BlobStore,
     db::{self, Connection, Database, images::Content},
     domain::{
         id::PetId,
@@ -122,7 +122,7 @@ struct FormBody {
 )]
 pub(super) async fn upload(
     State(database): State<Database>,
-    State(blobs): State<Blobs>,
+    State(blobs): State<BlobStore>,
     State(uploads): State<Uploads>,
     State(RequestTimeout(timeout)): State<RequestTimeout>,
     Path(pet): Path<PetId>,
@@ -181,7 +181,7 @@ async fn take(
     body: Body,
     pet: PetId,
     database: &Database,
-    blobs: &Blobs,
+    blobs: &BlobStore,
     uploads: &Uploads,
 ) -> Result<(Received, Option<ClientKey>), Error> {
     let Query(query) = Query::from_request_parts(parts, &()).await?;
@@ -204,7 +204,7 @@ async fn take(
 
 async fn keep(
     database: &Database,
-    blobs: &Blobs,
+    blobs: &BlobStore,
     idempotency: Idempotency,
     pet: PetId,
     urls: &Urls,
@@ -257,7 +257,7 @@ async fn keep(
 }
 
 /// Marks the image store as belonging to the database. Without the mark, orphaned blobs are merely not deleted.
-async fn mark(database: &Database, blobs: &Blobs) {
+async fn mark(database: &Database, blobs: &BlobStore) {
     let name = async { Ok::<_, Error>(db::images::database_name(database.pool()).await?) };
     if let Err(error) = blobs.mark(name).await {
         let error = &error as &dyn std::error::Error;
@@ -295,7 +295,7 @@ async fn add(
 }
 
 /// Deletes bytes that no row refers to. If that fails, the sweep deletes them later.
-pub(super) async fn discard(blobs: &Blobs, key: String) {
+pub(super) async fn discard(blobs: &BlobStore, key: String) {
     if let Err(error) = blobs.delete(&[key]).await {
         tracing::warn!(
             error = &error as &dyn std::error::Error,

@@ -26,12 +26,12 @@ use tracing::{Instrument as _, Span, field::Empty, instrument::Instrumented};
 use super::{Inner, access_log::method_label};
 use crate::{
     api::{
-        error::{InOwnForm, X_REQUEST_ID},
+        error::{OAuthErrorBody, X_REQUEST_ID},
         problem::Problem,
         request_context::RequestContext,
         request_id::RequestId,
     },
-    trace::{self, TARGET},
+    trace_context::{self, TARGET},
 };
 
 /// Layer that creates the [`RequestContext`].
@@ -134,7 +134,7 @@ fn begin(request: &Request, id: &str) -> Span {
             // Signed: tracing-opentelemetry turns unsigned numbers into text.
             span.record("server.port", host.port_u16().map(i64::from));
         }
-        trace::go_on(&span, request.headers());
+        trace_context::extract(&span, request.headers());
     }
     span
 }
@@ -174,7 +174,7 @@ fn version(version: Version) -> &'static str {
 fn finish(mut response: Response, id: &RequestId) -> Response {
     let status = response.status();
     response.headers_mut().insert(X_REQUEST_ID, id.header());
-    let own_form = response.extensions().get::<InOwnForm>().is_some();
+    let own_form = response.extensions().get::<OAuthErrorBody>().is_some();
     if (status.is_client_error() || status.is_server_error()) && !own_form {
         let problem = response
             .extensions_mut()

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::no_store;
 use crate::{
-    api::error::{Error, InOwnForm},
+    api::error::{Error, OAuthErrorBody},
     auth::oauth,
 };
 
@@ -95,7 +95,7 @@ impl IntoResponse for OAuthError {
                 .headers_mut()
                 .insert(header::WWW_AUTHENTICATE, challenge);
         }
-        response.extensions_mut().insert(InOwnForm);
+        response.extensions_mut().insert(OAuthErrorBody);
         response
     }
 }

@@ -14,7 +14,7 @@ use super::keys::KeySet;
 use crate::{
     config::Issuer,
     http_client::{self, with_causes},
-    trace,
+    trace_context,
 };
 
 /// Maximum duration of a fetch. Requests wait for it.
@@ -100,7 +100,7 @@ async fn discover(client: &Client, issuer: &Issuer) -> Result<Url, Error> {
 async fn get(client: &Client, url: Url) -> Result<Vec<u8>, Error> {
     let request = client.get(url).header("accept", "application/json");
     let mut request = request.build()?;
-    trace::pass_on(request.headers_mut());
+    trace_context::inject(request.headers_mut());
     let mut response = client.execute(request).await?;
     if response.status() != StatusCode::OK {
         return Err(Error::Status(response.status()));

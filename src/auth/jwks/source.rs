@@ -19,7 +19,7 @@ use crate::{
     auth::Error,
     config,
     domain::clock::{Clock, Moment},
-    trace,
+    trace_context,
 };
 
 /// Minimum time between the starts of two fetches, even under a flood of invented key identifiers.
@@ -123,7 +123,7 @@ impl Source {
         let source = Arc::clone(self);
         // A separate task, because other requests wait for it even if this one is cancelled.
         let span = tracing::debug_span!(
-            target: trace::TARGET,
+            target: trace_context::TARGET,
             "fetch an issuer's keys",
             issuer = self.issuer.issuer,
         );

@@ -38,7 +38,7 @@ use super::{
     retry,
     usage::Usage,
 };
-use crate::trace;
+use crate::trace_context;
 
 /// Maximum number of requests in one statement. With 32 a batcher is slower, with more than 128 it is no faster.
 const MAX_BATCH_SIZE: usize = 128;
@@ -202,7 +202,7 @@ impl Batchers {
 /// Returns the trace span of a batched request: the wait for a statement, and the statement.
 fn span(summary: &'static str) -> Span {
     tracing::debug_span!(
-        target: trace::TARGET,
+        target: trace_context::TARGET,
         "statement",
         otel.name = summary,
         otel.kind = "client",

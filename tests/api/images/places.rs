@@ -8,9 +8,9 @@ use std::{
 
 use futures_util::future::join_all;
 use pet_inventory::{
-    app::images::sweep_orphans,
-    blobs::Blobs,
+    blob_store::BlobStore,
     db::{self, Database},
+    maintenance::orphaned_blobs::sweep_orphans,
 };
 
 use super::{ImageApp, files_in, pictures::png, url_of};
@@ -28,7 +28,7 @@ fn make_old(path: &Path) {
 async fn sweep(database: &TestDatabase, folder: &Path) {
     let settings = [("PET_INVENTORY__IMAGES__URL", &*url_of(folder))];
     let config = config(&database.url(), &settings);
-    let blobs = Blobs::new(&config).expect("a place");
+    let blobs = BlobStore::new(&config).expect("a place");
     let options = db::parse_url(&database.url().into()).expect("a URL");
     let database = Database::new(options, &config.database);
     sweep_orphans(&database, &blobs, DAY).await.expect("swept");

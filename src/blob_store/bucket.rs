@@ -12,7 +12,7 @@ use object_store::{
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-use crate::{http_client, trace};
+use crate::{http_client, trace_context};
 
 /// Maximum duration of one request to the bucket, of at most a 5 MiB part, and time after which none is retried: a
 /// client is waiting.
@@ -81,7 +81,7 @@ impl HttpService for Traced {
         Self: 'b,
     {
         // The headers are not signed, so they may differ between attempts.
-        trace::pass_on(request.headers_mut());
+        trace_context::inject(request.headers_mut());
         self.0.call(request)
     }
 }

@@ -28,7 +28,7 @@ use tracing::Instrument;
 
 use crate::{
     domain::image::{Facts, ImageType, MAX_SIDE, RenderingWidth},
-    trace,
+    trace_context,
 };
 
 /// Maximum number of requests that wait for renderings.
@@ -147,7 +147,7 @@ impl Renderer {
             drop((core, memory));
             rendered
         };
-        let span = tracing::debug_span!(target: trace::TARGET, "make an image smaller");
+        let span = tracing::debug_span!(target: trace_context::TARGET, "make an image smaller");
         let done = tokio::task::spawn_blocking(work).instrument(span).await;
         let result = match &done {
             Ok(Ok(_)) => "ok",

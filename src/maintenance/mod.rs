@@ -2,23 +2,15 @@
 //!
 //! Invariant: without it, only memory, storage and latency grow, and limits count requests that were not used.
 
+pub mod orphaned_blobs;
+
 use std::{sync::Arc, time::Duration};
 
 use crate::{
     api::rate_limits::RateLimits,
     db::{self, Database},
     limits::{Limiter, failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
-    telemetry::Metrics,
 };
-
-/// Bounds the memory of metrics.
-pub async fn of_metrics(metrics: Metrics) {
-    const EVERY: Duration = Duration::from_secs(1);
-    loop {
-        tokio::time::sleep(EVERY).await;
-        metrics.upkeep();
-    }
-}
 
 /// Returns unused requests to the limits of callers.
 pub async fn flush_limits(limiter: Limiter) {
@@ -45,7 +37,7 @@ pub async fn sweep_limits(
 }
 
 /// Folds inventory changes, so that a read has few of them to add up.
-pub async fn of_inventory(database: Database) {
+pub async fn fold_inventory(database: Database) {
     const EVERY: Duration = Duration::from_secs(5);
     loop {
         tokio::time::sleep(EVERY).await;
@@ -61,7 +53,7 @@ async fn fold_once(database: &Database) -> Result<(), db::Error> {
 }
 
 /// Deletes idempotency keys after a day, expired access tokens and sessions, and limit usage of past days.
-pub async fn of_database(database: Database) {
+pub async fn purge_expired_rows(database: Database) {
     const EVERY: Duration = Duration::from_mins(1);
     loop {
         tokio::time::sleep(EVERY).await;

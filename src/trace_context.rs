@@ -17,7 +17,7 @@ pub const TARGET: &str = "trace";
 
 /// Sets the parent of `span` from the `traceparent` and `tracestate` headers. If they are missing or invalid, the span
 /// starts a new trace.
-pub fn go_on(span: &Span, headers: &HeaderMap) {
+pub fn extract(span: &Span, headers: &HeaderMap) {
     if span.is_disabled() {
         return;
     }
@@ -29,7 +29,7 @@ pub fn go_on(span: &Span, headers: &HeaderMap) {
 }
 
 /// Adds the current trace context to the headers of an outgoing request.
-pub fn pass_on(headers: &mut HeaderMap) {
+pub fn inject(headers: &mut HeaderMap) {
     let ours = Context::current();
     if ours.has_active_span() {
         global::get_text_map_propagator(|it| {

@@ -26,7 +26,7 @@ use tracing::{Instrument, field::Empty};
 use url::Url;
 
 pub use self::upload::Upload;
-use crate::{config::Config, trace};
+use crate::{config::Config, trace_context};
 
 /// Default image directory, inside the data directory.
 const FOLDER: &str = "images";
@@ -100,7 +100,7 @@ fn has_no_room(error: &(dyn StdError + 'static)) -> bool {
 
 /// Image store. Clones share its state.
 #[derive(Debug, Clone)]
-pub struct Blobs {
+pub struct BlobStore {
     place: Place,
     store: Arc<OnceCell<Arc<dyn ObjectStore>>>,
     /// Set once the store has its marker.
@@ -122,7 +122,7 @@ struct Bucket {
     transfers: Arc<Semaphore>,
 }
 
-impl Blobs {
+impl BlobStore {
     /// Creates the configured store.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl Blobs {
     /// Reads a whole object.
     ///
     /// # Errors
-    /// As [`Blobs::read`].
+    /// As [`BlobStore::read`].
     pub async fn read_all(&self, key: &str) -> Result<Bytes, Error> {
         observed("read", async {
             let found = self.store().await?.get(&path(key)?).await?;
@@ -324,7 +324,7 @@ impl Blobs {
     }
 }
 
-/// Maximum number of keys in a chunk of [`Blobs::older_than`].
+/// Maximum number of keys in a chunk of [`BlobStore::older_than`].
 const KEYS: usize = 500;
 
 /// Runs an operation of the store in a span, and counts its failures. A missing object is not a failure of the store.
@@ -333,7 +333,7 @@ async fn observed<T>(
     work: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     let span = tracing::debug_span!(
-        target: trace::TARGET,
+        target: trace_context::TARGET,
         "image bytes",
         otel.name = format_args!("{operation} image bytes"),
         otel.status_code = Empty,

@@ -11,7 +11,7 @@ use tokio::time::{Instant, interval_at};
 
 use crate::{
     api::{error::Error, state::OrphanedBlobs},
-    blobs::Blobs,
+    blob_store::BlobStore,
     db::{self, Database},
 };
 
@@ -23,7 +23,7 @@ const EVERY_ORPHANS: Duration = Duration::from_hours(1);
 const ORPHANED: Duration = Duration::from_hours(24);
 
 /// Sweeps forever. Orphans are first swept after an hour, so that an operator has time to notice a wrong configuration.
-pub async fn sweep(database: Database, blobs: Blobs, orphaned: OrphanedBlobs) {
+pub async fn sweep(database: Database, blobs: BlobStore, orphaned: OrphanedBlobs) {
     let mut orphans = interval_at(Instant::now() + EVERY_ORPHANS, EVERY_ORPHANS);
     loop {
         let done = tokio::select! {
@@ -42,7 +42,7 @@ pub async fn sweep(database: Database, blobs: Blobs, orphaned: OrphanedBlobs) {
     }
 }
 
-async fn sweep_leftovers(database: &Database, blobs: &Blobs) -> Result<(), Error> {
+async fn sweep_leftovers(database: &Database, blobs: &BlobStore) -> Result<(), Error> {
     let pool = database.pool();
     let mut after = String::new();
     loop {
@@ -62,7 +62,11 @@ async fn sweep_leftovers(database: &Database, blobs: &Blobs) -> Result<(), Error
 ///
 /// # Errors
 /// When the image store or the database fails; the next sweep continues.
-pub async fn sweep_orphans(database: &Database, blobs: &Blobs, age: Duration) -> Result<(), Error> {
+pub async fn sweep_orphans(
+    database: &Database,
+    blobs: &BlobStore,
+    age: Duration,
+) -> Result<(), Error> {
     let Some(owner) = blobs.owner().await? else {
         return Ok(());
     };
@@ -89,7 +93,7 @@ pub async fn sweep_orphans(database: &Database, blobs: &Blobs, age: Duration) ->
 }
 
 /// Deletes blobs, and returns the keys of those that were deleted. Fails only if none could be deleted.
-async fn delete(blobs: &Blobs, keys: Vec<String>) -> Result<Vec<String>, Error> {
+async fn delete(blobs: &BlobStore, keys: Vec<String>) -> Result<Vec<String>, Error> {
     let Err(error) = blobs.delete(&keys).await else {
         return Ok(keys);
     };

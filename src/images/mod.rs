@@ -1,0 +1,3 @@
+//! Smaller versions of images. The only module that decodes pixels.
+
+pub mod renderings;
