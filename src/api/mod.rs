@@ -127,7 +127,7 @@ pub fn router(
     let around_public = ServiceBuilder::new()
         .layer(RequestSpanLayer) // first: every response and log line has the request's id
         .layer(AccessLogLayer) // also of requests that are refused, panic, or whose client disconnects
-        .layer(catch_panic()) // inside the access log, which records the 500
+        .layer(catch_panic()) // inside the access log, which records the 500, and the request id
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let around_api = around_public
         .clone()
@@ -137,7 +137,8 @@ pub fn router(
         .clone()
         .layer(AuthenticateLayer(state.clone())) // failures count against the client address
         .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
-        .layer(CheckLayer(authorize)); // before the body is read; a refusal counts against the limits
+        .layer(CheckLayer(authorize)) // before the body is read; a refusal counts against the limits
+        .layer(catch_panic()); // inside the limits, against which a panic does not count
     let around_operations = around_uploads
         .clone()
         .layer(TimeoutLayer(state.request_timeout.0)) // an upload has timeouts for the parts of its body

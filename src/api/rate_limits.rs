@@ -107,10 +107,10 @@ impl RateLimits {
     /// # Errors
     /// [`limits::Error::Exceeded`].
     pub fn admit_open(&self, client: Option<AddressKey>) -> Result<(), limits::Error> {
-        let (Some(open), Some(client)) = (&self.open, client) else {
+        let Some(client) = client else {
             return Ok(());
         };
-        let taken = open.take(&client);
+        let taken = self.open.as_ref().map_or(Ok(()), |open| open.take(&client));
         let admission = taken.map_err(|retry_after| exceeded(Limit::Minute, retry_after));
         self.count(PLANS.len() - 1, &admission);
         admission

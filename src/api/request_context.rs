@@ -44,11 +44,15 @@ impl RequestContext {
         }))
     }
 
-    /// Returns the context of a request; a new one outside the layers.
+    /// Returns the context of a request.
+    ///
+    /// # Panics
+    /// If the outermost layer did not create one: without it, inner layers would not know the caller.
     #[must_use]
+    #[expect(clippy::expect_used, reason = "a bug: every router has the layer")]
     pub fn of(request: &Request) -> Self {
         let context = request.extensions().get::<Self>().cloned();
-        context.unwrap_or_else(|| Self::new(RequestId::of(request.headers())))
+        context.expect("RequestSpanLayer is the outermost layer")
     }
 
     /// Request id.
@@ -100,7 +104,7 @@ impl RequestContext {
         let _ = self.0.access.set(access);
     }
 
-    /// State of the caller's limits. Set for `GET /limits` only.
+    /// State of the limits of a caller on a limited plan.
     #[must_use]
     pub fn limit_status(&self) -> LimitStatus {
         self.0.limit_status.get().copied().unwrap_or_default()

@@ -89,6 +89,7 @@ impl CallerState {
             self.in_flight = None;
             self.refusal = None;
             self.end_lease();
+            self.decide_waiting(now);
         }
     }
 
@@ -102,9 +103,10 @@ impl CallerState {
         };
         let permits = || Arc::new(Semaphore::new(max as usize));
         let permits = Arc::clone(self.in_flight.get_or_insert_with(permits));
+        let (limits, retry_after) = (vec![Limit::InFlight], SECOND);
         let refused = |_| Error::Exceeded {
-            limits: vec![Limit::InFlight],
-            retry_after: SECOND,
+            limits,
+            retry_after,
         };
         permits.try_acquire_owned().map(Some).map_err(refused)
     }
@@ -142,9 +144,11 @@ impl CallerState {
     fn cached_refusal(&self, now: Moment) -> Option<Error> {
         let remembered = |refusal: &&Refusal| now < refusal.remembered_until;
         let refusal = self.refusal.as_ref().filter(remembered)?;
+        let limits = refusal.limits.clone();
+        let retry_after = refusal.capacity_returns.saturating_sub(now);
         Some(Error::Exceeded {
-            limits: refusal.limits.clone(),
-            retry_after: refusal.capacity_returns.saturating_sub(now),
+            limits,
+            retry_after,
         })
     }
 
@@ -158,7 +162,7 @@ impl CallerState {
             limit.map(|limit| Window {
                 limit,
                 remaining: limit.saturating_sub(used.saturating_sub(unused)),
-                reset: (*at + Duration::from_secs_f64(frees_in)).saturating_sub(now),
+                reset: (*at + Duration::from_secs_f64(frees_in.max(0.0))).saturating_sub(now),
             })
         };
         LimitStatus {
@@ -269,8 +273,8 @@ impl CallerState {
                 slice: lease.slice,
                 granted: lease.granted,
                 unused: lease.granted,
-                expires: sent + Duration::from_secs_f64(lease.slice_ends_in * 0.9),
-                slice_ends: now + Duration::from_secs_f64(lease.slice_ends_in),
+                expires: sent + Duration::from_secs_f64(lease.slice_ends_in.max(0.0) * 0.9),
+                slice_ends: now + Duration::from_secs_f64(lease.slice_ends_in.max(0.0)),
             });
         }
         self.row = (lease, now);

@@ -221,7 +221,7 @@ impl Limiter {
     pub fn flush(&self) {
         let (now, mut flushed) = (self.shared.clock.now(), 0);
         self.shared.callers.retain(|key, state| {
-            if flushed < MAX_FLUSHED && state.needs_flush(now) {
+            if state.needs_flush(now) && flushed < MAX_FLUSHED {
                 flushed += 1;
                 self.spawn_lease(*key, state);
             }

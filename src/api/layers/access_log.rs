@@ -283,7 +283,7 @@ mod tests {
     use tower::service_fn;
 
     use super::*;
-    use crate::api::request_id::RequestId;
+    use crate::api::{layers::request_span::RequestSpanLayer, request_id::RequestId};
 
     /// Counts the lines that are written to it, and keeps the last one.
     #[derive(Clone, Default)]
@@ -352,7 +352,7 @@ mod tests {
         for (path, status) in [("/", "status=200"), ("/slow", "status=499")] {
             let request = Request::builder().uri(path).body(axum::body::Body::empty());
             lines.with(|| {
-                let mut service = AccessLogLayer.layer(handler);
+                let mut service = RequestSpanLayer.layer(AccessLogLayer.layer(handler));
                 drop(service.call(request.expect("a request")).now_or_never());
             });
             let line = lines.1.lock().expect("a lock").clone();

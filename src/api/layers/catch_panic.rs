@@ -38,3 +38,45 @@ fn respond(panic: Box<dyn Any + Send>) -> Response {
         .unwrap_or("unknown payload");
     Error::Internal(format!("a handler panicked: {text}").into()).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::{extract::Request, http::StatusCode};
+    use http_body_util::BodyExt as _;
+    use tower::{ServiceBuilder, ServiceExt, service_fn};
+
+    use super::*;
+    use crate::api::layers::request_span::RequestSpanLayer;
+
+    #[tokio::test]
+    async fn panic_is_a_500_without_its_text_and_the_next_request_is_answered() {
+        let handler = service_fn(async |request: Request| {
+            assert!(request.uri().path() != "/panic", "the cause");
+            Ok::<_, Infallible>(Response::new(Body::from("fine")))
+        });
+        let service = ServiceBuilder::new()
+            .layer(RequestSpanLayer)
+            .layer(catch_panic())
+            .service(handler);
+        let ask = async |path: &str| {
+            let request = Request::builder().uri(path).body(Body::empty());
+            let response = service.clone().oneshot(request.expect("a request")).await;
+            let response = response.expect("a response");
+            let status = response.status();
+            let body = response.into_body().collect().await.expect("a body");
+            (
+                status,
+                String::from_utf8_lossy(&body.to_bytes()).into_owned(),
+            )
+        };
+        let (status, body) = ask("/panic").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(
+            body.contains("\"status\":500") && !body.contains("the cause"),
+            "{body}"
+        );
+        assert_eq!(ask("/").await, (StatusCode::OK, "fine".to_owned()));
+    }
+}

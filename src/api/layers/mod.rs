@@ -1,7 +1,7 @@
 //! The layers around every handler, one per file. [`super::router`] has their order.
 //!
-//! A layer passes a request on without boxing a future, unless it has to wait first: four boxed layers cost 2.4 µs of the
-//! 20 µs that a `GET` takes. State passes from layer to layer in the
+//! A layer passes a request on without boxing a future, unless it may have to wait first: four boxed layers cost 2.4 µs of
+//! the 20 µs that a `GET` takes. State passes from layer to layer in the
 //! [`RequestContext`](super::request_context::RequestContext).
 //!
 //! Own layers, where tower-http has one: its request ids are not validated, its timeout has no body, and its
@@ -31,7 +31,7 @@ use tower::Service;
 
 use super::{error::Error, openapi::BASE};
 
-/// A service inside a layer.
+/// A service inside a layer. It is always ready, so that layers call clones of it.
 pub trait Inner:
     Service<Request, Response = Response, Error = Infallible, Future: Send + 'static>
     + Clone

@@ -5,7 +5,6 @@ use std::{
     ops::Range,
     sync::Arc,
     task::{Context, Poll},
-    thread,
 };
 
 use axum::{
@@ -31,7 +30,6 @@ use crate::{
         limit::{LimitStatus, Window},
         plan::Plan,
     },
-    limits::Permit,
 };
 
 /// `draft-ietf-httpapi-ratelimit-headers`.
@@ -115,12 +113,10 @@ impl<S: Inner> Service<Request> for RateLimit<S> {
             let (mut response, status) = match admission {
                 Ok((status, permit)) => {
                     context.set_limit_status(status);
-                    let permit = CountedPermit {
-                        limits: &limits,
-                        permit: Some(permit),
-                    };
                     let Ok(response) = inner.call(request).await;
-                    permit.end(&response);
+                    if !is_counted(&response) {
+                        limits.limiter.give_back(&permit);
+                    }
                     (response, status)
                 }
                 Err(error) => {
@@ -146,30 +142,6 @@ pub fn limit_open(
             limits.admit_open(RequestContext::of(request).client_address())?;
         }
         Ok(())
-    }
-}
-
-/// Permit of a request in progress. A request that panics is given back; one that its client gives up counts.
-struct CountedPermit<'l> {
-    limits: &'l RateLimits,
-    permit: Option<Permit>,
-}
-
-impl CountedPermit<'_> {
-    /// Gives the permit back if a request with this response does not count.
-    fn end(mut self, response: &Response) {
-        let permit = self.permit.take();
-        if let Some(permit) = permit.filter(|_| !is_counted(response)) {
-            self.limits.limiter.give_back(&permit);
-        }
-    }
-}
-
-impl Drop for CountedPermit<'_> {
-    fn drop(&mut self) {
-        if let Some(permit) = self.permit.take().filter(|_| thread::panicking()) {
-            self.limits.limiter.give_back(&permit);
-        }
     }
 }
 
