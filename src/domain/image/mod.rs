@@ -2,11 +2,16 @@
 //!
 //! Invariant: the type and the dimensions of an image are read from its bytes ([`Reader`]), not from headers.
 
+mod gif;
+mod jpeg;
+mod png;
 mod reader;
+mod walk;
+mod webp;
 
 use std::{fmt, str::FromStr};
 
-pub use self::reader::{Reader, Refusal};
+pub use self::{reader::Reader, walk::Refusal};
 use super::Invalid;
 
 /// Maximum width and height of an image in pixels.
@@ -87,10 +92,14 @@ impl FromStr for ImageId {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
+        let is_ours = text.len() == 32
+            && text
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         u128::from_str_radix(text, 16)
-            .map(|id| Self(id.to_be_bytes()))
             .ok()
-            .filter(|id| id.to_string() == text)
+            .filter(|_| is_ours)
+            .map(|id| Self(id.to_be_bytes()))
             .ok_or(Invalid::because("must be 32 hexadecimal digits"))
     }
 }

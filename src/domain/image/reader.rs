@@ -1,295 +1,164 @@
-//! Checks the blocks of an image as its bytes arrive, from the signature to the end marker, without decoding pixels.
+//! Reads the structure of an image as its bytes arrive, up to the end of the image.
 //!
-//! - Lengths in the data are not trusted: bytes are counted as they arrive. At most 24 are held between calls.
+//! Invariants:
+//! - No pixel is decoded.
+//! - Lengths in the data are not trusted: bytes are counted as they arrive.
+//! - At most [`HELD`] bytes are held, and each byte costs a few instructions.
 //! - Bytes after the end of the image are ignored: cameras put previews there.
-//! - Hand-written, since uploads are not held in memory: `imagesize` and the decoders of JPEG and WebP need a seekable
-//!   file, and `imagesize` reads only headers.
 
-use ImageType::{Gif, Jpeg, Png, WebP};
-use Refusal::{Broken, EndsEarly, NotAnImage, TooManyPixels};
-use crc32fast::Hasher;
 use memchr::memchr;
 
-use super::{Facts, ImageType, MAX_SIDE};
+use super::{
+    Facts,
+    gif::Gif,
+    jpeg::Jpeg,
+    png::{self, Png},
+    walk::{HELD, Refusal, Step, Walk},
+    webp::WebP,
+};
 
-/// First bytes of each type. No image is shorter than 13 bytes.
-#[rustfmt::skip]
-const SIGNATURES: [(&[u8], ImageType); 5] =
-    [(b"\x89PNG\r\n\x1A\n", Png), (b"\xFF\xD8\xFF", Jpeg), (b"GIF87a", Gif), (b"GIF89a", Gif), (b"RIFF", WebP)];
-/// Maximum number of scans of a JPEG. A progressive one has about ten, and a decoder processes all pixels in each.
-const MAX_SCANS: u64 = 64;
+/// Length of the longest signature: `RIFF`, four bytes of length, `WEBP`.
+const SIGNATURE: usize = 12;
 
-/// Reason for which bytes are rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Not an image of a supported type.
-    #[error("must be a PNG, JPEG, GIF or WebP image")]
-    NotAnImage,
-    /// Incomplete image.
-    #[error("must be a complete image; it ends early")]
-    EndsEarly,
-    /// Malformed image.
-    #[error("must be a valid image: {0}")]
-    Broken(&'static str),
-    /// Wider or higher than [`MAX_SIDE`].
-    #[error("must be at most {MAX_SIDE} pixels wide and high")]
-    TooManyPixels,
+enum Walker {
+    Png(Png),
+    Jpeg(Jpeg),
+    Gif(Gif),
+    WebP(WebP),
 }
 
-/// Length of the head of a block, and of the data to skip after it. [`EndsEarly`] asks for more bytes of the head.
-type Block = Result<(usize, u64), Refusal>;
+impl Walker {
+    /// Selects the walker by the first bytes of the image.
+    fn of(signature: &[u8]) -> Option<Self> {
+        let is_jpeg = signature.starts_with(b"\xFF\xD8\xFF");
+        let is_gif = signature.starts_with(b"GIF87a") || signature.starts_with(b"GIF89a");
+        let is_webp = signature.starts_with(b"RIFF") && signature.ends_with(b"WEBP");
+        if signature.starts_with(png::SIGNATURE) {
+            Some(Self::Png(Png::default()))
+        } else if is_jpeg {
+            Some(Self::Jpeg(Jpeg::default()))
+        } else if is_gif {
+            Some(Self::Gif(Gif::default()))
+        } else if is_webp {
+            Some(Self::WebP(WebP::default()))
+        } else {
+            None
+        }
+    }
+
+    fn walk(&mut self) -> &mut dyn Walk {
+        match self {
+            Self::Png(png) => png,
+            Self::Jpeg(jpeg) => jpeg,
+            Self::Gif(gif) => gif,
+            Self::WebP(webp) => webp,
+        }
+    }
+}
 
 /// Incremental reader of an image, for chunks of any size.
-#[derive(Default)]
 pub struct Reader {
-    /// Incomplete head of a block.
-    held: Vec<u8>,
-    /// Number of bytes to skip before the next block.
-    skip: u64,
-    kind: Option<ImageType>,
-    /// Properties in the header, once it has been read.
-    facts: Option<Facts>,
-    /// Number of scans of a JPEG, frames of an animation, or other blocks with pixels.
-    pixel_blocks: u64,
-    is_complete: bool,
-    /// Within the sub-blocks of a GIF, or after the start of a WebP animation.
-    in_frames: bool,
-    /// Checksum of the PNG chunk.
-    crc: Hasher,
-    /// Number of bytes left in the WebP container.
-    left: u64,
+    /// `None` until the signature has been read.
+    walker: Option<Walker>,
+    step: Step,
+    held: [u8; HELD],
+    held_len: usize,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self {
+            walker: None,
+            step: Step::Show(SIGNATURE),
+            held: [0; HELD],
+            held_len: 0,
+        }
+    }
 }
 
 impl Reader {
-    /// Reads the next bytes. Fails as soon as they cannot be those of an image.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
-        let joined = [&self.held, bytes].concat();
-        let mut rest = &joined[..];
+    /// Reads the next bytes.
+    ///
+    /// # Errors
+    /// [`Refusal`], as soon as the bytes cannot be those of an image.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Refusal> {
         loop {
-            let skipped = usize::try_from(self.skip).map_or(rest.len(), |it| it.min(rest.len()));
-            if self.kind == Some(Png) {
-                self.crc.update(&rest[..skipped]);
-            }
-            (rest, self.skip) = (&rest[skipped..], self.skip - skipped as u64);
-            if self.skip > 0 {
-                break;
-            }
-            let block = match self.kind {
-                None => self.signature(rest),
-                Some(Png) => self.png(rest),
-                Some(Jpeg) => self.jpeg(rest),
-                Some(Gif) => self.gif(rest),
-                Some(WebP) => self.webp(rest),
-            };
-            match block {
-                Ok((head, data)) => (rest, self.skip) = (&rest[head..], data),
-                Err(EndsEarly) => break,
-                Err(refusal) => return Err(refusal),
+            match &mut self.step {
+                Step::End(_) => return Ok(()),
+                Step::Show(wanted) => {
+                    let wanted = *wanted;
+                    let missing = wanted - self.held_len;
+                    let (taken, rest) = bytes.split_at(missing.min(bytes.len()));
+                    self.held[self.held_len..][..taken.len()].copy_from_slice(taken);
+                    self.held_len += taken.len();
+                    bytes = rest;
+                    if self.held_len < wanted {
+                        return Ok(());
+                    }
+                    self.held_len = 0;
+                    let shown = self.held;
+                    self.advance(&shown[..wanted])?;
+                }
+                Step::Pass(left) => {
+                    let length = bytes
+                        .len()
+                        .min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    let (passed, rest) = bytes.split_at(length);
+                    *left -= length as u64;
+                    bytes = rest;
+                    let done = *left == 0;
+                    if let Some(walker) = &mut self.walker {
+                        walker.walk().pass(passed);
+                    }
+                    if !done {
+                        return Ok(());
+                    }
+                    self.advance(&[])?;
+                }
+                Step::PassMark => {
+                    let Some(at) = memchr(0xFF, bytes) else {
+                        return Ok(());
+                    };
+                    bytes = &bytes[at + 1..];
+                    self.advance(&[])?;
+                }
             }
         }
-        self.held = rest.to_vec();
-        Ok(())
     }
 
-    /// Returns the properties of the image after its last byte. Fails if it is incomplete.
+    fn advance(&mut self, shown: &[u8]) -> Result<(), Refusal> {
+        if let Some(walker) = &mut self.walker {
+            self.step = walker.walk().next(shown)?;
+            return Ok(());
+        }
+        let mut walker = Walker::of(shown).ok_or(Refusal::NotAnImage)?;
+        self.step = walker.walk().begin();
+        self.walker = Some(walker);
+        self.feed(shown)
+    }
+
+    /// Returns the properties of the image after its last byte.
+    ///
+    /// # Errors
+    /// [`Refusal`] if the image is incomplete.
     pub fn finish(self) -> Result<Facts, Refusal> {
-        self.facts.filter(|_| self.is_complete).ok_or(EndsEarly)
-    }
-
-    fn signature(&mut self, bytes: &[u8]) -> Block {
-        let begins = |signature: &[u8]| signature.iter().zip(bytes).all(|(a, b)| a == b);
-        let known = SIGNATURES.iter().find(|(signature, _)| begins(signature));
-        let (_, kind) = *known.ok_or(NotAnImage)?;
-        let head: &[u8; 13] = bytes.first_chunk().ok_or(EndsEarly)?;
-        self.kind = Some(kind);
-        match kind {
-            // The last 4 bytes precede the first chunk in place of a checksum.
-            Png => Ok((4, 0)),
-            Jpeg => Ok((2, 0)),
-            Gif => {
-                self.set_facts(Gif, little_endian(&head[6..8]), little_endian(&head[8..10]))?;
-                Ok((13, palette(head[10])))
-            }
-            WebP if head[8..12] != *b"WEBP" => Err(NotAnImage),
-            WebP => {
-                // The length includes `WEBP`.
-                self.left = u64::from(little_endian(&head[4..8])).saturating_sub(4);
-                Ok((12, 0))
+        match (self.step, self.walker) {
+            (Step::End(facts), _) => Ok(facts),
+            (_, Some(_)) => Err(Refusal::EndsEarly),
+            // Too short for any image: incomplete if it begins like a signature, else not an image.
+            (_, None) => {
+                let begun = &self.held[..self.held_len];
+                let signatures = [&png::SIGNATURE[..], b"\xFF\xD8\xFF", b"GIF8", b"RIFF"];
+                let is_image = signatures.iter().any(|signature| {
+                    let length = begun.len().min(signature.len());
+                    begun[..length] == signature[..length]
+                });
+                Err(if is_image {
+                    Refusal::EndsEarly
+                } else {
+                    Refusal::NotAnImage
+                })
             }
         }
     }
-
-    /// Reads the checksum of a chunk, and the length and type of the next (PNG: ISO/IEC 15948 §5).
-    fn png(&mut self, bytes: &[u8]) -> Block {
-        let head: &[u8; 16] = bytes.first_chunk().ok_or(EndsEarly)?;
-        let is_first = self.facts.is_none();
-        if !is_first && head[..4] != std::mem::take(&mut self.crc).finalize().to_be_bytes() {
-            return Err(Broken("a checksum is wrong"));
-        }
-        match &head[8..12] {
-            b"IHDR" if is_first => {
-                let header = bytes.get(12..25).ok_or(EndsEarly)?;
-                self.set_facts(Png, big_endian(&header[..4]), big_endian(&header[4..8]))?;
-                if !matches!(
-                    header[8..],
-                    [1 | 2 | 4 | 8 | 16, 0 | 2 | 3 | 4 | 6, 0, 0, 0 | 1]
-                ) {
-                    return Err(Broken("the IHDR chunk is invalid"));
-                }
-            }
-            _ if is_first => return Err(Broken("the IHDR chunk is not first")),
-            b"IDAT" => self.pixel_blocks += 1,
-            b"IEND" if head[4..] == *b"\0\0\0\0IEND\xAEB`\x82" => return self.end(16),
-            b"IHDR" | b"IEND" => return Err(Broken("a chunk is invalid")),
-            _ => {}
-        }
-        self.crc.update(&head[8..12]);
-        Ok((12, big_endian(&head[4..8]).into()))
-    }
-
-    /// Reads a segment, or entropy-coded bytes once a scan has begun (JPEG: ITU-T T.81, annex B).
-    fn jpeg(&mut self, bytes: &[u8]) -> Block {
-        let (code, length) = match *bytes {
-            // A marker may begin with any number of FF bytes.
-            [0xFF, 0xFF, ..] => return Ok((1, 0)),
-            // A stuffed FF, or a restart: the scan continues.
-            [0xFF, 0x00 | 0xD0..=0xD7, ..] if self.pixel_blocks > 0 => return Ok((2, 0)),
-            [0xFF, 0xD9, ..] => return self.end(2),
-            [0xFF, code, a, b, ..] => (code, big_endian(&[a, b])),
-            [] | [0xFF, ..] => return Err(EndsEarly),
-            _ if self.pixel_blocks == 0 => return Err(Broken("a marker is missing")),
-            _ => return Ok((memchr(0xFF, bytes).unwrap_or(bytes.len()), 0)),
-        };
-        match code {
-            0xC0..=0xC2 => match *bytes.get(4..10).ok_or(EndsEarly)? {
-                [8, a, b, c, d, components @ (1 | 3 | 4)]
-                    if self.facts.is_none() && length == 8 + 3 * u32::from(components) =>
-                {
-                    self.set_facts(Jpeg, big_endian(&[c, d]), big_endian(&[a, b]))?;
-                }
-                _ => return Err(Broken("a frame header is invalid")),
-            },
-            0xDA if self.facts.is_none() => return Err(Broken("a scan precedes the frame header")),
-            0xDA if self.pixel_blocks == MAX_SCANS => return Err(Broken("it has too many scans")),
-            0xDA if length >= 2 => self.pixel_blocks += 1,
-            0xC4 | 0xCC | 0xDB..=0xFE if length >= 2 => {}
-            0xC3..=0xCF => return Err(Broken("it is neither baseline nor progressive")),
-            _ => return Err(Broken("a segment is invalid")),
-        }
-        Ok((2, length.into()))
-    }
-
-    /// Reads the head of a block, or the length of a sub-block (GIF89a, appendix B).
-    fn gif(&mut self, bytes: &[u8]) -> Block {
-        let (in_frames, head, data) = match *bytes {
-            [length, ..] if self.in_frames => (length > 0, 1, length.into()),
-            [0x21, _, ..] => (true, 2, 0),
-            [0x2C, _, _, _, _, a, b, c, d, packed, ..] => {
-                check_sides(little_endian(&[a, b]), little_endian(&[c, d]))?;
-                self.pixel_blocks += 1;
-                // The LZW code size follows the palette.
-                (true, 10, palette(packed) + 1)
-            }
-            [0x3B, ..] => return self.end(1),
-            [] | [0x21 | 0x2C, ..] => return Err(EndsEarly),
-            _ => return Err(Broken("a block type is unknown")),
-        };
-        self.in_frames = in_frames;
-        Ok((head, data))
-    }
-
-    /// Reads the head of a chunk, also within the frames of an animation (WebP: RFC 9649 §2).
-    fn webp(&mut self, bytes: &[u8]) -> Block {
-        if self.left == 0 {
-            return self.end(0);
-        }
-        let head: &[u8; 8] = bytes.first_chunk().ok_or(EndsEarly)?;
-        let min_length = match &head[..4] {
-            b"VP8X" | b"VP8 " => 10,
-            b"VP8L" => 5,
-            b"ANMF" => 16,
-            _ => 0,
-        };
-        let data = bytes.get(8..8 + min_length).ok_or(EndsEarly)?;
-        let length = u64::from(little_endian(&head[4..]));
-        if length < min_length as u64 {
-            return Err(Broken("a chunk is too short"));
-        }
-        // Chunks are padded to an even length.
-        let mut skip = length + length % 2;
-        match (&head[..4], data) {
-            (b"VP8X", [_, _, _, _, size @ ..]) => {
-                let (width, height) = (little_endian(&size[..3]), little_endian(&size[3..]));
-                self.set_facts(WebP, width + 1, height + 1)?;
-            }
-            // A key frame, and its start code.
-            (b"VP8 ", &[tag, _, _, 0x9D, 0x01, 0x2A, a, b, c, d]) if tag & 1 == 0 => {
-                let (width, height) = (little_endian(&[a, b & 63]), little_endian(&[c, d & 63]));
-                self.set_facts(WebP, width, height)?;
-                self.pixel_blocks += 1;
-            }
-            (b"VP8L", &[0x2F, a, b, c, d]) => {
-                let bits = little_endian(&[a, b, c, d]);
-                self.set_facts(WebP, (bits & 0x3FFF) + 1, ((bits >> 14) & 0x3FFF) + 1)?;
-                self.pixel_blocks += 1;
-            }
-            // The chunks of the frame follow.
-            (b"ANMF", _) if self.facts.is_some() => (self.in_frames, skip) = (true, 16),
-            _ if min_length > 0 || self.facts.is_none() => {
-                return Err(Broken("a chunk is invalid or out of place"));
-            }
-            _ => {}
-        }
-        let left = self.left.checked_sub(8 + skip);
-        self.left = left.ok_or(Broken("a chunk is longer than the file"))?;
-        Ok((8, skip))
-    }
-
-    /// Sets the properties of the image. Its parts must have the same size, or at most that within an animation:
-    /// decoding is limited by the size of the image.
-    fn set_facts(&mut self, kind: ImageType, width: u32, height: u32) -> Result<(), Refusal> {
-        check_sides(width, height)?;
-        let part = Facts {
-            kind,
-            width,
-            height,
-        };
-        let image = *self.facts.get_or_insert(part);
-        let fits = self.in_frames && width <= image.width && height <= image.height;
-        let is_consistent = fits || part == image;
-        is_consistent
-            .then_some(())
-            .ok_or(Broken("the sizes of its parts differ"))
-    }
-
-    fn end(&mut self, head: usize) -> Block {
-        self.is_complete = self.pixel_blocks > 0;
-        let end = self.is_complete.then_some((head, u64::MAX));
-        end.ok_or(Broken("it has no pixels"))
-    }
-}
-
-fn check_sides(width: u32, height: u32) -> Result<(), Refusal> {
-    match (width.min(height), width.max(height)) {
-        (0, _) => Err(Broken("it has no pixels")),
-        (_, ..=MAX_SIDE) => Ok(()),
-        _ => Err(TooManyPixels),
-    }
-}
-
-/// Returns the length of the palette that a packed field of a GIF announces.
-fn palette(packed: u8) -> u64 {
-    u64::from(packed >> 7) * (6 << (packed & 7))
-}
-
-fn big_endian(bytes: &[u8]) -> u32 {
-    bytes
-        .iter()
-        .fold(0, |number, byte| (number << 8) | u32::from(*byte))
-}
-
-fn little_endian(bytes: &[u8]) -> u32 {
-    bytes
-        .iter()
-        .rfold(0, |number, byte| (number << 8) | u32::from(*byte))
 }

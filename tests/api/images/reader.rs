@@ -104,34 +104,6 @@ fn reader_refuses_a_png_with_a_flipped_bit() {
     }
 }
 
-/// Decoding is limited by the size of the canvas, but decoders compare a frame with it only after decoding.
-#[test]
-fn reader_refuses_a_webp_with_frames_larger_than_its_canvas() {
-    let chunk = |kind: &[u8; 4], data: &[&[u8]]| {
-        let data = data.concat();
-        let length = u32::try_from(data.len()).expect("short").to_le_bytes();
-        [kind, &length[..], &data].concat()
-    };
-    let pixels = |width: u8, height: u8| [width - 1, 0, 0, height - 1, 0, 0];
-    let canvas = |width, height| chunk(b"VP8X", &[&[2, 0, 0, 0], &pixels(width, height)]);
-    let image = webp(40, 26)[12..].to_vec();
-    let frame = chunk(b"ANMF", &[&[0; 6], &pixels(40, 26), &[0; 4], &image]);
-    let file = |parts: &[&[u8]]| chunk(b"RIFF", &[b"WEBP", &parts.concat()]);
-    let animation = |width, height| file(&[&canvas(width, height), &frame, &frame]);
-    for (bytes, expected) in [
-        (animation(40, 26), Some((40, 26))),
-        (animation(50, 30), Some((50, 30))),
-        (animation(39, 26), None),
-        (animation(40, 25), None),
-        (file(&[&canvas(40, 26), &image]), Some((40, 26))),
-        (file(&[&canvas(50, 30), &image]), None),
-        (file(&[&canvas(40, 26)]), None),
-    ] {
-        let size = read(&bytes, 10).map(|facts| (facts.width, facts.height));
-        assert_eq!(size.ok(), expected, "{size:?}");
-    }
-}
-
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..5_u8), 1..8);
     (0..FILES.len(), edits).prop_map(|(which, edits)| {
