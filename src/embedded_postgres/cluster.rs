@@ -184,7 +184,10 @@ impl Cluster {
             return Ok(());
         };
         let inode = |path: &Path| fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
-        if inode(Path::new(&format!("/proc/{id}/cwd"))) == inode(&self.data) {
+        // The id of a single-user session is negative.
+        let process = PathBuf::from(format!("/proc/{}", id.trim().trim_start_matches('-')));
+        // PostgreSQL itself removes the file of a dead process, once it has checked the shared memory.
+        if !process.exists() || inode(&process.join("cwd")) == inode(&self.data) {
             return Ok(());
         }
         fs::remove_file(&file).map_err(Error::io("remove", &file))

@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::{Error, poll};
 
 /// Time limit for the processes of an earlier PostgreSQL to end. It exceeds the 20 s of [`UNDER_WATCH`].
@@ -25,7 +28,7 @@ shift 2
 exec 3<&1 4<&0 >&2 </dev/null
 (
     {
-        trap '' INT QUIT
+        trap '' HUP INT QUIT TERM
         read -r _ <&4
         kill -s "$signal" -- "-$$"
         tries=0
@@ -135,6 +138,10 @@ impl Process {
     /// Makes the watcher stop the process, and waits until it has ended.
     pub(super) fn stop(mut self) {
         drop(self.0.stdin.take());
+        // The watcher may have been killed. The child has not been waited for, so the id is still its own.
+        if self.ended().is_none() {
+            let _ = kill(Pid::from_raw(self.id().cast_signed()), Signal::SIGINT);
+        }
         // Fetches the exit status, for which the watcher waits.
         poll(SETTLED, || self.ended());
     }

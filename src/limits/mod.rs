@@ -231,7 +231,6 @@ impl Limiter {
 
     /// Returns all unused requests before a shutdown. Nothing must be admitted any more.
     pub async fn close(&self) {
-        const PERIOD: Duration = Duration::from_millis(10);
         let is_leasing = || self.shared.callers.iter().any(|state| state.is_leasing);
         loop {
             // Before: a lease that arrives after its state was looked at is returned in the next round.
@@ -241,7 +240,7 @@ impl Limiter {
             if !was_leasing && !is_leasing() {
                 return;
             }
-            tokio::time::sleep(PERIOD).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 }

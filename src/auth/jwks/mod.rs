@@ -97,6 +97,10 @@ impl Issuers {
         let expires_in = claims
             .expires_in(now, issuer.leeway)
             .ok_or(Error::Invalid)?;
+        // Before a key is looked up: tokens for other services cause no fetch.
+        if !token.claims.is_for(&issuer.audience) {
+            return Err(Error::Invalid);
+        }
         source.verify(&token).await?;
 
         let name = caller_name(&issuer.issuer, &claims.subject).ok_or(Error::Invalid)?;

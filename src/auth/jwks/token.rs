@@ -2,7 +2,7 @@
 //!
 //! The library verifies the signature, the algorithm, `iss` and `aud`. These checks are ours:
 //! - Length: the library has no maximum.
-//! - `typ`, `crit`, `b64`, `enc`, `zip`: the library ignores them.
+//! - `typ`, `crit`, `b64`, `enc`, `zip`: the library ignores them. A `null` counts as absent.
 //! - Duplicate claims: the library uses the last one; other parsers may use the first.
 //! - `exp`, `nbf`, `iat`: the library reads the system clock, accepts a token at the instant of `exp` (RFC 7519 §4.1.4
 //!   forbids it), and does not check `iat`.
@@ -83,6 +83,15 @@ impl<'a> Token<'a> {
 }
 
 impl Claims {
+    /// Returns true if `aud` names this audience.
+    pub fn is_for(&self, audience: &str) -> bool {
+        match self.others.get("aud") {
+            Some(Value::String(one)) => one == audience,
+            Some(Value::Array(many)) => many.iter().any(|one| one == audience),
+            _ => false,
+        }
+    }
+
     /// Returns the time until the token expires, including leeway. Returns `None` if it is not valid at `now`.
     pub fn expires_in(&self, now: DateTime<Utc>, leeway: Duration) -> Option<Duration> {
         let now = (now - DateTime::UNIX_EPOCH).as_seconds_f64();
