@@ -53,6 +53,7 @@
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   authorize        scopes that the operation needs (api::access)
+//!   catch_panic      again: inside the limits, against which a panic does not count
 //!   timeout          503 after the request timeout
 //!   idempotency      stored responses to a repeated POST
 //! api::extract       every invalid field at once (api::fields); uploads: api::images::receive

@@ -63,7 +63,7 @@ use self::{
 };
 
 /// All resources of the API.
-fn nouns() -> Operations {
+fn resources() -> Operations {
     Operations::with_document(openapi::base())
         .merge(pets::router())
         .merge(orders::router())
@@ -78,18 +78,18 @@ fn open() -> Operations {
 }
 
 /// Endpoints outside the API's base path, at the paths that their RFCs define. They need no caller.
-fn beside() -> OpenApiRouter<AppState> {
+fn outside_base() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().merge(oauth::router())
 }
 
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
 #[must_use]
 pub fn document(links: &Links) -> OpenApi {
-    let operations = nouns().merge(images::uploads()).into_document();
+    let operations = resources().merge(images::uploads()).into_document();
     openapi::complete(
         operations,
         open().into_document(),
-        beside().into_openapi(),
+        outside_base().into_openapi(),
         links,
     )
 }
@@ -104,7 +104,7 @@ pub fn access_rules(document: &OpenApi) -> Result<Arc<AccessRules>, String> {
 
 /// The operations, without layers.
 pub fn operations() -> Router<AppState> {
-    nouns().into_routes()
+    resources().into_routes()
 }
 
 /// `operations`, the document and the pages, with all layers.
@@ -117,7 +117,9 @@ pub fn router(
     document: &OpenApi,
 ) -> Result<Router, serde_json::Error> {
     let uploads = images::uploads().into_routes();
-    let open = open().into_routes().merge(beside().split_for_parts().0);
+    let open = open()
+        .into_routes()
+        .merge(outside_base().split_for_parts().0);
     let public = health::router()
         .merge(pages::router())
         .merge(openapi::router(document)?)

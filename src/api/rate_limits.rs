@@ -57,7 +57,7 @@ impl RateLimits {
         }
     }
 
-    /// The same limits for a worker: its `database` batches the worker's leases.
+    /// Returns the same limits for a worker: its `database` batches the worker's leases.
     #[must_use]
     pub fn for_worker(&self, database: Database) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl RateLimits {
         }
     }
 
-    /// Forgets the full token buckets.
+    /// Removes full token buckets.
     pub fn sweep(&self) {
         self.status.sweep();
         self.open.iter().for_each(TokenBuckets::sweep);
@@ -92,12 +92,11 @@ impl RateLimits {
     /// # Errors
     /// [`limits::Error`] when its own limit is reached, or the counters cannot be reached.
     pub async fn admit_status(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
-        let taken = self.status.take(&CallerKey::new(caller, client));
-        let taken = taken.map_err(|retry_after| exceeded(Limit::Status, retry_after));
-        if taken.is_err() {
-            self.count(caller.plan as usize, &taken);
+        if let Err(retry_after) = self.status.take(&CallerKey::new(caller, client)) {
+            let refusal = Err(exceeded(Limit::Status, retry_after));
+            self.count(caller.plan as usize, &refusal);
+            return refusal;
         }
-        taken?;
         let status = self.limiter.status(caller, client).await?;
         Ok((status, Permit::default()))
     }

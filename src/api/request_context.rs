@@ -50,8 +50,8 @@ impl RequestContext {
     /// If the outermost layer did not create one: without it, inner layers would not know the caller.
     #[must_use]
     #[expect(clippy::expect_used, reason = "a bug: every router has the layer")]
-    pub fn of(request: &Request) -> Self {
-        let context = request.extensions().get::<Self>().cloned();
+    pub fn of(request: &Request) -> &Self {
+        let context = request.extensions().get::<Self>();
         context.expect("RequestSpanLayer is the outermost layer")
     }
 

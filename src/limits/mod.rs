@@ -80,7 +80,7 @@ struct Shared {
 }
 
 impl Limiter {
-    /// A limiter that holds no leases.
+    /// Creates a limiter that holds no leases.
     #[must_use]
     pub fn new(plans: Plans, database: Database, clock: Clock) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Limiter {
         }
     }
 
-    /// The same limiter for a worker: its `database` batches the worker's leases.
+    /// Returns the same limiter for a worker: its `database` batches the worker's leases.
     #[must_use]
     pub fn for_worker(&self, database: Database) -> Self {
         Self {
@@ -148,7 +148,7 @@ impl Limiter {
         }
     }
 
-    /// State of a caller's limits, as far as this replica knows.
+    /// Returns the state of a caller's limits, as far as this replica knows.
     #[must_use]
     pub fn known_status(&self, caller: &Caller, address: Option<AddressKey>) -> LimitStatus {
         let limits = self.shared.plans.limits(caller.plan);
@@ -156,7 +156,7 @@ impl Limiter {
         self.state(key, limits, now).status(now)
     }
 
-    /// State of a caller's limits, from the database.
+    /// Reads the state of a caller's limits from the database.
     ///
     /// # Errors
     /// [`Error::Database`].
@@ -182,7 +182,7 @@ impl Limiter {
         Ok(self.known_status(caller, address))
     }
 
-    /// The state of a caller with these limits, locked.
+    /// Locks the state of a caller, and sets its limits.
     fn state(&self, key: CallerKey, limits: &PlanLimits, now: Moment) -> LockedState<'_> {
         let mut state = self.shared.callers.entry(key).or_default();
         state.set_limits(limits, now);

@@ -123,6 +123,21 @@ impl Error {
         Self::Invalid(vec![Violation::new(field, reason)])
     }
 
+    /// Creates the error of one limit.
+    #[must_use]
+    pub fn limit_exceeded(policy: &'static str, retry_after: Duration) -> Self {
+        Self::LimitExceeded {
+            policies: vec![policy],
+            retry_after,
+        }
+    }
+
+    /// Creates the error of a client address over its failed-authentication limit.
+    #[must_use]
+    pub fn too_many_failures(retry_after: Duration) -> Self {
+        Self::limit_exceeded("wrong-credentials", retry_after)
+    }
+
     /// Creates an error with one violation of a rule that no domain type checks.
     #[must_use]
     pub fn one_violation(field: &str, reason: &'static str) -> Self {

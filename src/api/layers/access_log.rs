@@ -84,13 +84,14 @@ impl<S: Inner> Service<Request> for AccessLog<S> {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let guard = Guard {
+        let guard = Guard(Some(Record {
             begun: Instant::now(),
             method: request.method().clone(),
             route: request.extensions().get::<MatchedPath>().cloned(),
-            context: RequestContext::of(&request),
-            is_recorded: false,
-        };
+            status: CLIENT_CLOSED_REQUEST,
+            latency: Duration::ZERO,
+            context: RequestContext::of(&request).clone(),
+        }));
         AccessLogFuture {
             inner: self.inner.call(request),
             guard,
@@ -114,31 +115,22 @@ impl<F: Future<Output = Result<Response, Infallible>>> Future for AccessLogFutur
         let this = self.project();
         let Ok(response) = ready!(this.inner.poll(context));
         this.guard
-            .record(response.status().as_u16(), response.extensions().get());
+            .write(response.status().as_u16(), response.extensions().get());
         Poll::Ready(Ok(response))
     }
 }
 
-/// Records a request once: with its response, or when it is dropped without one.
+/// Writes the record of a request once: with its response, or when it is dropped without one.
 #[derive(Debug)]
-struct Guard {
-    begun: Instant,
-    method: Method,
-    route: Option<MatchedPath>,
-    context: RequestContext,
-    is_recorded: bool,
-}
+struct Guard(Option<Record>);
 
 impl Guard {
-    fn record(&mut self, status: u16, cause: Option<&Cause>) {
-        self.is_recorded = true;
-        let record = Record {
-            method: self.method.clone(),
-            route: self.route.clone(),
-            status,
-            latency: self.begun.elapsed(),
-            context: self.context.clone(),
+    fn write(&mut self, status: u16, cause: Option<&Cause>) {
+        let Some(mut record) = self.0.take() else {
+            return;
         };
+        record.status = status;
+        record.latency = record.begun.elapsed();
         if let Some(Cause(cause)) = cause {
             let (id, route) = (record.context.id().as_str(), record.route());
             let (method, error) = (&record.method, describe(cause));
@@ -155,9 +147,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.is_recorded {
-            self.record(CLIENT_CLOSED_REQUEST, None);
-        }
+        self.write(CLIENT_CLOSED_REQUEST, None);
     }
 }
 
@@ -178,6 +168,7 @@ fn describe(error: &dyn StdError) -> String {
 /// A request and its response.
 #[derive(Debug)]
 struct Record {
+    begun: Instant,
     method: Method,
     /// Route, not path: the number of values is bounded, and no identifier is logged.
     route: Option<MatchedPath>,
@@ -317,6 +308,7 @@ mod tests {
     fn records_wait_for_a_worker_to_sleep_in_a_bounded_batch() {
         let record = || {
             let record = Record {
+                begun: Instant::now(),
                 method: Method::GET,
                 route: None,
                 status: 200,

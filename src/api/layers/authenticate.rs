@@ -6,7 +6,6 @@ use std::{
     convert::Infallible,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use axum::{
@@ -69,7 +68,7 @@ impl<S: Inner> Service<Request> for Authenticate<S> {
         let Some(access) = access(&self.state, &request) else {
             return Either::Left(self.inner.call(request));
         };
-        let context = RequestContext::of(&request);
+        let context = RequestContext::of(&request).clone();
         context.set_access(access);
         if access == Access::Public {
             return Either::Left(self.inner.call(request));
@@ -125,10 +124,15 @@ async fn look_up(
     let permit = match client {
         // A slow issuer must not hold the permits of other credentials.
         Some(client) if is_external => {
-            limit.check(client).map_err(too_many_wrong)?;
+            limit.check(client).map_err(Error::too_many_failures)?;
             None
         }
-        Some(client) => Some(limit.permit(client).await.map_err(too_many_wrong)?),
+        Some(client) => Some(
+            limit
+                .permit(client)
+                .await
+                .map_err(Error::too_many_failures)?,
+        ),
         None => None,
     };
     let found = match credentials {
@@ -140,14 +144,6 @@ async fn look_up(
     }
     drop(permit);
     Ok(found?)
-}
-
-/// The error of an address over its failed-authentication limit.
-fn too_many_wrong(retry_after: Duration) -> Error {
-    Error::LimitExceeded {
-        policies: vec!["wrong-credentials"],
-        retry_after,
-    }
 }
 
 fn anonymous(AnonymousScopes(scopes): AnonymousScopes) -> Result<Arc<Caller>, Error> {

@@ -50,10 +50,10 @@ impl IdempotencyLayer {
 }
 
 impl<S> Layer<S> for IdempotencyLayer {
-    type Service = HandleKeys<S>;
+    type Service = IdempotencyService<S>;
 
-    fn layer(&self, inner: S) -> HandleKeys<S> {
-        HandleKeys {
+    fn layer(&self, inner: S) -> IdempotencyService<S> {
+        IdempotencyService {
             inner,
             layer: self.clone(),
         }
@@ -62,12 +62,12 @@ impl<S> Layer<S> for IdempotencyLayer {
 
 /// Service of an [`IdempotencyLayer`].
 #[derive(Clone)]
-pub struct HandleKeys<S> {
+pub struct IdempotencyService<S> {
     inner: S,
     layer: IdempotencyLayer,
 }
 
-impl<S: Inner> Service<Request> for HandleKeys<S> {
+impl<S: Inner> Service<Request> for IdempotencyService<S> {
     type Response = Response;
     type Error = Infallible;
     type Future = LayerFuture<S::Future>;
@@ -87,6 +87,7 @@ impl<S: Inner> Service<Request> for HandleKeys<S> {
             Ok(None) => Either::Left(self.inner.call(request)),
             Ok(Some(key)) => {
                 let (layer, inner) = (self.layer.clone(), self.inner.clone());
+                let context = context.clone();
                 Either::Right(Box::pin(async move {
                     let response = keyed(layer, context, key, request, inner).await;
                     Ok(response.unwrap_or_else(Error::into_response))

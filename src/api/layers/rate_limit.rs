@@ -102,7 +102,8 @@ impl<S: Inner> Service<Request> for RateLimit<S> {
             return Either::Left(self.inner.call(request));
         }
         let (limits, policies) = (Arc::clone(limits), Arc::clone(policies));
-        let (caller, mut inner) = (Arc::clone(caller), self.inner.clone());
+        let (caller, context) = (Arc::clone(caller), context.clone());
+        let mut inner = self.inner.clone();
         Either::Right(Box::pin(async move {
             let client = context.client_address();
             let admission = if is_status {
@@ -244,7 +245,7 @@ impl Text {
         self.0.extend_from_slice(part.as_bytes());
     }
 
-    /// Appends a number; returns its place.
+    /// Appends a number; returns its range.
     fn push_number(&mut self, number: impl itoa::Integer) -> Range<usize> {
         let start = self.0.len();
         self.push(itoa::Buffer::new().format(number));

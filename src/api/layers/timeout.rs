@@ -26,10 +26,10 @@ const LONG: (&str, u32) = ("/user/createWithList", 4);
 pub struct TimeoutLayer(pub Duration);
 
 impl<S> Layer<S> for TimeoutLayer {
-    type Service = TimeLimited<S>;
+    type Service = TimeoutService<S>;
 
-    fn layer(&self, inner: S) -> TimeLimited<S> {
-        TimeLimited {
+    fn layer(&self, inner: S) -> TimeoutService<S> {
+        TimeoutService {
             inner,
             limit: self.0,
         }
@@ -38,12 +38,12 @@ impl<S> Layer<S> for TimeoutLayer {
 
 /// Service of a [`TimeoutLayer`].
 #[derive(Debug, Clone)]
-pub struct TimeLimited<S> {
+pub struct TimeoutService<S> {
     inner: S,
     limit: Duration,
 }
 
-impl<S: Inner> Service<Request> for TimeLimited<S> {
+impl<S: Inner> Service<Request> for TimeoutService<S> {
     type Response = Response;
     type Error = Infallible;
     type Future = TimeoutFuture<S::Future>;
@@ -62,7 +62,7 @@ impl<S: Inner> Service<Request> for TimeLimited<S> {
 }
 
 pin_project! {
-    /// Future of [`TimeLimited`].
+    /// Future of [`TimeoutService`].
     pub struct TimeoutFuture<F> {
         #[pin]
         inner: Timeout<F>,

@@ -61,16 +61,13 @@ impl FromRequest<AppState> for ClientRequest {
         };
 
         let limit = &state.failed_authentication;
-        let permit =
-            match address {
-                Some(address) => Some(limit.permit(address).await.map_err(|retry_after| {
-                    Error::LimitExceeded {
-                        policies: vec!["wrong-credentials"],
-                        retry_after,
-                    }
-                })?),
-                None => None,
-            };
+        let permit = match address {
+            Some(address) => {
+                let permit = limit.permit(address).await;
+                Some(permit.map_err(Error::too_many_failures)?)
+            }
+            None => None,
+        };
         let database = Database::from_ref(state);
         let client = oauth::authenticate_client(&database, &client_id, &secret).await;
         if let (Err(oauth::Error::InvalidClient), Some(address)) = (&client, address) {

@@ -189,10 +189,7 @@ impl Door {
         let password = Password::claimed(pair.password).ok_or_else(wrong)?;
         self.logins
             .take(&username.folded())
-            .map_err(|retry_after| Error::LimitExceeded {
-                policies: vec!["logins"],
-                retry_after,
-            })?;
+            .map_err(|retry_after| Error::limit_exceeded("logins", retry_after))?;
         let SessionLifetime(lifetime) = self.lifetime;
         let NewSession {
             token,
