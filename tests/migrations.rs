@@ -29,7 +29,7 @@ use sqlx::{AssertSqlSafe, PgConnection, migrate::Migrator};
 static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after each migration. A new migration adds an entry.
-const ROWS: [(i64, &str); 15] = [
+const ROWS: [(i64, &str); 16] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -120,6 +120,11 @@ const ROWS: [(i64, &str); 15] = [
     (
         16,
         "insert into limit_usage (key, day_used, statements) values ('caller:3', 1, '{77,1,1753000000,1}')",
+    ),
+    (
+        17,
+        "select * from lease_requests('{caller:3}', '{60}', '{1000}', '{1}', '{1}', '{null}', '{null}', '{77}', '{2}',
+                                      '{null}')",
     ),
 ];
 

@@ -1,7 +1,8 @@
 //! Limits of requests: admission and its metrics.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
+use futures_util::future::Either;
 use metrics::Counter;
 
 use crate::{
@@ -11,19 +12,16 @@ use crate::{
         address::AddressKey,
         caller::{Caller, CallerKey},
         clock::Clock,
-        limit::{Limit, LimitStatus},
+        limit::Limit,
         plan::Plan,
     },
-    limits::{self, Limiter, Permit, token_buckets::TokenBuckets},
+    limits::{self, Admission, Limiter, Permit, token_buckets::TokenBuckets},
 };
 
 /// Kinds of requests in the label `plan`: the plans, and requests that need no credential.
 const PLANS: [&str; 4] = ["free", "pro", "enterprise", "open"];
 /// Requests to `GET /limits` per minute and caller.
 const STATUS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).unwrap();
-
-/// State of the limits of an admitted request, and its permit.
-pub type Admission = Result<(LimitStatus, Permit), limits::Error>;
 
 /// Limits of requests: of callers by their plan, of `GET /limits`, and of operations that need no credential. Clones
 /// share the counts.
@@ -77,14 +75,28 @@ impl RateLimits {
         self.admitted[plan as usize].increment(1);
     }
 
-    /// Admits a request of a caller.
-    ///
-    /// # Errors
-    /// [`limits::Error`] when a limit is reached, or the counters cannot be reached.
-    pub async fn admit(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
-        let admission = self.limiter.admit(caller, client).await;
-        self.count(caller.plan as usize, &admission);
-        admission
+    /// Admits a request of a caller from memory, or returns a future that waits for a lease.
+    #[must_use]
+    pub fn admit(
+        self: &Arc<Self>,
+        caller: &Caller,
+        client: Option<AddressKey>,
+    ) -> Either<Admission, impl Future<Output = Admission> + Send + use<>> {
+        let plan = caller.plan as usize;
+        match self.limiter.admit(caller, client) {
+            Either::Left(admission) => {
+                self.count(plan, &admission);
+                Either::Left(admission)
+            }
+            Either::Right(waiting) => {
+                let limits = Arc::clone(self);
+                Either::Right(async move {
+                    let admission = waiting.await;
+                    limits.count(plan, &admission);
+                    admission
+                })
+            }
+        }
     }
 
     /// Admits a request to `GET /limits`, which is not counted against the limits that it reports.

@@ -6,6 +6,8 @@
 //! - Rows are locked in the order of their keys, so that two replicas never deadlock; the clock is read behind the lock.
 //! - The commit does not wait for the disk: a crash of PostgreSQL may forget the leases of its last second.
 
+use std::cmp::Ordering;
+
 use sqlx::{FromRow, PgExecutor};
 
 use super::{
@@ -89,6 +91,10 @@ impl BatchedStatement for Leases {
     const SUMMARY: &'static str = "UPDATE limit_usage";
     const SETTINGS: &'static [&'static str] = &["synchronous_commit = off"];
 
+    fn compare(one: &LeaseRequest, other: &LeaseRequest) -> Ordering {
+        one.key.cmp(&other.key)
+    }
+
     async fn execute_all(
         connection: &mut Connection,
         inputs: &mut Vec<LeaseRequest>,
@@ -110,21 +116,19 @@ async fn lease_all(on: &mut Connection, requests: &[LeaseRequest]) -> sqlx::Resu
     type Field = fn(&LeaseRequest) -> Option<i64>;
     let keys: Vec<_> = requests.iter().map(|request| &*request.key).collect();
     let column = |field: Field| requests.iter().map(field).collect::<Vec<_>>();
-    sqlx::query_as(
-        "select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) order by request",
-    )
-    .bind(keys)
-    .bind(column(|request| request.limits.per_minute.map(i64::from)))
-    .bind(column(|request| request.limits.per_day.map(i64::from)))
-    .bind(column(|request| i64::try_from(request.waiting).ok()))
-    .bind(column(|request| i64::try_from(request.wanted).ok()))
-    .bind(column(|request| Some(request.returned?.0)))
-    .bind(column(|request| Some(request.returned?.1.into())))
-    .bind(column(|request| Some(request.replica)))
-    .bind(column(|request| Some(request.number)))
-    .bind(column(|request| request.unconfirmed))
-    .fetch_all(on)
-    .await
+    sqlx::query_as("select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
+        .bind(keys)
+        .bind(column(|request| request.limits.per_minute.map(i64::from)))
+        .bind(column(|request| request.limits.per_day.map(i64::from)))
+        .bind(column(|request| i64::try_from(request.waiting).ok()))
+        .bind(column(|request| i64::try_from(request.wanted).ok()))
+        .bind(column(|request| Some(request.returned?.0)))
+        .bind(column(|request| Some(request.returned?.1.into())))
+        .bind(column(|request| Some(request.replica)))
+        .bind(column(|request| Some(request.number)))
+        .bind(column(|request| request.unconfirmed))
+        .fetch_all(on)
+        .await
 }
 
 /// Returns the use of a caller on the current UTC day.

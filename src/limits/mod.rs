@@ -18,9 +18,10 @@ use std::{
 };
 
 use dashmap::{DashMap, mapref::one::RefMut};
+use futures_util::future::Either;
 use tokio::sync::OwnedSemaphorePermit;
 
-use self::caller::CallerState;
+use self::caller::{CallerState, Decision};
 use crate::{
     config::{PlanLimits, Plans},
     db::{
@@ -56,12 +57,13 @@ pub enum Error {
 
 type LockedState<'l> = RefMut<'l, CallerKey, CallerState>;
 
-/// Counted request, to be given back if it fails through the service's own fault.
+/// Counted request, to be given back if it fails through the service's own fault; and its permit, where the plan limits
+/// requests in progress.
 #[derive(Debug, Default)]
-pub struct Permit {
-    counted: Option<(CallerKey, Slice)>,
-    _in_flight: Option<OwnedSemaphorePermit>,
-}
+pub struct Permit(Option<(CallerKey, Slice, Option<OwnedSemaphorePermit>)>);
+
+/// State of the limits of an admitted request, and its permit.
+pub type Admission = Result<(LimitStatus, Permit), Error>;
 
 /// Counts requests against plans. Clones share the counts.
 #[derive(Debug, Clone)]
@@ -104,45 +106,39 @@ impl Limiter {
         }
     }
 
-    /// Admits one request of a caller. Anonymous callers are identified by `address`.
-    ///
-    /// # Errors
-    /// [`Error`] when a limit is reached, or the counters cannot be reached.
-    pub async fn admit(
+    /// Admits one request of a caller from memory, or returns a future that waits for a lease. Anonymous callers are
+    /// identified by `address`.
+    #[must_use]
+    pub fn admit(
         &self,
         caller: &Caller,
         address: Option<AddressKey>,
-    ) -> Result<(LimitStatus, Permit), Error> {
+    ) -> Either<Admission, impl Future<Output = Admission> + Send + use<>> {
         let limits = self.shared.plans.limits(caller.plan);
         let (key, now) = (CallerKey::new(caller, address), self.shared.clock.now());
-        let (decided, in_flight) = {
-            let mut state = self.state(key, limits, now);
-            let in_flight = state.acquire_in_flight()?;
-            let decided = state.admit(now).ok_or_else(|| {
-                let decided = state.enqueue();
-                if !state.is_leasing {
-                    self.spawn_lease(key, &mut state);
-                }
-                decided
-            });
-            (decided, in_flight)
+        let mut state = self.state(key, limits, now);
+        let in_flight = match state.acquire_in_flight() {
+            Ok(permit) => permit,
+            Err(error) => return Either::Left(Err(error)),
         };
-        let decision = match decided {
-            Ok(decision) => decision,
-            // Boxed: rare and large, and the future of every request would hold it.
-            Err(decided) => Box::pin(db::deadline::wait(db::QUERY_TIMEOUT, decided)).await?,
+        let admission = move |decision: Decision| {
+            decision.map(|(slice, status)| (status, Permit(Some((key, slice, in_flight)))))
         };
-        let (slice, status) = decision?;
-        let permit = Permit {
-            counted: Some((key, slice)),
-            _in_flight: in_flight,
-        };
-        Ok((status, permit))
+        if let Some(decision) = state.admit(now) {
+            return Either::Left(admission(decision));
+        }
+        let decided = state.enqueue();
+        if !state.is_leasing {
+            self.spawn_lease(key, &mut state);
+        }
+        Either::Right(
+            async move { admission(db::deadline::wait(db::QUERY_TIMEOUT, decided).await?) },
+        )
     }
 
     /// Gives back the request of a permit: it failed through the service's own fault.
     pub fn give_back(&self, permit: &Permit) {
-        if let Some((key, slice)) = permit.counted {
+        if let Some((key, slice, _)) = permit.0 {
             let mut state = self.shared.callers.entry(key).or_default();
             state.give_back(slice, self.shared.clock.now());
         }

@@ -2,9 +2,11 @@
 
 use std::{
     convert::Infallible,
+    future,
     ops::Range,
+    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use axum::{
@@ -14,6 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::future::Either;
+use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 use super::{Inner, LayerFuture, operation_path};
@@ -26,10 +29,12 @@ use crate::{
     },
     config::{PlanLimits, Plans},
     domain::{
+        caller::Caller,
         clock::whole_seconds,
         limit::{LimitStatus, Window},
         plan::Plan,
     },
+    limits::{self, Permit},
 };
 
 /// `draft-ietf-httpapi-ratelimit-headers`.
@@ -84,7 +89,7 @@ pub struct RateLimit<S> {
 impl<S: Inner> Service<Request> for RateLimit<S> {
     type Response = Response;
     type Error = Infallible;
-    type Future = LayerFuture<S::Future>;
+    type Future = LayerFuture<RateLimitFuture<S::Future>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(context)
@@ -94,42 +99,114 @@ impl<S: Inner> Service<Request> for RateLimit<S> {
         let RateLimitLayer { limits, policies } = &self.layer;
         let context = RequestContext::of(&request);
         let Some(caller) = context.caller() else {
-            return Either::Left(self.inner.call(request));
+            return Either::Left(self.unlimited(request));
         };
         let is_status = operation_path(&request) == Some("/limits");
         if policies[caller.plan as usize].is_none() && !is_status {
             limits.admit_unlimited(caller.plan);
-            return Either::Left(self.inner.call(request));
+            return Either::Left(self.unlimited(request));
         }
-        let (limits, policies) = (Arc::clone(limits), Arc::clone(policies));
-        let (caller, context) = (Arc::clone(caller), context.clone());
+        let client = context.client_address();
+        let limited = Limited {
+            layer: self.layer.clone(),
+            context: context.clone(),
+            caller: Arc::clone(caller),
+        };
+        let waiting = match (!is_status).then(|| limits.admit(caller, client)) {
+            Some(Either::Left(Ok(admitted))) => {
+                return Either::Left(limited.proceed(admitted, &mut self.inner, request));
+            }
+            Some(Either::Left(Err(error))) => {
+                return Either::Right(Box::pin(future::ready(Ok(limited.refuse(error)))));
+            }
+            Some(Either::Right(waiting)) => Some(waiting),
+            None => None,
+        };
         let mut inner = self.inner.clone();
         Either::Right(Box::pin(async move {
-            let client = context.client_address();
-            let admission = if is_status {
-                limits.admit_status(&caller, client).await
-            } else {
-                limits.admit(&caller, client).await
-            };
-            let (mut response, status) = match admission {
-                Ok((status, permit)) => {
-                    context.set_limit_status(status);
-                    let Ok(response) = inner.call(request).await;
-                    if !is_counted(&response) {
-                        limits.limiter.give_back(&permit);
-                    }
-                    (response, status)
-                }
-                Err(error) => {
-                    let status = limits.limiter.known_status(&caller, client);
-                    (Error::from(error).into_response(), status)
+            let admission = match waiting {
+                Some(waiting) => waiting.await,
+                None => {
+                    let limits = &limited.layer.limits;
+                    limits.admit_status(&limited.caller, client).await
                 }
             };
-            if let Some(policy) = &policies[caller.plan as usize] {
-                policy.write(response.headers_mut(), &status);
+            match admission {
+                Ok(admitted) => limited.proceed(admitted, &mut inner, request).await,
+                Err(error) => Ok(limited.refuse(error)),
             }
-            Ok(response)
         }))
+    }
+}
+
+impl<S: Inner> RateLimit<S> {
+    fn unlimited(&mut self, request: Request) -> RateLimitFuture<S::Future> {
+        RateLimitFuture {
+            inner: self.inner.call(request),
+            admitted: None,
+        }
+    }
+}
+
+/// Request whose response has the headers of its caller's plan.
+#[derive(Debug)]
+struct Limited {
+    layer: RateLimitLayer,
+    context: RequestContext,
+    caller: Arc<Caller>,
+}
+
+impl Limited {
+    fn proceed<S: Inner>(
+        self,
+        (status, permit): (LimitStatus, Permit),
+        inner: &mut S,
+        request: Request,
+    ) -> RateLimitFuture<S::Future> {
+        self.context.set_limit_status(status);
+        RateLimitFuture {
+            inner: inner.call(request),
+            admitted: Some((self, status, permit)),
+        }
+    }
+
+    fn refuse(&self, error: limits::Error) -> Response {
+        let (limiter, client) = (&self.layer.limits.limiter, self.context.client_address());
+        let status = limiter.known_status(&self.caller, client);
+        let mut response = Error::from(error).into_response();
+        self.write_headers(&mut response, &status);
+        response
+    }
+
+    fn write_headers(&self, response: &mut Response, status: &LimitStatus) {
+        if let Some(policy) = &self.layer.policies[self.caller.plan as usize] {
+            policy.write(response.headers_mut(), status);
+        }
+    }
+}
+
+pin_project! {
+    /// Future of [`RateLimit`].
+    pub struct RateLimitFuture<F> {
+        #[pin]
+        inner: F,
+        admitted: Option<(Limited, LimitStatus, Permit)>,
+    }
+}
+
+impl<F: Future<Output = Result<Response, Infallible>>> Future for RateLimitFuture<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let Ok(mut response) = ready!(this.inner.poll(context));
+        if let Some((limited, status, permit)) = this.admitted {
+            if !is_counted(&response) {
+                limited.layer.limits.limiter.give_back(permit);
+            }
+            limited.write_headers(&mut response, status);
+        }
+        Poll::Ready(Ok(response))
     }
 }
 

@@ -16,6 +16,7 @@ mod counters;
 
 use std::{
     any::Any,
+    cmp::Ordering,
     future::Future,
     pin::pin,
     sync::{Mutex, PoisonError},
@@ -57,6 +58,11 @@ pub(super) trait BatchedStatement: Sized + 'static {
     const SUMMARY: &'static str;
     /// PostgreSQL settings in addition to those of all batches, each in the form `a = 1`.
     const SETTINGS: &'static [&'static str] = &[];
+
+    /// Compares two requests by the order in which a statement is to process them; by default in order of arrival.
+    fn compare(_: &Self::Input, _: &Self::Input) -> Ordering {
+        Ordering::Equal
+    }
 
     /// Executes all requests with one statement, and returns their results in order. Drains `inputs`, unless the
     /// statement fails.
@@ -273,6 +279,7 @@ async fn execute_batch<B: BatchedStatement>(
     let Some(queued_at) = items.first().map(|first| first.queued_at) else {
         return;
     };
+    items.sort_by(|one, other| B::compare(&one.input, &other.input));
     let _busy = context.counters.count_busy();
     let batch_size = u32::try_from(items.len()).unwrap_or(u32::MAX);
     batch_sizes.record(batch_size);
