@@ -36,8 +36,8 @@ const NOUNS: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
-    &["state", "error", "extract", "openapi", "access", "answer", "conditional", "credentials", "fields", "idempotency",
-      "operations", "paging", "problem", "rate_limits", "request_context", "request_id"];
+    &["state", "error", "extract", "openapi", "access", "conditional", "credentials", "fields", "idempotency",
+      "operations", "paging", "problem", "rate_limits", "request_context", "request_id", "response"];
 
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =

@@ -131,20 +131,20 @@ impl Idempotency {
     ///
     /// # Errors
     /// [`Error::IdempotencyKeyReused`] if the key was used for another request.
-    pub async fn answered(&self, database: &Database) -> Result<Option<Response>, Error> {
+    pub async fn stored_response(&self, database: &Database) -> Result<Option<Response>, Error> {
         let Some(key) = &self.0 else {
             return Ok(None);
         };
-        let kept = db::idempotency::find(database.pool(), &key.caller, &key.text).await?;
-        kept.map(|kept| key.replay(kept)).transpose()
+        let stored = db::idempotency::find(database.pool(), &key.caller, &key.text).await?;
+        stored.map(|stored| key.replay(stored)).transpose()
     }
 
     /// Stores the response to a request that changed nothing. Returns the response to the same request that was stored
     /// in the meantime, if any, since the order of the two requests is unknown.
-    pub(super) async fn keep(
+    pub(super) async fn store(
         &self,
         database: &Database,
-        answer: &Answer,
+        response: &SerializedResponse,
     ) -> Result<Option<Response>, Error> {
         let Some(key) = &self.0 else {
             return Ok(None);
@@ -153,7 +153,7 @@ impl Idempotency {
             .transact(async |transaction: &mut Connection| {
                 let earlier = key.claim(transaction).await?;
                 if earlier.is_none() {
-                    key.keep(transaction, answer).await?;
+                    key.store(transaction, response).await?;
                 }
                 Ok(earlier)
             })
@@ -185,8 +185,8 @@ impl Key {
         if let Some(earlier) = self.claim(transaction).await? {
             return Ok(earlier);
         }
-        let (answer, response) = Answer::of(work(transaction).await?).await?;
-        self.keep(transaction, &answer).await?;
+        let (serialized, response) = SerializedResponse::of(work(transaction).await?).await?;
+        self.store(transaction, &serialized).await?;
         Ok(response)
     }
 
@@ -196,35 +196,39 @@ impl Key {
         if !db::idempotency::claim(transaction, &self.caller, &self.text).await? {
             return Err(Error::IdempotencyKeyInUse);
         }
-        let kept = db::idempotency::find(transaction, &self.caller, &self.text).await?;
-        kept.map(|kept| self.replay(kept)).transpose()
+        let stored = db::idempotency::find(transaction, &self.caller, &self.text).await?;
+        stored.map(|stored| self.replay(stored)).transpose()
     }
 
     /// Returns the stored response if it belongs to the same request.
-    fn replay(&self, kept: StoredResponse) -> Result<Response, Error> {
-        if kept.fingerprint != self.fingerprint {
+    fn replay(&self, stored: StoredResponse) -> Result<Response, Error> {
+        if stored.fingerprint != self.fingerprint {
             return Err(Error::IdempotencyKeyReused);
         }
         metrics::counter!("idempotent_replays_total").increment(1);
-        let answer: Answer =
-            serde_json::from_value(kept.response).map_err(|error| Error::Internal(error.into()))?;
-        answer.replay()
+        let serialized: SerializedResponse = serde_json::from_value(stored.response)
+            .map_err(|error| Error::Internal(error.into()))?;
+        serialized.into_response()
     }
 
     /// Stores a response, unless there is one.
-    async fn keep(&self, transaction: &mut Connection, answer: &Answer) -> Result<(), Error> {
-        let kept = StoredResponse {
+    async fn store(
+        &self,
+        transaction: &mut Connection,
+        response: &SerializedResponse,
+    ) -> Result<(), Error> {
+        let stored = StoredResponse {
             fingerprint: self.fingerprint.clone(),
-            response: serde_json::to_value(answer)
+            response: serde_json::to_value(response)
                 .map_err(|error| Error::Internal(error.into()))?,
         };
-        Ok(db::idempotency::store(transaction, &self.caller, &self.text, &kept).await?)
+        Ok(db::idempotency::store(transaction, &self.caller, &self.text, &stored).await?)
     }
 }
 
-/// Stored response.
+/// Response as it is stored.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct SerializedResponse {
     status: u16,
     headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -232,7 +236,7 @@ pub(super) struct Answer {
     body: String,
 }
 
-impl Answer {
+impl SerializedResponse {
     /// Returns the parts of a response that are stored, and the response.
     pub(super) async fn of(response: Response) -> Result<(Self, Response), Error> {
         let (parts, body) = response.into_parts();
@@ -241,7 +245,7 @@ impl Answer {
             .await
             .map_err(|error| Error::Internal(error.into()))?
             .to_bytes();
-        let answer = Self {
+        let serialized = Self {
             status: parts.status.as_u16(),
             headers: parts
                 .headers
@@ -251,10 +255,10 @@ impl Answer {
             problem: parts.extensions.get().cloned(),
             body: String::from_utf8_lossy(&body).into_owned(),
         };
-        Ok((answer, Response::from_parts(parts, Body::from(body))))
+        Ok((serialized, Response::from_parts(parts, Body::from(body))))
     }
 
-    fn replay(self) -> Result<Response, Error> {
+    fn into_response(self) -> Result<Response, Error> {
         let mut response = Response::new(Body::from(self.body));
         *response.status_mut() =
             StatusCode::from_u16(self.status).map_err(|error| Error::Internal(error.into()))?;

@@ -9,10 +9,10 @@ use utoipa::ToSchema;
 use utoipa_axum::routes;
 
 use super::{
-    answer,
     error::Error,
     operations::Operations,
     request_context::{CurrentCaller, RequestContext},
+    response,
 };
 use crate::domain::{clock::whole_seconds, limit::Window};
 
@@ -86,7 +86,7 @@ async fn get(
         minute: status.minute.map(WindowBody::from),
         day: status.day.map(WindowBody::from),
     };
-    let mut response = answer::json(StatusCode::OK, &body)?;
+    let mut response = response::json(StatusCode::OK, &body)?;
     let no_store = HeaderValue::from_static("no-store");
     response
         .headers_mut()

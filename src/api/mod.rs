@@ -3,7 +3,6 @@
 //! Invariant: every error response is a problem document ([`error`]), except those that hyper sends itself.
 
 pub mod access;
-pub mod answer;
 pub mod conditional;
 pub mod credentials;
 pub mod error;
@@ -25,6 +24,7 @@ pub mod problem;
 pub mod rate_limits;
 pub mod request_context;
 pub mod request_id;
+pub mod response;
 pub mod state;
 pub mod users;
 

@@ -116,7 +116,7 @@ impl<Id: FromStr> Window<Id> {
 ///
 /// # Errors
 /// The first page cannot be read.
-pub async fn answer<F: Find>(
+pub async fn respond<F: Find>(
     database: Database,
     links: &Links,
     (path, kept): (&str, &[&str]),

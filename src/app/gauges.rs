@@ -15,7 +15,7 @@ pub fn render(metrics: Metrics, state: AppState) -> impl Fn() -> String + Clone 
 fn read(state: &AppState) {
     let database = &state.database;
     of_pool("requests", database.usage());
-    of_pool("lanes", database.batcher_usage());
+    of_pool("batches", database.batcher_usage());
     of_pool("finds", database.find_usage());
     let open = database.breaker().is_open();
     gauge!("db_client_breaker_open").set(if open { 1.0 } else { 0.0 });

@@ -65,22 +65,22 @@ pub enum Error {
     /// The embedded PostgreSQL cannot run.
     #[error(transparent)]
     EmbeddedPostgres(#[from] embedded_postgres::Error),
-    /// Images cannot be kept where they are to be.
+    /// The image store cannot be used.
     #[error(transparent)]
     BlobStore(#[from] blob_store::Error),
-    /// The bootstrap key is no good.
+    /// The bootstrap key is invalid.
     #[error("BOOTSTRAP_API_KEY {0}")]
     BootstrapKey(Invalid),
-    /// Metrics cannot be kept.
+    /// The metrics recorder or the exporter of traces cannot start.
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
-    /// A thread or its runtime could not be had.
+    /// A worker thread or its runtime cannot start.
     #[error("failed to start a worker thread: {0}")]
     Workers(#[source] io::Error),
-    /// There is no asking the issuers of tokens for their keys.
+    /// The HTTP client for the issuers' keys cannot be built.
     #[error("failed to build the HTTP client for auth.issuers: {0}")]
     HttpClient(String),
-    /// The API contradicts itself; a test rules it out.
+    /// The OpenAPI document is inconsistent; a test rules it out.
     #[error("invalid API definition: {0}")]
     Api(String),
 }
@@ -170,7 +170,7 @@ impl App {
             limits: Arc::new(limits),
             plans: config.plans,
             failed_authentication: FailedAuthenticationLimit::new(
-                config.limits.wrong_credentials_per_minute,
+                config.limits.failed_authentication_per_minute,
                 clock.clone(),
             ),
             passwords: Passwords::new(hashes_at_once(&config.users)),

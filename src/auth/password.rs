@@ -60,9 +60,9 @@ pub struct Passwords {
 #[derive(Debug)]
 pub enum Verification {
     /// The password is wrong, or there is no stored hash.
-    Wrong,
+    Mismatch,
     /// The password is right.
-    Right {
+    Match {
         /// New hash, if the stored one has outdated parameters.
         renewed: Option<SecretString>,
     },
@@ -112,7 +112,7 @@ impl Passwords {
             .await
     }
 
-    /// Verifies a password. Without a stored hash, the result is [`Verification::Wrong`] after the same time.
+    /// Verifies a password. Without a stored hash, the result is [`Verification::Mismatch`] after the same time.
     pub async fn verify(
         &self,
         password: Password,
@@ -158,16 +158,16 @@ fn hash(password: &Password) -> Result<SecretString, Error> {
 fn verify(password: &Password, stored: Option<&SecretString>) -> Result<Verification, Error> {
     let Some(stored) = stored else {
         hash(password)?;
-        return Ok(Verification::Wrong);
+        return Ok(Verification::Mismatch);
     };
     let parsed = phc::PasswordHash::new(stored.expose_secret())?;
     match argon2().verify_password(password.expose().as_bytes(), &parsed) {
-        Err(password_hash::Error::PasswordInvalid) => Ok(Verification::Wrong),
+        Err(password_hash::Error::PasswordInvalid) => Ok(Verification::Mismatch),
         Err(error) => Err(error.into()),
         Ok(()) if stored.expose_secret().starts_with(CURRENT) => {
-            Ok(Verification::Right { renewed: None })
+            Ok(Verification::Match { renewed: None })
         }
-        Ok(()) => Ok(Verification::Right {
+        Ok(()) => Ok(Verification::Match {
             renewed: Some(hash(password)?),
         }),
     }
@@ -192,7 +192,7 @@ mod tests {
                 let result = passwords.verify(password(text), Some(hash.clone())).await;
                 matches!(
                     result.expect("a result"),
-                    Verification::Right { renewed: None }
+                    Verification::Match { renewed: None }
                 )
             };
             assert!(verify(text).await);
@@ -200,7 +200,7 @@ mod tests {
             assert!(!verify(&format!("{} ", "x".repeat(20))).await);
         }
         let without_hash = passwords.verify(password("correct horse"), None).await;
-        assert!(matches!(without_hash, Ok(Verification::Wrong)));
+        assert!(matches!(without_hash, Ok(Verification::Mismatch)));
     }
 
     #[tokio::test]
@@ -214,11 +214,11 @@ mod tests {
         let result = passwords
             .verify(password("wrong horse"), Some(weak.clone()))
             .await;
-        assert!(matches!(result, Ok(Verification::Wrong)));
+        assert!(matches!(result, Ok(Verification::Mismatch)));
         let result = passwords
             .verify(password("correct horse"), Some(weak))
             .await;
-        let Ok(Verification::Right {
+        let Ok(Verification::Match {
             renewed: Some(hash),
         }) = result
         else {
@@ -227,7 +227,7 @@ mod tests {
         let result = passwords
             .verify(password("correct horse"), Some(hash))
             .await;
-        assert!(matches!(result, Ok(Verification::Right { renewed: None })));
+        assert!(matches!(result, Ok(Verification::Match { renewed: None })));
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -265,7 +265,7 @@ mod tests {
             let mut refused = 0;
             for result in futures_util::future::join_all(requests).await {
                 match result {
-                    Ok(Verification::Wrong) => {}
+                    Ok(Verification::Mismatch) => {}
                     Err(Error::Busy) => refused += 1,
                     other => panic!("{other:?}"),
                 }

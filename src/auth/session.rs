@@ -22,7 +22,7 @@ use crate::{
 pub enum Error {
     /// The user does not exist, or its password is different or not set.
     #[error("the username or the password is wrong")]
-    WrongCredentials,
+    InvalidCredentials,
     /// The password could not be verified.
     #[error(transparent)]
     Password(#[from] password::Error),
@@ -67,10 +67,10 @@ pub async fn open(
         .as_ref()
         .and_then(|account| account.password_hash.clone());
     let verification = passwords.verify(password, stored.clone()).await?;
-    let (Some(account), Some(stored), Verification::Right { renewed }) =
+    let (Some(account), Some(stored), Verification::Match { renewed }) =
         (account, stored, verification)
     else {
-        return Err(Error::WrongCredentials);
+        return Err(Error::InvalidCredentials);
     };
     let token = Secret::generate(Kind::Session)?;
     let expires_at = database
@@ -87,7 +87,7 @@ pub async fn open(
             let session = (&hash, hint.as_str(), lifetime);
             db::sessions::insert(transaction, account.user.id, &stored, session)
                 .await?
-                .ok_or(Error::WrongCredentials)
+                .ok_or(Error::InvalidCredentials)
         })
         .await?;
     Ok(NewSession {

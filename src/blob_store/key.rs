@@ -38,9 +38,9 @@ fn is_digit(byte: u8) -> bool {
 }
 
 /// Removes temporary files that a crash left before this time. `object_store` does not list them.
-pub(super) fn remove_staged(place: &Path, before: SystemTime) -> io::Result<()> {
+pub(super) fn remove_staged(root: &Path, before: SystemTime) -> io::Result<()> {
     for folder in folders() {
-        let files = match std::fs::read_dir(place.join(&folder)) {
+        let files = match std::fs::read_dir(root.join(&folder)) {
             Err(error) if is_none_of_ours(&error) => continue,
             files => files?,
         };

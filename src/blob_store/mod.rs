@@ -101,14 +101,14 @@ fn has_no_room(error: &(dyn StdError + 'static)) -> bool {
 /// Image store. Clones share its state.
 #[derive(Debug, Clone)]
 pub struct BlobStore {
-    place: Place,
+    backend: Backend,
     store: Arc<OnceCell<Arc<dyn ObjectStore>>>,
     /// Set once the store has its marker.
     marked: Arc<OnceCell<()>>,
 }
 
 #[derive(Debug, Clone)]
-enum Place {
+enum Backend {
     /// Created on first use, not at startup.
     Folder(PathBuf),
     Bucket(Bucket),
@@ -129,7 +129,7 @@ impl BlobStore {
     /// [`Error::Config`].
     pub fn new(config: &Config) -> Result<Self, Error> {
         let folder = |path| Self {
-            place: Place::Folder(path),
+            backend: Backend::Folder(path),
             store: Arc::default(),
             marked: Arc::default(),
         };
@@ -152,7 +152,7 @@ impl BlobStore {
         })?;
         let spool = environment.temporary_directory.clone();
         Ok(Self {
-            place: Place::Bucket(Bucket {
+            backend: Backend::Bucket(Bucket {
                 spool: spool.unwrap_or_else(|| "/tmp".into()),
                 transfers: Arc::new(Semaphore::new(TRANSFERS)),
             }),
@@ -163,7 +163,7 @@ impl BlobStore {
 
     async fn store(&self) -> Result<&Arc<dyn ObjectStore>, Error> {
         let open = async || {
-            let Place::Folder(path) = &self.place else {
+            let Backend::Folder(path) = &self.backend else {
                 return Err(Error::Unavailable("the bucket is not open".into()));
             };
             let path = path.clone();
@@ -184,9 +184,9 @@ impl BlobStore {
     pub async fn upload(&self) -> Result<Upload, Error> {
         let key = key::new().map_err(|error| Error::Unavailable(error.into()))?;
         let store = Arc::clone(self.store().await?);
-        match &self.place {
-            Place::Folder(_) => Upload::to_folder(store, key).await,
-            Place::Bucket(bucket) => Upload::to_bucket(store, key, bucket.clone()).await,
+        match &self.backend {
+            Backend::Folder(_) => Upload::to_folder(store, key).await,
+            Backend::Bucket(bucket) => Upload::to_bucket(store, key, bucket.clone()).await,
         }
     }
 
@@ -276,7 +276,7 @@ impl BlobStore {
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn owner(&self) -> Result<Option<String>, Error> {
-        if let Place::Folder(folder) = &self.place {
+        if let Backend::Folder(folder) = &self.backend {
             let folder = folder.clone();
             // The directory does not exist before the first image, and this must not create it.
             if !tokio::task::spawn_blocking(move || folder.try_exists()).await?? {
@@ -305,7 +305,7 @@ impl BlobStore {
         age: Duration,
     ) -> Result<BoxStream<'static, Result<Vec<String>, Error>>, Error> {
         let before = std::time::SystemTime::now() - age;
-        if let Place::Folder(folder) = &self.place {
+        if let Backend::Folder(folder) = &self.backend {
             let folder = folder.clone();
             tokio::task::spawn_blocking(move || key::remove_staged(&folder, before)).await??;
         }

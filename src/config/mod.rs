@@ -47,7 +47,7 @@ const ALIASES: [(&str, &str); 4] = [
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A layer cannot be read, or has an unknown key or a value of the wrong type.
-    #[error("configuration: {problem}{}", place(.origin.as_deref()))]
+    #[error("configuration: {problem}{}", origin_suffix(.origin.as_deref()))]
     Load {
         /// Problem, with the key.
         problem: ConfigError,
@@ -55,7 +55,7 @@ pub enum Error {
         origin: Option<String>,
     },
     /// A value has the right type but is not allowed.
-    #[error("configuration: {key} {reason}{}", place(.origin.as_deref()))]
+    #[error("configuration: {key} {reason}{}", origin_suffix(.origin.as_deref()))]
     Value {
         /// Key, as `section.key`.
         key: &'static str,
@@ -66,7 +66,7 @@ pub enum Error {
     },
 }
 
-fn place(origin: Option<&str>) -> String {
+fn origin_suffix(origin: Option<&str>) -> String {
     origin.map_or_else(String::new, |origin| format!(" in {origin}"))
 }
 

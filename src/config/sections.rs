@@ -161,7 +161,7 @@ impl PlanLimits {
 pub struct Limits {
     #[serde(deserialize_with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
-    pub wrong_credentials_per_minute: NonZeroU32,
+    pub failed_authentication_per_minute: NonZeroU32,
 }
 
 /// `[auth]`

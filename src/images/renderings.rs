@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Maximum number of requests that wait for renderings.
-const PLACES: usize = 256;
+const MAX_WAITING: usize = 256;
 /// Number of locks against concurrent work on the same rendering. Different renderings seldom share one.
 const TURNS: usize = 64;
 /// Maximum number of remembered images that cannot be decoded.
@@ -65,7 +65,7 @@ pub struct Renderer {
     budget: u64,
     /// Permits for half of the cores; the others remain free for other requests.
     cores: Arc<Semaphore>,
-    places: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
     turns: Arc<[Mutex<()>; TURNS]>,
     /// Keys of images that are not tried again.
     undecodable: Arc<SyncMutex<VecDeque<String>>>,
@@ -90,7 +90,7 @@ impl Renderer {
             memory: Arc::new(Semaphore::new(usize::try_from(budget).unwrap_or(1))),
             budget,
             cores: Arc::new(Semaphore::new(cores.max(1))),
-            places: Arc::new(Semaphore::new(PLACES)),
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             turns: Arc::new([const { Mutex::const_new(()) }; TURNS]),
             undecodable: Arc::default(),
         }
@@ -100,8 +100,8 @@ impl Renderer {
     ///
     /// # Errors
     /// [`Error::Busy`].
-    pub fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
-        Arc::clone(&self.places)
+    pub fn waiting_permit(&self) -> Result<OwnedSemaphorePermit, Error> {
+        Arc::clone(&self.waiting)
             .try_acquire_owned()
             .map_err(|_| Error::Busy)
     }

@@ -1,6 +1,6 @@
 //! Deletes blobs in the image store that no row refers to, in the background.
 //!
-//! - Leftovers: the transaction that deleted the last row of a blob recorded its key.
+//! - Deleted: the transaction that deleted the last row of a blob recorded its key.
 //! - Orphans: the upload wrote the blob and ended before it stored the row. Only blobs older than any upload in
 //!   progress count, and only if the image store belongs to this database: otherwise every blob would be an orphan.
 
@@ -15,7 +15,7 @@ use crate::{
     db::{self, Database},
 };
 
-/// Interval of sweeps for leftovers of other replicas and of failed sweeps.
+/// Interval of sweeps for blobs that other replicas deleted, and that failed sweeps left.
 const EVERY: Duration = Duration::from_mins(1);
 /// Interval of sweeps for orphans, which list the whole image store.
 const EVERY_ORPHANS: Duration = Duration::from_hours(1);
@@ -28,8 +28,8 @@ pub async fn sweep(database: Database, blobs: BlobStore, orphaned: OrphanedBlobs
     loop {
         let done = tokio::select! {
             _ = orphans.tick() => sweep_orphans(&database, &blobs, ORPHANED).await,
-            () = orphaned.notified() => sweep_leftovers(&database, &blobs).await,
-            () = tokio::time::sleep(EVERY) => sweep_leftovers(&database, &blobs).await,
+            () = orphaned.notified() => sweep_deleted(&database, &blobs).await,
+            () = tokio::time::sleep(EVERY) => sweep_deleted(&database, &blobs).await,
         };
         if let Err(error) = done {
             metrics::counter!("images_sweep_failures_total").increment(1);
@@ -42,7 +42,7 @@ pub async fn sweep(database: Database, blobs: BlobStore, orphaned: OrphanedBlobs
     }
 }
 
-async fn sweep_leftovers(database: &Database, blobs: &BlobStore) -> Result<(), Error> {
+async fn sweep_deleted(database: &Database, blobs: &BlobStore) -> Result<(), Error> {
     let pool = database.pool();
     let mut after = String::new();
     loop {
@@ -53,7 +53,7 @@ async fn sweep_leftovers(database: &Database, blobs: &BlobStore) -> Result<(), E
         after.clone_from(last);
         let deleted = delete(blobs, keys).await?;
         db::images::delete_orphaned_keys(pool, &deleted).await?;
-        metrics::counter!("images_swept_total", "kind" => "leftover")
+        metrics::counter!("images_swept_total", "kind" => "deleted")
             .increment(deleted.len() as u64);
     }
 }

@@ -40,8 +40,8 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         /// Initial capacity in bytes; enough for most lines.
-        const ROOM: usize = 512;
-        let mut line = String::with_capacity(ROOM);
+        const INITIAL_CAPACITY: usize = 512;
+        let mut line = String::with_capacity(INITIAL_CAPACITY);
         line.push_str("{\"timestamp\":\"");
         #[expect(
             clippy::disallowed_methods,

@@ -17,7 +17,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Time for which lines are collected.
 const GATHERED: Duration = Duration::from_millis(5);
 /// Buffer size in bytes above which the thread that logs writes the lines itself.
-const ROOM: usize = 1 << 20;
+const MAX_WAITING: usize = 1 << 20;
 
 #[derive(Clone)]
 pub struct Lines(Arc<Shared>);
@@ -74,7 +74,7 @@ impl io::Write for Lines {
             self.0.some.notify_one();
         }
         waiting.extend_from_slice(line);
-        let full = waiting.len() > ROOM;
+        let full = waiting.len() > MAX_WAITING;
         drop(waiting);
         if full {
             Self::flush(self);

@@ -71,7 +71,7 @@ const fn described(
 const PLANS: (&str, &[&str]) = ("plan", &["free", "pro", "enterprise", "open"]);
 const POOLS: (&str, &[&str]) = (
     "db_client_connection_pool_name",
-    &["requests", "lanes", "finds"],
+    &["requests", "batches", "finds"],
 );
 #[rustfmt::skip]
 const METHODS: (&str, &[&str]) =
@@ -102,7 +102,7 @@ pub const METRICS: &[Described] = &[
     counter("idempotent_replays_total", &[], "Responses replayed for a repeated Idempotency-Key."),
 
     gauge("db_client_connections", &[POOLS, ("db_client_connection_state", &["idle", "used"])],
-        "Open connections to PostgreSQL: of requests, of batched statements (lanes), of finds."),
+        "Open connections to PostgreSQL: for requests, for batched statements (batches), for finds."),
     gauge("db_client_connection_max", &[("db_client_connection_pool_name", &["requests", "finds"])],
         "Maximum number of connections to PostgreSQL: database.max_connections; two per worker for finds."),
     gauge("db_client_connection_pending_requests", &[POOLS], "Requests that wait for a connection or a batched statement."),
@@ -121,7 +121,7 @@ pub const METRICS: &[Described] = &[
     histogram("images_rendering_seconds", &[], "Duration of the rendering of an image."),
     counter("images_store_failures_total", &[("operation", &["read", "write", "delete"])],
         "Failed image store operations."),
-    counter("images_swept_total", &[("kind", &["leftover", "orphan"])],
+    counter("images_swept_total", &[("kind", &["deleted", "orphan"])],
         "Deleted orphaned blobs: of deleted images, and of uploads that were not completed."),
     counter("images_sweep_failures_total", &[], "Failed deletions of orphaned blobs."),
 

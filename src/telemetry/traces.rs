@@ -162,17 +162,17 @@ impl HttpClient for Client {
     {
         let (http, failing) = (self.http.clone(), Arc::clone(&self.failing));
         let sending = self.runtime.spawn(async move {
-            let answer = http.send_bytes(request).await;
-            tell(&failing, &answer);
-            answer
+            let response = http.send_bytes(request).await;
+            record_result(&failing, &response);
+            response
         });
         Box::pin(async move { sending.await? })
     }
 }
 
 /// Counts a request to the collector, and logs if its success differs from that of the previous one.
-fn tell(failing: &AtomicBool, answer: &Result<Response<Bytes>, HttpError>) {
-    let problem = match answer {
+fn record_result(failing: &AtomicBool, response: &Result<Response<Bytes>, HttpError>) {
+    let problem = match response {
         Ok(response) if response.status().is_success() => None,
         Ok(response) => Some(format!("the response has status {}", response.status())),
         Err(error) => Some(with_causes(&**error)),

@@ -370,7 +370,7 @@ async fn failed_authentication_limit_applies_to_one_address() {
     let shut = from("192.0.2.1", "wrong").await;
     assert_eq!(
         shut.problem(429)["violated-policies"],
-        json!(["wrong-credentials"])
+        json!(["failed-authentication"])
     );
     assert_eq!(shut.header("retry-after"), "1");
     // Only the right-most address, which the proxy added, counts; the client can forge those left of it.

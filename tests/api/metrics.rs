@@ -160,7 +160,7 @@ async fn metrics_count_what_was_done() {
         );
     }
     for series in [
-        "db_client_connections{db_client_connection_pool_name=\"lanes\",db_client_connection_state=\"idle\"}",
+        "db_client_connections{db_client_connection_pool_name=\"batches\",db_client_connection_state=\"idle\"}",
         "images_uploaded_bytes_total",
         "process_resident_memory_bytes",
         "process_open_fds",

@@ -57,7 +57,7 @@ impl From<password::Error> for Error {
 impl From<session::Error> for Error {
     fn from(error: session::Error) -> Self {
         match error {
-            session::Error::WrongCredentials => {
+            session::Error::InvalidCredentials => {
                 Self::one_violation("username", "or password is incorrect")
             }
             session::Error::Password(error) => error.into(),

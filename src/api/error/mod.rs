@@ -135,7 +135,7 @@ impl Error {
     /// Creates the error of a client address over its failed-authentication limit.
     #[must_use]
     pub fn too_many_failures(retry_after: Duration) -> Self {
-        Self::limit_exceeded("wrong-credentials", retry_after)
+        Self::limit_exceeded("failed-authentication", retry_after)
     }
 
     /// Creates an error with one violation of a rule that no domain type checks.

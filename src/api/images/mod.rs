@@ -23,10 +23,10 @@ use utoipa::ToSchema;
 use utoipa_axum::routes;
 
 use super::{
-    answer::{self, ApiResponse},
     error::Error,
     extract::{Host, Path, PathPair},
     operations::Operations,
+    response::{self, ApiResponse},
     state::{Links, OrphanedBlobs},
 };
 use crate::{
@@ -121,7 +121,7 @@ async fn list(
         created_at: created_at.to_rfc3339_opts(SecondsFormat::Millis, true),
     };
     let images: Vec<_> = images.iter().map(body).collect();
-    answer::json(StatusCode::OK, &images)
+    response::json(StatusCode::OK, &images)
 }
 
 /// Delete an image

@@ -162,14 +162,14 @@ async fn rendering(
     if let Some(rendering) = db::images::find_rendering(pool, &content.sha256, width).await? {
         return Ok(rendering);
     }
-    let place = renderer.place()?;
+    let permit = renderer.waiting_permit()?;
     let (database, blobs, renderer) = (database.clone(), blobs.clone(), renderer.clone());
     // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {
-        let _place = place;
+        let _permit = permit;
         let _turn = renderer.turn((content.sha256, width)).await;
-        let made = db::images::find_rendering(database.pool(), &content.sha256, width).await?;
-        match made {
+        let rendering = db::images::find_rendering(database.pool(), &content.sha256, width).await?;
+        match rendering {
             Some(rendering) => Ok(rendering),
             None => make(&database, &blobs, &renderer, &content, width).await,
         }
@@ -222,7 +222,7 @@ async fn respond(
     headers: &HeaderMap,
 ) -> Result<Response, Error> {
     let etag = value(format!("\"{tag}\""))?;
-    let kept = [
+    let validators = [
         (header::ETAG, etag),
         (
             header::CACHE_CONTROL,
@@ -230,7 +230,7 @@ async fn respond(
         ),
     ];
     if IfNoneMatch::from_headers(headers).matches(&tag) {
-        return Ok((StatusCode::NOT_MODIFIED, kept).into_response());
+        return Ok((StatusCode::NOT_MODIFIED, validators).into_response());
     }
     // Ranges are defined for GET only (RFC 9110 §14.2).
     let range = if *method == Method::GET && admits_range(headers, &tag) {
@@ -243,7 +243,7 @@ async fn respond(
         RequestedRange::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
         RequestedRange::Unsatisfiable => return Err(Error::RangeNotSatisfiable(size)),
     };
-    let is = [
+    let content = [
         (header::CONTENT_TYPE, kind.as_str()),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (
@@ -254,7 +254,7 @@ async fn respond(
         (CROSS_ORIGIN_RESOURCE_POLICY, "cross-origin"),
         (header::ACCEPT_RANGES, "bytes"),
     ];
-    let mut response = (status, kept, is).into_response();
+    let mut response = (status, validators, content).into_response();
     let length = range.end - range.start;
     let fields = response.headers_mut();
     fields.insert(header::CONTENT_LENGTH, length.into());

@@ -25,12 +25,12 @@ use super::{
 };
 use crate::{
     api::{
-        answer,
         error::Error,
         extract::{Path, Query},
         fields::Violations,
         idempotency::{ClientKey, Idempotency},
         request_context::RequestContext,
+        response,
         state::{RequestTimeout, Uploads},
     },
     blob_store::BlobStore,
@@ -152,16 +152,16 @@ pub(super) async fn upload(
             .chain_update(received.sha256);
         key.with_fingerprint(fingerprint.finalize().to_vec())
     });
-    if let Some(answer) = idempotency.answered(&database).await? {
-        return Ok(answer);
+    if let Some(response) = idempotency.stored_response(&database).await? {
+        return Ok(response);
     }
     // In a task of its own, so that no upload is left half-stored if the client disconnects.
-    let keeping = async move {
-        let keeping = keep(&database, &blobs, idempotency, pet, &urls, received);
-        tokio::time::timeout(timeout, keeping).await
+    let storing = async move {
+        let response = store(&database, &blobs, idempotency, pet, &urls, received);
+        tokio::time::timeout(timeout, response).await
     };
-    match tokio::spawn(keeping.in_current_span()).await {
-        Ok(kept) => kept.map_err(|_| Error::TimedOut)?,
+    match tokio::spawn(storing.in_current_span()).await {
+        Ok(response) => response.map_err(|_| Error::TimedOut)?,
         Err(panic) => Err(Error::Internal(panic.into())),
     }
 }
@@ -202,7 +202,7 @@ async fn take(
     Ok((received, key))
 }
 
-async fn keep(
+async fn store(
     database: &Database,
     blobs: &BlobStore,
     idempotency: Idempotency,
@@ -240,7 +240,7 @@ async fn keep(
     let work = async |transaction: &mut Connection| {
         let key = add(&mut *transaction, pet, image, &content, url).await?;
         is_needed.store(key == content.key, Ordering::Relaxed);
-        answer::json(StatusCode::OK, &body)
+        response::json(StatusCode::OK, &body)
     };
     let done = idempotency.run(database, work).await;
     if done.is_ok() {

@@ -71,29 +71,29 @@ mod tests {
         let trusted: Arc<[IpNet]> = ["10.0.0.0/8", "2001:db8::/32"]
             .map(|net| net.parse().expect("a network"))
             .into();
-        let seen = |peer: &str, forwarded: &[&str]| {
+        let address = |peer: &str, forwarded: &[&str]| {
             let mut headers = HeaderMap::new();
             for value in forwarded {
                 headers.append(X_FORWARDED_FOR, value.parse().expect("a value"));
             }
             address(peer.parse().expect("an address"), &headers, &trusted).to_string()
         };
-        assert_eq!(seen("192.0.2.1", &["198.51.100.1"]), "192.0.2.1");
-        assert_eq!(seen("10.0.0.1", &[]), "10.0.0.1");
-        assert_eq!(seen("10.0.0.1", &["198.51.100.1"]), "198.51.100.1");
+        assert_eq!(address("192.0.2.1", &["198.51.100.1"]), "192.0.2.1");
+        assert_eq!(address("10.0.0.1", &[]), "10.0.0.1");
+        assert_eq!(address("10.0.0.1", &["198.51.100.1"]), "198.51.100.1");
         assert_eq!(
-            seen("10.0.0.1", &["6.6.6.6, 198.51.100.1, 10.0.0.2"]),
+            address("10.0.0.1", &["6.6.6.6, 198.51.100.1, 10.0.0.2"]),
             "198.51.100.1"
         );
         assert_eq!(
-            seen("10.0.0.1", &["6.6.6.6", "198.51.100.1"]),
+            address("10.0.0.1", &["6.6.6.6", "198.51.100.1"]),
             "198.51.100.1"
         );
         assert_eq!(
-            seen("10.0.0.1", &["6.6.6.6, nonsense, 10.0.0.2"]),
+            address("10.0.0.1", &["6.6.6.6, nonsense, 10.0.0.2"]),
             "10.0.0.2"
         );
-        assert_eq!(seen("2001:db8::1", &["2001:db9::7"]), "2001:db9::7");
-        assert_eq!(seen("10.0.0.1", &["198.51.100.1:4711"]), "198.51.100.1");
+        assert_eq!(address("2001:db8::1", &["2001:db9::7"]), "2001:db9::7");
+        assert_eq!(address("10.0.0.1", &["198.51.100.1:4711"]), "198.51.100.1");
     }
 }

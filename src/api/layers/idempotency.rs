@@ -23,7 +23,7 @@ use crate::{
     api::{
         error::{AboutItsKey, Error},
         extract::read_body,
-        idempotency::{Answer, ClientKey},
+        idempotency::{ClientKey, SerializedResponse},
         openapi::BASE,
         request_context::RequestContext,
         state::{AppState, BodyLimits},
@@ -122,8 +122,8 @@ async fn keyed(
         .finalize()
         .to_vec();
     let idempotency = key.with_fingerprint(fingerprint);
-    if let Some(answer) = idempotency.answered(&database).await? {
-        return Ok(answer);
+    if let Some(response) = idempotency.stored_response(&database).await? {
+        return Ok(response);
     }
     context.set_idempotency(idempotency.clone());
     let request = Request::from_parts(parts, Body::from(body));
@@ -141,8 +141,8 @@ async fn keyed(
     if !refused {
         return Ok(response);
     }
-    let (answer, response) = Answer::of(response).await?;
-    let earlier = idempotency.keep(&database, &answer).await?;
+    let (serialized, response) = SerializedResponse::of(response).await?;
+    let earlier = idempotency.store(&database, &serialized).await?;
     Ok(earlier.unwrap_or(response))
 }
 

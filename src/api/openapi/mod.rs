@@ -65,16 +65,16 @@ pub fn base() -> Document {
 }
 
 /// Completes the document from the operations of the API, those that are `open` to unauthenticated clients within the
-/// limits of an address, those `beside` the API, and what they share.
+/// limits of an address, those outside the API's base path, and what they share.
 #[must_use]
 pub fn complete(
     mut document: Document,
     mut open: Document,
-    mut beside: Document,
+    mut outside_base: Document,
     links: &Links,
 ) -> Document {
     document.servers = Some(vec![server(links, BASE)]);
-    for item in beside.paths.paths.values_mut() {
+    for item in outside_base.paths.paths.values_mut() {
         item.servers = Some(vec![server(links, "/")]);
         for (_, operation) in operations(item) {
             if operation.request_body.is_some() {
@@ -123,7 +123,7 @@ pub fn complete(
         }
     }
     document.merge(open);
-    document.merge(beside);
+    document.merge(outside_base);
     links::add(&mut document);
 
     let components = document.components.get_or_insert_default();
@@ -353,6 +353,6 @@ pub fn router<S: Clone + Send + Sync + 'static>(
     document: &Document,
 ) -> Result<Router<S>, serde_json::Error> {
     let json: axum::body::Bytes = serde_json::to_vec(document)?.into();
-    let answer = async || ([(header::CONTENT_TYPE, "application/json")], json);
-    Ok(Router::new().route(&format!("{BASE}/openapi.json"), get(answer)))
+    let respond = async || ([(header::CONTENT_TYPE, "application/json")], json);
+    Ok(Router::new().route(&format!("{BASE}/openapi.json"), get(respond)))
 }

@@ -11,7 +11,6 @@ use utoipa_axum::routes;
 
 use self::body::{InventoryBody, NewOrderBody, OrderBody};
 use super::{
-    answer::{self, ApiResponse},
     error::Error,
     extract::{Json, Path, Query},
     fields::Violations,
@@ -20,6 +19,7 @@ use super::{
     operations::Operations,
     paging::{self, Find, Window},
     request_context::CurrentCaller,
+    response::{self, ApiResponse},
     state::Links,
 };
 use crate::{
@@ -58,7 +58,7 @@ async fn inventory(State(database): State<Database>) -> Result<Response, Error> 
             pet::Status::Sold => body.sold = pets,
         }
     }
-    answer::json(StatusCode::OK, &body)
+    response::json(StatusCode::OK, &body)
 }
 
 /// Place an order for a pet
@@ -89,7 +89,7 @@ async fn place(
             return Err(Error::Conflict(format!("order {id} already exists")));
         };
         let location = links.url(&format!("{BASE}/store/order/{}", order.id));
-        answer::created(location, &OrderBody::from(&order))
+        response::created(location, &OrderBody::from(&order))
     };
     idempotency.run(&database, work).await
 }
@@ -157,7 +157,7 @@ async fn list(
         pet,
     };
     let next = ("/store/orders", &["status", "petId"][..]);
-    paging::answer(database, &links, next, &query, window, find).await
+    paging::respond(database, &links, next, &query, window, find).await
 }
 
 struct Orders {
@@ -206,7 +206,7 @@ async fn get(
     let order = db::orders::find(database.pool(), id, visible(&caller))
         .await?
         .ok_or_else(|| no_such_order(id))?;
-    answer::json(StatusCode::OK, &OrderBody::from(&order))
+    response::json(StatusCode::OK, &OrderBody::from(&order))
 }
 
 /// Delete an order

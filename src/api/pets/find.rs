@@ -45,7 +45,7 @@ pub(super) async fn by_status(
     let window = Window::read(violations, &query)?;
     let next = ("/pet/findByStatus", &["status"][..]);
     let filter = Filter::Status(statuses);
-    paging::answer(database, &links, next, &query, window, filter).await
+    paging::respond(database, &links, next, &query, window, filter).await
 }
 
 /// Find pets by tags
@@ -87,7 +87,7 @@ pub(super) async fn by_tags(
     let window = Window::read(violations, &query)?;
     let next = ("/pet/findByTags", &["tags", "match"][..]);
     let filter = Filter::Tags(names, tag_match.unwrap_or_default());
-    paging::answer(database, &links, next, &query, window, filter).await
+    paging::respond(database, &links, next, &query, window, filter).await
 }
 
 /// Names of tags, separated by commas; no longer than a query may be.

@@ -13,7 +13,6 @@ use utoipa_axum::routes;
 
 use self::body::{NewPetBody, PatchBody, PetBody, ReplacementBody};
 use super::{
-    answer::{self, ApiResponse},
     conditional::{IfMatch, IfNoneMatch, etag},
     error::Error,
     extract::{Form, Json, MergePatch, Path, Query},
@@ -21,6 +20,7 @@ use super::{
     idempotency::Idempotency,
     openapi::BASE,
     operations::Operations,
+    response::{self, ApiResponse},
     state::{Links, OrphanedBlobs},
 };
 use crate::{
@@ -76,7 +76,7 @@ async fn add(
             Error::Conflict(format!("pet {id} already exists"))
         })?;
         let location = links.url(&format!("{BASE}/pet/{}", pet.id));
-        answer::located(location, pet_response(StatusCode::CREATED, &pet)?)
+        response::located(location, pet_response(StatusCode::CREATED, &pet)?)
     };
     if !idempotency.has_key() {
         return added(db::pets::add(&database, new).await?);

@@ -168,7 +168,7 @@ pub struct NewUsers(Vec<NewUserBody>);
 pub struct Users(Vec<UserBody<'static>>);
 
 /// Validated values for an account.
-pub struct Said {
+pub struct UserDetails {
     pub username: Option<Username>,
     pub profile: Profile,
     pub password: Option<Password>,
@@ -193,31 +193,31 @@ impl UserDetailsBody {
     }
 
     /// Validates the body of `PUT /user/{username}`.
-    pub fn into_change(self) -> Result<Said, Error> {
+    pub fn into_change(self) -> Result<UserDetails, Error> {
         let mut violations = Violations::default();
-        let said = self.read(&mut violations, "");
-        violations.finish(Some(said))
+        let details = self.read(&mut violations, "");
+        violations.finish(Some(details))
     }
 
-    fn read_new(self, violations: &mut Violations, place: &str) -> Option<NewUser> {
+    fn read_new(self, violations: &mut Violations, path: &str) -> Option<NewUser> {
         if matches!(self.username, Field::Absent) {
-            violations.add(format!("{place}username"), "is required");
+            violations.add(format!("{path}username"), "is required");
         }
-        let said = self.read(violations, place);
+        let details = self.read(violations, path);
         Some(NewUser {
             account: NewAccount {
-                username: said.username?,
-                profile: said.profile,
-                status: said.status.unwrap_or_default(),
+                username: details.username?,
+                profile: details.profile,
+                status: details.status.unwrap_or_default(),
                 password_hash: None,
             },
-            password: said.password,
+            password: details.password,
         })
     }
 
-    fn read(self, violations: &mut Violations, place: &str) -> Said {
+    fn read(self, violations: &mut Violations, path: &str) -> UserDetails {
         let mut text = |name: &str, field: Field<String>| {
-            violations.optional(format_args!("{place}{name}"), field, Text::new)
+            violations.optional(format_args!("{path}{name}"), field, Text::new)
         };
         let profile = Profile {
             first_name: text("firstName", self.first_name),
@@ -225,8 +225,8 @@ impl UserDetailsBody {
             email: text("email", self.email),
             phone: text("phone", self.phone),
         };
-        let at = |name: &'static str| format!("{place}{name}");
-        Said {
+        let at = |name: &'static str| format!("{path}{name}");
+        UserDetails {
             username: violations.optional(at("username"), self.username, |name| name.parse()),
             profile,
             password: violations.optional(at("password"), self.password, Password::new),
@@ -247,12 +247,12 @@ pub fn into_new_users(list: Vec<Field<UserDetailsBody>>) -> Result<Vec<NewUser>,
     let mut names = HashSet::new();
     let mut users = Vec::with_capacity(list.len());
     for (index, field) in list.into_iter().enumerate() {
-        let place = format!("[{index}]");
-        let body = violations.required(&place, field, Ok);
-        let new = body.and_then(|body| body.read_new(&mut violations, &format!("{place}.")));
+        let path = format!("[{index}]");
+        let body = violations.required(&path, field, Ok);
+        let new = body.and_then(|body| body.read_new(&mut violations, &format!("{path}.")));
         if let Some(new) = new {
             if !names.insert(new.account.username.folded()) {
-                violations.add(format!("{place}.username"), "must be unique in the list");
+                violations.add(format!("{path}.username"), "must be unique in the list");
             }
             users.push(new);
         }

@@ -10,12 +10,12 @@ use super::body::{
 };
 use crate::{
     api::{
-        answer,
         error::Error,
         extract::Json,
         fields::Field,
         idempotency::Idempotency,
         openapi::BASE,
+        response,
         state::{Links, SignUp},
     },
     auth::password::Passwords,
@@ -63,7 +63,7 @@ pub(super) async fn sign_up(
         })?;
         let name = utf8_percent_encode(user.username.as_str(), RESERVED);
         let location = links.url(&format!("{BASE}/user/{name}"));
-        answer::created(location, &UserBody::from(user))
+        response::created(location, &UserBody::from(user))
     };
     idempotency.run(&database, work).await
 }
@@ -105,7 +105,7 @@ pub(super) async fn with_list(
     let work = async |transaction: &mut Connection| {
         let users = insert(transaction, &accounts).await?;
         let bodies: Vec<_> = users.iter().map(UserBody::from).collect();
-        answer::json(StatusCode::OK, &bodies)
+        response::json(StatusCode::OK, &bodies)
     };
     idempotency.run(&database, work).await
 }

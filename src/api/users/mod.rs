@@ -16,11 +16,11 @@ use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
 use self::body::{UserBody, UserDetailsBody, UsernameText};
 use super::{
-    answer::{self, ApiResponse},
     error::Error,
     extract::{Json, Path},
     operations::Operations,
     request_context::CurrentCaller,
+    response::{self, ApiResponse},
     state::AppState,
 };
 use crate::{
@@ -85,7 +85,7 @@ async fn get(
     Path(username): Path<Username>,
 ) -> Result<Response, Error> {
     let account = find(&database, &username, &caller).await?;
-    answer::json(StatusCode::OK, &UserBody::from(&account.user))
+    response::json(StatusCode::OK, &UserBody::from(&account.user))
 }
 
 /// Change an account
@@ -142,7 +142,7 @@ async fn replace(
     };
     let (changed, ended) = database.transact(work).await?;
     authenticator.invalidate(&ended);
-    answer::json(StatusCode::OK, &UserBody::from(&changed))
+    response::json(StatusCode::OK, &UserBody::from(&changed))
 }
 
 /// Delete an account

@@ -12,11 +12,11 @@ use utoipa::ToSchema;
 use super::body::UsernameText;
 use crate::{
     api::{
-        answer::{self, ApiResponse},
         credentials::credentials,
         error::Error,
         extract::{Form, Json, Parameters, Query, has_media_type},
         fields::{Field, FieldType, Kind, Violations},
+        response::{self, ApiResponse},
         state::{AppState, SessionLifetime},
     },
     auth::{
@@ -39,7 +39,7 @@ const X_EXPIRES_AFTER: HeaderName = HeaderName::from_static("x-expires-after");
 // Without `Debug`: it holds a password.
 #[derive(Default, Deserialize, ToSchema)]
 #[schema(as = Login)]
-struct PairBody {
+struct LoginBody {
     /// Username, in any case.
     #[serde(default)]
     #[schema(value_type = UsernameText, required = true)]
@@ -50,23 +50,23 @@ struct PairBody {
     password: Field<String>,
 }
 
-impl FieldType for PairBody {
+impl FieldType for LoginBody {
     const KIND: Kind = Kind::Object;
 }
 
 /// Session token.
 #[derive(ToSchema)]
 #[schema(value_type = String, min_length = 42, max_length = 42, pattern = "^pis_[0-9A-Za-z]{38}$")]
-#[expect(dead_code, reason = "describes an answer that is written as text")]
+#[expect(dead_code, reason = "describes a response that is written as text")]
 struct TokenText(String);
 
 /// Username and password, read from JSON, from a form, or from the query.
-pub(super) struct Pair {
+pub(super) struct Login {
     username: String,
     password: String,
 }
 
-impl FromRequest<AppState> for Pair {
+impl FromRequest<AppState> for Login {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
@@ -77,14 +77,14 @@ impl FromRequest<AppState> for Pair {
         let request = Request::from_parts(parts, body);
         let mut violations = Violations::default();
         let body = if is_post && is_json {
-            Json::<PairBody>::from_request(request, state).await?.0
+            Json::<LoginBody>::from_request(request, state).await?.0
         } else {
             let given = if is_post {
                 Form::from_request(request, state).await?.0.and(query)
             } else {
                 query
             };
-            PairBody {
+            LoginBody {
                 username: parameter(&mut violations, &given, "username"),
                 password: parameter(&mut violations, &given, "password"),
             }
@@ -108,7 +108,7 @@ fn parameter(violations: &mut Violations, given: &Parameters, name: &str) -> Fie
 }
 
 /// State that is needed to log in.
-pub(super) struct Door {
+pub(super) struct LoginState {
     database: Database,
     passwords: Passwords,
     logins: Logins,
@@ -116,7 +116,7 @@ pub(super) struct Door {
     lifetime: SessionLifetime,
 }
 
-impl FromRef<AppState> for Door {
+impl FromRef<AppState> for LoginState {
     fn from_ref(state: &AppState) -> Self {
         Self {
             database: state.database.clone(),
@@ -133,7 +133,7 @@ impl FromRef<AppState> for Door {
 /// Returns a token to send as `Authorization: Bearer …`. A refusal does not reveal if the account exists.
 #[utoipa::path(
     post, path = "/user/login", operation_id = "logIn", tag = "user", security(()),
-    request_body(content((PairBody = "application/x-www-form-urlencoded"), (PairBody = "application/json"))),
+    request_body(content((LoginBody = "application/x-www-form-urlencoded"), (LoginBody = "application/json"))),
     responses(
         (status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
             headers(("X-Rate-Limit" = Option<i64>, description = "Requests per hour that the account's plan allows; absent if unlimited."),
@@ -141,8 +141,11 @@ impl FromRef<AppState> for Door {
                     ("Cache-Control" = String, description = "`no-store`."))),
     ),
 )]
-pub(super) async fn log_in(State(door): State<Door>, pair: Pair) -> Result<Response, Error> {
-    door.let_in(pair).await
+pub(super) async fn log_in(
+    State(state): State<LoginState>,
+    login: Login,
+) -> Result<Response, Error> {
+    state.log_in(login).await
 }
 
 /// Log in with query parameters
@@ -163,30 +166,30 @@ pub(super) async fn log_in(State(door): State<Door>, pair: Pair) -> Result<Respo
 )]
 #[deprecated = "a password in the query"]
 pub(super) async fn log_in_by_query(
-    State(door): State<Door>,
-    pair: Pair,
+    State(state): State<LoginState>,
+    login: Login,
 ) -> Result<Response, Error> {
-    door.let_in(pair).await
+    state.log_in(login).await
 }
 
-impl Door {
-    async fn let_in(self, pair: Pair) -> Result<Response, Error> {
-        let answer = self.answer(pair).await;
-        let result = match &answer {
+impl LoginState {
+    async fn log_in(self, login: Login) -> Result<Response, Error> {
+        let response = self.open_session(login).await;
+        let result = match &response {
             Ok(_) => "ok",
             Err(Error::Invalid(_)) => "wrong",
             Err(Error::LimitExceeded { .. }) => "limited",
             Err(_) => "failed",
         };
         metrics::counter!("logins_total", "result" => result).increment(1);
-        answer
+        response
     }
 
-    async fn answer(self, pair: Pair) -> Result<Response, Error> {
-        let wrong = || Error::from(session::Error::WrongCredentials);
+    async fn open_session(self, login: Login) -> Result<Response, Error> {
+        let wrong = || Error::from(session::Error::InvalidCredentials);
         // Values that no account can have are rejected before a hash is computed.
-        let username: Username = pair.username.parse().map_err(|_| wrong())?;
-        let password = Password::claimed(pair.password).ok_or_else(wrong)?;
+        let username: Username = login.username.parse().map_err(|_| wrong())?;
+        let password = Password::claimed(login.password).ok_or_else(wrong)?;
         self.logins
             .take(&username.folded())
             .map_err(|retry_after| Error::limit_exceeded("logins", retry_after))?;
@@ -203,7 +206,7 @@ impl Door {
             lifetime,
         )
         .await?;
-        let mut response = answer::json(StatusCode::OK, &token.expose())?;
+        let mut response = response::json(StatusCode::OK, &token.expose())?;
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         let expires = expires_at.to_rfc3339_opts(SecondsFormat::Secs, true);
@@ -229,19 +232,19 @@ pub(super) async fn log_out(
     State(authenticator): State<Authenticator>,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
-    let shown = match credentials(&headers)? {
+    let tokens = match credentials(&headers)? {
         None => vec![],
         Some(Credentials::ApiKey(one) | Credentials::Bearer(one)) => vec![one],
         Some(Credentials::Both { api_key, bearer }) => vec![api_key, bearer],
     };
-    let mut over = false;
-    for token in shown {
+    let mut has_ended = false;
+    for token in tokens {
         if let Some(hash) = session::close(&database, token).await? {
             authenticator.invalidate(&[hash]);
-            over = true;
+            has_ended = true;
         }
     }
-    let message = if over {
+    let message = if has_ended {
         "the session has ended"
     } else {
         "the request has no session token"
