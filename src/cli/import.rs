@@ -43,14 +43,14 @@ impl ImportPets {
         let format = Format::of(self.format, Some(&self.file))?;
         let digest =
             sha256(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
-        let said = with_database(config, async |database| {
+        let summary = with_database(config, async |database| {
             let import = Import::open(connect_without_timeout(database).await?, &digest).await?;
             let import = import
                 .ok_or("another import is in progress; run the command again when it has ended")?;
             self.import(import, format).await
         })
         .await?;
-        say(said)?;
+        say(summary)?;
         Ok(())
     }
 

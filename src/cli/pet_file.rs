@@ -29,9 +29,9 @@ pub enum Format {
 
 impl Format {
     /// Returns the given format, or else that of the file's extension.
-    pub fn of(said: Option<Self>, file: Option<&Path>) -> Result<Self, Error> {
+    pub fn of(format: Option<Self>, file: Option<&Path>) -> Result<Self, Error> {
         let name = || file?.extension()?.to_str();
-        match (said, name().map(str::to_ascii_lowercase).as_deref()) {
+        match (format, name().map(str::to_ascii_lowercase).as_deref()) {
             (Some(format), _) => Ok(format),
             (None, Some("ndjson" | "jsonl")) => Ok(Self::Ndjson),
             (None, Some("csv")) => Ok(Self::Csv),

@@ -238,11 +238,11 @@ mod tests {
             ("leeway = \"61s\"", "leeway"),
             ("audeince = \"us\"", "audeince"),
         ] {
-            let said = issuers(&format!("{SHORTEST}{more}\n")).expect_err(more);
-            let said = said.to_string();
-            assert!(said.contains(key), "{more}: {said}");
-            for place in ["auth.issuers[0]", ".tmp"] {
-                assert!(said.contains(place), "{more}: {said}");
+            let message = issuers(&format!("{SHORTEST}{more}\n")).expect_err(more);
+            let message = message.to_string();
+            assert!(message.contains(key), "{more}: {message}");
+            for part in ["auth.issuers[0]", ".tmp"] {
+                assert!(message.contains(part), "{more}: {message}");
             }
         }
         for (table, key) in [
@@ -264,8 +264,8 @@ mod tests {
             ),
             (&SHORTEST.repeat(2), "auth.issuers"),
         ] {
-            let said = issuers(table).expect_err(table).to_string();
-            assert!(said.contains(key), "{table}: {said}");
+            let message = issuers(table).expect_err(table).to_string();
+            assert!(message.contains(key), "{table}: {message}");
         }
     }
 

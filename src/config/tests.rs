@@ -170,10 +170,10 @@ fn errors_name_the_file() {
         file.write_all(text.as_bytes()).expect("write");
         let error = Config::from_layers(Some(file.path()), []).expect_err(text);
         let name = file.path().file_name().and_then(|name| name.to_str());
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
-            said.contains(key) && said.contains(name.expect("a name")),
-            "{text}: {said}"
+            message.contains(key) && message.contains(name.expect("a name")),
+            "{text}: {message}"
         );
     }
 }

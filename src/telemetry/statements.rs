@@ -42,12 +42,12 @@ impl<S: Subscriber> Layer<S> for Statements {
             return;
         }
         let end = SystemTime::now();
-        let mut said = Said::default();
-        event.record(&mut said);
-        let text = if said.statement.trim().is_empty() {
-            said.summary
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let text = if fields.statement.trim().is_empty() {
+            fields.summary
         } else {
-            said.statement
+            fields.statement
         };
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let (operation, collection) = of(&text);
@@ -59,7 +59,7 @@ impl<S: Subscriber> Layer<S> for Statements {
             KeyValue::new("db.system.name", "postgresql"),
             KeyValue::new("db.operation.name", operation),
             KeyValue::new("db.query.summary", name.clone()),
-            KeyValue::new("db.response.returned_rows", said.rows),
+            KeyValue::new("db.response.returned_rows", fields.rows),
         ];
         if let Some(collection) = collection {
             let collection = collection.to_owned();
@@ -70,7 +70,7 @@ impl<S: Subscriber> Layer<S> for Statements {
             .0
             .span_builder(name)
             .with_kind(SpanKind::Client)
-            .with_start_time(end - Duration::try_from_secs_f64(said.seconds).unwrap_or_default())
+            .with_start_time(end - Duration::try_from_secs_f64(fields.seconds).unwrap_or_default())
             .with_attributes(attributes)
             .start_with_context(&self.0, &parent);
         span.end_with_timestamp(end);
@@ -99,14 +99,14 @@ fn of(text: &str) -> (String, Option<&str>) {
 
 /// Fields of an event of sqlx.
 #[derive(Default)]
-struct Said {
+struct Fields {
     summary: String,
     statement: String,
     seconds: f64,
     rows: i64,
 }
 
-impl Visit for Said {
+impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "summary" => value.clone_into(&mut self.summary),

@@ -143,11 +143,11 @@ pub(super) async fn upload(
     };
     let idempotency = key.map_or_else(Idempotency::default, |key| {
         // Excludes the rest of the body, since a form has a new boundary each time.
-        let said = received.metadata.as_deref().unwrap_or_default();
+        let metadata = received.metadata.as_deref().unwrap_or_default();
         let fingerprint = Sha256::new()
             .chain_update(parts.uri.path())
             .chain_update([0])
-            .chain_update(said)
+            .chain_update(metadata)
             .chain_update([0])
             .chain_update(received.sha256);
         key.with_fingerprint(fingerprint.finalize().to_vec())
@@ -226,7 +226,7 @@ async fn store(
         code: 200,
         kind: content.facts.kind.as_str(),
         message: match &received.metadata {
-            Some(said) => format!("{METADATA}: {said}; {size} bytes stored"),
+            Some(metadata) => format!("{METADATA}: {metadata}; {size} bytes stored"),
             None => format!("{size} bytes stored"),
         },
         image_id: image.to_string(),

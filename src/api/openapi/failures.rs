@@ -79,6 +79,14 @@ pub const WITH_PARAMETER: &[(&str, &[CommonError])] = &[
         )],
     ),
     (
+        "username",
+        &[(
+            "404",
+            "NoSuchUser",
+            "The account does not exist or belongs to another caller.",
+        )],
+    ),
+    (
         "If-Match",
         &[
             NO_SUCH_PET,

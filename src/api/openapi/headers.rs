@@ -7,7 +7,7 @@ use utoipa::openapi::{
 };
 
 /// Fields with the same description in every response. Handlers describe the others.
-const COMMON: [(&str, &str); 16] = [
+const COMMON: [(&str, &str); 18] = [
     (
         "X-Request-Id",
         "Request id: the client's value if it is valid, else a generated one.",
@@ -57,6 +57,11 @@ const COMMON: [(&str, &str); 16] = [
         "`cross-origin`: pages of any origin can show the image.",
     ),
     ("X-Content-Type-Options", "`nosniff`."),
+    (
+        "X-Rate-Limit",
+        "Requests per hour that the account's plan allows; absent if unlimited.",
+    ),
+    ("X-Expires-After", "Expiry time of the session (RFC 3339)."),
 ];
 /// Those of [`COMMON`] that report the state of the caller's limits.
 const LIMITS: [&str; 5] = [

@@ -22,6 +22,14 @@ pub fn add_components(components: &mut Components) {
     for parameter in [
         identifier("petId", "Identifier of the pet.", PetId::MAX),
         identifier("orderId", "Identifier of the order.", OrderId::MAX),
+        ParameterBuilder::from(parameter(
+            Path,
+            "username",
+            "Username of the account, in any case.",
+            Ref::from_schema_name("Username"),
+        ))
+        .example(Some(json!("ada")))
+        .build(),
         parameter(
             Path,
             "imageId",

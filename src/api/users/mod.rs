@@ -14,7 +14,7 @@ use std::slice;
 use axum::{extract::State, http::StatusCode, response::Response};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
-use self::body::{UserBody, UserDetailsBody, UsernameText};
+use self::body::{UserBody, UserDetailsBody};
 use super::{
     error::Error,
     extract::{Json, Path},
@@ -73,10 +73,9 @@ fn acting(
 #[utoipa::path(
     get, path = "/user/{username}", operation_id = "getUserByName", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    params(("username" = inline(UsernameText), Path, description = "Username of the account, in any case.", example = "ada")),
+    params(("username", Path)),
     responses(
         (status = 200, description = "The account.", body = UserBody<'static>),
-        (status = 404, description = "The account does not exist or belongs to another caller."),
     ),
 )]
 async fn get(
@@ -95,11 +94,10 @@ async fn get(
 #[utoipa::path(
     put, path = "/user/{username}", operation_id = "updateUser", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    params(("username" = inline(UsernameText), Path, description = "Username of the account, in any case.", example = "ada")),
+    params(("username", Path)),
     request_body(content = UserDetailsBody, description = "The new values of the account."),
     responses(
         (status = 200, description = "The changed account.", body = UserBody<'static>),
-        (status = 404, description = "The account does not exist or belongs to another caller."),
         (status = 409, description = "The new username is taken."),
     ),
 )]
@@ -111,17 +109,19 @@ async fn replace(
     Path(username): Path<Username>,
     Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
-    let said = body.into_change()?;
+    let details = body.into_change()?;
     let Account { user, .. } = find(&database, &username, &caller).await?;
-    let password_hash = match said.password {
+    let password_hash = match details.password {
         Some(password) => Some(passwords.hash(password).await?),
         None => None,
     };
     let ends_sessions = password_hash.is_some();
-    let status = said.status.filter(|_| caller.scopes.contains(Scope::Admin));
+    let status = details
+        .status
+        .filter(|_| caller.scopes.contains(Scope::Admin));
     let change = NewAccount {
-        username: said.username.unwrap_or(user.username),
-        profile: said.profile,
+        username: details.username.unwrap_or(user.username),
+        profile: details.profile,
         status: status.unwrap_or(user.status),
         password_hash,
     };
@@ -152,10 +152,9 @@ async fn replace(
 #[utoipa::path(
     delete, path = "/user/{username}", operation_id = "deleteUser", tag = "user",
     security(("api_key" = []), ("bearer" = [])),
-    params(("username" = inline(UsernameText), Path, description = "Username of the account, in any case.", example = "ada")),
+    params(("username", Path)),
     responses(
         (status = 200, description = "Deleted.", body = ApiResponse),
-        (status = 404, description = "The account does not exist or belongs to another caller."),
     ),
 )]
 async fn delete(

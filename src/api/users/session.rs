@@ -136,8 +136,8 @@ impl FromRef<AppState> for LoginState {
     request_body(content((LoginBody = "application/x-www-form-urlencoded"), (LoginBody = "application/json"))),
     responses(
         (status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
-            headers(("X-Rate-Limit" = Option<i64>, description = "Requests per hour that the account's plan allows; absent if unlimited."),
-                    ("X-Expires-After" = String, description = "Expiry time of the session (RFC 3339)."),
+            headers(("X-Rate-Limit"),
+                    ("X-Expires-After"),
                     ("Cache-Control" = String, description = "`no-store`."))),
     ),
 )]
@@ -159,8 +159,8 @@ pub(super) async fn log_in(
     ),
     responses(
         (status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
-            headers(("X-Rate-Limit" = Option<i64>, description = "Requests per hour that the account's plan allows; absent if unlimited."),
-                    ("X-Expires-After" = String, description = "Expiry time of the session (RFC 3339)."),
+            headers(("X-Rate-Limit"),
+                    ("X-Expires-After"),
                     ("Cache-Control" = String, description = "`no-store`."))),
     ),
 )]
