@@ -7,10 +7,6 @@
     reason = "a test that cannot go on says why and fails"
 )]
 
-#[path = "api/support/postgres.rs"]
-#[allow(dead_code, reason = "written for the other test binary, too")]
-mod postgres;
-
 use std::collections::BTreeSet;
 
 use pet_inventory::{
@@ -23,8 +19,8 @@ use pet_inventory::{
         plan::Plan,
     },
 };
-use postgres::TestDatabase;
 use sqlx::{AssertSqlSafe, PgConnection, migrate::Migrator};
+use test_support::TestDatabase;
 
 static MIGRATOR: Migrator = sqlx::migrate!();
 

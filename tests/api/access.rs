@@ -14,8 +14,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-
-use crate::support::{Ask, TestApp, make_key, scopes};
+use test_support::{Ask, TestApp, make_key, scopes};
 
 const SETTINGS: [(&str, &str); 3] = [
     ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::{Method, header::HeaderValue};
 use serde_json::json;
-
-use crate::support::{Ask, Raw, TestApp};
+use test_support::{Ask, Raw, TestApp};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_errors_are_problem_details() {
@@ -249,7 +248,7 @@ async fn health_and_metrics_are_served_on_their_listeners() {
     for path in ["/livez", "/readyz"] {
         app.bare(Method::GET, path).answer().await.is(200);
     }
-    let client = crate::support::client();
+    let client = test_support::client();
     let operations = |path: &str| {
         client
             .get(format!("http://{}{path}", app.operations))

@@ -7,8 +7,7 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-
-use crate::support::{Answer, Ask, TestApp};
+use test_support::{Answer, Ask, TestApp};
 
 fn post(app: &TestApp, key: &str, pet: &Value) -> RequestBuilder {
     app.post("/pet", pet).header("idempotency-key", key)

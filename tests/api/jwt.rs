@@ -10,15 +10,14 @@ use pet_inventory::domain::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
-use wiremock::ResponseTemplate;
-
-use crate::support::{
+use test_support::{
     Answer, Ask, TestApp,
     issuer::{AUDIENCE, Issuer, keys, now, serve, serve_by},
     scopes,
     signer::Signer,
 };
+use tokio::task::JoinSet;
+use wiremock::ResponseTemplate;
 
 /// Minimum time between the starts of two key fetches.
 const PAUSE: Duration = Duration::from_secs(30);

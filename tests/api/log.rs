@@ -4,8 +4,7 @@ use std::{collections::BTreeSet, fs};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-
-use crate::support::{
+use test_support::{
     Ask, TestDatabase, eventually,
     process::{Home, Service},
 };

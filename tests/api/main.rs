@@ -33,7 +33,6 @@ mod pets;
 mod properties;
 mod shutdown;
 mod stalls;
-mod support;
 mod together;
 mod traces;
 mod users;

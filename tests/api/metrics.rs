@@ -3,11 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pet_inventory::telemetry::{Described, Kind, METRICS};
-
-use crate::{
-    images::pictures::png,
-    support::{Ask, process::Home},
-};
+use test_support::{Ask, pictures::png, process::Home};
 
 /// Metrics that only a service with token issuers exposes.
 const ELSEWHERE: [&str; 1] = ["jwks_fetches_total"];
@@ -34,7 +30,7 @@ async fn metrics_match_their_descriptions() {
     let service = home.serve().await;
     service.do_some_of_everything(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
-    let answer = crate::support::client().get(url).answer().await.is(200);
+    let answer = test_support::client().get(url).answer().await.is(200);
     assert_eq!(
         answer.header("content-type"),
         "text/plain; version=0.0.4; charset=utf-8"
@@ -118,7 +114,7 @@ async fn metrics_count_what_was_done() {
     let service = home.serve().await;
     service.do_some_of_everything(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
-    let text = crate::support::client()
+    let text = test_support::client()
         .get(url)
         .answer()
         .await

@@ -15,8 +15,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-
-use crate::support::{Answer, Ask, TestApp, TestDatabase, eventually, scopes};
+use test_support::{Answer, Ask, TestApp, TestDatabase, eventually, scopes};
 
 /// OAuth client, as `clients create` creates it.
 struct TestClient {

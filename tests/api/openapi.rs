@@ -8,11 +8,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-
-use crate::{
-    images::pictures::png,
-    support::{Answer, Ask, TestApp},
-};
+use test_support::{Answer, Ask, TestApp, pictures::png};
 
 const METHODS: [Method; 5] = [
     Method::GET,

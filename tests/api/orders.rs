@@ -13,8 +13,7 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor as _};
-
-use crate::support::{Ask, TestApp, eventually, scopes};
+use test_support::{Ask, TestApp, eventually, scopes};
 
 fn order(app: &TestApp, pet: i64) -> RequestBuilder {
     app.post("/store/order", &json!({ "petId": pet }))

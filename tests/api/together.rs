@@ -9,8 +9,7 @@ use futures_util::future::join_all;
 use pet_inventory::{domain::caller::Scopes, server::Shutdown};
 use serde_json::json;
 use sqlx::Executor as _;
-
-use crate::support::{self, Ask, TestApp, TestDatabase, eventually, make_key};
+use test_support::{self, Ask, TestApp, TestDatabase, eventually, make_key};
 
 /// Reads by id and by tag while four writers change the same pets as fast as they can.
 #[tokio::test(flavor = "multi_thread")]
@@ -245,9 +244,9 @@ async fn disconnected_clients_do_not_fail_other_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_closes_all_database_connections() {
     let database = TestDatabase::migrated().await;
-    let app = support::build(&database.url(), &[]).await;
+    let app = test_support::build(&database.url(), &[]).await;
     let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
-    let (client, address) = (support::client(), app.local_addr());
+    let (client, address) = (test_support::client(), app.local_addr());
     let shutdown = Shutdown::default();
     let running = tokio::spawn(app.run(shutdown.clone()));
     let asked = (0..16).map(async |_| {

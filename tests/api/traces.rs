@@ -14,14 +14,13 @@ use opentelemetry_proto::tonic::{
 use prost::Message as _;
 use reqwest::Method;
 use serde_json::{Value, json};
-use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
-
-use crate::support::{
+use test_support::{
     Ask, eventually,
     issuer::Issuer,
     process::{Home, SOON, Service},
     signer::Signer,
 };
+use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
 
 const ENDPOINT: &str = "PET_INVENTORY__TELEMETRY__OTLP_ENDPOINT";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -249,7 +248,7 @@ async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
         read(wrong).await;
     }
     // Health checks and metrics are not traced.
-    let http = crate::support::client();
+    let http = test_support::client();
     for url in [
         format!("http://{}/livez", service.address),
         format!("http://{}/readyz", service.operations),
@@ -307,7 +306,7 @@ async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     headers.insert("authorization", bearer.parse().expect("a value"));
     let ours = traceparent(TRACE, "01");
     headers.insert("traceparent", ours.parse().expect("a value"));
-    let answer = crate::support::client().execute(read).await;
+    let answer = test_support::client().execute(read).await;
     assert_eq!(answer.expect("an answer").status(), 503);
     service
         .request(Method::GET, "/pet/0", "special-key")
@@ -439,7 +438,7 @@ async fn collector_unavailable_is_logged_once_and_does_not_delay_exit() {
         let service = serve(&home, &[(ENDPOINT, endpoint)]).await;
         let exports = async || {
             let metrics = format!("http://{}/metrics", service.operations);
-            let metrics = crate::support::client().get(metrics).answer().await.text();
+            let metrics = test_support::client().get(metrics).answer().await.text();
             let name = "otlp_exports_total{result=\"failed\"} ";
             let failed = metrics
                 .lines()

@@ -13,8 +13,7 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-
-use crate::support::{Answer, Ask, Home, TestApp, TestDatabase, eventually, scopes};
+use test_support::{Answer, Ask, Home, TestApp, TestDatabase, eventually, scopes};
 
 const PASSWORD: &str = "correct horse battery staple";
 
@@ -716,7 +715,7 @@ async fn cli_lists_and_revokes_sessions_and_sets_the_plan_of_an_account() {
     let home = Home::new();
     let service = home.serve().await;
     let host = format!("http://{}/api/v3", service.address);
-    let client = crate::support::client();
+    let client = test_support::client();
     let pair = json!({"username": "ada", "password": PASSWORD});
     let made = client
         .post(format!("{host}/user"))

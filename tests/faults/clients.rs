@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
+use test_support::Raw;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -10,13 +11,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    stage::{
-        Row, Stage, bound,
-        load::{Answered, by_status},
-        percentile, pick,
-    },
-    support::Raw,
+use crate::stage::{
+    Row, Stage, bound,
+    load::{Answered, by_status},
+    percentile, pick,
 };
 
 /// Pause between two bytes of a slow client.

@@ -11,9 +11,6 @@
     reason = "a test that cannot go on says why and fails; its numbers are small"
 )]
 
-#[path = "../api/support/postgres.rs"]
-#[allow(dead_code, reason = "for other test binaries")]
-mod postgres;
 mod row;
 mod statement;
 

@@ -12,11 +12,9 @@ use proptest::{
     strategy::ValueTree as _,
     test_runner::{Config as RunnerConfig, TestRunner},
 };
+use test_support::postgres::{TestClock, TestDatabase};
 
-use super::{
-    postgres::{TestClock, TestDatabase},
-    row::Row,
-};
+use super::row::Row;
 
 /// Generates the milliseconds by which the clock moves, and a request.
 fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {

@@ -3,16 +3,14 @@
 use pet_inventory::domain::{caller::Scopes, clock::Clock};
 use reqwest::Method;
 use serde_json::{Value, json};
-
-use crate::{
-    browser::Browser,
+use test_support::{
+    Ask, TestApp, TestDatabase, make_key,
     pictures::png,
-    support::{
-        Ask, TestApp, TestDatabase, make_key,
-        postgres::run,
-        process::{Home, Service},
-    },
+    postgres::run,
+    process::{Home, Service},
 };
+
+use crate::browser::Browser;
 
 const TAB: &str = "\u{E004}";
 const ENTER: &str = "\u{E007}";

@@ -89,6 +89,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "outside-tools"), ignore = "needs .ci/setup --all")]
 async fn row_16_full_disk_refuses_writes_until_there_is_space() {
     let mut row = Row::begin(16, "disk full under PostgreSQL").await;
     let disk = SmallDisk::mount(256);

@@ -13,13 +13,13 @@ use std::{
 
 use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method, RequestBuilder};
+use test_support::{Home, Service, make_key, process::free_address};
 
 pub use self::{
-    cluster::{Cluster, free_address, give_away, program, url_at},
+    cluster::{Cluster, give_away, program, url_at},
     proxy::Proxy,
-    row::{Row, bound, full, percentile, pick},
+    row::{Row, bound, percentile, pick},
 };
-use crate::support::{Home, Service, make_key};
 
 /// The destination of requests, shared by successive processes of the service.
 pub struct Target {
@@ -82,7 +82,7 @@ impl Stage {
         let target = Target {
             address,
             key: key.secret,
-            client: crate::support::client(),
+            client: test_support::client(),
         };
         Self {
             service,

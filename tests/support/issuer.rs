@@ -11,11 +11,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
 
-use super::{Answer, Ask, TestApp, TestDatabase, config_over, signer::Signer};
+use crate::{Answer, Ask, TestApp, TestDatabase, config_over, signer::Signer};
 
 /// Audience of the tokens of all test issuers.
 pub const AUDIENCE: &str = "pets.test";
 
+/// Running issuer; stops when dropped.
 pub struct Issuer {
     server: MockServer,
     answers: Arc<Mutex<Answers>>,

@@ -2,9 +2,7 @@
 //! that breaks a rule. The tables below are the law and the map in `src/lib.rs` says it in words:
 //! change both in one commit. `architecture/can_fail.rs` shows each rule failing.
 
-#[path = "architecture/can_fail.rs"]
 mod can_fail;
-#[path = "architecture/imports.rs"]
 mod imports;
 
 use std::{
