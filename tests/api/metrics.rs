@@ -24,6 +24,41 @@ fn sample(line: &str) -> (&str, BTreeMap<&str, &str>, f64) {
     (name, pairs.collect(), number)
 }
 
+/// Checks the name, labels and number of a sample line against its description; returns the labels without `le`.
+fn labels_of_sample<'a>(line: &'a str, described: &Described) -> Vec<(&'a str, &'a str)> {
+    let Described {
+        name, kind, labels, ..
+    } = described;
+    let (of, mut said, number) = sample(line);
+    assert!(number.is_finite(), "{line}");
+    let of = match kind {
+        Kind::Histogram => {
+            said.remove("le");
+            let parts = ["_bucket", "_sum", "_count"];
+            parts
+                .iter()
+                .find_map(|part| of.strip_suffix(part))
+                .unwrap_or(of)
+        }
+        Kind::Counter | Kind::Gauge => of,
+    };
+    assert_eq!(of, *name, "{line}");
+    let expected: BTreeSet<&str> = labels.iter().map(|(label, _)| *label).collect();
+    assert_eq!(
+        said.keys().copied().collect::<BTreeSet<_>>(),
+        expected,
+        "{line}"
+    );
+    for (label, values) in *labels {
+        let value = said[label];
+        assert!(
+            values.is_empty() || values.contains(&value),
+            "{line}: {label}"
+        );
+    }
+    said.into_iter().collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_match_their_descriptions() {
     let home = Home::new();
@@ -53,9 +88,7 @@ async fn metrics_match_their_descriptions() {
             continue;
         }
         let described = current.unwrap_or_else(|| panic!("no # HELP before {line}"));
-        let Described {
-            name, kind, labels, ..
-        } = described;
+        let Described { name, kind, .. } = described;
         if let Some(said) = line.strip_prefix("# TYPE ") {
             let kind = match kind {
                 Kind::Counter => "counter",
@@ -65,35 +98,8 @@ async fn metrics_match_their_descriptions() {
             assert_eq!(said, format!("{name} {kind}"));
             continue;
         }
-        let (of, mut said, number) = sample(line);
-        assert!(number.is_finite(), "{line}");
-        let of = match kind {
-            Kind::Histogram => {
-                said.remove("le");
-                let parts = ["_bucket", "_sum", "_count"];
-                parts
-                    .iter()
-                    .find_map(|part| of.strip_suffix(part))
-                    .unwrap_or(of)
-            }
-            Kind::Counter | Kind::Gauge => of,
-        };
-        assert_eq!(of, *name, "{line}");
-        let expected: BTreeSet<&str> = labels.iter().map(|(label, _)| *label).collect();
-        assert_eq!(
-            said.keys().copied().collect::<BTreeSet<_>>(),
-            expected,
-            "{line}"
-        );
-        for (label, values) in *labels {
-            let value = said[label];
-            assert!(
-                values.is_empty() || values.contains(&value),
-                "{line}: {label}"
-            );
-        }
         let series = seen.entry(*name).or_default();
-        series.insert(said.into_iter().collect());
+        series.insert(labels_of_sample(line, described));
     }
     let missing: Vec<_> = METRICS
         .iter()

@@ -13,8 +13,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    clippy::too_many_lines,
-    reason = "a test that cannot go on says why and fails; its clock is the machine's; a row is one story"
+    reason = "a test that cannot go on says why and fails; its clock is the machine's"
 )]
 
 mod capacity;

@@ -72,6 +72,20 @@ async fn assert_nothing_kept(browser: &Browser, key: &str) {
     assert!(!url.as_str().expect("a URL").contains(key), "{url}");
 }
 
+/// Opens the documentation page as on a phone with a dark colour scheme.
+async fn fits_a_phone(browser: &Browser, origin: &str) {
+    browser.look(375, 700, "dark").await;
+    browser.open(&format!("{origin}/docs/")).await;
+    browser
+        .until("document.querySelector('.opblock') !== null")
+        .await;
+    assert_eq!(browser.run(NO_OVERFLOW).await, true);
+    browser
+        .until("document.documentElement.classList.contains('dark-mode')")
+        .await;
+    browser.picture("docs-phone.png").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn documentation_page_executes_operations() {
     let home = Home::new();
@@ -139,17 +153,7 @@ async fn documentation_page_executes_operations() {
     );
     assert!(browser.text(&status).await.starts_with("401"));
 
-    // A phone with a dark colour scheme.
-    browser.look(375, 700, "dark").await;
-    browser.open(&format!("{origin}/docs/")).await;
-    browser
-        .until("document.querySelector('.opblock') !== null")
-        .await;
-    assert_eq!(browser.run(NO_OVERFLOW).await, true);
-    browser
-        .until("document.documentElement.classList.contains('dark-mode')")
-        .await;
-    browser.picture("docs-phone.png").await;
+    fits_a_phone(&browser, &origin).await;
     browser
         .is_clean(
             &origin,
