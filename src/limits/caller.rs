@@ -17,7 +17,7 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::Error;
+use super::error::Error;
 use crate::{
     config::PlanLimits,
     db::{
