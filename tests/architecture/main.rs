@@ -1,9 +1,12 @@
-//! The house, checked: draws the import graph from the sources under `src/` and names each line
-//! that breaks a rule. The tables below are the law and the map in `src/lib.rs` says it in words:
-//! change both in one commit. `architecture/can_fail.rs` shows each rule failing.
+//! Checks that the sources follow the architecture: layers, modules, technologies, names, headers and lengths.
+//!
+//! The tables below are the rules; `src/lib.rs` and `.github/ARCHITECTURE.md` explain them. `violations.rs` shows that
+//! each rule can fail.
 
-mod can_fail;
+mod cycles;
 mod imports;
+mod lengths;
+mod violations;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,9 +16,8 @@ use std::{
 
 use imports::Imports;
 
-/// The floors, top to bottom. A room is a file `x.rs` or a folder `x/`; it imports from the floors
-/// below its own.
-const FLOORS: &[&[&str]] = &[
+/// Layers, from top to bottom. A module is a file `src/x.rs` or a folder `src/x/`; it imports only from lower layers.
+const LAYERS: &[&[&str]] = &[
     &["main"],
     &["lib"],
     &["cli"],
@@ -28,9 +30,9 @@ const FLOORS: &[&[&str]] = &[
     &["domain"],
 ];
 
-/// Rooms divided by noun. A file in one uses itself and these shared files, never another noun;
-/// only `mod.rs` uses all of them. (`mod` in a list: what `mod.rs` itself defines.)
-const NOUNS: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
+/// Modules divided by resource, with their shared files. A file imports from its own resource and from shared files;
+/// only `mod.rs` imports from every resource. `mod` in a list stands for the items of `mod.rs` itself.
+const RESOURCES: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
@@ -42,7 +44,10 @@ const DB_SHARED: &[&str] =
     &["batch", "breaker", "codec", "connect", "database", "deadline", "error", "health", "pool", "pooler", "retry",
       "usage"];
 
-/// A technology is a room: what is on the left appears only in the rooms on the right.
+/// Folders with an import cycle that is still allowed. An entry without a cycle is a violation.
+const ALLOWED_CYCLES: &[&str] = &["domain/image"];
+
+/// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "csv", "indicatif"], &["cli"]),
@@ -60,140 +65,183 @@ const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["std::env"], &["config"]),
 ];
 
-/// Names that do not say what is inside. A thing without a room has no owner.
+/// Module names that do not tell the content.
 #[rustfmt::skip]
 const BANNED_NAMES: &[&str] =
     &["util", "utils", "common", "core", "helpers", "types", "prelude", "service", "manager"];
 
-const MAX_LINES: usize = 400;
+/// Maximum lines of code in a file of `src`, without inline tests, comments and blank lines.
+const MAX_CODE_LINES: usize = 400;
+
+/// Maximum lines of a test function, from `fn` to its closing brace.
+const MAX_TEST_LINES: usize = 80;
 
 #[test]
-fn the_sources_keep_the_house() -> io::Result<()> {
-    let breaches = check(&sources()?);
-    assert!(breaches.is_empty(), "\n{}\n", breaches.join("\n"));
+fn sources_follow_the_architecture() -> io::Result<()> {
+    let violations = check(&files_in("src")?, ALLOWED_CYCLES);
+    assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
     Ok(())
 }
 
 #[test]
-fn the_map_in_lib_rs_names_every_module() -> io::Result<()> {
-    let sources = sources()?;
-    let unnamed = modules_missing_from_map(&sources["src/lib.rs"]);
+fn test_functions_are_short() -> io::Result<()> {
+    let mut files = files_in("src")?;
+    files.extend(files_in("tests")?);
+    let violations: Vec<String> = files
+        .iter()
+        .flat_map(|(file, text)| test_length_violations(file, text))
+        .collect();
+    assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn map_in_lib_rs_names_every_module() -> io::Result<()> {
+    let sources = files_in("src")?;
+    let missing = modules_missing_from_map(&sources["src/lib.rs"]);
     assert!(
-        unnamed.is_empty(),
-        "src/lib.rs: say in its //! map what these hold: {unnamed:?}"
+        missing.is_empty(),
+        "src/lib.rs: add these modules to the map in its header: {missing:?}"
     );
     Ok(())
 }
 
-// ---- The laws: each says what is wrong and what to do ----
-
-/// Path from the crate's folder, as in `src/api/pets.rs`, to text.
+/// Files by path, as in `src/api/pets.rs`, with their text.
 type Sources = BTreeMap<String, String>;
 
-/// Every breach as `file:line: what is wrong. What to do`; one of a kind a file, at its first line.
-fn check(sources: &Sources) -> Vec<String> {
+/// Returns every violation as `file:line: problem. Remedy`, each once per file, at its first line.
+fn check(sources: &Sources, allowed_cycles: &[&str]) -> Vec<String> {
     let mut report = Vec::new();
+    let mut imports_by_file = BTreeMap::new();
     for (file, text) in sources {
-        let mut breaches = breaches_of_file(file, text);
-        match Imports::read(module(file), text) {
-            Err(error) => breaches.push((error.span().start().line, format!("not Rust: {error}"))),
+        let mut violations = file_violations(file, text);
+        match Imports::read(module_path(file), text) {
+            Err(error) => {
+                violations.push((error.span().start().line, format!("not Rust: {error}")));
+            }
             Ok(imports) => {
-                let modules = imports.modules.iter();
-                breaches
-                    .extend(modules.filter_map(|(at, name)| Some((*at, breach_of_name(name)?))));
-                for (line, path) in &imports.paths {
-                    let breaches_of_path = [
-                        breach_of_floors(file, path),
-                        breach_of_nouns(file, path, sources),
-                        breach_of_technologies(file, path),
-                    ];
-                    breaches.extend(breaches_of_path.into_iter().flatten().map(|it| (*line, it)));
-                }
+                violations.extend(import_violations(file, &imports, sources));
+                imports_by_file.insert(file.as_str(), imports);
             }
         }
-        breaches.sort();
-        let mut said = BTreeSet::new();
-        breaches.retain(|(_, breach)| said.insert(breach.clone()));
+        violations.sort();
+        let mut reported = BTreeSet::new();
+        violations.retain(|(_, violation)| reported.insert(violation.clone()));
         report.extend(
-            breaches
+            violations
                 .iter()
-                .map(|(line, breach)| format!("{file}:{line}: {breach}")),
+                .map(|(line, violation)| format!("{file}:{line}: {violation}")),
         );
     }
+    report.extend(cycles::violations(&imports_by_file, allowed_cycles));
     report
 }
 
-fn breaches_of_file(file: &str, text: &str) -> Vec<(usize, String)> {
-    let mut breaches: Vec<_> = names(file).filter_map(breach_of_name).collect();
-    let (room, lines) = (room_of_file(file), text.lines().count());
-    if floor(room).is_none() {
-        breaches.push(format!(
-            "`{room}` is on no floor. Move it to the room that owns it, or give it a place in \
-             FLOORS and in the map"
+/// Checks the module, header and length of a file.
+fn file_violations(file: &str, text: &str) -> Vec<(usize, String)> {
+    let mut violations: Vec<_> = names(file).filter_map(name_violation).collect();
+    let (module, lines) = (module_of_file(file), lengths::code_lines(text));
+    if layer(module).is_none() {
+        violations.push(format!(
+            "`{module}` is in no layer. Move the file to the module that owns its content, or add \
+             the module to LAYERS and to the map"
         ));
     }
     if !text.starts_with("//! ") {
-        breaches.push("no header. Begin with `//! `: what this file holds and keeps true".into());
+        violations.push("no header. Begin with `//! ` and what the module does".into());
     }
-    if lines > MAX_LINES {
-        breaches.push(format!(
-            "{lines} lines, {MAX_LINES} at most. Make it a folder and split it by subject"
+    if lines > MAX_CODE_LINES {
+        violations.push(format!(
+            "{lines} lines of code, {MAX_CODE_LINES} at most. Split the file by subject"
         ));
     }
-    breaches.into_iter().map(|breach| (1, breach)).collect()
+    let at_top = violations.into_iter().map(|violation| (1, violation));
+    at_top.collect()
 }
 
-fn breach_of_name(name: &str) -> Option<String> {
+fn test_length_violations(file: &str, text: &str) -> Vec<String> {
+    let tests = lengths::test_functions(text);
+    let long = tests.filter(|test| test.lines > MAX_TEST_LINES);
+    long.map(|test| {
+        format!(
+            "{file}:{}: test `{}` has {} lines, {MAX_TEST_LINES} at most. Split it by what it checks",
+            test.line, test.name, test.lines
+        )
+    })
+    .collect()
+}
+
+fn import_violations(file: &str, imports: &Imports, sources: &Sources) -> Vec<(usize, String)> {
+    let declared = imports.modules.iter();
+    let mut violations: Vec<_> = declared
+        .filter_map(|(line, name)| Some((*line, name_violation(name)?)))
+        .collect();
+    for import in &imports.paths {
+        let found = [
+            layer_violation(file, &import.path),
+            resource_violation(file, &import.path, sources),
+            technology_violation(file, &import.path),
+        ];
+        violations.extend(found.into_iter().flatten().map(|it| (import.line, it)));
+    }
+    violations
+}
+
+fn name_violation(name: &str) -> Option<String> {
     BANNED_NAMES.contains(&name).then(|| {
-        format!("`{name}` names nothing. Call it what it holds, or move its parts to their owners")
+        format!("the module name `{name}` does not tell its content. Rename it, or move its items to the modules that own them")
     })
 }
 
-fn breach_of_floors(file: &str, path: &[String]) -> Option<String> {
-    let (from, to) = (room_of_file(file), room_of_path(path)?);
-    let (here, there) = (floor(from)?, floor(to)?);
-    if from == to || here < there {
+fn layer_violation(file: &str, path: &[String]) -> Option<String> {
+    let (from, to) = (module_of_file(file), module_of_path(path)?);
+    let (from_layer, to_layer) = (layer(from)?, layer(to)?);
+    if from == to || from_layer < to_layer {
         return None;
     }
-    let way = if here == there { "sideways" } else { "up" };
+    let direction = if from_layer == to_layer {
+        "sideways"
+    } else {
+        "up"
+    };
     Some(format!(
-        "`{from}` imports {way}: `{}`. Move what both need to a floor below, or let the caller \
-         pass it in",
-        shown(path)
+        "`{from}` imports {direction}: `{}`. Move what both need to a lower layer, or take it as \
+         a parameter",
+        shortened(path)
     ))
 }
 
-fn breach_of_nouns(file: &str, path: &[String], sources: &Sources) -> Option<String> {
-    let room = room_of_file(file);
-    let (_, shared) = NOUNS
+fn resource_violation(file: &str, path: &[String], sources: &Sources) -> Option<String> {
+    let module = module_of_file(file);
+    let (_, shared) = RESOURCES
         .iter()
-        .find(|(it, _)| *it == room && room_of_path(path) == Some(it))?;
+        .find(|(name, _)| *name == module && module_of_path(path) == Some(name))?;
     let from = names(file).nth(1).filter(|name| *name != "mod")?;
     let to = match path.get(2)?.as_str() {
-        name if name == "*" || has_module(sources, room, name) => name,
+        name if name == "*" || has_submodule(sources, module, name) => name,
         _ => "mod",
     };
     if from == to || shared.contains(&to) {
         return None;
     }
     Some(format!(
-        "`{room}/{from}` imports from `{room}/{to}`: `{}`. What both need belongs into one of \
-         {shared:?}, or to a floor below",
-        shown(path)
+        "`{module}/{from}` imports from `{module}/{to}`: `{}`. Move what both need to one of \
+         {shared:?}, or to a lower layer",
+        shortened(path)
     ))
 }
 
-fn breach_of_technologies(file: &str, path: &[String]) -> Option<String> {
-    let (room, path) = (room_of_file(file), path.join("::") + "::");
+fn technology_violation(file: &str, path: &[String]) -> Option<String> {
+    let (module, path) = (module_of_file(file), path.join("::") + "::");
     let is_used = |technology: &&&str| path.starts_with(&format!("{technology}::"));
     TECHNOLOGIES
         .iter()
-        .filter(|(_, rooms)| !rooms.contains(&room))
-        .find_map(|(them, rooms)| {
-            let technology = them.iter().find(is_used)?;
+        .filter(|(_, owners)| !owners.contains(&module))
+        .find_map(|(technologies, owners)| {
+            let technology = technologies.iter().find(is_used)?;
             Some(format!(
-                "`{technology}` in `{room}`, its place is {rooms:?}. Put the code there, behind a \
-             function that hides it"
+                "`{technology}` in `{module}`, but {owners:?} owns it. Move the code there, behind \
+                 a function that hides the technology"
             ))
         })
 }
@@ -207,17 +255,15 @@ fn modules_missing_from_map(lib: &str) -> Vec<&str> {
     modules.filter(|module| !words.contains(module)).collect()
 }
 
-// ---- Where things are ----
-
-/// `src/api/pets.rs` → `api`, `pets`.
+/// Returns the names in a path: `api`, `pets` for `src/api/pets.rs`.
 fn names(file: &str) -> impl Iterator<Item = &str> {
     file.trim_start_matches("src/")
         .trim_end_matches(".rs")
         .split('/')
 }
 
-/// `src/api/pets.rs` → `crate`, `api`, `pets`; `src/api/mod.rs` → `crate`, `api`.
-fn module(file: &str) -> Vec<String> {
+/// Returns the path of a file's module: `crate`, `api` for `src/api/mod.rs`.
+fn module_path(file: &str) -> Vec<String> {
     let below = names(file).filter(|name| !["lib", "main", "mod"].contains(name));
     ["crate"]
         .into_iter()
@@ -226,50 +272,45 @@ fn module(file: &str) -> Vec<String> {
         .collect()
 }
 
-fn has_module(sources: &Sources, room: &str, name: &str) -> bool {
-    let (file, folder) = (
-        format!("src/{room}/{name}.rs"),
-        format!("src/{room}/{name}/"),
-    );
+fn has_submodule(sources: &Sources, module: &str, name: &str) -> bool {
+    let file = format!("src/{module}/{name}.rs");
+    let folder = format!("src/{module}/{name}/");
     sources
         .keys()
-        .any(|it| *it == file || it.starts_with(&folder))
+        .any(|source| *source == file || source.starts_with(&folder))
 }
 
-fn room_of_file(file: &str) -> &str {
+fn module_of_file(file: &str) -> &str {
     names(file).next().unwrap_or_default()
 }
 
-/// As much of a path as says where it leads.
-fn shown(path: &[String]) -> String {
+/// Returns the first names of a path, which are enough to find it.
+fn shortened(path: &[String]) -> String {
     path[..path.len().min(3)].join("::")
 }
 
-/// The room of `crate::room::…`; what stands at the crate's root itself belongs to `lib`.
-fn room_of_path(path: &[String]) -> Option<&str> {
+/// Returns the module of `crate::module::…`; an item of the crate's root belongs to `lib`.
+fn module_of_path(path: &[String]) -> Option<&str> {
     let name = path.get(1).filter(|_| path[0] == "crate")?;
-    Some(if floor(name).is_some() { name } else { "lib" })
+    Some(if layer(name).is_some() { name } else { "lib" })
 }
 
-fn floor(room: &str) -> Option<usize> {
-    FLOORS.iter().position(|rooms| rooms.contains(&room))
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|modules| modules.contains(&module))
 }
 
-fn sources() -> io::Result<Sources> {
+/// Reads all Rust files below a folder of the crate.
+fn files_in(folder: &str) -> io::Result<Sources> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (mut found, mut folders) = (Sources::new(), vec![root.join("src")]);
+    let (mut found, mut folders) = (Sources::new(), vec![root.join(folder)]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let file = path
-                    .strip_prefix(root)
-                    .map_err(io::Error::other)?
-                    .display()
-                    .to_string();
-                found.insert(file, fs::read_to_string(path)?);
+                let file = path.strip_prefix(root).map_err(io::Error::other)?;
+                found.insert(file.display().to_string(), fs::read_to_string(&path)?);
             }
         }
     }
