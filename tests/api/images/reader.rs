@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn reader_does_not_panic_on_any_bytes(
+    fn reader_smoke_test_random_bytes_do_not_panic(
         signature in 0..5_usize, bytes in prop::collection::vec(any::<u8>(), 0..400),
     ) {
         let signatures: [&[u8]; 5] = [
