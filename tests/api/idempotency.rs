@@ -227,7 +227,7 @@ async fn key_outside_1_to_255_characters_or_repeated_is_400() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn put_ignores_the_key() {
+async fn put_ignores_the_idempotency_key() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     for name in ["b", "c"] {

@@ -419,7 +419,7 @@ async fn anonymous_callers_have_the_free_plan_per_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plan_limits_concurrent_requests() {
+async fn requests_over_the_concurrency_limit_of_a_plan_are_429() {
     let setting = ("PET_INVENTORY__PLANS__ENTERPRISE__IN_FLIGHT", "1");
     let limited = Limited::start(Plan::Enterprise, &[setting]).await;
     let refused = while_one_waits(&limited).await;

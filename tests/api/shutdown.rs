@@ -21,7 +21,7 @@ async fn serve_on(home: &Home, database: &TestDatabase) -> (Service, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn start_without_configuration_greets_and_keeps_data_over_a_restart() {
+async fn start_without_configuration_prints_urls_and_keeps_data_over_a_restart() {
     let home = Home::new();
     let begun = Instant::now();
     // No arguments.

@@ -400,7 +400,7 @@ async fn spans_contain_no_secrets_and_no_request_data() {
 
 /// Also with the exporter's own `OTEL_…` variables set.
 #[tokio::test(flavor = "multi_thread")]
-async fn export_without_an_endpoint_is_off() {
+async fn trace_export_is_off_without_an_endpoint() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let uri = collector.0.uri();
     let theirs = [
@@ -425,7 +425,7 @@ async fn export_without_an_endpoint_is_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn collector_unavailable_is_logged_once_and_does_not_delay_exit() {
+async fn unavailable_collector_is_logged_once_and_does_not_delay_exit() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("its address");
     // The kernel accepts connections, but nothing responds.

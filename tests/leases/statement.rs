@@ -56,7 +56,7 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn statement_agrees_with_the_model() {
+async fn lease_statement_agrees_with_the_model() {
     /// First replica id, larger than any slice and any statement number.
     const FIRST_REPLICA: i64 = 1_000_000_000_000_000;
     /// An hour before midnight, in milliseconds since 1970.

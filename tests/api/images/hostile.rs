@@ -165,7 +165,7 @@ async fn upload_of_decompression_bomb_is_400_before_its_body_ends() {
 
 /// Files that are both an image and HTML, a script or an archive.
 #[tokio::test(flavor = "multi_thread")]
-async fn polyglot_is_served_with_its_detected_type() {
+async fn upload_of_polyglot_is_served_with_its_detected_type() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let mut script = gif(10, 10);

@@ -1,9 +1,9 @@
 //! Tests of images of pets: uploads, lists, deletion, idempotency and access.
 
 mod hostile;
-mod places;
 mod reader;
 mod serve;
+mod store;
 
 use std::path::{Path, PathBuf};
 
