@@ -10,7 +10,6 @@ use super::{imports::Imports, module_path};
 /// Imports between the modules of one folder: importing module, imported module, and the place of one such import.
 type Graph<'a> = BTreeMap<&'a str, BTreeMap<&'a str, Place<'a>>>;
 
-#[derive(Clone)]
 struct Place<'a> {
     file: &'a str,
     line: usize,

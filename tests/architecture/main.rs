@@ -44,7 +44,7 @@ const DB_SHARED: &[&str] =
     &["batch", "breaker", "codec", "connect", "database", "deadline", "error", "health", "pool", "pooler", "retry",
       "usage"];
 
-/// Folders with an import cycle that is still allowed. An entry without a cycle is a violation.
+/// Folders whose import cycle is allowed for now. An entry without a cycle is a violation.
 const ALLOWED_CYCLES: &[&str] = &["domain/image"];
 
 /// Technologies, and the modules that own them: no other module imports these crates.
