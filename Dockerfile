@@ -11,8 +11,10 @@
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /build
 
-# The dependencies, in a layer that changes only with these two files: built for an empty crate.
+# The dependencies, in a layer that changes only with these three files: built for an empty crate. Cargo reads the
+# manifest of each package of the workspace, of the one for tests, too.
 COPY Cargo.toml Cargo.lock ./
+COPY tests/support/Cargo.toml tests/support/Cargo.toml
 RUN mkdir src \
     && touch src/lib.rs \
     && echo 'fn main() {}' > src/main.rs \

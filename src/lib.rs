@@ -13,7 +13,7 @@
 //! domain
 //! ```
 //!
-//! Imports go down only: never up, never sideways. `tests/architecture.rs` checks this.
+//! Imports go down only: never up, never sideways. `tests/architecture` checks this.
 //!
 //! - [`domain`]: resources and their rules; pure values. *A value of one of its types is valid.*
 //! - [`config`]: the operator's settings; loaded and checked once. Secrets cannot be printed.

@@ -7,10 +7,6 @@
     reason = "a test that cannot go on says why and fails"
 )]
 
-#[path = "api/support/postgres.rs"]
-#[allow(dead_code, reason = "written for the other test binary, too")]
-mod postgres;
-
 use std::collections::BTreeSet;
 
 use pet_inventory::{
@@ -23,8 +19,8 @@ use pet_inventory::{
         plan::Plan,
     },
 };
-use postgres::TestDatabase;
 use sqlx::{AssertSqlSafe, PgConnection, migrate::Migrator};
+use test_support::TestDatabase;
 
 static MIGRATOR: Migrator = sqlx::migrate!();
 
@@ -185,6 +181,12 @@ async fn migrations_apply_over_existing_data() {
         schema(&mut whole.connect().await).await
     );
 
+    check_pets(&database).await;
+    check_callers(&mut connection).await;
+    check_inventory_and_images(&mut connection).await;
+}
+
+async fn check_pets(database: &TestDatabase) {
     let config = Config::defaults().expect("a configuration").database;
     let service = db::Database::new(database.options().clone(), &config);
     let found = db::pets::find_by_status(&service, &Status::ALL, None, 10).await;
@@ -212,33 +214,22 @@ async fn migrations_apply_over_existing_data() {
     let last = &found[1].details;
     assert_eq!(last.category().map(|category| category.name()), Some(None));
     assert_eq!(last.tags().len(), 3);
+}
 
+async fn check_callers(connection: &mut PgConnection) {
     let hash = pet_inventory::auth::secret::sha256("secret");
-    let callers = db::credentials::find_callers(&mut connection, &[hash]).await;
+    let callers = db::credentials::find_callers(&mut *connection, &[hash]).await;
     let caller = &callers.expect("a database")[&hash].caller;
     assert_eq!((caller.name.as_str(), caller.plan), ("acme", Plan::Pro));
     assert_eq!(caller.scopes.to_string(), "read:pets");
     assert_ne!(caller.scopes, Scopes::all());
-    let kept = db::idempotency::find(&mut connection, "acme", "k").await;
+    let kept = db::idempotency::find(&mut *connection, "acme", "k").await;
     assert_eq!(
         kept.expect("a database").expect("an answer").response["status"],
         201
     );
-    // The inventory includes pets from before migration 8.
-    let inventory = db::inventory::count(&mut connection).await;
-    let mut inventory = inventory.expect("a database");
-    inventory.sort_by_key(|(status, _)| status.as_str());
-    let one_each = [Status::Available, Status::Pending, Status::Sold].map(|status| (status, 1));
-    assert_eq!(inventory, one_each);
-    let images = db::images::list(&mut connection, PetId::new(1).expect("an id")).await;
-    let images = images.expect("images");
-    assert_eq!(images[0].id.to_string(), "0f".repeat(16));
-    assert_eq!(
-        (images[0].content.key.as_str(), images.len()),
-        ("ab/abcd", 1)
-    );
     // Callers with names reserved for accounts have been renamed, but not the account's own caller.
-    let callers = db::callers::list(&mut connection).await.expect("callers");
+    let callers = db::callers::list(&mut *connection).await.expect("callers");
     let names: Vec<_> = callers.iter().map(|caller| caller.name.as_str()).collect();
     let renamed = |name: &&&str| name.parse::<CallerName>().is_ok() && name.contains(":user:");
     assert_eq!(names.iter().filter(renamed).count(), 2, "{names:?}");
@@ -246,9 +237,25 @@ async fn migrations_apply_over_existing_data() {
     // Use of today and of the last minute is carried over.
     let used = "select day_used from limit_usage
                 where key = 'caller:1' and day = (now() at time zone 'utc')::date";
-    assert_eq!(number(&mut connection, used).await, 9);
+    assert_eq!(number(connection, used).await, 9);
     let used = "select slices[61]::bigint from limit_usage where key = 'caller:1'";
-    assert_eq!(number(&mut connection, used).await, 1);
+    assert_eq!(number(connection, used).await, 1);
+}
+
+async fn check_inventory_and_images(connection: &mut PgConnection) {
+    // The inventory includes pets from before migration 8.
+    let inventory = db::inventory::count(&mut *connection).await;
+    let mut inventory = inventory.expect("a database");
+    inventory.sort_by_key(|(status, _)| status.as_str());
+    let one_each = [Status::Available, Status::Pending, Status::Sold].map(|status| (status, 1));
+    assert_eq!(inventory, one_each);
+    let images = db::images::list(&mut *connection, PetId::new(1).expect("an id")).await;
+    let images = images.expect("images");
+    assert_eq!(images[0].id.to_string(), "0f".repeat(16));
+    assert_eq!(
+        (images[0].content.key.as_str(), images.len()),
+        ("ab/abcd", 1)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use axum::{
     body::Body,
-    extract::FromRequestParts,
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::Response,
 };
 use http_body_util::BodyExt;
@@ -22,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use super::{
     error::Error,
     problem::{Problem, Violation},
-    request_context::RequestContext,
 };
 use crate::{
     db::{self, Connection, Database, idempotency::StoredResponse},
@@ -109,15 +107,6 @@ struct Key {
     caller: String,
     text: String,
     fingerprint: Vec<u8>,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
-    type Rejection = Error;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
-        let context = parts.extensions.get::<RequestContext>();
-        Ok(context.map(RequestContext::idempotency).unwrap_or_default())
-    }
 }
 
 impl Idempotency {

@@ -131,7 +131,7 @@ impl RateLimits {
     fn count<T>(&self, plan: usize, admission: &Result<T, limits::Error>) {
         match admission {
             Ok(_) => self.admitted[plan].increment(1),
-            Err(limits::Error::Exceeded { limits, .. }) => {
+            Err(limits::Error::Exceeded(limits, _)) => {
                 for limit in limits {
                     refused(PLANS[plan], *limit).increment(1);
                 }
@@ -146,8 +146,5 @@ fn refused(plan: &'static str, limit: Limit) -> Counter {
 }
 
 fn exceeded(limit: Limit, retry_after: Duration) -> limits::Error {
-    limits::Error::Exceeded {
-        limits: vec![limit],
-        retry_after,
-    }
+    limits::Error::Exceeded(vec![limit], retry_after)
 }

@@ -136,6 +136,15 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
     }
 }
 
+impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
+        let context = parts.extensions.get::<RequestContext>();
+        Ok(context.map(RequestContext::idempotency).unwrap_or_default())
+    }
+}
+
 /// The caller of an operation that needs one.
 #[derive(Debug)]
 pub struct CurrentCaller(pub Arc<Caller>);

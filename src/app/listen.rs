@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr};
 
 use tokio::net::TcpListener;
 
-use super::Error;
+use super::error::Error;
 use crate::{config::Config, server::listener};
 
 /// A listener of the service.

@@ -6,6 +6,7 @@
 //! - Unknown, revoked and expired credentials give the same error.
 
 mod credential_cache;
+mod error;
 pub mod jwks;
 pub mod oauth;
 pub mod password;
@@ -16,29 +17,16 @@ use std::{collections::HashSet, sync::Arc};
 
 use chrono::Utc;
 
+pub use self::error::Error;
 use self::{
     credential_cache::{CredentialCache, TTL_OF_ISSUER_TOKENS},
     jwks::Issuers,
     secret::{Kind, Secret},
 };
 use crate::{
-    db::{self, Database, SecretHash, credential_changes::Change},
+    db::{Database, SecretHash, credential_changes::Change},
     domain::{caller::Caller, clock::Clock},
 };
-
-/// Authentication failure.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The secret is malformed, unknown, revoked or expired, or two secrets belong to different callers.
-    #[error("the credential is not valid")]
-    Invalid,
-    /// The token's issuer is unreachable or too many requests wait for it, and no cached key fits the token.
-    #[error("the token's issuer cannot be reached")]
-    IssuerUnavailable,
-    /// The database lookup failed.
-    #[error(transparent)]
-    Database(#[from] db::Error),
-}
 
 /// Credentials of one request, as received.
 #[derive(Clone, Copy)]

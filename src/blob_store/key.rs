@@ -11,6 +11,11 @@ pub(super) fn new() -> Result<String, getrandom::Error> {
     Ok(format!("{}/{name}", &name[..2]))
 }
 
+/// Returns the path of a key in the store.
+pub(super) fn path(key: &str) -> Result<object_store::path::Path, object_store::Error> {
+    Ok(object_store::path::Path::parse(key)?)
+}
+
 /// Returns the names of the directories that contain keys.
 pub(super) fn folders() -> impl Iterator<Item = String> + Send {
     (0..=u8::MAX).map(|first| format!("{first:02x}"))

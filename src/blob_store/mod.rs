@@ -7,13 +7,12 @@
 //! - A dropped upload leaves nothing. What a crash leaves is found by its age.
 
 mod bucket;
+mod error;
 mod key;
+mod operation;
 mod upload;
 
-use std::{
-    error::Error as StdError, io, ops::Range, os::unix::fs::FileExt, path::PathBuf, sync::Arc,
-    time::Duration,
-};
+use std::{io, ops::Range, os::unix::fs::FileExt, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream::BoxStream};
@@ -22,11 +21,11 @@ use object_store::{
     path::Path,
 };
 use tokio::sync::{OnceCell, Semaphore};
-use tracing::{Instrument, field::Empty};
 use url::Url;
 
-pub use self::upload::Upload;
-use crate::{config::Config, trace_context};
+pub use self::{error::Error, upload::Upload};
+use self::{key::path, operation::observed, upload::Bucket};
+use crate::config::Config;
 
 /// Default image directory, inside the data directory.
 const FOLDER: &str = "images";
@@ -34,69 +33,6 @@ const FOLDER: &str = "images";
 const MARKER: &str = ".database";
 /// Size of one read from a file, in bytes.
 const PIECE: u64 = 128 << 10;
-
-/// Image store failure.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The disk or quota is full.
-    #[error("the image store is full: {0}")]
-    Full(#[source] Box<dyn StdError + Send + Sync>),
-    /// There is no object with this key.
-    #[error("the image store has no such object: {0}")]
-    Missing(#[source] Box<dyn StdError + Send + Sync>),
-    /// The store cannot be read or written at present.
-    #[error("the image store is unavailable: {0}")]
-    Unavailable(#[source] Box<dyn StdError + Send + Sync>),
-    /// The store cannot be used as configured.
-    #[error("cannot use {url} (images.url) as the image store: {reason}")]
-    Config {
-        /// Configured URL.
-        url: String,
-        /// Cause.
-        reason: String,
-    },
-}
-
-impl From<object_store::Error> for Error {
-    fn from(error: object_store::Error) -> Self {
-        match error {
-            object_store::Error::NotFound { .. } => Self::Missing(error.into()),
-            _ if has_no_room(&error) => Self::Full(error.into()),
-            _ => Self::Unavailable(error.into()),
-        }
-    }
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        if has_no_room(&error) {
-            Self::Full(error.into())
-        } else {
-            Self::Unavailable(error.into())
-        }
-    }
-}
-
-impl From<tokio::task::JoinError> for Error {
-    fn from(error: tokio::task::JoinError) -> Self {
-        Self::Unavailable(error.into())
-    }
-}
-
-/// Returns true if the cause is a full disk or quota.
-fn has_no_room(error: &(dyn StdError + 'static)) -> bool {
-    let mut error = Some(error);
-    while let Some(cause) = error {
-        if let Some(cause) = cause.downcast_ref::<io::Error>() {
-            use io::ErrorKind as E;
-            if matches!(cause.kind(), E::StorageFull | E::QuotaExceeded) {
-                return true;
-            }
-        }
-        error = cause.source();
-    }
-    false
-}
 
 /// Image store. Clones share its state.
 #[derive(Debug, Clone)]
@@ -112,14 +48,6 @@ enum Backend {
     /// Created on first use, not at startup.
     Folder(PathBuf),
     Bucket(Bucket),
-}
-
-/// S3 parts have at least 5 MiB and are held in memory while they are sent. So an upload is first written to an unnamed
-/// file, and few are sent on at once.
-#[derive(Debug, Clone)]
-struct Bucket {
-    spool: PathBuf,
-    transfers: Arc<Semaphore>,
 }
 
 impl BlobStore {
@@ -326,29 +254,6 @@ impl BlobStore {
 
 /// Maximum number of keys in a chunk of [`BlobStore::older_than`].
 const KEYS: usize = 500;
-
-/// Runs an operation of the store in a span, and counts its failures. A missing object is not a failure of the store.
-async fn observed<T>(
-    operation: &'static str,
-    work: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    let span = tracing::debug_span!(
-        target: trace_context::TARGET,
-        "image bytes",
-        otel.name = format_args!("{operation} image bytes"),
-        otel.status_code = Empty,
-    );
-    let result = work.instrument(span.clone()).await;
-    if let Err(Error::Full(_) | Error::Unavailable(_)) = &result {
-        span.record("otel.status_code", "ERROR");
-        metrics::counter!("images_store_failures_total", "operation" => operation).increment(1);
-    }
-    result
-}
-
-fn path(key: &str) -> Result<Path, object_store::Error> {
-    Ok(Path::parse(key)?)
-}
 
 /// Reads a file in pieces, on blocking threads. An open file stays complete when it is deleted.
 fn pieces(

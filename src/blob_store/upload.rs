@@ -1,12 +1,12 @@
 //! Writes an upload to the image store.
 
-use std::{fs::File, io::Write, os::unix::fs::FileExt, sync::Arc};
+use std::{fs::File, io::Write, os::unix::fs::FileExt, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::Semaphore};
 
-use super::{Bucket, Error, observed, path};
+use super::{error::Error, key::path, operation::observed};
 
 /// Minimum size of an S3 part, except for the last, in bytes.
 const PART: u64 = 5 << 20;
@@ -17,6 +17,14 @@ pub struct Upload {
     key: String,
     size: u64,
     to: To,
+}
+
+/// S3 parts have at least 5 MiB and are held in memory while they are sent. So an upload is first written to an unnamed
+/// file, and few are sent on at once.
+#[derive(Debug, Clone)]
+pub(super) struct Bucket {
+    pub(super) spool: PathBuf,
+    pub(super) transfers: Arc<Semaphore>,
 }
 
 enum To {

@@ -3,7 +3,11 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{Error, say, session::with_database, table::table};
+use super::{
+    output::{Error, say},
+    session::with_database,
+    table::table,
+};
 use crate::{
     config::{Config, Plans},
     db::{self, callers::CallerRecord},

@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use bytes::Bytes;
 
-use super::{Error, say, session::Session};
+use super::{
+    output::{Error, say},
+    session::Session,
+};
 use crate::{
     blob_store::{self, BlobStore},
     config::Config,

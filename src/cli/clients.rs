@@ -4,9 +4,8 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::{
-    Error,
     credentials::{self, Made, Owner},
-    say,
+    output::{Error, say},
     session::with_database,
 };
 use crate::{auth::secret, config::Config, db::credentials::CredentialKind};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 
-use super::{Error, say};
+use super::output::{Error, say};
 use crate::config::Config;
 
 #[derive(Debug, Subcommand)]

@@ -4,7 +4,11 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{Error, say, session::with_database, table::table};
+use super::{
+    output::{Error, say},
+    session::with_database,
+    table::table,
+};
 use crate::{
     auth::secret::{self, Secret},
     config::Config,

@@ -12,9 +12,8 @@ use futures_util::TryStreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
-    Error,
+    output::{Error, say},
     pet_file::Format,
-    say,
     session::{connect_without_timeout, with_database},
 };
 use crate::{config::Config, db};

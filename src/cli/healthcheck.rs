@@ -7,7 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{Error, say};
+use super::output::{Error, say};
 use crate::config::Config;
 
 const TIMEOUT: Duration = Duration::from_secs(2);

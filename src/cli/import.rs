@@ -11,9 +11,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Error,
+    output::{Error, say},
     pet_file::{self, Bad, Format},
-    say,
     session::{connect_without_timeout, with_database},
 };
 use crate::{

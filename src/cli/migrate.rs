@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Error, say, session::Session};
+use super::{
+    output::{Error, say},
+    session::Session,
+};
 use crate::{config::Config, db};
 
 #[derive(Debug, Args)]

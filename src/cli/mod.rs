@@ -17,6 +17,7 @@ mod healthcheck;
 mod import;
 mod keys;
 mod migrate;
+mod output;
 mod pet_file;
 mod serve;
 mod session;
@@ -24,7 +25,6 @@ mod sessions;
 mod table;
 
 use std::{
-    fmt::Display,
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
@@ -33,13 +33,12 @@ use std::{
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
+use self::output::{Error, say};
 use crate::{
     api::{self, state::Links},
     config::Config,
     telemetry,
 };
-
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// REST API for the pets, orders and users of a pet store, under /api/v3, on PostgreSQL
 ///
@@ -125,11 +124,6 @@ const OF_SIGPIPE: u8 = 128 + 13;
 fn is_broken_pipe(error: &Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// Writes a line to stdout. Fails if stdout is closed, where `println!` would panic.
-fn say(line: impl Display) -> io::Result<()> {
-    writeln!(io::stdout(), "{line}")
 }
 
 impl Cli {

@@ -11,7 +11,7 @@ use std::{
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 
-use super::Error;
+use super::output::Error;
 use crate::{
     api::{self, error::Error as ApiError},
     db::{exports, imports::Record},

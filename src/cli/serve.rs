@@ -1,6 +1,6 @@
 //! `serve`: runs the service and prints its addresses.
 
-use super::{Error, say};
+use super::output::{Error, say};
 use crate::{
     app::{App, DEMO_KEYS},
     config::Config,

@@ -1,6 +1,6 @@
 //! Database access of commands: at the configured URL, or on the embedded PostgreSQL.
 
-use super::Error;
+use super::output::Error;
 use crate::{
     app::search_path,
     config::Config,

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::{Error, credentials};
+use super::{credentials, output::Error};
 use crate::{config::Config, db::credentials::CredentialKind};
 
 #[derive(Debug, Subcommand)]

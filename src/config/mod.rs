@@ -13,6 +13,7 @@ mod sections;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod variables;
 
 use std::{
     collections::HashMap,
@@ -30,18 +31,11 @@ pub use self::sections::{
     Operations, OtlpHeaders, PlanLimits, Plans, Server, Telemetry, Users,
 };
 pub use self::settings::Setting;
+use self::variables::{ALIASES, PREFIX, variable};
 use crate::domain::caller::Scope;
 
 /// Compiled-in defaults, with a description of every key.
 const DEFAULTS: &str = include_str!("../../config/default.toml");
-const PREFIX: &str = "PET_INVENTORY";
-/// Keys that can also be set by an established variable.
-const ALIASES: [(&str, &str); 4] = [
-    ("database.url", "DATABASE_URL"),
-    ("telemetry.otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-    ("telemetry.otlp_headers", "OTEL_EXPORTER_OTLP_HEADERS"),
-    ("telemetry.service_name", "OTEL_SERVICE_NAME"),
-];
 
 /// Configuration error.
 #[derive(Debug, thiserror::Error)]
@@ -298,11 +292,6 @@ fn layers(
         .separator("__")
         .source(Some(ours));
     layers.add_source(environment).build()
-}
-
-/// Returns the name of the variable that sets `key`.
-fn variable(key: &str) -> String {
-    format!("{PREFIX}__{}", key.replace('.', "__").to_uppercase())
 }
 
 /// Returns the origin of a value; for an element of a list, that of the list.

@@ -11,7 +11,7 @@ use std::{
 use config::{Config, Value, ValueKind};
 use url::Url;
 
-use super::{ALIASES, variable};
+use super::variables::{ALIASES, variable};
 
 /// Effective setting. Displayed as a line of TOML, with its origin in a comment.
 #[derive(Debug)]

@@ -12,16 +12,25 @@ use std::time::Duration;
 use nix::unistd::{User, geteuid};
 use tempfile::TempDir;
 
+use super::error::Error;
 use super::find::{SearchPath, programs};
-use super::launch::{Launcher, Process, has_proc, lock_data};
+use super::launch::{Launcher, Process, has_proc, lock_data, poll};
 use super::lock::SOCKET_PREFIX;
-use super::{Durability, Error, poll};
 
 /// Part of the socket's file name. No TCP port is opened.
 pub(super) const PORT: u16 = 5432;
 /// Time limit for startup, which may include recovery after a crash.
 const READY: Duration = Duration::from_mins(1);
 const LONGEST_LOG: usize = 10 * 1024 * 1024;
+
+/// Data loss that a power failure may cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// Nothing that was committed.
+    Durable,
+    /// All data: for tests.
+    Throwaway,
+}
 
 const SETTINGS: [&str; 9] = [
     "port=5432",

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::Error;
+use super::error::Error;
 
 /// Locations to search for the programs. `config` reads them from the environment.
 #[derive(Debug, Clone, Default)]

@@ -8,12 +8,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{Error, poll};
+use super::error::Error;
 
 /// Time limit for the processes of an earlier PostgreSQL to end. It exceeds the 20 s of [`UNDER_WATCH`].
 const SETTLED: Duration = Duration::from_secs(30);
@@ -144,5 +145,17 @@ impl Process {
         }
         // Fetches the exit status, for which the watcher waits.
         poll(SETTLED, || self.ended());
+    }
+}
+
+/// Repeats `attempt` until it returns a value, or returns `None` after `limit`.
+pub(super) fn poll<T>(limit: Duration, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    let begun = Instant::now();
+    loop {
+        let result = attempt();
+        if result.is_some() || begun.elapsed() > limit {
+            return result;
+        }
+        thread::sleep(Duration::from_millis(5));
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{process, thread};
 
-use super::Error;
+use super::error::Error;
 
 /// Wait of a server for another server, which may have just been killed or may not have written its line yet.
 const GRACE: Duration = Duration::from_millis(250);

@@ -22,7 +22,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::task::spawn_blocking;
@@ -31,17 +31,9 @@ use cluster::{Cluster, PORT};
 use launch::Process;
 use lock::{Lock, Role, Taken};
 
+pub use cluster::Durability;
 pub use error::Error;
 pub use find::SearchPath;
-
-/// Data loss that a power failure may cause.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// Nothing that was committed.
-    Durable,
-    /// All data: for tests.
-    Throwaway,
-}
 
 /// Embedded PostgreSQL. Dropping it stops the server in the background; [`stop`](Self::stop) waits for it.
 #[derive(Debug)]
@@ -185,16 +177,4 @@ fn run(
     // Commands must not join it any more. If this fails, they report that they cannot connect.
     let _ = lock.sign(None);
     cluster.stop(postgres)
-}
-
-/// Repeats `attempt` until it returns a value, or returns `None` after `limit`.
-fn poll<T>(limit: Duration, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-    let begun = Instant::now();
-    loop {
-        let result = attempt();
-        if result.is_some() || begun.elapsed() > limit {
-            return result;
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -17,7 +17,7 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::Error;
+use super::error::Error;
 use crate::{
     config::PlanLimits,
     db::{
@@ -103,11 +103,7 @@ impl CallerState {
         };
         let permits = || Arc::new(Semaphore::new(max as usize));
         let permits = Arc::clone(self.in_flight.get_or_insert_with(permits));
-        let (limits, retry_after) = (vec![Limit::InFlight], SECOND);
-        let refused = |_| Error::Exceeded {
-            limits,
-            retry_after,
-        };
+        let refused = |_| Error::Exceeded(vec![Limit::InFlight], SECOND);
         permits.try_acquire_owned().map(Some).map_err(refused)
     }
 
@@ -144,12 +140,8 @@ impl CallerState {
     fn cached_refusal(&self, now: Moment) -> Option<Error> {
         let remembered = |refusal: &&Refusal| now < refusal.remembered_until;
         let refusal = self.refusal.as_ref().filter(remembered)?;
-        let limits = refusal.limits.clone();
         let retry_after = refusal.capacity_returns.saturating_sub(now);
-        Some(Error::Exceeded {
-            limits,
-            retry_after,
-        })
+        Some(Error::Exceeded(refusal.limits.clone(), retry_after))
     }
 
     /// State of the limits, as far as this replica knows.

@@ -5,6 +5,7 @@
 //! - [`token_buckets`], [`failed_authentication`]: limits by client address and account, which need not be exact.
 
 pub mod caller;
+mod error;
 pub mod failed_authentication;
 pub mod token_buckets;
 
@@ -22,6 +23,7 @@ use futures_util::future::Either;
 use tokio::sync::OwnedSemaphorePermit;
 
 use self::caller::{CallerState, Decision};
+pub use self::error::Error;
 use crate::{
     config::{PlanLimits, Plans},
     db::{
@@ -32,28 +34,12 @@ use crate::{
         address::AddressKey,
         caller::{Caller, CallerKey},
         clock::{Clock, Moment},
-        limit::{Limit, LimitStatus},
+        limit::LimitStatus,
     },
 };
 
 /// Maximum number of callers that a flush returns requests of. The next one continues.
 const MAX_FLUSHED: usize = 2048;
-
-/// Reason why a request is not admitted.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Limits are reached.
-    #[error("limits reached: {limits:?}")]
-    Exceeded {
-        /// The limits.
-        limits: Vec<Limit>,
-        /// Time until capacity returns.
-        retry_after: Duration,
-    },
-    /// The counters cannot be reached.
-    #[error(transparent)]
-    Database(#[from] db::Error),
-}
 
 type LockedState<'l> = RefMut<'l, CallerKey, CallerState>;
 

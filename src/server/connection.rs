@@ -29,7 +29,11 @@ use tokio::{
 };
 
 use super::{
-    BoxError, HttpService, Limits, RequestBody, Shutdown, client_stream::ClientStream,
+    client_stream::ClientStream,
+    http_service::{BoxError, HttpService},
+    limits::Limits,
+    request_body::RequestBody,
+    shutdown::Shutdown,
     streams::Streams,
 };
 use crate::domain::address::PeerAddress;

@@ -9,65 +9,29 @@
 
 mod client_stream;
 mod connection;
+mod http_service;
+mod limits;
 pub mod listener;
 mod request_body;
 mod shutdown;
 mod streams;
 mod workers;
 
-use std::{convert::Infallible, io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use http::{Request, Response};
-use http_body::Body;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::task::TaskTracker;
-use tower::Service;
 
 pub use self::{
+    http_service::HttpService,
+    limits::Limits,
     request_body::RequestBody,
     shutdown::Shutdown,
     workers::{Hooks, Workers, cores},
 };
-
-/// Bounds of the connections of a listener.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Maximum time until a request head is complete, and between two requests of a connection.
-    pub header_timeout: Duration,
-    /// Maximum time for which a write, or an HTTP/2 stream, makes no progress.
-    pub idle_timeout: Duration,
-    /// Maximum size of a request head in bytes.
-    pub max_header_size: usize,
-    /// Maximum number of open connections.
-    pub max_connections: usize,
-}
-
-/// A service that responds to each request, and is always ready. Each connection gets a clone.
-pub trait HttpService:
-    Service<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible, Future: Send>
-    + Clone
-    + Send
-    + 'static
-{
-    /// Body of a response.
-    type Body: Body<Data: Send, Error: Into<BoxError>> + Send + 'static;
-}
-
-impl<S, B> HttpService for S
-where
-    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible, Future: Send>
-        + Clone
-        + Send
-        + 'static,
-    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
-{
-    type Body = B;
-}
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves the connections of `listener` by `workers` in turn until `shutdown`; returns when the last one is closed.
 /// `name` labels the metrics.

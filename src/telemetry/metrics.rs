@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use super::{Error, process};
+use super::{error::Error, process};
 
 /// Bucket bounds of the latency histograms, in seconds.
 const LATENCIES: [f64; 14] = [
@@ -147,7 +147,9 @@ impl Metrics {
         process::measure();
         self.upkeep();
         let mut text = self.0.render();
-        process::write_cpu_time(&mut text);
+        if let Some(metric) = METRICS.iter().find(|it| it.name == process::CPU) {
+            process::write_cpu_time(&mut text, metric.help);
+        }
         text
     }
 

@@ -1,5 +1,6 @@
 //! Sets up logging to stderr (stdout is for the output of commands), metrics, and traces if a collector is configured.
 
+mod error;
 mod json;
 mod lines;
 mod metrics;
@@ -14,13 +15,15 @@ use std::{
 
 use tracing_subscriber::{
     EnvFilter, Layer as _,
-    filter::ParseError,
     fmt::{self, format::JsonFields},
     layer::SubscriberExt,
     util::SubscriberInitExt,
 };
 
-pub use self::metrics::{Described, Kind, METRICS, Metrics, metrics};
+pub use self::{
+    error::Error,
+    metrics::{Described, Kind, METRICS, Metrics, metrics},
+};
 use self::{
     json::JsonLines,
     lines::{Flush, Lines},
@@ -30,25 +33,6 @@ use crate::{
     config::{self, LogFormat},
     trace_context,
 };
-
-/// Failure to set up telemetry.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// `telemetry.log` is malformed.
-    #[error(
-        "configuration: telemetry.log must be a level or module=level, separated by commas: {0}"
-    )]
-    Filter(#[from] ParseError),
-    /// The logging thread could not be started.
-    #[error("failed to start the log writer: {0}")]
-    Log(#[from] io::Error),
-    /// The trace exporter could not be built.
-    #[error("cannot send traces to telemetry.otlp_endpoint: {0}")]
-    Traces(String),
-    /// Logging or metrics are set up already.
-    #[error("logging or metrics are set up already: {0}")]
-    Twice(String),
-}
 
 /// Guard of logging and traces. When dropped, it sends the last spans and then writes the last log lines.
 #[must_use]

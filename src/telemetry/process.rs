@@ -5,7 +5,8 @@ use std::{fmt::Write as _, fs, time::SystemTime};
 
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 
-const CPU: &str = "process_cpu_seconds_total";
+/// Name of the metric that [`write_cpu_time`] writes.
+pub const CPU: &str = "process_cpu_seconds_total";
 
 /// Returns true if this module measures the metric.
 pub fn is_its(name: &str) -> bool {
@@ -49,14 +50,10 @@ pub fn measure() {
 }
 
 /// Appends the CPU time of the process. It is written by hand because the recorder's counters are integers.
-pub fn write_cpu_time(text: &mut String) {
-    let Some(metric) = super::METRICS.iter().find(|it| it.name == CPU) else {
-        return;
-    };
+pub fn write_cpu_time(text: &mut String, help: &str) {
     if let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) {
         let spent = usage.user_time() + usage.system_time();
         let (seconds, micros) = (spent.tv_sec(), spent.tv_usec());
-        let help = metric.help;
         let _ = write!(
             text,
             "# HELP {CPU} {help}\n# TYPE {CPU} counter\n{CPU} {seconds}.{micros:06}\n"

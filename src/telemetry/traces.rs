@@ -28,7 +28,7 @@ use tokio::runtime::Handle;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
 
-use super::{Error, statements::Statements};
+use super::{error::Error, statements::Statements};
 use crate::{
     config::{self, OtlpHeaders},
     http_client::{self, with_causes},

@@ -14,14 +14,13 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-
-use crate::support::{Ask, TestApp, make_key, scopes};
+use test_support::{Ask, TestApp, make_key, scopes};
 
 const SETTINGS: [(&str, &str); 3] = [
     ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
     ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1000"),
     (
-        "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
+        "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE",
         "10000",
     ),
 ];

@@ -9,8 +9,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::{Value, json};
-
-use crate::support::{
+use test_support::{
     self, Answer, Ask, Home, Service, TestApp, TestDatabase, eventually, make_key, scopes,
 };
 
@@ -414,7 +413,7 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
     const FIRST: &str = "first-bootstrap-key";
     let database = TestDatabase::empty().await;
     let settings = [("BOOTSTRAP_API_KEY", FIRST)];
-    let built = support::build(&database.url(), &settings).await;
+    let built = test_support::build(&database.url(), &settings).await;
     assert!(!built.has_demo_keys());
     drop(built);
     assert_eq!(database.number("select count(*) from credentials").await, 1);
@@ -437,7 +436,7 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
     let second = [("BOOTSTRAP_API_KEY", "second-bootstrap-key")];
     let database = TestDatabase::migrated().await;
     let first = TestApp::on(database, &[]).await;
-    drop(support::build(&first.database.url(), &second).await);
+    drop(test_support::build(&first.database.url(), &second).await);
     assert_eq!(
         first
             .database
@@ -452,7 +451,7 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
 async fn malformed_bootstrap_key_fails_startup() {
     let database = TestDatabase::migrated().await;
     for key in ["short", "with white space in it", &"x".repeat(257)] {
-        let config = support::config(&database.url(), &[("BOOTSTRAP_API_KEY", key)]);
+        let config = test_support::config(&database.url(), &[("BOOTSTRAP_API_KEY", key)]);
         let error = pet_inventory::app::App::build(config)
             .await
             .err()

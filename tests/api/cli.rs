@@ -4,8 +4,7 @@ use std::net::TcpListener;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-
-use crate::support::{Ask, Home, Said, Service, TestDatabase, eventually};
+use test_support::{Ask, Home, Said, Service, TestDatabase, eventually};
 
 /// Runs commands on an external database.
 struct Commands {

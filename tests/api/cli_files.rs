@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 use std::{fmt::Write as _, fs, process::Stdio};
-
-use crate::support::{Ask, Home, Said, TestApp, TestDatabase, eventually};
+use test_support::{Ask, Home, Said, TestApp, TestDatabase, eventually};
 
 struct Store {
     home: Home,

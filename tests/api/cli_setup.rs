@@ -1,8 +1,7 @@
 //! Tests of the commands for setting up a service: `check`, `config show` and `completions`.
 
 use std::fs;
-
-use crate::support::{Home, Said, TestDatabase};
+use test_support::{Home, Said, TestDatabase};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_reports_failures_with_the_next_step() {

@@ -3,8 +3,7 @@
 use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
-
-use crate::support::{Answer, Ask, TestApp};
+use test_support::{Answer, Ask, TestApp};
 
 /// Returns a request for each operation that updates or deletes pet 5.
 fn changes(app: &TestApp) -> [(&'static str, RequestBuilder); 4] {

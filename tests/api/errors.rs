@@ -2,37 +2,60 @@
 
 use std::time::{Duration, Instant};
 
-use reqwest::{Method, header::HeaderValue};
+use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::json;
+use test_support::{Ask, Raw, TestApp};
 
-use crate::support::{Ask, Raw, TestApp};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn client_errors_are_problem_details() {
+/// Starts the service with a maximum body size of 4 KiB and one pet; returns the id of the pet.
+async fn app_with_a_pet() -> (TestApp, i64) {
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__MAX_BODY_SIZE", "4KiB")]).await;
     let id = app.pet("a").await;
-    let pet = json!({"name": "a"});
+    (app, id)
+}
+
+/// Checks that each request gets a problem document with its status, a 400 names the invalid fields, and nothing is
+/// stored.
+async fn assert_problems(app: &TestApp, requests: Vec<(u16, RequestBuilder)>) {
+    for (status, request) in requests {
+        let what = format!("{request:?}");
+        let answer = request.answer().await;
+        assert_eq!(answer.status.as_u16(), status, "{what}: {answer}");
+        let problem = answer.problem(status);
+        let has_errors = problem.get("errors").is_some();
+        assert_eq!(has_errors, status == 400, "{what}: {answer}");
+    }
+    assert_eq!(app.count().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_json_or_parameter_is_400() {
+    let (app, _) = app_with_a_pet().await;
     let json = |body: &str| {
         let request = app.request(Method::POST, "/pet");
-        request
-            .header("content-type", "application/json")
-            .body(body.to_owned())
+        let request = request.header("content-type", "application/json");
+        (400, request.body(body.to_owned()))
     };
-    let big = json!({"name": "a", "x": "x".repeat(5_000)});
-    let long = "x".repeat(8_200);
-    for (status, request) in [
-        (400, json("")),
-        (400, json("{")),
-        (400, json("{]")),
-        (400, json("\"text\"")),
-        (400, json("{\"name\": \"a\"} trailing")),
-        (400, json("\u{feff}{\"name\": \"a\"}")),
-        (400, json("{\"name\": \"\\ud800\"}")),
-        (400, json("{\"name\": \"a\", \"name\": \"b\"}")),
-        (400, json(&format!("{{\"x\": {}}}", "[".repeat(2_000)))),
+    let requests = vec![
+        json(""),
+        json("{"),
+        json("{]"),
+        json("\"text\""),
+        json("{\"name\": \"a\"} trailing"),
+        json("\u{feff}{\"name\": \"a\"}"),
+        json("{\"name\": \"\\ud800\"}"),
+        json("{\"name\": \"a\", \"name\": \"b\"}"),
+        json(&format!("{{\"x\": {}}}", "[".repeat(2_000))),
         (400, app.get("/pet/x")),
         (400, app.get("/pet/findByStatus")),
-        (401, app.anonymous(Method::GET, "/pet/1")),
+    ];
+    assert_problems(&app, requests).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unknown_path_is_404_and_unsupported_method_405() {
+    let (app, id) = app_with_a_pet().await;
+    let pet = json!({"name": "a"});
+    let requests = vec![
         (404, app.get("/pet/999")),
         (404, app.get("/pets")),
         (404, app.get("")),
@@ -44,64 +67,60 @@ async fn client_errors_are_problem_details() {
         (405, app.delete("/pet")),
         (405, app.put(&format!("/pet/{id}"), &pet)),
         (405, app.bare(Method::POST, "/livez")),
+    ];
+    assert_problems(&app, requests).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_credential_taken_id_and_other_etag_are_401_409_and_412() {
+    let (app, id) = app_with_a_pet().await;
+    let delete = app.delete(&format!("/pet/{id}"));
+    let requests = vec![
+        (401, app.anonymous(Method::GET, "/pet/1")),
         (409, app.post("/pet", &json!({"id": id, "name": "a"}))),
-        (
-            412,
-            app.delete(&format!("/pet/{id}"))
-                .header("if-match", "\"x\""),
-        ),
+        (412, delete.header("if-match", "\"x\"")),
+    ];
+    assert_problems(&app, requests).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn oversized_body_is_413_and_oversized_target_414() {
+    let (app, id) = app_with_a_pet().await;
+    let big = json!({"name": "a", "x": "x".repeat(5_000)});
+    let long = "x".repeat(8_200);
+    let form = app.request(Method::POST, &format!("/pet/{id}"));
+    let requests = vec![
         (413, app.post("/pet", &big)),
         (413, app.put("/pet", &big)),
         (413, app.post("/pet", &big).header("idempotency-key", "k")),
         (413, app.patch(&format!("/pet/{id}"), &big)),
-        (
-            413,
-            app.request(Method::POST, &format!("/pet/{id}"))
-                .form(&[("name", &long)]),
-        ),
+        (413, form.form(&[("name", &long)])),
         (414, app.get(&format!("/pet/findByTags?tags={long}"))),
         (414, app.bare(Method::GET, &format!("/{long}"))),
+    ];
+    assert_problems(&app, requests).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unsupported_media_type_is_415() {
+    let (app, id) = app_with_a_pet().await;
+    let pet = json!({"name": "a"});
+    let post = |media_type: &str, body: &'static str| {
+        let request = app.request(Method::POST, "/pet");
+        (415, request.header("content-type", media_type).body(body))
+    };
+    let patch = app.request(Method::PATCH, &format!("/pet/{id}"));
+    let patch = patch.header("content-type", "application/json-patch+json");
+    let requests = vec![
         (415, app.request(Method::POST, "/pet").body(pet.to_string())),
-        (
-            415,
-            app.request(Method::POST, "/pet")
-                .header("content-type", "text/plain")
-                .body("a"),
-        ),
-        (
-            415,
-            app.request(Method::POST, "/pet")
-                .header("content-type", "application/xml")
-                .body("<a/>"),
-        ),
-        (
-            415,
-            app.request(Method::POST, "/pet")
-                .header("content-type", "application/jsonp")
-                .body("{}"),
-        ),
-        (
-            415,
-            app.request(Method::POST, "/pet")
-                .header("content-type", "application/json, text/html")
-                .body("{}"),
-        ),
+        post("text/plain", "a"),
+        post("application/xml", "<a/>"),
+        post("application/jsonp", "{}"),
+        post("application/json, text/html", "{}"),
         (415, app.request(Method::PUT, "/pet").form(&[("name", "a")])),
-        (
-            415,
-            app.request(Method::PATCH, &format!("/pet/{id}"))
-                .header("content-type", "application/json-patch+json")
-                .body("[]"),
-        ),
-    ] {
-        let what = format!("{request:?}");
-        let answer = request.answer().await;
-        assert_eq!(answer.status.as_u16(), status, "{what}: {answer}");
-        let problem = answer.problem(status);
-        let has_errors = problem.get("errors").is_some();
-        assert_eq!(has_errors, status == 400, "{what}: {answer}");
-    }
-    assert_eq!(app.count().await, 1);
+        (415, patch.body("[]")),
+    ];
+    assert_problems(&app, requests).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -249,7 +268,7 @@ async fn health_and_metrics_are_served_on_their_listeners() {
     for path in ["/livez", "/readyz"] {
         app.bare(Method::GET, path).answer().await.is(200);
     }
-    let client = crate::support::client();
+    let client = test_support::client();
     let operations = |path: &str| {
         client
             .get(format!("http://{}{path}", app.operations))

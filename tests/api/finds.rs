@@ -3,8 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgConnection};
-
-use crate::support::{Answer, Ask, TestApp, eventually};
+use test_support::{Answer, Ask, TestApp, eventually};
 
 /// Number of pets that fills more than one chunk of a streamed response, the last one only in part.
 const MANY: i64 = 700;

@@ -7,8 +7,7 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-
-use crate::support::{Answer, Ask, TestApp};
+use test_support::{Answer, Ask, TestApp};
 
 fn post(app: &TestApp, key: &str, pet: &Value) -> RequestBuilder {
     app.post("/pet", pet).header("idempotency-key", key)
@@ -228,7 +227,7 @@ async fn key_outside_1_to_255_characters_or_repeated_is_400() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn put_ignores_the_key() {
+async fn put_ignores_the_idempotency_key() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     for name in ["b", "c"] {

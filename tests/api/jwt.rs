@@ -10,15 +10,14 @@ use pet_inventory::domain::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
-use wiremock::ResponseTemplate;
-
-use crate::support::{
+use test_support::{
     Answer, Ask, TestApp,
     issuer::{AUDIENCE, Issuer, keys, now, serve, serve_by},
     scopes,
     signer::Signer,
 };
+use tokio::task::JoinSet;
+use wiremock::ResponseTemplate;
 
 /// Minimum time between the starts of two key fetches.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -521,7 +520,10 @@ async fn caller_of(app: &TestApp) -> String {
 async fn invalid_tokens_count_against_the_failed_authentication_limit() {
     let signer = Signer::ed25519();
     let issuer = Issuer::of(&[&signer]).await;
-    let few = [("PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE", "5")];
+    let few = [(
+        "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE",
+        "5",
+    )];
     let app = serve_by(&[issuer.table("")], &few, Clock::manual()).await;
     let wrong = Signer::ed25519_other().named(signer.id);
     let wrong = wrong.token(&issuer.claims("a"));

@@ -9,11 +9,10 @@ use pet_inventory::{
 use reqwest::Method;
 use serde_json::json;
 use sqlx::Connection as _;
-use tokio::task::JoinSet;
-
-use crate::support::{
+use test_support::{
     Answer, Ask, Home, TestApp, TestDatabase, eventually, postgres::TestClock, scopes,
 };
+use tokio::task::JoinSet;
 
 /// Service with manual clocks, and an API key of a caller on a plan.
 struct Limited {
@@ -420,7 +419,7 @@ async fn anonymous_callers_have_the_free_plan_per_address() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plan_limits_concurrent_requests() {
+async fn requests_over_the_concurrency_limit_of_a_plan_are_429() {
     let setting = ("PET_INVENTORY__PLANS__ENTERPRISE__IN_FLIGHT", "1");
     let limited = Limited::start(Plan::Enterprise, &[setting]).await;
     let refused = while_one_waits(&limited).await;
@@ -620,7 +619,7 @@ async fn steady_requests_cost_few_lease_statements() {
     let service = home.serve().await;
     let statements = async || -> u32 {
         let url = format!("http://{}/metrics", service.operations);
-        let text = crate::support::client().get(url).answer().await.text();
+        let text = test_support::client().get(url).answer().await.text();
         let name = "db_client_operation_batch_size_count{db_query_summary=\"UPDATE limit_usage\"} ";
         let count = text.lines().find_map(|line| line.strip_prefix(name));
         count.map_or(0, |count| count.parse().expect("a number"))

@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeSet, fs};
 
-use reqwest::Method;
+use reqwest::{Client, Method};
 use serde_json::{Value, json};
-
-use crate::support::{
-    Ask, TestDatabase, eventually,
+use test_support::{
+    Ask, TestDatabase, client, eventually,
     process::{Home, Service},
 };
 
@@ -148,168 +147,164 @@ async fn log_lines_have_the_documented_fields() {
     }
 }
 
+/// Secret that the service does not know.
+const WRONG: &str = "wrong-canary-987654321";
+const BOOTSTRAP: &str = "bootstrap-canary-0123456789";
+
+/// Credentials that the program has created.
+struct Issued {
+    key: String,
+    client_id: String,
+    client_secret: String,
+}
+
+impl Issued {
+    async fn create(home: &Home) -> Self {
+        let json = async |arguments: &[&str]| -> Value {
+            let said = home.run(arguments).await.is(0);
+            serde_json::from_str(&said.stdout).expect("JSON")
+        };
+        let owner = ["--caller", "acme", "--json"];
+        let key = json(&[&["keys", "create", "--plan", "pro"], &owner[..]].concat()).await;
+        let client = json(&[&["clients", "create"], &owner[..]].concat()).await;
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        Self {
+            key: text(&key["key"]),
+            client_id: text(&client["client_id"]),
+            client_secret: text(&client["client_secret"]),
+        }
+    }
+
+    /// Gets a token at `/oauth/token`, by Basic authentication and by form, and once with a wrong secret.
+    async fn token(&self, http: &Client, host: &str) -> String {
+        let grant = ("grant_type", "client_credentials");
+        let ask = || http.post(format!("{host}/oauth/token"));
+        let token = ask()
+            .form(&[grant])
+            .basic_auth(&self.client_id, Some(&self.client_secret));
+        let token = token.answer().await.is(200).json();
+        for (secret, status) in [(self.client_secret.as_str(), 200), (WRONG, 401)] {
+            let id = ("client_id", self.client_id.as_str());
+            let form = [grant, id, ("client_secret", secret)];
+            ask().form(&form).answer().await.is(status);
+        }
+        token["access_token"].as_str().expect("a token").to_owned()
+    }
+
+    async fn revoke(&self, http: &Client, host: &str, token: &str) {
+        let revoke = http.post(format!("{host}/oauth/revoke"));
+        let revoke = revoke
+            .form(&[("token", token)])
+            .basic_auth(&self.client_id, Some(&self.client_secret));
+        revoke.answer().await.is(200);
+    }
+}
+
+/// Sends each secret as an API key and as a bearer token, to several paths.
+async fn present(http: &Client, host: &str, secrets: &[&str]) {
+    for path in [
+        "/pet/1",
+        "/limits",
+        "/pet/findByStatus?status=sold",
+        "/nowhere",
+    ] {
+        let url = format!("{host}/api/v3{path}");
+        for secret in secrets {
+            http.get(&url).header("api_key", *secret).answer().await;
+            http.get(&url).bearer_auth(secret).answer().await;
+            let malformed = http.post(&url).header("api_key", *secret).body("{");
+            malformed.answer().await;
+        }
+    }
+}
+
+/// Creates an account, logs in and changes the password; returns the secrets of the account.
+async fn use_account(http: &Client, host: &str, number: usize) -> Vec<String> {
+    let password = format!("password canary {number}");
+    let renewed = format!("renewed canary {number}");
+    let users = format!("{host}/api/v3/user");
+    let name = format!("ada{number}");
+    let pair = [("username", name.as_str()), ("password", password.as_str())];
+    let json: serde_json::Map<String, Value> = pair
+        .map(|(name, value)| (name.to_owned(), value.into()))
+        .into_iter()
+        .collect();
+    http.post(&users).json(&json).answer().await.is(201);
+    http.post(&users).json(&json).answer().await.is(409);
+
+    let log_in = format!("{users}/login");
+    let session = http.post(&log_in).form(&pair).answer().await.is(200);
+    let session = session.json().as_str().expect("a token").to_owned();
+    http.get(&log_in).query(&pair).answer().await.is(200);
+    http.post(&log_in).json(&json).answer().await.is(200);
+    let guess = [pair[0], ("password", WRONG)];
+    http.get(&log_in).query(&guess).answer().await.is(400);
+
+    for method in [Method::GET, Method::PUT] {
+        let own = http.request(method, format!("{users}/{name}"));
+        let own = own.bearer_auth(&session);
+        let own = own.json(&json!({"password": renewed}));
+        let own = own.answer().await.is(200);
+        assert!(
+            !own.text().contains("canary") && !own.text().contains("argon2"),
+            "{own}"
+        );
+    }
+    let list = http.post(format!("{users}/createWithList"));
+    let list = list.header("api_key", "special-key");
+    let list = list.header("idempotency-key", &name).json(&[&json]);
+    list.answer().await.is(409);
+    vec![password, renewed, session, "$argon2id$".to_owned()]
+}
+
+/// Returns all that the service has written, with a name for each text.
+async fn written(service: &Service, home: &Home) -> [(&'static str, String); 4] {
+    let metrics = format!("http://{}/metrics", service.operations);
+    let metrics = client().get(metrics).answer().await.is(200).text();
+    let postgres = fs::read_to_string(home.path().join("data/postgres.log")).expect("its log");
+    [
+        ("the log", service.log()),
+        ("the metrics", metrics),
+        ("the greeting", service.greeting.clone()),
+        ("PostgreSQL's log", postgres),
+    ]
+}
+
 /// Sends secrets of every kind in every way, at log level `trace`.
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_are_in_no_log_metric_or_greeting() {
     let home = Home::new();
-    let bootstrap = "bootstrap-canary-0123456789";
     let mut command = home.command(["serve"]);
     command
         .env(TRACE.0, TRACE.1)
-        .env("BOOTSTRAP_API_KEY", bootstrap);
+        .env("BOOTSTRAP_API_KEY", BOOTSTRAP);
     let service = Service::start(&home, command).await;
-
-    let json = async |arguments: &[&str]| -> Value {
-        let said = home.run(arguments).await.is(0);
-        serde_json::from_str(&said.stdout).expect("JSON")
-    };
-    let owner = ["--caller", "acme", "--json"];
-    let key = json(&[&["keys", "create", "--plan", "pro"], &owner[..]].concat()).await;
-    let key = key["key"].as_str().expect("a key").to_owned();
-    let client = json(&[&["clients", "create"], &owner[..]].concat()).await;
-    let client_id = client["client_id"].as_str().expect("a name").to_owned();
-    let client_secret = client["client_secret"]
-        .as_str()
-        .expect("a secret")
-        .to_owned();
-
-    let http2 = reqwest::Client::builder()
-        .no_proxy()
-        .http2_prior_knowledge()
-        .build();
+    let issued = Issued::create(&home).await;
     let host = format!("http://{}", service.address);
-    let mut tokens = Vec::new();
-    let wrong = "wrong-canary-987654321";
-    for http in [reqwest::Client::new(), http2.expect("a client")] {
-        let form = [("grant_type", "client_credentials")];
-        let token = http.post(format!("{host}/oauth/token")).form(&form);
-        let token = token
-            .basic_auth(&client_id, Some(&client_secret))
-            .answer()
-            .await
-            .is(200);
-        let token = token.json()["access_token"]
-            .as_str()
-            .expect("a token")
-            .to_owned();
-        let in_form = [
-            form[0],
-            ("client_id", &client_id),
-            ("client_secret", &client_secret),
-        ];
-        http.post(format!("{host}/oauth/token"))
-            .form(&in_form)
-            .answer()
-            .await
-            .is(200);
-        let guess = [form[0], ("client_id", &client_id), ("client_secret", wrong)];
-        http.post(format!("{host}/oauth/token"))
-            .form(&guess)
-            .answer()
-            .await
-            .is(401);
-        for path in [
-            "/pet/1",
-            "/limits",
-            "/pet/findByStatus?status=sold",
-            "/nowhere",
-        ] {
-            let url = format!("{host}/api/v3{path}");
-            for secret in [
-                &key,
-                &token,
-                &client_secret,
-                &wrong.to_owned(),
-                &bootstrap.to_owned(),
-            ] {
-                http.get(&url).header("api_key", secret).answer().await;
-                http.get(&url).bearer_auth(secret).answer().await;
-                http.post(&url)
-                    .header("api_key", secret)
-                    .body("{")
-                    .answer()
-                    .await;
-            }
-        }
-        let revoke = http
-            .post(format!("{host}/oauth/revoke"))
-            .form(&[("token", &token)]);
-        revoke
-            .basic_auth(&client_id, Some(&client_secret))
-            .answer()
-            .await
-            .is(200);
-        tokens.push(token);
-        let password = format!("password canary {}", tokens.len());
-        let renewed = format!("renewed canary {}", tokens.len());
-        let users = format!("{host}/api/v3/user");
-        let name = format!("ada{}", tokens.len());
-        let pair = [("username", name.as_str()), ("password", password.as_str())];
-        let json: serde_json::Map<String, Value> = pair
-            .map(|(name, value)| (name.to_owned(), value.into()))
-            .into_iter()
-            .collect();
-        http.post(&users).json(&json).answer().await.is(201);
-        http.post(&users).json(&json).answer().await.is(409);
-        let log_in = format!("{users}/login");
-        let session = http.post(&log_in).form(&pair).answer().await.is(200);
-        let session = session.json().as_str().expect("a token").to_owned();
-        http.get(&log_in).query(&pair).answer().await.is(200);
-        http.post(&log_in).json(&json).answer().await.is(200);
-        http.get(&log_in)
-            .query(&[pair[0], ("password", wrong)])
-            .answer()
-            .await
-            .is(400);
-        for method in [Method::GET, Method::PUT] {
-            let own = http
-                .request(method, format!("{users}/{name}"))
-                .bearer_auth(&session);
-            let own = own
-                .json(&json!({"password": renewed}))
-                .answer()
-                .await
-                .is(200);
-            assert!(
-                !own.text().contains("canary") && !own.text().contains("argon2"),
-                "{own}"
-            );
-        }
-        let list = http
-            .post(format!("{users}/createWithList"))
-            .header("api_key", "special-key");
-        let list = list.header("idempotency-key", &name).json(&[&json]);
-        list.answer().await.is(409);
-        tokens.extend([password, renewed, session, "$argon2id$".to_owned()]);
+    let http2 = Client::builder().no_proxy().http2_prior_knowledge();
+    let mut secrets = Vec::new();
+    for http in [Client::new(), http2.build().expect("a client")] {
+        let token = issued.token(&http, &host).await;
+        let all = [&issued.key, &token, &issued.client_secret, WRONG, BOOTSTRAP];
+        present(&http, &host, &all).await;
+        issued.revoke(&http, &host, &token).await;
+        secrets.push(token);
+        let account = use_account(&http, &host, secrets.len()).await;
+        secrets.extend(account);
     }
-    let metrics = format!("http://{}/metrics", service.operations);
-    let metrics = reqwest::get(metrics)
-        .await
-        .expect("metrics")
-        .text()
-        .await
-        .expect("text");
-    home.run(&["keys", "create", "--caller", "acme", "--plan", "free"])
-        .await
-        .is(1);
+    let refused = ["keys", "create", "--caller", "acme", "--plan", "free"];
+    home.run(&refused).await.is(1);
     home.run(&["keys", "list"]).await.is(0);
 
-    let said = [
-        ("the log", service.log()),
-        ("the metrics", metrics),
-        ("the greeting", service.greeting.clone()),
-        (
-            "PostgreSQL's log",
-            fs::read_to_string(home.path().join("data/postgres.log")).expect("its log"),
-        ),
-    ];
+    let written = written(&service, &home).await;
     assert!(
-        said[0].1.contains("TRACE"),
+        written[0].1.contains("TRACE"),
         "the log is not at its most talkative"
     );
-    let secrets = [key, client_secret, wrong.to_owned(), bootstrap.to_owned()];
-    for secret in secrets.iter().chain(&tokens) {
-        for (place, text) in &said {
+    secrets.extend([issued.key, issued.client_secret]);
+    secrets.extend([WRONG.to_owned(), BOOTSTRAP.to_owned()]);
+    for secret in &secrets {
+        for (place, text) in &written {
             assert!(!text.contains(secret.as_str()), "a secret is in {place}");
         }
     }

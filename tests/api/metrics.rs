@@ -3,11 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pet_inventory::telemetry::{Described, Kind, METRICS};
-
-use crate::{
-    images::pictures::png,
-    support::{Ask, process::Home},
-};
+use test_support::{Ask, pictures::png, process::Home};
 
 /// Metrics that only a service with token issuers exposes.
 const ELSEWHERE: [&str; 1] = ["jwks_fetches_total"];
@@ -28,13 +24,48 @@ fn sample(line: &str) -> (&str, BTreeMap<&str, &str>, f64) {
     (name, pairs.collect(), number)
 }
 
+/// Checks the name, labels and number of a sample line against its description; returns the labels without `le`.
+fn labels_of_sample<'a>(line: &'a str, described: &Described) -> Vec<(&'a str, &'a str)> {
+    let Described {
+        name, kind, labels, ..
+    } = described;
+    let (of, mut said, number) = sample(line);
+    assert!(number.is_finite(), "{line}");
+    let of = match kind {
+        Kind::Histogram => {
+            said.remove("le");
+            let parts = ["_bucket", "_sum", "_count"];
+            parts
+                .iter()
+                .find_map(|part| of.strip_suffix(part))
+                .unwrap_or(of)
+        }
+        Kind::Counter | Kind::Gauge => of,
+    };
+    assert_eq!(of, *name, "{line}");
+    let expected: BTreeSet<&str> = labels.iter().map(|(label, _)| *label).collect();
+    assert_eq!(
+        said.keys().copied().collect::<BTreeSet<_>>(),
+        expected,
+        "{line}"
+    );
+    for (label, values) in *labels {
+        let value = said[label];
+        assert!(
+            values.is_empty() || values.contains(&value),
+            "{line}: {label}"
+        );
+    }
+    said.into_iter().collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_match_their_descriptions() {
     let home = Home::new();
     let service = home.serve().await;
     service.do_some_of_everything(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
-    let answer = crate::support::client().get(url).answer().await.is(200);
+    let answer = test_support::client().get(url).answer().await.is(200);
     assert_eq!(
         answer.header("content-type"),
         "text/plain; version=0.0.4; charset=utf-8"
@@ -57,9 +88,7 @@ async fn metrics_match_their_descriptions() {
             continue;
         }
         let described = current.unwrap_or_else(|| panic!("no # HELP before {line}"));
-        let Described {
-            name, kind, labels, ..
-        } = described;
+        let Described { name, kind, .. } = described;
         if let Some(said) = line.strip_prefix("# TYPE ") {
             let kind = match kind {
                 Kind::Counter => "counter",
@@ -69,35 +98,8 @@ async fn metrics_match_their_descriptions() {
             assert_eq!(said, format!("{name} {kind}"));
             continue;
         }
-        let (of, mut said, number) = sample(line);
-        assert!(number.is_finite(), "{line}");
-        let of = match kind {
-            Kind::Histogram => {
-                said.remove("le");
-                let parts = ["_bucket", "_sum", "_count"];
-                parts
-                    .iter()
-                    .find_map(|part| of.strip_suffix(part))
-                    .unwrap_or(of)
-            }
-            Kind::Counter | Kind::Gauge => of,
-        };
-        assert_eq!(of, *name, "{line}");
-        let expected: BTreeSet<&str> = labels.iter().map(|(label, _)| *label).collect();
-        assert_eq!(
-            said.keys().copied().collect::<BTreeSet<_>>(),
-            expected,
-            "{line}"
-        );
-        for (label, values) in *labels {
-            let value = said[label];
-            assert!(
-                values.is_empty() || values.contains(&value),
-                "{line}: {label}"
-            );
-        }
         let series = seen.entry(*name).or_default();
-        series.insert(said.into_iter().collect());
+        series.insert(labels_of_sample(line, described));
     }
     let missing: Vec<_> = METRICS
         .iter()
@@ -118,7 +120,7 @@ async fn metrics_count_what_was_done() {
     let service = home.serve().await;
     service.do_some_of_everything(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
-    let text = crate::support::client()
+    let text = test_support::client()
         .get(url)
         .answer()
         .await

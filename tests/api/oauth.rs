@@ -15,8 +15,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-
-use crate::support::{Answer, Ask, TestApp, TestDatabase, eventually, scopes};
+use test_support::{Answer, Ask, TestApp, TestDatabase, eventually, scopes};
 
 /// OAuth client, as `clients create` creates it.
 struct TestClient {
@@ -405,7 +404,11 @@ async fn token_requests_over_the_limit_are_429() {
     }
     assert_eq!(admitted, 60);
     // Wrong client secrets count against the failed-authentication limit of the address.
-    let app = TestApp::with(&[("PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE", "5")]).await;
+    let app = TestApp::with(&[(
+        "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE",
+        "5",
+    )])
+    .await;
     for _ in 0..5 {
         let guess = Secret::generate(Kind::ClientSecret).expect("random numbers");
         let request = post(

@@ -8,11 +8,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-
-use crate::{
-    images::pictures::png,
-    support::{Answer, Ask, TestApp},
-};
+use test_support::{Answer, Ask, TestApp, pictures::png};
 
 const METHODS: [Method; 5] = [
     Method::GET,
@@ -194,9 +190,11 @@ fn assert_documented(document: &Value, method: &Method, path: &str, answer: &Ans
     }
 }
 
+/// Request of an operation: its documented path, and the expected status of the response.
+type Case = (&'static str, RequestBuilder, u16);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_of_every_operation_are_documented() {
-    const METADATA: &str = "/.well-known/oauth-authorization-server";
     let folder = tempfile::tempdir().expect("a folder");
     let folder = format!("file://{}", folder.path().display());
     let app = TestApp::with(&[
@@ -207,40 +205,53 @@ async fn responses_of_every_operation_are_documented() {
     .await;
     let document = document();
     let powerless = app.make_key("powerless", Scopes::default()).await.secret;
-    let pet = json!({"id": 5, "name": "a", "tags": [{"name": "t"}]});
-    let big = json!({"name": "x".repeat(5_000)});
-    let id = "/pet/{petId}";
-    let oauth = |path: &str| {
-        let form = [
-            ("grant_type", "client_credentials"),
-            ("client_id", "x"),
-            ("client_secret", "y"),
-            ("token", "z"),
-        ];
-        app.bare(Method::POST, path).form(&form)
-    };
-    app.post("/pet", &json!({"id": 16, "name": "b"}))
-        .answer()
-        .await
-        .is(201);
-    let (images, image) = ("/pet/{petId}/images", "/pet/{petId}/images/{imageId}");
-    let uploads = "/pet/{petId}/uploadImage";
-    let upload = |pet: i64, bytes: &[u8]| {
-        let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-        request
-            .header("content-type", "image/png")
-            .body(bytes.to_vec())
-    };
-    let picture = png(20, 20);
-    let uploaded = upload(16, &picture).answer().await.is(200);
-    let uploaded = uploaded.json()["imageId"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
+    let pet = json!({"id": 16, "name": "b"});
+    app.post("/pet", &pet).answer().await.is(201);
+    let uploaded = upload(&app, 16, &png(20, 20)).answer().await.is(200).json();
+    let uploaded = uploaded["imageId"].as_str().expect("an id");
     let uploaded = format!("/pet/16/images/{uploaded}");
-    let get_image = || app.anonymous(Method::GET, &uploaded);
+    // In this order: later requests depend on what earlier ones have stored.
+    let cases = [
+        upload_requests(&app),
+        image_requests(&app, &uploaded),
+        other_requests(&app),
+        pet_requests(&app, &powerless),
+        pet_by_id_requests(&app, &powerless),
+        find_requests(&app, &powerless),
+        store_requests(&app, &powerless),
+        user_requests(&app, &powerless),
+    ];
     let mut seen = BTreeSet::new();
-    for (path, request, status) in vec![
+    for (path, request, status) in cases.into_iter().flatten() {
+        let request = request.build().expect("a request");
+        let method = request.method().clone();
+        let answer = app.execute(request).await;
+        assert_eq!(answer.status.as_u16(), status, "{method} {path}: {answer}");
+        assert_documented(&document, &method, path, &answer);
+        seen.insert((method.to_string(), path));
+    }
+    let all: usize = document["paths"]
+        .as_object()
+        .into_iter()
+        .flat_map(|paths| paths.values())
+        .map(number_of_operations)
+        .sum();
+    let seen = seen.iter().filter(|(method, _)| method != "HEAD").count();
+    assert_eq!(seen, all, "an operation without a request here");
+}
+
+fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> RequestBuilder {
+    let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
+    request
+        .header("content-type", "image/png")
+        .body(bytes.to_vec())
+}
+
+fn upload_requests(app: &TestApp) -> Vec<Case> {
+    let uploads = "/pet/{petId}/uploadImage";
+    let upload = |pet: i64, bytes: &[u8]| upload(app, pet, bytes);
+    let picture = png(20, 20);
+    vec![
         (uploads, upload(16, &picture), 200),
         (
             uploads,
@@ -268,20 +279,44 @@ async fn responses_of_every_operation_are_documented() {
         (uploads, upload(16, &[0; 5_000]), 413),
         (uploads, upload(99, &picture), 404),
         (uploads, upload(16, &picture).header("api_key", "x"), 401),
+    ]
+}
+
+/// `uploaded` is the path of an image, which these requests delete.
+fn image_requests(app: &TestApp, uploaded: &str) -> Vec<Case> {
+    let (images, image) = ("/pet/{petId}/images", "/pet/{petId}/images/{imageId}");
+    let get_image = || app.anonymous(Method::GET, uploaded);
+    vec![
         (images, app.get("/pet/16/images"), 200),
         (images, app.get("/pet/99/images"), 404),
         (images, app.anonymous(Method::GET, "/pet/16/images"), 401),
         (image, get_image(), 200),
-        (image, app.anonymous(Method::HEAD, &uploaded), 200),
+        (image, app.anonymous(Method::HEAD, uploaded), 200),
         (image, get_image().query(&[("width", 16)]), 200),
         (image, get_image().query(&[("width", 1)]), 400),
         (image, get_image().header("range", "bytes=0-1"), 206),
         (image, get_image().header("range", "bytes=9999-"), 416),
         (image, get_image().header("if-none-match", "*"), 304),
-        (image, app.delete(&uploaded), 200),
-        (image, app.delete(&uploaded), 404),
+        (image, app.delete(uploaded), 200),
+        (image, app.delete(uploaded), 404),
         (image, get_image(), 404),
-        (image, app.anonymous(Method::DELETE, &uploaded), 401),
+        (image, app.anonymous(Method::DELETE, uploaded), 401),
+    ]
+}
+
+/// Returns requests of OAuth, limits and metadata.
+fn other_requests(app: &TestApp) -> Vec<Case> {
+    const METADATA: &str = "/.well-known/oauth-authorization-server";
+    let oauth = |path: &str| {
+        let form = [
+            ("grant_type", "client_credentials"),
+            ("client_id", "x"),
+            ("client_secret", "y"),
+            ("token", "z"),
+        ];
+        app.bare(Method::POST, path).form(&form)
+    };
+    vec![
         (METADATA, app.bare(Method::GET, METADATA), 200),
         ("/oauth/token", oauth("/oauth/token"), 401),
         (
@@ -293,49 +328,26 @@ async fn responses_of_every_operation_are_documented() {
         ("/oauth/introspect", oauth("/oauth/introspect"), 401),
         ("/limits", app.get("/limits"), 200),
         ("/limits", app.anonymous(Method::GET, "/limits"), 401),
+    ]
+}
+
+fn pet_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
+    let pet = json!({"id": 5, "name": "a", "tags": [{"name": "t"}]});
+    let big = json!({"name": "x".repeat(5_000)});
+    let anonymous = || app.anonymous(Method::POST, "/pet");
+    let with_key = |pet: &Value, key: &str| app.post("/pet", pet).header("idempotency-key", key);
+    vec![
         ("/pet", app.post("/pet", &pet), 201),
-        (
-            "/pet",
-            app.post("/pet", &pet).header("idempotency-key", "k"),
-            409,
-        ),
-        (
-            "/pet",
-            app.post("/pet", &pet).header("idempotency-key", "k"),
-            409,
-        ),
-        (
-            "/pet",
-            app.post("/pet", &big).header("idempotency-key", "k"),
-            413,
-        ),
-        (
-            "/pet",
-            app.post("/pet", &json!({"name": "b"}))
-                .header("idempotency-key", "k"),
-            422,
-        ),
-        (
-            "/pet",
-            app.post("/pet", &json!({"name": "b"}))
-                .header("idempotency-key", "l"),
-            201,
-        ),
-        (
-            "/pet",
-            app.post("/pet", &json!({"name": "b"}))
-                .header("idempotency-key", "l"),
-            201,
-        ),
+        ("/pet", with_key(&pet, "k"), 409),
+        ("/pet", with_key(&pet, "k"), 409),
+        ("/pet", with_key(&big, "k"), 413),
+        ("/pet", with_key(&json!({"name": "b"}), "k"), 422),
+        ("/pet", with_key(&json!({"name": "b"}), "l"), 201),
+        ("/pet", with_key(&json!({"name": "b"}), "l"), 201),
         ("/pet", app.post("/pet", &json!({"name": ""})), 400),
         ("/pet", app.request(Method::POST, "/pet").body("a"), 415),
-        ("/pet", app.anonymous(Method::POST, "/pet"), 401),
-        (
-            "/pet",
-            app.anonymous(Method::POST, "/pet")
-                .header("api_key", &powerless),
-            403,
-        ),
+        ("/pet", anonymous(), 401),
+        ("/pet", anonymous().header("api_key", powerless), 403),
         ("/pet", app.put("/pet", &pet), 200),
         (
             "/pet",
@@ -350,6 +362,15 @@ async fn responses_of_every_operation_are_documented() {
         ("/pet", app.put("/pet", &json!({"name": "a"})), 400),
         ("/pet", app.put("/pet", &big), 413),
         ("/pet", app.request(Method::PUT, "/pet").body("a"), 415),
+    ]
+}
+
+/// Returns requests to the pet with the id 5, which `pet_requests` adds and these delete.
+fn pet_by_id_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
+    let id = "/pet/{petId}";
+    let big = json!({"name": "x".repeat(5_000)});
+    let rename = |query: &str| app.request(Method::POST, &format!("/pet/5{query}"));
+    vec![
         (id, app.get("/pet/5"), 200),
         (id, app.request(Method::HEAD, "/pet/5"), 200),
         (id, app.get("/pet/5").header("if-none-match", "*"), 304),
@@ -359,7 +380,7 @@ async fn responses_of_every_operation_are_documented() {
         (
             id,
             app.anonymous(Method::GET, "/pet/5")
-                .header("api_key", &powerless),
+                .header("api_key", powerless),
             403,
         ),
         (id, app.get(&format!("/pet/5?{}", "x".repeat(9_000))), 414),
@@ -379,90 +400,52 @@ async fn responses_of_every_operation_are_documented() {
         (id, app.patch("/pet/5", &json!({"name": null})), 400),
         (id, app.patch("/pet/5", &big), 413),
         (id, app.request(Method::PATCH, "/pet/5").body("a"), 415),
-        (id, app.request(Method::POST, "/pet/5?name=c"), 200),
-        (
-            id,
-            app.request(Method::POST, "/pet/5?name=c")
-                .header("if-match", "\"x\""),
-            412,
-        ),
+        (id, rename("?name=c"), 200),
+        (id, rename("?name=c").header("if-match", "\"x\""), 412),
         (id, app.request(Method::POST, "/pet/99?name=c"), 404),
-        (id, app.request(Method::POST, "/pet/5"), 400),
-        (id, app.request(Method::POST, "/pet/5").body("a"), 415),
-        (
-            id,
-            app.request(Method::POST, "/pet/5?name=d")
-                .header("idempotency-key", "m"),
-            200,
-        ),
-        (
-            id,
-            app.request(Method::POST, "/pet/5?name=d")
-                .header("idempotency-key", "m"),
-            200,
-        ),
-        (
-            id,
-            app.request(Method::POST, "/pet/5?name=e")
-                .header("idempotency-key", "m"),
-            422,
-        ),
+        (id, rename(""), 400),
+        (id, rename("").body("a"), 415),
+        (id, rename("?name=d").header("idempotency-key", "m"), 200),
+        (id, rename("?name=d").header("idempotency-key", "m"), 200),
+        (id, rename("?name=e").header("idempotency-key", "m"), 422),
         (id, app.delete("/pet/5").header("if-match", "\"x\""), 412),
         (id, app.delete("/pet/5"), 200),
         (id, app.delete("/pet/5"), 404),
         (id, app.delete("/pet/0"), 400),
+    ]
+}
+
+fn find_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
+    let (by_status, by_tags) = ("/pet/findByStatus", "/pet/findByTags");
+    vec![
         (
-            "/pet/findByStatus",
+            by_status,
             app.get("/pet/findByStatus?status=sold,available"),
             200,
         ),
         (
-            "/pet/findByStatus",
+            by_status,
             app.get("/pet/findByStatus?status=available&limit=1"),
             200,
         ),
-        ("/pet/findByStatus", app.get("/pet/findByStatus"), 400),
+        (by_status, app.get("/pet/findByStatus"), 400),
         (
-            "/pet/findByStatus",
+            by_status,
             app.anonymous(Method::GET, "/pet/findByStatus"),
             401,
         ),
+        (by_tags, app.get("/pet/findByTags?tags=t&match=all"), 200),
+        (by_tags, app.get("/pet/findByTags"), 400),
         (
-            "/pet/findByTags",
-            app.get("/pet/findByTags?tags=t&match=all"),
-            200,
-        ),
-        ("/pet/findByTags", app.get("/pet/findByTags"), 400),
-        (
-            "/pet/findByTags",
+            by_tags,
             app.anonymous(Method::GET, "/pet/findByTags")
-                .header("api_key", &powerless),
+                .header("api_key", powerless),
             403,
         ),
     ]
-    .into_iter()
-    .chain(store_requests(&app, &powerless))
-    .chain(user_requests(&app, &powerless))
-    {
-        let request = request.build().expect("a request");
-        let method = request.method().clone();
-        let answer = app.execute(request).await;
-        assert_eq!(answer.status.as_u16(), status, "{method} {path}: {answer}");
-        assert_documented(&document, &method, path, &answer);
-        seen.insert((method.to_string(), path));
-    }
-    let all: usize = document["paths"]
-        .as_object()
-        .into_iter()
-        .flat_map(|paths| paths.values())
-        .map(number_of_operations)
-        .sum();
-    let seen = seen.iter().filter(|(method, _)| method != "HEAD").count();
-    assert_eq!(seen, all, "an operation without a request here");
 }
 
-/// Returns store requests, each with its documented path and the expected status.
-fn store_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestBuilder, u16)> {
+fn store_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
     let (one, many) = ("/store/order/{orderId}", "/store/orders");
     let place = |pet: i64| app.post("/store/order", &json!({"id": 5, "petId": pet}));
     let again = |pet: i64| place(pet).header("idempotency-key", "order");
@@ -510,8 +493,7 @@ fn store_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestB
     ]
 }
 
-/// Returns user requests, each with its documented path and the expected status.
-fn user_requests(app: &TestApp, powerless: &str) -> Vec<(&'static str, RequestBuilder, u16)> {
+fn user_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
     let (one, list, log_in, log_out) = (
         "/user/{username}",
         "/user/createWithList",

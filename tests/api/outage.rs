@@ -16,8 +16,7 @@ use pet_inventory::{
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
-
-use crate::support::{
+use test_support::{
     self, Answer, Ask, Home, make_key,
     postgres::{start_postgres, url_at},
     process::users_of,
@@ -45,14 +44,14 @@ impl Fragile {
             postgres: None,
             address: ([127, 0, 0, 1], 0).into(),
             key: String::new(),
-            client: support::client(),
+            client: test_support::client(),
             shutdown: Shutdown::default(),
             folder,
         };
         let options = fragile.start_postgres().await;
         let url = url_at(&options, &fragile.socket());
         let settings = [("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "1s")];
-        let app = support::build(&url, &settings).await;
+        let app = test_support::build(&url, &settings).await;
         let mut connection = PgConnection::connect(&url).await.expect("a connection");
         fragile.key = make_key(&mut connection, "tester", Scopes::all(), None)
             .await
@@ -276,7 +275,7 @@ async fn lost_embedded_postgres_is_reported_and_back_after_a_restart() {
         .id();
     kill(postmaster(&home.path().join("data")), Signal::SIGKILL).expect("killed");
     let ready = format!("http://{}/readyz", service.address);
-    let client = support::client();
+    let client = test_support::client();
     let begun = Instant::now();
     while client.get(&ready).answer().await.status == 200
         || !service.log().contains("lost the embedded PostgreSQL")

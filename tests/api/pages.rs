@@ -1,8 +1,7 @@
 //! HTML pages: no resources from other hosts, and a strict Content-Security-Policy.
 
 use reqwest::Method;
-
-use crate::support::{Ask, TestApp};
+use test_support::{Ask, TestApp};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_need_no_credential_and_no_other_host() {

@@ -5,8 +5,7 @@ use std::collections::HashSet;
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
-
-use crate::support::{Ask, TestApp};
+use test_support::{Ask, TestApp};
 
 const MAX_ID: i64 = (1 << 53) - 1;
 

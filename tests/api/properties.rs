@@ -17,8 +17,7 @@ use reqwest::{
     header::{HeaderName, HeaderValue},
 };
 use serde_json::{Map, Value, json};
-
-use crate::support::{Answer, Ask, TestApp};
+use test_support::{Answer, Ask, TestApp};
 
 const MAX_ID: i64 = (1 << 53) - 1;
 

@@ -6,8 +6,7 @@ use nix::sys::signal::Signal;
 use pet_inventory::domain::caller::Scopes;
 use reqwest::Method;
 use serde_json::json;
-
-use crate::support::{Ask, Home, Raw, Service, TestDatabase, make_key, process::users_of};
+use test_support::{Ask, Home, Raw, Service, TestDatabase, make_key, process::users_of};
 
 const KEY: &str = "special-key";
 
@@ -22,7 +21,7 @@ async fn serve_on(home: &Home, database: &TestDatabase) -> (Service, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn start_without_configuration_greets_and_keeps_data_over_a_restart() {
+async fn start_without_configuration_prints_urls_and_keeps_data_over_a_restart() {
     let home = Home::new();
     let begun = Instant::now();
     // No arguments.
@@ -151,7 +150,7 @@ async fn request_in_progress_completes_before_exit() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // The operations listener still accepts connections.
-        let ready = crate::support::client().get(format!("http://{}/readyz", service.operations));
+        let ready = test_support::client().get(format!("http://{}/readyz", service.operations));
         ready.answer().await.problem(503);
         raw.send("\":\"a\"}").await;
         let answer = raw.answer().await.is(201);

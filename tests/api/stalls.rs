@@ -7,9 +7,8 @@ use std::{
 
 use pet_inventory::db::{self, Connection, Database};
 use sqlx::Executor as _;
+use test_support::{Ask, Raw, TestApp, TestDatabase, client_builder, config, eventually};
 use tokio::{io::AsyncWriteExt as _, net::TcpSocket, sync::Barrier};
-
-use crate::support::{Ask, Raw, TestApp, TestDatabase, client_builder, config, eventually};
 
 /// More pets than fit into the buffers between the service and a client.
 const MANY: &str = "insert into pets (id, status, name, category, photo_urls, tags)

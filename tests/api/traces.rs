@@ -14,14 +14,13 @@ use opentelemetry_proto::tonic::{
 use prost::Message as _;
 use reqwest::Method;
 use serde_json::{Value, json};
-use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
-
-use crate::support::{
+use test_support::{
     Ask, eventually,
     issuer::Issuer,
     process::{Home, SOON, Service},
     signer::Signer,
 };
+use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
 
 const ENDPOINT: &str = "PET_INVENTORY__TELEMETRY__OTLP_ENDPOINT";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -249,7 +248,7 @@ async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
         read(wrong).await;
     }
     // Health checks and metrics are not traced.
-    let http = crate::support::client();
+    let http = test_support::client();
     for url in [
         format!("http://{}/livez", service.address),
         format!("http://{}/readyz", service.operations),
@@ -307,7 +306,7 @@ async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     headers.insert("authorization", bearer.parse().expect("a value"));
     let ours = traceparent(TRACE, "01");
     headers.insert("traceparent", ours.parse().expect("a value"));
-    let answer = crate::support::client().execute(read).await;
+    let answer = test_support::client().execute(read).await;
     assert_eq!(answer.expect("an answer").status(), 503);
     service
         .request(Method::GET, "/pet/0", "special-key")
@@ -401,7 +400,7 @@ async fn spans_contain_no_secrets_and_no_request_data() {
 
 /// Also with the exporter's own `OTEL_…` variables set.
 #[tokio::test(flavor = "multi_thread")]
-async fn export_without_an_endpoint_is_off() {
+async fn trace_export_is_off_without_an_endpoint() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let uri = collector.0.uri();
     let theirs = [
@@ -426,7 +425,7 @@ async fn export_without_an_endpoint_is_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn collector_unavailable_is_logged_once_and_does_not_delay_exit() {
+async fn unavailable_collector_is_logged_once_and_does_not_delay_exit() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("its address");
     // The kernel accepts connections, but nothing responds.
@@ -439,7 +438,7 @@ async fn collector_unavailable_is_logged_once_and_does_not_delay_exit() {
         let service = serve(&home, &[(ENDPOINT, endpoint)]).await;
         let exports = async || {
             let metrics = format!("http://{}/metrics", service.operations);
-            let metrics = crate::support::client().get(metrics).answer().await.text();
+            let metrics = test_support::client().get(metrics).answer().await.text();
             let name = "otlp_exports_total{result=\"failed\"} ";
             let failed = metrics
                 .lines()

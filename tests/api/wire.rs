@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::Version;
 use serde_json::json;
-
-use crate::support::{Ask, Raw, TestApp, client_builder};
+use test_support::{Ask, Raw, TestApp, client_builder};
 
 /// Request to add a pet, with `fields` in addition to the required ones.
 fn post(app: &TestApp, fields: &str, body: &str) -> String {

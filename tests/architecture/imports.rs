@@ -10,17 +10,29 @@ use syn::parse::{Parse, ParseStream, Parser, discouraged::Speculative};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
+use super::lengths::is_test_only;
+
 /// A path as its names: `crate::db::pets` is `["crate", "db", "pets"]`; a glob ends in `"*"`.
 pub type Names = Vec<String>;
 
+/// A path that a file mentions.
+pub struct Import {
+    pub line: usize,
+    pub path: Names,
+    /// True under `#[cfg(test)]`.
+    pub in_test: bool,
+}
+
 #[derive(Default)]
 pub struct Imports {
-    /// Every path mentioned, with its line.
-    pub paths: Vec<(usize, Names)>,
+    /// Every path mentioned.
+    pub paths: Vec<Import>,
     /// Every `mod x`, with its line.
     pub modules: Vec<(usize, String)>,
     /// Path of the module being read, including inline modules.
     here: Names,
+    /// True inside a module under `#[cfg(test)]`.
+    in_test: bool,
     /// Full paths of the names that this file declares with `use` or `mod`.
     meanings: BTreeMap<String, Names>,
 }
@@ -33,11 +45,11 @@ impl Imports {
             ..Self::default()
         };
         imports.visit_file(&syn::parse_file(text)?);
-        for (_, path) in &mut imports.paths {
+        for import in &mut imports.paths {
             // Twice, for `use crate::db; use db::pets;`.
             for _ in 0..2 {
-                if let Some(meaning) = imports.meanings.get(&path[0]) {
-                    path.splice(..1, meaning.iter().cloned());
+                if let Some(meaning) = imports.meanings.get(&import.path[0]) {
+                    import.path.splice(..1, meaning.iter().cloned());
                 }
             }
         }
@@ -54,7 +66,11 @@ impl Imports {
             "pet_inventory" => "crate".clone_into(&mut path[0]),
             _ => {}
         }
-        self.paths.push((line, path.clone()));
+        self.paths.push(Import {
+            line,
+            path: path.clone(),
+            in_test: self.in_test,
+        });
         path
     }
 
@@ -86,7 +102,10 @@ impl<'ast> Visit<'ast> for Imports {
         self.here.push(name.clone());
         self.meanings.insert(name.clone(), self.here.clone());
         self.modules.push((line_of(&item.ident), name));
+        let outer = self.in_test;
+        self.in_test |= is_test_only(&item.attrs);
         visit::visit_item_mod(self, item);
+        self.in_test = outer;
         self.here.pop();
     }
 

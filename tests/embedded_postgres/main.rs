@@ -9,8 +9,8 @@
     reason = "a failed step fails its test, the holder that the others kill prints, and no runtime waits"
 )]
 
-mod deaths;
-mod places;
+mod directories;
+mod kills;
 mod support;
 
 use std::fs;

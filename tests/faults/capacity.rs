@@ -1,6 +1,9 @@
 //! Row 15: memory with many idle connections, large messages and a long mixed load.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -15,13 +18,45 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     checker,
     stage::{
-        Row, Stage,
+        Row, Stage, Target,
         load::{Answered, Load, by_status, found},
         pick,
     },
 };
 
 const MEGABYTE: u64 = 1_000_000;
+
+/// Writes and reads pets with arrays at their limits until `stop`.
+async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<Answered> {
+    let photo = format!("/{}", "x".repeat(2_047));
+    let pet = json!({
+        "id": 1,
+        "name": "y".repeat(255),
+        "photoUrls": vec![photo; 100],
+        "tags": vec![json!({"name": "z".repeat(255)}); 100],
+    });
+    let mut answers = Vec::new();
+    answers.push(Answered::to(target.request(Method::POST, "/pet").json(&pet)).await);
+    while !stop.is_cancelled() {
+        let again = target
+            .request(Method::POST, "/pet")
+            .header("idempotency-key", "k");
+        for request in [
+            target.request(Method::PUT, "/pet").json(&pet),
+            target.request(Method::GET, "/pet/1"),
+            target.request(Method::GET, "/pet/findByStatus?status=available&limit=50"),
+            target.request(Method::GET, "/pet/findByTags?tags=no,such&limit=50"),
+            target.request(Method::GET, "/pet/0"),
+            again.json(&json!({"name": "a"})),
+            target.anonymous(Method::GET, "/pet/1"),
+        ] {
+            answers.push(Answered::to(request).await);
+            // Paced: the subject is duration, not throughput.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    answers
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_15_memory_is_bounded_and_flat() {
@@ -52,39 +87,7 @@ async fn row_15_memory_is_bounded_and_flat() {
     );
 
     let stop = CancellationToken::new();
-    let large = (0..4).map(|_| {
-        let (target, stop) = (stage.target.clone(), stop.clone());
-        tokio::spawn(async move {
-            let photo = format!("/{}", "x".repeat(2_047));
-            let pet = json!({
-                "id": 1,
-                "name": "y".repeat(255),
-                "photoUrls": vec![photo; 100],
-                "tags": vec![json!({"name": "z".repeat(255)}); 100],
-            });
-            let mut answers = Vec::new();
-            answers.push(Answered::to(target.request(Method::POST, "/pet").json(&pet)).await);
-            while !stop.is_cancelled() {
-                for request in [
-                    target.request(Method::PUT, "/pet").json(&pet),
-                    target.request(Method::GET, "/pet/1"),
-                    target.request(Method::GET, "/pet/findByStatus?status=available&limit=50"),
-                    target.request(Method::GET, "/pet/findByTags?tags=no,such&limit=50"),
-                    target.request(Method::GET, "/pet/0"),
-                    target
-                        .request(Method::POST, "/pet")
-                        .header("idempotency-key", "k")
-                        .json(&json!({"name": "a"})),
-                    target.anonymous(Method::GET, "/pet/1"),
-                ] {
-                    answers.push(Answered::to(request).await);
-                    // Paced: the subject is duration, not throughput.
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            }
-            answers
-        })
-    });
+    let large = (0..4).map(|_| tokio::spawn(send_large_pets(stage.target.clone(), stop.clone())));
     let large: Vec<_> = large.collect();
     let load = Load::start(&stage.target, 4).await;
     let (begun, mut samples) = (Instant::now(), Vec::new());

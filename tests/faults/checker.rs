@@ -126,90 +126,113 @@ fn breach_of_replacements(entries: &[&Entry], found: Option<&Found>) -> Vec<Stri
     breaches
 }
 
-/// Shows that the checker is able to fail.
-#[test]
-fn checker_reports_every_kind_of_violation() {
-    use Outcome::{Acknowledged, Refused, Unknown};
-    let entry = |write, marker: &str, outcome, version| Entry {
-        noun: "pet",
-        write,
-        marker: marker.into(),
-        outcome,
-        version,
+/// Tests that show that the checker can fail.
+mod tests {
+    use super::{
+        Entry, Found,
+        Outcome::{self, Acknowledged, Refused, Unknown},
+        Write, breaches,
     };
-    let found = |id, marker: &str, version, whole| Found {
-        noun: "pet",
-        id,
-        marker: marker.into(),
-        version,
-        whole,
-    };
-    let (create, replace) = (Write::Create, Write::Replace(1));
-    let fine = [
-        (
-            entry(create, "a", Acknowledged, None),
-            vec![found(2, "a", None, true)],
-        ),
-        (entry(create, "a", Refused, None), vec![]),
-        (entry(create, "a", Unknown, None), vec![]),
-        (
-            entry(create, "a", Unknown, None),
-            vec![found(2, "a", None, true)],
-        ),
-        (
-            entry(replace, "a", Acknowledged, Some(5)),
-            vec![found(1, "a", Some(5), true)],
-        ),
-        (
-            entry(replace, "a", Unknown, None),
-            vec![found(1, "a", Some(5), true)],
-        ),
-        (
-            entry(replace, "a", Refused, None),
-            vec![found(1, "before", Some(5), true)],
-        ),
-    ];
-    for (entry, found) in fine {
-        assert_eq!(breaches(&[entry], &found), [""; 0]);
+
+    const CREATE: Write = Write::Create;
+    const REPLACE: Write = Write::Replace(1);
+
+    fn entry(write: Write, marker: &str, outcome: Outcome, version: Option<i64>) -> Entry {
+        Entry {
+            noun: "pet",
+            write,
+            marker: marker.into(),
+            outcome,
+            version,
+        }
     }
-    let wrong = [
-        (entry(create, "a", Acknowledged, None), vec![]),
-        (
-            entry(create, "a", Acknowledged, None),
-            vec![found(2, "a", None, true), found(3, "a", None, true)],
-        ),
-        (
-            entry(create, "a", Acknowledged, None),
-            vec![found(2, "a", None, false)],
-        ),
-        (
-            entry(create, "a", Refused, None),
-            vec![found(2, "a", None, true)],
-        ),
-        (
-            entry(replace, "a", Acknowledged, Some(5)),
-            vec![found(1, "before", Some(5), true)],
-        ),
-        (
-            entry(replace, "a", Acknowledged, Some(5)),
-            vec![found(1, "a", Some(4), true)],
-        ),
-        (entry(replace, "a", Acknowledged, Some(5)), vec![]),
-        (
-            entry(replace, "a", Refused, None),
-            vec![found(1, "a", Some(5), true)],
-        ),
-    ];
-    for (entry, found) in wrong {
-        assert_eq!(
-            breaches(std::slice::from_ref(&entry), &found).len(),
-            1,
-            "{entry:?} {found:?}"
-        );
+
+    fn found(id: i64, marker: &str, version: Option<i64>, whole: bool) -> Found {
+        Found {
+            noun: "pet",
+            id,
+            marker: marker.into(),
+            version,
+            whole,
+        }
     }
-    let back = [
-        entry(replace, "a", Acknowledged, Some(6)),
-        entry(replace, "b", Acknowledged, Some(5)),
-    ];
-    assert_eq!(breaches(&back, &[found(1, "b", Some(5), true)]).len(), 1);
+
+    #[test]
+    fn checker_accepts_every_allowed_outcome() {
+        let fine = [
+            (
+                entry(CREATE, "a", Acknowledged, None),
+                vec![found(2, "a", None, true)],
+            ),
+            (entry(CREATE, "a", Refused, None), vec![]),
+            (entry(CREATE, "a", Unknown, None), vec![]),
+            (
+                entry(CREATE, "a", Unknown, None),
+                vec![found(2, "a", None, true)],
+            ),
+            (
+                entry(REPLACE, "a", Acknowledged, Some(5)),
+                vec![found(1, "a", Some(5), true)],
+            ),
+            (
+                entry(REPLACE, "a", Unknown, None),
+                vec![found(1, "a", Some(5), true)],
+            ),
+            (
+                entry(REPLACE, "a", Refused, None),
+                vec![found(1, "before", Some(5), true)],
+            ),
+        ];
+        for (entry, found) in fine {
+            assert_eq!(breaches(&[entry], &found), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn checker_reports_every_kind_of_violation() {
+        let wrong = [
+            (entry(CREATE, "a", Acknowledged, None), vec![]),
+            (
+                entry(CREATE, "a", Acknowledged, None),
+                vec![found(2, "a", None, true), found(3, "a", None, true)],
+            ),
+            (
+                entry(CREATE, "a", Acknowledged, None),
+                vec![found(2, "a", None, false)],
+            ),
+            (
+                entry(CREATE, "a", Refused, None),
+                vec![found(2, "a", None, true)],
+            ),
+            (
+                entry(REPLACE, "a", Acknowledged, Some(5)),
+                vec![found(1, "before", Some(5), true)],
+            ),
+            (
+                entry(REPLACE, "a", Acknowledged, Some(5)),
+                vec![found(1, "a", Some(4), true)],
+            ),
+            (entry(REPLACE, "a", Acknowledged, Some(5)), vec![]),
+            (
+                entry(REPLACE, "a", Refused, None),
+                vec![found(1, "a", Some(5), true)],
+            ),
+        ];
+        for (entry, found) in wrong {
+            assert_eq!(
+                breaches(std::slice::from_ref(&entry), &found).len(),
+                1,
+                "{entry:?} {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn checker_reports_versions_that_decrease() {
+        let back = [
+            entry(REPLACE, "a", Acknowledged, Some(6)),
+            entry(REPLACE, "b", Acknowledged, Some(5)),
+        ];
+        assert_eq!(breaches(&back, &[found(1, "b", Some(5), true)]).len(), 1);
+    }
 }

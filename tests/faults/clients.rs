@@ -1,8 +1,13 @@
 //! Rows 6 and 7: deliberately slow clients, and malformed requests.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use reqwest::Method;
+use test_support::Raw;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -10,13 +15,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    stage::{
-        Row, Stage, bound,
-        load::{Answered, by_status},
-        percentile, pick,
-    },
-    support::Raw,
+use crate::stage::{
+    Row, Stage, Target, bound,
+    load::{Answered, by_status},
+    percentile, pick,
 };
 
 /// Pause between two bytes of a slow client.
@@ -32,56 +34,23 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
     ];
     let stage = Stage::start(pick(&quick, &[])).await;
     // A response of 8 MB exceeds all socket buffers on the way.
-    stage
-        .cluster
-        .run(
-            "insert into pets (id, status, name, category, photo_urls, tags)
-             select 1000 + n, 'sold', repeat('x', 255), null, array[repeat('/y', 50)], '[]'
-             from generate_series(1, 20000) n",
-        )
-        .await;
-    let counts = pick([100, 50, 50], [1_000, 500, 500]);
-    let [headers, bodies, readers] = counts;
-    let (address, key) = (stage.target.address, stage.target.key.clone());
-    let mut closed = [JoinSet::new(), JoinSet::new()];
-    for _ in 0..headers {
-        let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nX: ");
-        closed[0].spawn(dribble(address, head));
-    }
-    for _ in 0..bodies {
-        let head = format!(
-            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
-             Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"
-        );
-        closed[1].spawn(dribble(address, head));
-    }
+    let pets = "insert into pets (id, status, name, category, photo_urls, tags)
+                select 1000 + n, 'sold', repeat('x', 255), null, array[repeat('/y', 50)], '[]'
+                from generate_series(1, 20000) n";
+    stage.cluster.run(pets).await;
+    let [headers, bodies, readers] = pick([100, 50, 50], [1_000, 500, 500]);
+    let key = &stage.target.key;
+    let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nX: ");
+    let headers_closed = dribble_on(stage.target.address, headers, &head);
+    let body = format!(
+        "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
+         Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"
+    );
+    let bodies_closed = dribble_on(stage.target.address, bodies, &body);
     let begun = Instant::now();
-    let mut unread = Vec::new();
-    for _ in 0..readers {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket
-            .set_recv_buffer_size(4 << 10)
-            .expect("a small buffer");
-        let mut reader = socket.connect(address).await.expect("a connection");
-        let ask = format!(
-            "GET /api/v3/pet/findByStatus?status=sold HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n"
-        );
-        reader.write_all(ask.as_bytes()).await.expect("sent");
-        unread.push(reader);
-    }
+    let unread = ask_without_reading(&stage, readers).await;
     let stop = CancellationToken::new();
-    let good = {
-        let (target, stop) = (stage.target.clone(), stop.clone());
-        tokio::spawn(async move {
-            let mut answers = Vec::new();
-            while !stop.is_cancelled() {
-                answers.push(Answered::to(target.request(Method::GET, "/pet/1001")).await);
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            answers
-        })
-    };
-    let [headers_closed, bodies_closed] = closed;
+    let good = tokio::spawn(ask_steadily(stage.target.clone(), stop.clone()));
     row.within(
         &format!("{headers} slow headers closed"),
         longest(headers_closed).await,
@@ -107,13 +76,8 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
     stop.cancel();
     let answers = good.await.expect("a client");
     row.note(format!("a good client: {}", by_status(&answers)));
-    row.none(
-        "not 200",
-        answers
-            .iter()
-            .filter(|answer| answer.status != Some(200))
-            .map(|answer| format!("{answer:?}")),
-    );
+    let other = answers.iter().filter(|answer| answer.status != Some(200));
+    row.none("not 200", other.map(|answer| format!("{answer:?}")));
     let mut times: Vec<_> = answers.iter().map(|answer| answer.took).collect();
     row.within(
         "its p99",
@@ -124,8 +88,44 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
     row.end();
 }
 
+/// Sends a find operation on each of `count` connections with small buffers; returns the unread connections.
+async fn ask_without_reading(stage: &Stage, count: usize) -> Vec<TcpStream> {
+    let ask = format!(
+        "GET /api/v3/pet/findByStatus?status=sold HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\r\n",
+        stage.target.key
+    );
+    let mut unread = Vec::new();
+    for _ in 0..count {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        let small = socket.set_recv_buffer_size(4 << 10);
+        small.expect("a small buffer");
+        let connected = socket.connect(stage.target.address).await;
+        let mut reader = connected.expect("a connection");
+        reader.write_all(ask.as_bytes()).await.expect("sent");
+        unread.push(reader);
+    }
+    unread
+}
+
+/// Reads one pet every 10 ms until `stop`.
+async fn ask_steadily(target: Arc<Target>, stop: CancellationToken) -> Vec<Answered> {
+    let mut answers = Vec::new();
+    while !stop.is_cancelled() {
+        answers.push(Answered::to(target.request(Method::GET, "/pet/1001")).await);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    answers
+}
+
+/// Starts `count` connections that [`dribble`] after `head`.
+fn dribble_on(address: SocketAddr, count: usize, head: &str) -> JoinSet<Duration> {
+    (0..count)
+        .map(|_| dribble(address, head.to_owned()))
+        .collect()
+}
+
 /// Sends one byte per [`BEAT`] until the server closes the connection; returns the time that took.
-async fn dribble(address: std::net::SocketAddr, head: String) -> Duration {
+async fn dribble(address: SocketAddr, head: String) -> Duration {
     let begun = Instant::now();
     let Ok(stream) = TcpStream::connect(address).await else {
         return begun.elapsed();
@@ -156,33 +156,22 @@ async fn longest(closed: JoinSet<Duration>) -> Duration {
         .unwrap_or_default()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn row_07_malformed_requests_get_4xx_without_memory_growth() {
-    let mut row = Row::begin(7, "oversized, ambiguous and broken messages").await;
-    let stage = Stage::start(&[]).await;
-    let (address, key) = (stage.target.address, stage.target.key.clone());
-    let (mut wrong, mut asked) = (Vec::new(), 0);
-    let head = |more: &str| {
-        format!(
-            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
-             Content-Type: application/json\r\n{more}"
-        )
-    };
-    let with_body = |body: &str| {
-        head(&format!(
-            "Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        ))
-    };
+/// Message, a name for it, and the statuses that it may get.
+type Message = (&'static str, String, &'static [u16]);
+
+/// Returns the head of a POST of JSON, with further header fields.
+fn post_of_json(key: &str, more: &str) -> String {
+    format!(
+        "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
+         Content-Type: application/json\r\n{more}"
+    )
+}
+
+/// Returns messages whose head is oversized or ambiguous.
+fn malformed_heads(key: &str) -> Vec<Message> {
+    let head = |more: &str| post_of_json(key, more);
     let fields = "X: y\r\n".repeat(101);
-    let multipart =
-        "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.png\"\r\n\r\n\u{89}PNG";
-    let upload = format!(
-        "POST /api/v3/pet/1/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nConnection: close\r\n\
-         Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {}\r\n\r\n{multipart}",
-        multipart.len()
-    );
-    let messages: Vec<(&str, String, &[u16])> = vec![
+    vec![
         (
             "a head of 64 KiB",
             head(&format!("X: {}\r\n\r\n", "y".repeat(64 << 10))),
@@ -227,6 +216,34 @@ async fn row_07_malformed_requests_get_4xx_without_memory_growth() {
             &[400],
         ),
         (
+            "two lengths",
+            head("Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}"),
+            &[400],
+        ),
+        (
+            "a chunk size that is none",
+            head("Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+            &[400],
+        ),
+    ]
+}
+
+/// Returns messages with a malformed body.
+fn malformed_bodies(key: &str) -> Vec<Message> {
+    let with_body = |body: &str| {
+        let length = body.len();
+        let more = format!("Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+        post_of_json(key, &more)
+    };
+    let multipart =
+        "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.png\"\r\n\r\n\u{89}PNG";
+    let upload = format!(
+        "POST /api/v3/pet/1/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nConnection: close\r\n\
+         Content-Type: multipart/form-data; boundary=b\r\nContent-Length: {}\r\n\r\n{multipart}",
+        multipart.len()
+    );
+    vec![
+        (
             "NUL in a name",
             with_body(r#"{"name": "a\u0000b"}"#),
             &[400],
@@ -238,34 +255,34 @@ async fn row_07_malformed_requests_get_4xx_without_memory_growth() {
             &[400],
         ),
         ("truncated multipart", upload, &[400, 404, 415]),
-        (
-            "two lengths",
-            head("Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}"),
-            &[400],
-        ),
-        (
-            "a chunk size that is none",
-            head("Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
-            &[400],
-        ),
-    ];
-    let ask_all = async || {
-        let mut wrong = Vec::new();
-        for (name, message, expected) in &messages {
-            let answer = Raw::ask(address, message).await;
-            if !expected.contains(&answer.status.as_u16()) {
-                wrong.push(format!("{name}: {answer}"));
-            }
+    ]
+}
+
+/// Sends each message on a connection of its own; returns the responses with another status.
+async fn send_all(stage: &Stage, messages: &[Message]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, message, expected) in messages {
+        let answer = Raw::ask(stage.target.address, message).await;
+        if !expected.contains(&answer.status.as_u16()) {
+            wrong.push(format!("{name}: {answer}"));
         }
-        wrong
-    };
+    }
+    wrong
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_07_malformed_requests_get_4xx_without_memory_growth() {
+    let mut row = Row::begin(7, "oversized, ambiguous and broken messages").await;
+    let stage = Stage::start(&[]).await;
+    let key = &stage.target.key;
+    let messages = [malformed_heads(key), malformed_bodies(key)].concat();
     // Memory that the allocator keeps after the first round does not count as growth.
-    wrong.extend(ask_all().await);
+    let mut wrong = send_all(&stage, &messages).await;
     endless_body(&stage, 8 << 20).await;
     let before = stage.memory();
-    let mut peak = before;
+    let (mut peak, mut asked) = (before, 0);
     for _ in 0..pick(3, 20) {
-        wrong.extend(ask_all().await);
+        wrong.extend(send_all(&stage, &messages).await);
         asked += messages.len();
         peak = peak.max(stage.memory());
     }

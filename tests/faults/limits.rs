@@ -11,12 +11,10 @@ use std::{
 use nix::sys::signal::Signal;
 use pet_inventory::domain::caller::Scopes;
 use reqwest::Method;
+use test_support::{Service, make_key};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{
-    stage::{Row, Stage},
-    support::{Service, make_key},
-};
+use crate::stage::{Row, Stage};
 
 /// Limits per minute: one that the clients reach, and one that they do not.
 const REACHED: i64 = 2_500;

@@ -2,8 +2,7 @@
 //! nothing.
 //!
 //! `cargo test` runs a short form of each row, with bounds that hold on a busy machine. This runs the full form with
-//! the
-//! promised bounds, and prints one line per row:
+//! the promised bounds, and prints one line per row:
 //!
 //! ```sh
 //! FAULTS=full cargo test --features outside-tools --test faults -- --nocapture
@@ -14,10 +13,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    clippy::too_many_lines,
-    dead_code,
-    unused_imports,
-    reason = "a test that cannot go on says why and fails; its clock is the machine's; it shares a harness; a row is one story"
+    reason = "a test that cannot go on says why and fails; its clock is the machine's"
 )]
 
 mod capacity;
@@ -26,10 +22,7 @@ mod clients;
 mod crashes;
 mod limits;
 mod outages;
-#[cfg(feature = "outside-tools")]
 mod outside;
 mod races;
 mod restarts;
 mod stage;
-#[path = "../api/support/mod.rs"]
-mod support;

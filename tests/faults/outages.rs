@@ -1,6 +1,9 @@
 //! Rows 3, 4 and 5: PostgreSQL is down, frozen, or has no free connection.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use nix::sys::signal::Signal;
@@ -12,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     checker,
     stage::{
-        Cluster, Proxy, Row, Stage, bound,
+        Cluster, Proxy, Row, Stage, Target, bound,
         load::{Answered, Load, by_status, found, steadily},
         percentile, pick, until, url_at,
     },
@@ -220,6 +223,19 @@ async fn settles(mut so: impl AsyncFnMut() -> bool) -> bool {
     false
 }
 
+/// Adds a pet per second until `stop`.
+async fn add_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<Answered> {
+    let mut answers = Vec::new();
+    while !stop.is_cancelled() {
+        let pet = json!({"name": "a"});
+        let request = target.request(Method::POST, "/pet").json(&pet);
+        answers.push(Answered::to(request).await);
+        // The delay that Retry-After demands.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    answers
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn row_05_exhausted_pool_yields_503_in_time() {
     let mut row = Row::begin(5, "pool of 4 exhausted by a held lock, 200 clients").await;
@@ -231,20 +247,7 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
         .await
         .expect("the lock");
     let stop = CancellationToken::new();
-    let clients = (0..200).map(|_| {
-        let (target, stop) = (stage.target.clone(), stop.clone());
-        tokio::spawn(async move {
-            let mut answers = Vec::new();
-            while !stop.is_cancelled() {
-                let pet = json!({"name": "a"});
-                let request = target.request(Method::POST, "/pet").json(&pet);
-                answers.push(Answered::to(request).await);
-                // The delay that Retry-After demands.
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            answers
-        })
-    });
+    let clients = (0..200).map(|_| tokio::spawn(add_pets(stage.target.clone(), stop.clone())));
     let clients: Vec<_> = clients.collect();
     let aside = CancellationToken::new();
     let ((odd, mut times), waiting) =

@@ -6,16 +6,14 @@ use futures_util::future::join_all;
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
+use test_support::{Home, Raw, client};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    stage::{
-        Cluster, Row, Stage, bound,
-        load::{Answered, by_status, steadily},
-        pick, serve, url_at,
-    },
-    support::{Home, Raw, client},
+use crate::stage::{
+    Cluster, Row, Stage, bound,
+    load::{Answered, by_status, steadily},
+    pick, serve, url_at,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,7 +128,7 @@ async fn row_09_rolling_restart_on_one_port_fails_no_request() {
 
 /// Returns a client that opens a connection for each request.
 fn client_without_reuse() -> reqwest::Client {
-    crate::support::client_builder()
+    test_support::client_builder()
         .no_proxy()
         .pool_max_idle_per_host(0)
         .build()

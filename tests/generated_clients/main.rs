@@ -7,13 +7,8 @@
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,
-    dead_code,
-    unused_imports,
-    reason = "a test that cannot go on says why and fails; its settings are the machine's; it shares a harness"
+    reason = "a test that cannot go on says why and fails; its settings are the machine's"
 )]
-
-#[path = "../api/support/mod.rs"]
-mod support;
 
 use std::{
     ffi::OsStr,
@@ -22,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use support::Home;
+use test_support::Home;
 use tokio::process::Command;
 
 /// Maximum duration of a program. The generator starts Java and writes about fifty files.

@@ -11,9 +11,6 @@
     reason = "a test that cannot go on says why and fails; its numbers are small"
 )]
 
-#[path = "../api/support/postgres.rs"]
-#[allow(dead_code, reason = "for other test binaries")]
-mod postgres;
 mod row;
 mod statement;
 
@@ -535,7 +532,7 @@ proptest! {
 
 /// Sends 200 requests per second for ten minutes, to the replicas in turn.
 #[test]
-fn greedy_caller_gets_97_percent_of_its_limit() {
+fn saturating_caller_gets_97_percent_of_its_limit() {
     for (replicas, limit) in [(1, 60), (2, 60), (1, 600), (2, 600)] {
         let limits = PlanLimits {
             per_minute: Some(limit),
@@ -569,7 +566,7 @@ fn greedy_caller_gets_97_percent_of_its_limit() {
 
 /// Sends one request per 100 ms. The second statement serves the last tenth of the slice, in which leases are not used.
 #[test]
-fn ten_requests_per_second_cost_about_two_statements_per_second() {
+fn lease_statements_are_two_per_second_at_ten_requests_per_second() {
     let schedule = Schedule {
         limits: PlanLimits {
             per_minute: Some(100_000),
@@ -592,7 +589,7 @@ fn ten_requests_per_second_cost_about_two_statements_per_second() {
 }
 
 #[test]
-fn occasional_request_costs_one_statement() {
+fn lease_statement_is_one_per_occasional_request() {
     let schedule = Schedule {
         limits: PlanLimits {
             per_minute: Some(60),
@@ -614,7 +611,7 @@ fn occasional_request_costs_one_statement() {
 
 /// Otherwise the lease task would not let its worker do anything else while the circuit breaker is open.
 #[test]
-fn failed_statement_is_not_repeated_at_once() {
+fn failed_lease_statement_is_not_repeated_at_once() {
     let limits = PlanLimits {
         per_minute: Some(60),
         ..PlanLimits::default()

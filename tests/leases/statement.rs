@@ -12,11 +12,9 @@ use proptest::{
     strategy::ValueTree as _,
     test_runner::{Config as RunnerConfig, TestRunner},
 };
+use test_support::postgres::{TestClock, TestDatabase};
 
-use super::{
-    postgres::{TestClock, TestDatabase},
-    row::Row,
-};
+use super::row::Row;
 
 /// Generates the milliseconds by which the clock moves, and a request.
 fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
@@ -58,7 +56,7 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn statement_agrees_with_the_model() {
+async fn lease_statement_agrees_with_the_model() {
     /// First replica id, larger than any slice and any statement number.
     const FIRST_REPLICA: i64 = 1_000_000_000_000_000;
     /// An hour before midnight, in milliseconds since 1970.

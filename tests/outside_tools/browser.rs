@@ -13,9 +13,8 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use test_support::{Ask, client};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-
-use crate::support::{Ask, client};
 
 /// Maximum duration of a browser operation, with room for a busy machine.
 const SOON: Duration = Duration::from_secs(30);

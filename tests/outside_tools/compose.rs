@@ -3,9 +3,8 @@
 use std::{path::Path, process::Stdio};
 
 use serde_json::Value;
+use test_support::{Said, process::Home};
 use tokio::{io::AsyncWriteExt as _, process::Command};
-
-use crate::support::{Said, process::Home};
 
 const FILE: &str = include_str!("../../config/compose.yaml");
 const SECRETS: [&str; 3] = ["POSTGRES_PASSWORD", "S3_SECRET_KEY", "BOOTSTRAP_API_KEY"];

@@ -8,18 +8,14 @@ use std::{
 
 use nix::unistd::{geteuid, getuid};
 use reqwest::Method;
+use test_support::{
+    Answer, Ask, TestApp, eventually,
+    pictures::{jpeg, large_jpeg, png, size},
+    process::{Home, Service, free_address},
+};
 use tokio::{
     net::TcpStream,
     process::{Child, Command},
-};
-
-use crate::{
-    free_address,
-    pictures::{jpeg, large_jpeg, png, size},
-    support::{
-        Answer, Ask, TestApp, eventually,
-        process::{Home, Service},
-    },
 };
 
 /// Returns a command for the program with a file system of 1 MB mounted on `folder`.

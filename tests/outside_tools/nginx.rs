@@ -19,19 +19,15 @@ use nix::{
 use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
+use test_support::{
+    Answer, Ask, Raw, TestDatabase, client, client_builder, make_key,
+    pictures::large_jpeg,
+    process::{Home, SOON, Service, free_address},
+};
 use tokio::{
     net::TcpStream,
     process::{Child, Command},
     task::JoinSet,
-};
-
-use crate::{
-    free_address,
-    pictures::large_jpeg,
-    support::{
-        Answer, Ask, Raw, TestDatabase, client, client_builder, make_key,
-        process::{Home, SOON, Service},
-    },
 };
 
 const PUBLIC_URL: &str = "https://pets.example.com";

@@ -3,16 +3,14 @@
 use pet_inventory::domain::{caller::Scopes, clock::Clock};
 use reqwest::Method;
 use serde_json::{Value, json};
-
-use crate::{
-    browser::Browser,
+use test_support::{
+    Ask, TestApp, TestDatabase, make_key,
     pictures::png,
-    support::{
-        Ask, TestApp, TestDatabase, make_key,
-        postgres::run,
-        process::{Home, Service},
-    },
+    postgres::run,
+    process::{Home, Service},
 };
+
+use crate::browser::Browser;
 
 const TAB: &str = "\u{E004}";
 const ENTER: &str = "\u{E007}";
@@ -72,6 +70,20 @@ async fn assert_nothing_kept(browser: &Browser, key: &str) {
     assert_eq!(browser.run(stored).await, json!(["", 0, 0]));
     let url = browser.run("return location.href").await;
     assert!(!url.as_str().expect("a URL").contains(key), "{url}");
+}
+
+/// Opens the documentation page as on a phone with a dark colour scheme.
+async fn fits_a_phone(browser: &Browser, origin: &str) {
+    browser.look(375, 700, "dark").await;
+    browser.open(&format!("{origin}/docs/")).await;
+    browser
+        .until("document.querySelector('.opblock') !== null")
+        .await;
+    assert_eq!(browser.run(NO_OVERFLOW).await, true);
+    browser
+        .until("document.documentElement.classList.contains('dark-mode')")
+        .await;
+    browser.picture("docs-phone.png").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,17 +153,7 @@ async fn documentation_page_executes_operations() {
     );
     assert!(browser.text(&status).await.starts_with("401"));
 
-    // A phone with a dark colour scheme.
-    browser.look(375, 700, "dark").await;
-    browser.open(&format!("{origin}/docs/")).await;
-    browser
-        .until("document.querySelector('.opblock') !== null")
-        .await;
-    assert_eq!(browser.run(NO_OVERFLOW).await, true);
-    browser
-        .until("document.documentElement.classList.contains('dark-mode')")
-        .await;
-    browser.picture("docs-phone.png").await;
+    fits_a_phone(&browser, &origin).await;
     browser
         .is_clean(
             &origin,

@@ -9,17 +9,14 @@ use std::{
 
 use reqwest::Client;
 use serde_json::Value;
+use test_support::{
+    Ask, client,
+    pictures::png,
+    process::{Home, SOON, Service},
+};
 use tokio::{
     io::AsyncWriteExt as _,
     process::{Child, Command},
-};
-
-use crate::{
-    pictures::png,
-    support::{
-        Ask, client,
-        process::{Home, SOON, Service},
-    },
 };
 
 const MISSING: &str = "Prometheus is missing: run .ci/setup --all";

@@ -11,10 +11,7 @@ use crate::{
 impl From<limits::Error> for Error {
     fn from(error: limits::Error) -> Self {
         match error {
-            limits::Error::Exceeded {
-                limits,
-                retry_after,
-            } => Self::LimitExceeded {
+            limits::Error::Exceeded(limits, retry_after) => Self::LimitExceeded {
                 policies: limits.iter().map(|limit| limit.as_str()).collect(),
                 retry_after,
             },

@@ -4,30 +4,31 @@
 //! - Bytes are stored before their row and deleted after it, so every row has its bytes.
 //! - A change of a pet's images changes its `photoUrls`, and so its version, in the same transaction.
 
+mod body;
+mod error;
 mod multipart;
 mod range;
 mod receive;
 mod serve;
 mod upload;
+mod urls;
 
-use std::convert::Infallible;
-
-use axum::{
-    extract::{FromRef, FromRequestParts, State},
-    http::{StatusCode, request::Parts},
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use chrono::SecondsFormat;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::routes;
 
+use self::{
+    error::{no_such_image, no_such_pet},
+    urls::{Urls, path},
+};
 use super::{
     error::Error,
-    extract::{Host, Path, PathPair},
+    extract::{Path, PathPair},
     operations::Operations,
     response::{self, ApiResponse},
-    state::{Links, OrphanedBlobs},
+    state::OrphanedBlobs,
 };
 use crate::{
     db::{self, Connection, Database, images::Image},
@@ -158,46 +159,3 @@ async fn delete(
     orphaned_blobs.notify();
     ApiResponse::deleted(&image)
 }
-
-/// Builds absolute URLs of images, so that pages of other sites can show them.
-struct Urls {
-    links: Links,
-    host: String,
-}
-
-impl<S> FromRequestParts<S> for Urls
-where
-    S: Send + Sync,
-    Links: FromRef<S>,
-{
-    type Rejection = Infallible;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
-        let Host(host) = Host::from_request_parts(parts, state).await?;
-        let links = Links::from_ref(state);
-        Ok(Self { links, host })
-    }
-}
-
-impl Urls {
-    fn of(&self, pet: PetId, image: ImageId) -> String {
-        self.links.absolute_url(&path(pet, image), &self.host)
-    }
-}
-
-fn path(pet: PetId, image: ImageId) -> String {
-    format!("/api/v3/pet/{pet}/images/{image}")
-}
-
-fn no_such_pet(id: PetId) -> Error {
-    Error::NotFound(format!("pet {id}"))
-}
-
-fn no_such_image(id: ImageId) -> Error {
-    Error::NotFound(format!("image {id} of this pet"))
-}
-
-/// Bytes of an image.
-#[derive(ToSchema)]
-#[schema(as = ImageBytes, value_type = String, format = Binary, min_length = 1)]
-struct ImageBytes(#[expect(dead_code, reason = "describes a body that is streamed")] Vec<u8>);

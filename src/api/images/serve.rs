@@ -11,7 +11,8 @@ use axum::{
 };
 
 use super::{
-    ImageBytes, no_such_image,
+    body::ImageBytes,
+    error::no_such_image,
     range::{RequestedRange, requested_range},
     upload::discard,
 };

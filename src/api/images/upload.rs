@@ -20,8 +20,10 @@ use tracing::Instrument;
 use utoipa::ToSchema;
 
 use super::{
-    ImageBytes, Urls, no_such_pet,
+    body::ImageBytes,
+    error::no_such_pet,
     receive::{METADATA, Received, receive},
+    urls::Urls,
 };
 use crate::{
     api::{

@@ -7,7 +7,7 @@ use axum::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::no_store;
+use super::response::no_store;
 use crate::{
     api::error::{Error, OAuthErrorBody},
     auth::oauth,

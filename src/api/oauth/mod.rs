@@ -5,10 +5,11 @@
 
 mod client;
 mod error;
+mod response;
 
 use axum::{
     extract::State,
-    http::{HeaderValue, header},
+    http::header,
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
@@ -18,9 +19,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use self::{
     client::{ClientRequest, once},
     error::{ErrorBody, OAuthError},
+    response::{json_response, no_store},
 };
 use super::{
-    error::Error,
     extract::{Host, Parameters},
     state::{AppState, Links, TokenLifetime},
 };
@@ -294,19 +295,4 @@ async fn metadata(State(links): State<Links>, Host(host): Host) -> Response {
 
 fn named_token(form: &Parameters) -> Result<&str, OAuthError> {
     once(form, "token")?.ok_or(OAuthError::InvalidRequest("token is required"))
-}
-
-fn json_response(body: &impl Serialize) -> Response {
-    match serde_json::to_vec(body) {
-        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-        Err(error) => Error::Internal(error.into()).into_response(),
-    }
-}
-
-fn no_store(body: &impl Serialize) -> Response {
-    let mut response = json_response(body);
-    let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::PRAGMA, HeaderValue::from_static("no-cache"));
-    response
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use utoipa::openapi::{OpenApi, RefOr, link::LinkBuilder, path::Operation};
 
-use super::operations;
+use super::operations::operations;
 
 /// Links between operations: source operations, response status, parameters with their values, target operations.
 type Lead = (

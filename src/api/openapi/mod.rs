@@ -8,6 +8,7 @@
 mod failures;
 mod headers;
 mod links;
+mod operations;
 mod parameters;
 
 use axum::{Router, http::header, routing::get};
@@ -17,7 +18,7 @@ use utoipa::{
         Components, ContentBuilder, OpenApi as Document, Ref, RefOr, Response, Schema, Server,
         Type,
         extensions::Extensions,
-        path::{Operation, Parameter, PathItem},
+        path::{Operation, Parameter},
         schema::SchemaType,
         security::{
             ApiKey, ApiKeyValue, ClientCredentials, Flow, Http, HttpAuthScheme, OAuth2, Scopes,
@@ -26,9 +27,12 @@ use utoipa::{
     },
 };
 
-use self::failures::{
-    ALWAYS, CommonError, OF_A_CALLER, OF_AN_ADDRESS, WITH_BODY, WITH_IDEMPOTENCY_KEY,
-    WITH_PARAMETER,
+use self::{
+    failures::{
+        ALWAYS, CommonError, OF_A_CALLER, OF_AN_ADDRESS, WITH_BODY, WITH_IDEMPOTENCY_KEY,
+        WITH_PARAMETER,
+    },
+    operations::operations,
 };
 use super::{
     problem::{Problem, Violation},
@@ -217,19 +221,6 @@ fn add_token_flow(operation: &mut Operation) -> bool {
     let scopes: Vec<&str> = scopes.iter().filter_map(|scope| scope.as_str()).collect();
     ways.push(SecurityRequirement::new("oauth2", scopes));
     true
-}
-
-/// Returns the operations of a path, for the methods that this service uses.
-fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
-    [
-        ("get", &mut item.get),
-        ("post", &mut item.post),
-        ("put", &mut item.put),
-        ("patch", &mut item.patch),
-        ("delete", &mut item.delete),
-    ]
-    .into_iter()
-    .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
 }
 
 fn complete_operation(operation: &mut Operation, common: &[&[CommonError]]) {

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::token::Token;
 use crate::{
-    auth::Error,
+    auth::error::Error,
     config::{Algorithm, Issuer},
 };
 

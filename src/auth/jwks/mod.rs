@@ -27,7 +27,7 @@ use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 
 use self::{source::Source, token::Token};
-use super::Error;
+use super::error::Error;
 use crate::{
     config,
     db::{self, Database, credentials::Found},

@@ -16,7 +16,7 @@ use tracing::Instrument;
 
 use super::{fetch, keys::KeySet, token::Token};
 use crate::{
-    auth::Error,
+    auth::error::Error,
     config,
     domain::clock::{Clock, Moment},
     trace_context,

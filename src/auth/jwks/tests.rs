@@ -1,8 +1,5 @@
 //! Tests that need no issuer: damaged tokens and caller names.
 
-#[path = "../../../tests/api/support/signer.rs"]
-mod signer;
-
 use std::time::Duration;
 
 use chrono::DateTime;
@@ -12,8 +9,8 @@ use proptest::{
     test_runner::Config,
 };
 use serde_json::{Value, json};
+use test_support::signer::Signer;
 
-use self::signer::Signer;
 use super::{caller_name, keys::KeySet, token::Token};
 use crate::config::{Algorithm, Issuer};
 

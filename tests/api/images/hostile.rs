@@ -7,12 +7,12 @@ use std::{
 
 use futures_util::{StreamExt as _, stream};
 use reqwest::{Body, Method};
-
-use super::{
-    ImageApp, form,
+use test_support::{
+    Ask, Raw, eventually,
     pictures::{gif, jpeg, large_jpeg, png, transparent_png, webp},
 };
-use crate::support::{Ask, Raw, eventually};
+
+use super::{ImageApp, form};
 
 const SVG: &[u8] =
     br#"<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>"#;
@@ -160,12 +160,12 @@ async fn upload_of_decompression_bomb_is_400_before_its_body_ends() {
         .answer()
         .await
         .is(200);
-    assert_eq!(super::pictures::size(&small.body), (64, 64));
+    assert_eq!(test_support::pictures::size(&small.body), (64, 64));
 }
 
 /// Files that are both an image and HTML, a script or an archive.
 #[tokio::test(flavor = "multi_thread")]
-async fn polyglot_is_served_with_its_detected_type() {
+async fn upload_of_polyglot_is_served_with_its_detected_type() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
     let mut script = gif(10, 10);

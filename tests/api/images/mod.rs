@@ -1,10 +1,9 @@
 //! Tests of images of pets: uploads, lists, deletion, idempotency and access.
 
 mod hostile;
-pub mod pictures;
-mod places;
 mod reader;
 mod serve;
+mod store;
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +11,10 @@ use futures_util::future::join_all;
 use pet_inventory::domain::caller::{Scope, Scopes};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-
-use self::pictures::{gif, jpeg, png, webp};
-use crate::support::{Answer, Ask, TestApp, eventually};
+use test_support::{
+    Answer, Ask, TestApp, eventually,
+    pictures::{gif, jpeg, png, webp},
+};
 
 /// Service with its own image folder, which is deleted when dropped.
 struct ImageApp {
@@ -168,7 +168,7 @@ async fn upload_of_every_type_is_served_unchanged() {
             let before = app.get(&format!("/pet/{pet}")).answer().await.etag();
             let answer = request.answer().await.is(200);
             let json = answer.json();
-            let (width, height) = pictures::size(&bytes);
+            let (width, height) = test_support::pictures::size(&bytes);
             assert_eq!(json["code"], 200, "{answer}");
             assert_eq!(json["type"], kind, "{answer}");
             assert_eq!(json["size"], bytes.len(), "{answer}");

@@ -7,8 +7,7 @@ use std::{
 
 use pet_inventory::domain::image::{Facts, ImageType, Reader, Refusal};
 use proptest::prelude::*;
-
-use super::pictures::{gif, jpeg, png, turned_jpeg, webp};
+use test_support::pictures::{gif, jpeg, png, turned_jpeg, webp};
 
 fn read(bytes: &[u8], piece: usize) -> Result<Facts, Refusal> {
     let mut reader = Reader::default();
@@ -31,7 +30,7 @@ static FILES: LazyLock<[(ImageType, Vec<u8>); 5]> = LazyLock::new(|| {
 #[test]
 fn reader_accepts_files_in_pieces_of_any_size() {
     for (kind, bytes) in &*FILES {
-        let (width, height) = super::pictures::size(bytes);
+        let (width, height) = test_support::pictures::size(bytes);
         let facts = Facts {
             kind: *kind,
             width,
@@ -139,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn reader_does_not_panic_on_any_bytes(
+    fn reader_smoke_test_random_bytes_do_not_panic(
         signature in 0..5_usize, bytes in prop::collection::vec(any::<u8>(), 0..400),
     ) {
         let signatures: [&[u8]; 5] = [

@@ -3,12 +3,12 @@
 use futures_util::future::join_all;
 use image::DynamicImage;
 use reqwest::Method;
-
-use super::{
-    ImageApp,
+use test_support::{
+    Answer, Ask,
     pictures::{decoded, gif, jpeg, large_jpeg, png, size, transparent_png, turned_jpeg, webp},
 };
-use crate::support::{Answer, Ask};
+
+use super::ImageApp;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn image_is_served_as_immutable() {

@@ -2,12 +2,12 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
-
-use super::merge;
-use crate::support::{
+use test_support::{
     issuer::{AUDIENCE, Issuer, now, serve},
     signer::{Signer, base64, der, hs256},
 };
+
+use super::merge;
 
 /// Invalid tokens with descriptions, made from public data, keys of the attacker and tokens for other subjects.
 struct Table {
@@ -67,7 +67,7 @@ impl Table {
             self.header(&Signer::ed25519(), &json!({ "alg": none }));
         }
         let rsa = Signer::rsa();
-        let pem = include_str!("../keys/test_rsa_public.pem");
+        let pem = include_str!("../../support/keys/test_rsa_public.pem");
         let modulus = rsa.jwk()["n"].as_str().map(str::to_owned).expect("n");
         let jwk = rsa.jwk().to_string();
         let secrets: [&[u8]; 8] = [

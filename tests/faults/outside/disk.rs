@@ -88,7 +88,29 @@ impl Drop for SmallDisk {
     }
 }
 
+/// Adds large pets until `count` have been refused, for up to 30 s; returns the refusals.
+async fn refused_writes(stage: &Stage, count: usize) -> Vec<Answered> {
+    let mut refused = Vec::new();
+    let begun = Instant::now();
+    let mut number = 0_u64;
+    while refused.len() < count && begun.elapsed() < Duration::from_secs(30) {
+        let photos: Vec<_> = (0..100)
+            .map(|_| {
+                number += 1;
+                format!("/{}", incompressible(number))
+            })
+            .collect();
+        let pet = json!({"name": "large", "photoUrls": photos});
+        let answered = Answered::to(stage.target.request(Method::POST, "/pet").json(&pet)).await;
+        if !answered.is_success() {
+            refused.push(answered);
+        }
+    }
+    refused
+}
+
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "outside-tools"), ignore = "needs .ci/setup --all")]
 async fn row_16_full_disk_refuses_writes_until_there_is_space() {
     let mut row = Row::begin(16, "disk full under PostgreSQL").await;
     let disk = SmallDisk::mount(256);
@@ -106,22 +128,7 @@ async fn row_16_full_disk_refuses_writes_until_there_is_space() {
     let free = free.blocks_available() * free.fragment_size();
     let taken = usize::try_from(free.saturating_sub(4 << 20)).expect("a size");
     fs::write(&ballast, vec![1; taken]).expect("ballast");
-    let mut refused = Vec::new();
-    let begun = Instant::now();
-    let mut number = 0_u64;
-    while refused.len() < 20 && begun.elapsed() < Duration::from_secs(30) {
-        let photos: Vec<_> = (0..100)
-            .map(|_| {
-                number += 1;
-                format!("/{}", incompressible(number))
-            })
-            .collect();
-        let pet = json!({"name": "large", "photoUrls": photos});
-        let answered = Answered::to(stage.target.request(Method::POST, "/pet").json(&pet)).await;
-        if !answered.is_success() {
-            refused.push(answered);
-        }
-    }
+    let refused = refused_writes(&stage, 20).await;
     row.at_least(
         &format!("refused writes ({})", by_status(&refused)),
         refused.len(),

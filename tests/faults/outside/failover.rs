@@ -14,6 +14,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "outside-tools"), ignore = "needs .ci/setup --all")]
 async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_ones() {
     let mut row = Row::begin(14, "failover to a synchronous standby").await;
     let primary = Cluster::start_with(&["synchronous_standby_names=*"]).await;

@@ -11,10 +11,11 @@ use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
+use test_support::process::free_address;
 use tokio::task::JoinSet;
 
 use crate::stage::{
-    Cluster, Proxy, Row, Stage, free_address, give_away,
+    Cluster, Proxy, Row, Stage, give_away,
     load::{Answered, by_status},
     pick, program, until, url_at,
 };
@@ -72,6 +73,7 @@ impl Drop for PgBouncer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "outside-tools"), ignore = "needs .ci/setup --all")]
 async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
     let mut row = Row::begin(13, "PgBouncer in transaction mode, pool 4, 32 clients").await;
     let cluster = Cluster::start().await;
@@ -146,6 +148,7 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "outside-tools"), ignore = "needs .ci/setup --all")]
 async fn row_13_pgbouncer_inserted_at_runtime_is_detected_once() {
     let mut row = Row::begin(13, "PgBouncer put before PostgreSQL later, 8 clients").await;
     // Each request uses a different kind of connection. One detection must be enough for all kinds.

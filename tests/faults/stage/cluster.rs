@@ -5,7 +5,7 @@
 
 use std::{
     fs,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     os::unix::{fs::chown, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -17,8 +17,7 @@ use nix::{
     unistd::{Pid, Uid, User},
 };
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-
-use crate::support::process::SOON;
+use test_support::process::{SOON, free_address};
 
 /// A PostgreSQL cluster, running or stopped.
 pub struct Cluster {
@@ -228,7 +227,7 @@ pub fn url_at(address: SocketAddr, database: &str) -> String {
 
 /// Returns a command for a program of PostgreSQL or PgBouncer, run as [`owner`] if this process is root's.
 pub fn program(name: &str) -> Command {
-    let search = crate::support::postgres::search_path();
+    let search = test_support::postgres::search_path();
     let folders = search.bin_dir.into_iter().chain(
         search
             .path
@@ -274,12 +273,6 @@ pub fn give_away(folder: &Path) {
         chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
             .expect("a folder of its own");
     }
-}
-
-/// Returns a free address of this machine. The port is not reserved.
-pub fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address")
 }
 
 fn pid(child: &Child) -> Pid {

@@ -13,13 +13,13 @@ use std::{
 
 use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method, RequestBuilder};
+use test_support::{Home, Service, make_key, process::free_address};
 
 pub use self::{
-    cluster::{Cluster, free_address, give_away, program, url_at},
+    cluster::{Cluster, give_away, program, url_at},
     proxy::Proxy,
-    row::{Row, bound, full, percentile, pick},
+    row::{Row, bound, percentile, pick},
 };
-use crate::support::{Home, Service, make_key};
 
 /// The destination of requests, shared by successive processes of the service.
 pub struct Target {
@@ -75,14 +75,14 @@ impl Stage {
         settings.push(("PET_INVENTORY__SERVER__LISTEN".into(), address.to_string()));
         settings.push(("DATABASE_URL".into(), url.to_owned()));
         // All clients share one address here, and some send wrong credentials.
-        let budget = "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE";
+        let budget = "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE";
         settings.push((budget.into(), "1000000".into()));
         let service = serve(&home, &settings).await;
         let key = make_key(&mut cluster.connect().await, "tester", Scopes::all(), None).await;
         let target = Target {
             address,
             key: key.secret,
-            client: crate::support::client(),
+            client: test_support::client(),
         };
         Self {
             service,

@@ -68,11 +68,6 @@ impl Proxy {
         *self.target.lock().expect("never poisoned") = target;
         self.cut.send_modify(|cuts| *cuts += 1);
     }
-
-    /// Directs new connections to another server and keeps the open ones.
-    pub fn lead_new_to(&self, target: SocketAddr) {
-        *self.target.lock().expect("never poisoned") = target;
-    }
 }
 
 impl Drop for Proxy {

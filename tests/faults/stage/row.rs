@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, MutexGuard};
 static TURN: Mutex<()> = Mutex::const_new(());
 
 /// Returns true if `FAULTS=full` requests the full form with the promised bounds.
-pub fn full() -> bool {
+fn full() -> bool {
     std::env::var("FAULTS").is_ok_and(|form| form == "full")
 }
 

@@ -9,13 +9,50 @@ use futures_util::future::join_all;
 use pet_inventory::{domain::caller::Scopes, server::Shutdown};
 use serde_json::json;
 use sqlx::Executor as _;
+use test_support::{Ask, TestApp, TestDatabase, eventually, make_key};
 
-use crate::support::{self, Ask, TestApp, TestDatabase, eventually, make_key};
+/// Number of changes of each pet.
+const TURNS: i64 = 60;
 
-/// Reads by id and by tag while four writers change the same pets as fast as they can.
+/// Changes a pet with each operation in turn, as fast as possible. The pet's name is the turn.
+async fn change(app: &TestApp, id: i64, turn: i64) {
+    let name = turn.to_string();
+    let tags = json!([{"name": "watched"}]);
+    let pet = json!({"id": id, "name": name, "tags": tags});
+    let path = format!("/pet/{id}");
+    match turn % 3 {
+        0 => drop(app.put("/pet", &pet).answer().await.is(200)),
+        1 => {
+            let change = json!({"name": name, "tags": tags});
+            app.patch(&path, &change).answer().await.is(200);
+        }
+        _ => {
+            // Deletes and re-creates the pet, with the batched insert.
+            app.delete(&path).answer().await.is(200);
+            app.post("/pet", &pet).answer().await.is(201);
+        }
+    }
+}
+
+/// Reads a pet by its id or its tag; returns the turn that wrote it, or `None` if the pet does not exist.
+async fn turn_of(app: &TestApp, id: i64, by_tag: bool) -> Option<i64> {
+    let pet = if by_tag {
+        let find = app.get("/pet/findByTags?tags=watched");
+        let found = find.answer().await.is(200).json();
+        let mut pets = found.as_array().expect("pets").iter();
+        pets.find(|pet| pet["id"] == id).cloned()
+    } else {
+        let answer = app.get(&format!("/pet/{id}")).answer().await;
+        assert!([200, 404].contains(&answer.status.as_u16()), "{answer}");
+        (answer.status == 200).then(|| answer.json())
+    };
+    let name = pet?["name"].as_str().expect("a name").to_owned();
+    Some(name.parse().expect("a turn"))
+}
+
+/// Reads by id and by tag while four writers change the same pets.
 #[tokio::test(flavor = "multi_thread")]
 async fn read_sees_every_write_completed_before_it() {
-    const TURNS: i64 = 60;
     let app = TestApp::start().await;
     let mut ids = Vec::new();
     for _ in 0..4 {
@@ -26,61 +63,24 @@ async fn read_sees_every_write_completed_before_it() {
     let begun: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
     let answered: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
     let done = AtomicBool::new(false);
-    let turn_of = |pet: &serde_json::Value| -> i64 {
-        let name = pet["name"].as_str().expect("a name");
-        name.parse().expect("a turn")
-    };
 
     let writers = (0..ids.len()).map(async |pet| {
-        let (id, begun, answered) = (ids[pet], &begun[pet], &answered[pet]);
         for turn in 1..=TURNS {
-            begun.store(turn, Ordering::SeqCst);
-            let name = turn.to_string();
-            match turn % 3 {
-                0 => {
-                    let pet = json!({"id": id, "name": name, "tags": [{"name": "watched"}]});
-                    app.put("/pet", &pet).answer().await.is(200);
-                }
-                1 => {
-                    let change = json!({"name": name, "tags": [{"name": "watched"}]});
-                    let path = format!("/pet/{id}");
-                    app.patch(&path, &change).answer().await.is(200);
-                }
-                _ => {
-                    // Deletes and re-creates the pet, with the batched insert.
-                    app.delete(&format!("/pet/{id}")).answer().await.is(200);
-                    let pet = json!({"id": id, "name": name, "tags": [{"name": "watched"}]});
-                    app.post("/pet", &pet).answer().await.is(201);
-                }
-            }
-            answered.store(turn, Ordering::SeqCst);
+            begun[pet].store(turn, Ordering::SeqCst);
+            change(&app, ids[pet], turn).await;
+            answered[pet].store(turn, Ordering::SeqCst);
         }
     });
     let reads = AtomicI64::new(0);
     let readers = (0..24_usize).map(async |reader| {
-        let (id, answered) = (ids[reader % ids.len()], &answered[reader % ids.len()]);
+        let pet = reader % ids.len();
         while !done.load(Ordering::SeqCst) {
-            let before = answered.load(Ordering::SeqCst);
-            let pet = if reader % 4 == 3 {
-                let found = app
-                    .get("/pet/findByTags?tags=watched")
-                    .answer()
-                    .await
-                    .is(200);
-                let found = found.json();
-                let mut pets = found.as_array().expect("pets").iter();
-                pets.find(|pet| pet["id"] == id).cloned()
-            } else {
-                let answer = app.get(&format!("/pet/{id}")).answer().await;
-                assert!([200, 404].contains(&answer.status.as_u16()), "{answer}");
-                (answer.status == 200).then(|| answer.json())
-            };
-            match pet {
-                Some(pet) if before > 0 => assert!(turn_of(&pet) >= before, "{pet}, not {before}"),
-                Some(_) => {}
+            let before = answered[pet].load(Ordering::SeqCst);
+            match turn_of(&app, ids[pet], reader % 4 == 3).await {
+                Some(turn) => assert!(turn >= before, "{turn}, not {before}"),
                 // Allowed if a turn that deletes the pet was in progress during the read.
                 None => {
-                    let begun = begun[reader % ids.len()].load(Ordering::SeqCst);
+                    let begun = begun[pet].load(Ordering::SeqCst);
                     let mut since = before + 1..=begun;
                     assert!(
                         since.any(|turn| turn % 3 == 2),
@@ -245,9 +245,9 @@ async fn disconnected_clients_do_not_fail_other_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_closes_all_database_connections() {
     let database = TestDatabase::migrated().await;
-    let app = support::build(&database.url(), &[]).await;
+    let app = test_support::build(&database.url(), &[]).await;
     let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
-    let (client, address) = (support::client(), app.local_addr());
+    let (client, address) = (test_support::client(), app.local_addr());
     let shutdown = Shutdown::default();
     let running = tokio::spawn(app.run(shutdown.clone()));
     let asked = (0..16).map(async |_| {

@@ -1,9 +1,9 @@
 //! Runs the program in its own folder.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::{self, File},
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::{Output, Stdio},
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::client;
+use crate::client;
 
 /// Maximum duration of anything that should be quick.
 pub const SOON: Duration = Duration::from_secs(15);
@@ -29,24 +29,32 @@ pub struct Home {
     folder: tempfile::TempDir,
 }
 
-impl Home {
-    pub fn new() -> Self {
+impl Default for Home {
+    fn default() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
         }
     }
+}
 
+impl Home {
+    /// Creates an empty folder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
     /// Returns the command that runs the program in this folder on free ports.
-    #[allow(
+    #[expect(
         clippy::disallowed_methods,
         reason = "the program gets its environment from here"
     )]
     pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pet-inventory"));
+        let mut command = Command::new(program());
         command
             .args(arguments)
             .current_dir(self.path())
@@ -88,6 +96,21 @@ impl Home {
     }
 }
 
+/// Returns the path of the program. Cargo builds it before a test binary and sets this variable while it runs one.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test has no configuration that could tell"
+)]
+fn program() -> OsString {
+    std::env::var_os("CARGO_BIN_EXE_pet-inventory").expect("run the tests with cargo")
+}
+
+/// Returns a free address of this machine. The port is not reserved.
+pub fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address")
+}
+
 /// Returns the id and name of each other process that works in a folder or has a file open in it.
 pub fn users_of(folder: &Path) -> Vec<(i32, String)> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
@@ -119,11 +142,14 @@ pub fn users_of(folder: &Path) -> Vec<(i32, String)> {
 pub struct Said {
     /// Exit code, or `None` if a signal ended it.
     pub code: Option<i32>,
+    /// Standard output.
     pub stdout: String,
+    /// Standard error.
     pub stderr: String,
 }
 
 impl Said {
+    /// Runs a command to its end.
     pub async fn by(mut command: Command) -> Self {
         let output = tokio::time::timeout(SOON, command.output()).await;
         let output: Output = output.expect("it ends").expect("the program");
@@ -207,6 +233,7 @@ impl Service {
         }
     }
 
+    /// Returns the process id.
     pub fn pid(&self) -> Pid {
         let pid = self.child.id().expect("it runs");
         Pid::from_raw(pid.cast_signed())
@@ -218,6 +245,7 @@ impl Service {
         self.client.request(method, url).header("api_key", key)
     }
 
+    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).expect("it runs");
     }

@@ -72,7 +72,7 @@ pub async fn start_postgres(folder: &Path) -> EmbeddedPostgres {
 }
 
 /// Returns the search path for PostgreSQL's programs, the same as the service's.
-#[allow(
+#[expect(
     clippy::disallowed_methods,
     reason = "a test has no configuration that could tell"
 )]
@@ -163,21 +163,24 @@ impl TestDatabase {
         }
     }
 
-    #[allow(dead_code, reason = "for the test binary of the migrations")]
+    /// Returns the options of a connection to the database.
     pub const fn options(&self) -> &PgConnectOptions {
         &self.options
     }
 
+    /// Returns the URL of the database.
     pub fn url(&self) -> String {
         url(&self.options)
     }
 
+    /// Opens a connection.
     pub async fn connect(&self) -> PgConnection {
         PgConnection::connect_with(&self.options)
             .await
             .expect("a connection")
     }
 
+    /// Runs one statement on a new connection.
     pub async fn run(&self, statement: &str) {
         run(&self.options, statement).await;
     }
@@ -209,12 +212,11 @@ impl Drop for TestDatabase {
 }
 
 /// Settable clock of PostgreSQL: a `clock_timestamp` that precedes the real one in the search path.
-#[allow(dead_code, reason = "for the test binaries that turn it")]
 pub struct TestClock {
+    /// Database with this clock.
     pub database: TestDatabase,
 }
 
-#[allow(dead_code, reason = "for the test binaries that turn it")]
 impl TestClock {
     /// Creates a clock that stands still at noon, for connections made after this call.
     pub async fn new(database: TestDatabase) -> Self {
@@ -241,6 +243,7 @@ impl TestClock {
         self.database.run(&set).await;
     }
 
+    /// Advances the time.
     pub async fn advance(&self, by: std::time::Duration) {
         let by = by.as_micros();
         let set = format!("update test_clock.now set at = at + {by} * interval '1 microsecond'");

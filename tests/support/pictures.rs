@@ -22,6 +22,7 @@ fn encoded(image: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
     bytes.into_inner()
 }
 
+/// Returns a PNG of [`picture`].
 pub fn png(width: u32, height: u32) -> Vec<u8> {
     encoded(picture(width, height), ImageFormat::Png)
 }
@@ -34,6 +35,7 @@ pub fn transparent_png(width: u32, height: u32) -> Vec<u8> {
     encoded(image, ImageFormat::Png)
 }
 
+/// Returns a JPEG of [`picture`].
 pub fn jpeg(width: u32, height: u32) -> Vec<u8> {
     encoded(picture(width, height), ImageFormat::Jpeg)
 }
@@ -50,10 +52,12 @@ pub fn turned_jpeg(width: u32, height: u32, orientation: u8) -> Vec<u8> {
     [&plain[..2], b"\xff\xe1", &length, &exif, &plain[2..]].concat()
 }
 
+/// Returns a GIF of [`picture`].
 pub fn gif(width: u32, height: u32) -> Vec<u8> {
     encoded(picture(width, height), ImageFormat::Gif)
 }
 
+/// Returns a WebP of [`picture`].
 pub fn webp(width: u32, height: u32) -> Vec<u8> {
     encoded(picture(width, height), ImageFormat::WebP)
 }
@@ -86,6 +90,7 @@ pub fn size(bytes: &[u8]) -> (u32, u32) {
     decoder.dimensions()
 }
 
+/// Decodes an image of any format.
 pub fn decoded(bytes: &[u8]) -> DynamicImage {
     image::load_from_memory(bytes).expect("an image")
 }

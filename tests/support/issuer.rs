@@ -11,11 +11,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
 
-use super::{Answer, Ask, TestApp, TestDatabase, config_over, signer::Signer};
+use crate::{Answer, Ask, TestApp, TestDatabase, config_over, signer::Signer};
 
 /// Audience of the tokens of all test issuers.
 pub const AUDIENCE: &str = "pets.test";
 
+/// Running issuer; stops when dropped.
 pub struct Issuer {
     server: MockServer,
     answers: Arc<Mutex<Answers>>,
@@ -136,7 +137,7 @@ pub fn keys(keys: &[Value]) -> ResponseTemplate {
 pub async fn serve(tables: &[String]) -> TestApp {
     // Some tests send many wrong tokens.
     let generous = [(
-        "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
+        "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE",
         "100000",
     )];
     serve_by(tables, &generous, Clock::system()).await

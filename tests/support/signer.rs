@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 /// Private key with its `kid` and `alg`.
 pub struct Signer {
+    /// Value of `kid`.
     pub id: &'static str,
+    /// Value of `alg`.
     pub algorithm: Algorithm,
     key: EncodingKey,
 }
@@ -21,13 +23,12 @@ macro_rules! signer {
             Self {
                 id: stringify!($name),
                 algorithm: Algorithm::$algorithm,
-                key: EncodingKey::$from_der(&der(include_str!(concat!("../keys/", $file)))),
+                key: EncodingKey::$from_der(&der(include_str!(concat!("keys/", $file)))),
             }
         })*
     };
 }
 
-#[allow(dead_code, reason = "each user of this file needs some of it")]
 impl Signer {
     signer! {
         /// RSA of 2,048 bits.
@@ -78,13 +79,13 @@ impl Signer {
         format!("{signed}.{signature}")
     }
 
+    /// Signs a text.
     pub fn signature(&self, signed: &str) -> String {
         crypto::sign(signed.as_bytes(), &self.key, self.algorithm).expect("a signature")
     }
 }
 
 /// Returns a token signed with a shared secret.
-#[allow(dead_code, reason = "each user of this file needs some of it")]
 pub fn hs256(header: &Value, claims: &Value, secret: &[u8]) -> String {
     let signed = format!(
         "{}.{}",

@@ -1,8 +1,21 @@
-//! Test harness: an [`App`] on port 0 with its own database, for requests over HTTP.
+//! Test harness: the service on free ports with a database of its own, requests to it, and checks of its responses.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "the harness fails a test by a panic"
+)]
+#![allow(
+    clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
+    reason = "a test may ignore what a check returns"
+)]
 
 pub mod answer;
 pub mod issuer;
 pub mod load;
+pub mod pictures;
 pub mod postgres;
 pub mod process;
 pub mod raw;
@@ -47,6 +60,7 @@ pub struct TestApp {
     pub operations: SocketAddr,
     /// API key with all scopes.
     pub key: String,
+    /// Database of the service.
     pub database: TestDatabase,
     client: Client,
     shutdown: Shutdown,
@@ -126,30 +140,36 @@ impl TestApp {
         self.anonymous(method, path).header("api_key", &self.key)
     }
 
+    /// Sends a request and reads the whole response.
     pub async fn execute(&self, request: Request) -> Answer {
         RequestBuilder::from_parts(self.client.clone(), request)
             .answer()
             .await
     }
 
+    /// Builds a GET with [`TestApp::key`].
     pub fn get(&self, path: &str) -> RequestBuilder {
         self.request(Method::GET, path)
     }
 
+    /// Builds a POST of JSON with [`TestApp::key`].
     pub fn post(&self, path: &str, body: &Value) -> RequestBuilder {
         self.request(Method::POST, path).json(body)
     }
 
+    /// Builds a PUT of JSON with [`TestApp::key`].
     pub fn put(&self, path: &str, body: &Value) -> RequestBuilder {
         self.request(Method::PUT, path).json(body)
     }
 
+    /// Builds a PATCH of a merge patch with [`TestApp::key`].
     pub fn patch(&self, path: &str, body: &Value) -> RequestBuilder {
         self.request(Method::PATCH, path)
             .header("content-type", "application/merge-patch+json")
             .body(body.to_string())
     }
 
+    /// Builds a DELETE with [`TestApp::key`].
     pub fn delete(&self, path: &str) -> RequestBuilder {
         self.request(Method::DELETE, path)
     }
@@ -229,7 +249,9 @@ pub fn config_over(database_url: &str, settings: &[(&str, &str)], file: Option<&
 /// API key.
 #[derive(Debug, Clone)]
 pub struct TestKey {
+    /// Identifier, as `keys list` prints it.
     pub id: i64,
+    /// The key itself.
     pub secret: String,
 }
 
@@ -276,6 +298,7 @@ pub async fn eventually(mut so: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// Collects scopes.
 pub fn scopes(scopes: &[Scope]) -> Scopes {
     scopes.iter().copied().collect()
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 /// Sends a request and reads the whole response.
 pub trait Ask {
+    /// Returns the response with its whole body.
     fn answer(self) -> impl Future<Output = Answer> + Send;
 }
 
@@ -28,8 +29,11 @@ impl Ask for RequestBuilder {
 /// HTTP response with its whole body.
 #[derive(Clone)]
 pub struct Answer {
+    /// Status code.
     pub status: StatusCode,
+    /// Header fields.
     pub headers: HeaderMap,
+    /// Whole body.
     pub body: Bytes,
 }
 
@@ -57,10 +61,12 @@ impl Answer {
         self
     }
 
+    /// Returns the body as text, with invalid UTF-8 replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
+    /// Returns the body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self}"))
@@ -73,6 +79,7 @@ impl Answer {
             .unwrap_or_else(|| panic!("no {name} in {self}"))
     }
 
+    /// Returns a header, or `None`.
     pub fn optional_header(&self, name: &str) -> Option<&str> {
         let name: HeaderName = name.parse().expect("the name of a header");
         self.headers.get(name)?.to_str().ok()

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use super::{Ask, Service};
+use crate::{Ask, Service};
 
 impl Service {
     /// Sends requests that touch everything that is measured. Each call needs another `turn` and another

@@ -2,8 +2,7 @@
 
 use nix::sys::signal::Signal;
 use reqwest::Method;
-
-use crate::support::{
+use test_support::{
     Ask,
     process::{Home, Service},
 };

@@ -8,7 +8,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::Answer;
+use crate::Answer;
 
 /// Maximum duration of a read: long enough for any machine, short enough to fail a test.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,6 +21,7 @@ pub struct Raw {
 }
 
 impl Raw {
+    /// Opens a connection.
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.expect("a connection");
         stream.set_nodelay(true).expect("a socket");

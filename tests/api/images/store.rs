@@ -12,9 +12,9 @@ use pet_inventory::{
     db::{self, Database},
     maintenance::orphaned_blobs::sweep_orphans,
 };
+use test_support::{Ask, TestApp, config, eventually, pictures::png, postgres::TestDatabase};
 
-use super::{ImageApp, files_in, pictures::png, url_of};
-use crate::support::{Ask, TestApp, config, eventually, postgres::TestDatabase};
+use super::{ImageApp, files_in, url_of};
 
 const DAY: Duration = Duration::from_hours(24);
 

@@ -4,31 +4,18 @@
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,
-    dead_code,
-    unused_imports,
-    reason = "a test that cannot go on says why and fails; its clock is the machine's; it shares a harness"
+    reason = "a test that cannot go on says why and fails; its clock is the machine's"
 )]
 
-#[path = "outside_tools/browser.rs"]
 mod browser;
-#[path = "outside_tools/compose.rs"]
 mod compose;
-#[path = "outside_tools/images.rs"]
 mod images;
-#[path = "outside_tools/nginx.rs"]
 mod nginx;
-#[path = "outside_tools/pages.rs"]
 mod pages;
-#[path = "api/images/pictures.rs"]
-mod pictures;
-#[path = "outside_tools/prometheus.rs"]
 mod prometheus;
-#[path = "api/support/mod.rs"]
-mod support;
 
 use std::{
     fs,
-    net::{SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
@@ -36,16 +23,10 @@ use std::{
 
 use chrono::{Timelike as _, Utc};
 use reqwest::Method;
-use support::{
+use test_support::{
     Ask,
     process::{Home, Service},
 };
-
-/// Returns a free address of this machine. The port is not reserved.
-fn free_address() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address")
-}
 
 /// Creates wrappers of PostgreSQL's programs in `folder` that set the server's clock to 20 s before midnight (UTC).
 ///
