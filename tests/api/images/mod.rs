@@ -5,6 +5,7 @@ pub mod pictures;
 mod places;
 mod reader;
 mod serve;
+mod structure;
 
 use std::path::{Path, PathBuf};
 
