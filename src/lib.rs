@@ -21,7 +21,7 @@
 //! - [`trace_context`]: span attributes, and W3C Trace Context.
 //! - [`db`]: PostgreSQL; one file per resource, one free function per statement. Requests share statements.
 //! - [`blob_store`]: bytes of images, on disk or S3.
-//! - [`images`]: smaller versions of images; the only module that decodes pixels.
+//! - [`images`]: validation of uploaded images, and smaller versions; the only module that decodes pixels.
 //! - [`auth`]: resolves a credential to a [`domain::caller::Caller`]; no HTTP types.
 //! - [`limits`]: decides whether a caller's request may proceed, by leased slices; no HTTP types.
 //! - [`api`]: routes, layers, handlers and status codes.

@@ -1,3 +1,4 @@
-//! Smaller versions of images. The only module that decodes pixels.
+//! Validation of uploaded images, and smaller versions. The only module that decodes pixels.
 
+pub mod reader;
 pub mod renderings;

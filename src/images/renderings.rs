@@ -27,7 +27,7 @@ use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
 
 use crate::{
-    domain::image::{Facts, ImageType, MAX_SIDE, RenderingWidth},
+    domain::image::{Facts, ImageType, RenderingWidth},
     trace_context,
 };
 
@@ -141,7 +141,7 @@ impl Renderer {
         let bytes = original.await?;
         let work = move || {
             let begun = Instant::now();
-            let rendered = render(&bytes, facts.kind, width);
+            let rendered = render(&bytes, facts, width);
             metrics::histogram!("images_rendering_seconds").record(begun.elapsed());
             // Held until the work ends, which goes on even if the request was cancelled.
             drop((core, memory));
@@ -206,10 +206,10 @@ fn memory_for(
     (pixels * decoding).max(shrinking).div_ceil(MIB)
 }
 
-fn render(bytes: &[u8], kind: ImageType, width: RenderingWidth) -> Result<Rendered, ImageError> {
+fn render(bytes: &[u8], facts: Facts, width: RenderingWidth) -> Result<Rendered, ImageError> {
     let mut reader = ImageReader::with_format(
-        Cursor::new(bytes),
-        match kind {
+        Cursor::new(without_trailing_chunks(bytes)),
+        match facts.kind {
             ImageType::Png => ImageFormat::Png,
             ImageType::Jpeg => ImageFormat::Jpeg,
             ImageType::Gif => ImageFormat::Gif,
@@ -217,8 +217,8 @@ fn render(bytes: &[u8], kind: ImageType, width: RenderingWidth) -> Result<Render
         },
     );
     let mut limits = Limits::default();
-    limits.max_image_width = Some(MAX_SIDE);
-    limits.max_image_height = Some(MAX_SIDE);
+    limits.max_image_width = Some(facts.width);
+    limits.max_image_height = Some(facts.height);
     limits.max_alloc = Some(512 * MIB);
     reader.limits(limits);
     let mut decoder = reader.into_decoder()?;
@@ -226,7 +226,18 @@ fn render(bytes: &[u8], kind: ImageType, width: RenderingWidth) -> Result<Render
     let profile = decoder.icc_profile().ok().flatten();
     let mut image = shrink(decode(decoder)?, orientation, width);
     image.apply_orientation(orientation);
-    encode(&image, kind, profile)
+    encode(&image, facts.kind, profile)
+}
+
+/// Cuts a WebP off at the end of its container. Its decoder also reads chunks that begin up to 10 bytes later, which
+/// the upload ignored.
+fn without_trailing_chunks(bytes: &[u8]) -> &[u8] {
+    let Some(([b'R', b'I', b'F', b'F', length @ ..], _)) = bytes.split_first_chunk::<8>() else {
+        return bytes;
+    };
+    let end =
+        usize::try_from(u32::from_le_bytes(*length)).map_or(usize::MAX, |it| it.saturating_add(8));
+    &bytes[..end.min(bytes.len())]
 }
 
 /// Decodes an image to 8 bits per channel. The output has no more, and this halves the memory.
@@ -357,6 +368,7 @@ fn encode(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::image::MAX_SIDE;
 
     #[test]
     fn the_largest_image_of_any_type_fits_the_default_budget() {

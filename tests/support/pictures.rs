@@ -3,8 +3,9 @@
 use std::io::Cursor;
 
 use image::{
-    DynamicImage, ExtendedColorType, ImageDecoder as _, ImageEncoder as _, ImageFormat,
-    ImageReader, Rgb, RgbImage, Rgba, RgbaImage, codecs::jpeg::JpegEncoder,
+    DynamicImage, ExtendedColorType, Frame, ImageDecoder as _, ImageEncoder as _, ImageFormat,
+    ImageReader, Rgb, RgbImage, Rgba, RgbaImage,
+    codecs::{gif::GifEncoder, jpeg::JpegEncoder},
 };
 
 /// Returns a gradient: red increases to the right, green to the bottom.
@@ -57,9 +58,73 @@ pub fn gif(width: u32, height: u32) -> Vec<u8> {
     encoded(picture(width, height), ImageFormat::Gif)
 }
 
-/// Returns a WebP of [`picture`].
+/// Returns a GIF of two frames.
+pub fn gif_animation(width: u32, height: u32) -> Vec<u8> {
+    let frame = Frame::new(DynamicImage::from(picture(width, height)).to_rgba8());
+    let mut bytes = Vec::new();
+    let frames = GifEncoder::new(&mut bytes).encode_frames([frame.clone(), frame]);
+    frames.expect("an image");
+    bytes
+}
+
+/// Returns a lossless WebP, which has one chunk.
 pub fn webp(width: u32, height: u32) -> Vec<u8> {
     encoded(picture(width, height), ImageFormat::WebP)
+}
+
+/// Returns a chunk of a WebP.
+pub fn webp_chunk(kind: [u8; 4], data: &[&[u8]]) -> Vec<u8> {
+    let data = data.concat();
+    let length = u32::try_from(data.len()).expect("short").to_le_bytes();
+    let padding = vec![0; data.len() % 2];
+    [&kind[..], &length, &data, &padding].concat()
+}
+
+/// Returns a WebP with these chunks.
+pub fn riff(chunks: &[&[u8]]) -> Vec<u8> {
+    webp_chunk(*b"RIFF", &[b"WEBP", &chunks.concat()])
+}
+
+/// Returns a chunk with a lossy image, as far as its header.
+pub fn vp8_chunk(width: u16, height: u16) -> Vec<u8> {
+    let [a, b] = width.to_le_bytes();
+    let [c, d] = height.to_le_bytes();
+    webp_chunk(*b"VP8 ", &[&[0x10, 2, 0, 0x9D, 0x01, 0x2A, a, b, c, d, 7]])
+}
+
+/// Returns 24 bits for each number.
+fn triples(numbers: [u32; 2]) -> Vec<u8> {
+    let bytes = numbers.map(u32::to_le_bytes);
+    bytes.iter().flat_map(|bytes| bytes[..3].to_vec()).collect()
+}
+
+/// Returns a frame of a WebP animation. The offset counts two pixels.
+pub fn webp_frame(offset: [u32; 2], [width, height]: [u32; 2], chunks: &[&[u8]]) -> Vec<u8> {
+    let head = [
+        triples(offset),
+        triples([width - 1, height - 1]),
+        vec![0; 4],
+    ]
+    .concat();
+    webp_chunk(*b"ANMF", &[&head, &chunks.concat()])
+}
+
+fn webp_canvas(flags: u8, [width, height]: [u32; 2]) -> Vec<u8> {
+    webp_chunk(
+        *b"VP8X",
+        &[&[flags, 0, 0, 0], &triples([width - 1, height - 1])],
+    )
+}
+
+/// Returns a WebP with a canvas and these chunks.
+pub fn still_webp(canvas: [u32; 2], chunks: &[&[u8]]) -> Vec<u8> {
+    riff(&[&webp_canvas(0, canvas), &chunks.concat()])
+}
+
+/// Returns a WebP animation with these frames.
+pub fn webp_animation(canvas: [u32; 2], frames: &[&[u8]]) -> Vec<u8> {
+    let head = webp_chunk(*b"ANIM", &[&[0; 6]]);
+    riff(&[&webp_canvas(2, canvas), &head, &frames.concat()])
 }
 
 /// Returns a JPEG of noise, which compresses badly, padded after its end to exactly this many bytes.

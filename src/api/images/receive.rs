@@ -15,7 +15,8 @@ use crate::{
     api::{error::Error, extract::require_plain, problem::Violation, state::Uploads},
     blob_store::{BlobStore, Upload},
     db::images::ContentHash,
-    domain::image::{self, Facts, Reader, Refusal},
+    domain::image::{self, Facts},
+    images::reader::{Reader, Refusal},
 };
 
 /// Accepted media types, in the words of the error message.

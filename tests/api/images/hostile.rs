@@ -9,7 +9,10 @@ use futures_util::{StreamExt as _, stream};
 use reqwest::{Body, Method};
 use test_support::{
     Ask, Raw, eventually,
-    pictures::{gif, jpeg, large_jpeg, png, transparent_png, webp},
+    pictures::{
+        gif, jpeg, large_jpeg, png, still_webp, transparent_png, vp8_chunk, webp, webp_animation,
+        webp_frame,
+    },
 };
 
 use super::{ImageApp, form};
@@ -161,6 +164,30 @@ async fn upload_of_decompression_bomb_is_400_before_its_body_ends() {
         .await
         .is(200);
     assert_eq!(test_support::pictures::size(&small.body), (64, 64));
+}
+
+/// The decoder reads chunks that begin up to 10 bytes after the container.
+#[tokio::test(flavor = "multi_thread")]
+async fn image_data_of_another_size_is_refused_or_not_decoded() {
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let (huge, image) = (vp8_chunk(16_383, 16_383), webp(40, 26)[12..].to_vec());
+    let frame = webp_frame([0, 0], [40, 26], &[&huge]);
+    for bomb in [
+        still_webp([40, 26], &[&huge]),
+        webp_animation([40, 26], &[&frame]),
+    ] {
+        let answer = app.upload(pet, bomb).answer().await;
+        assert_eq!(answer.invalid_fields(), ["body"]);
+    }
+    let followed = [still_webp([40, 26], &[&image]), huge].concat();
+    let animation = webp_animation([40, 26], &[&webp_frame([0, 0], [40, 26], &[&image])]);
+    for bytes in [followed, animation] {
+        let image = app.image(pet, &bytes).await;
+        let rendering = app.image_of(pet, &image).query(&[("width", "16")]);
+        let small = rendering.answer().await.is(200);
+        assert_eq!(test_support::pictures::size(&small.body), (16, 10));
+    }
 }
 
 /// Files that are both an image and HTML, a script or an archive.

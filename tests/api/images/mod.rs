@@ -4,6 +4,7 @@ mod hostile;
 mod reader;
 mod serve;
 mod store;
+mod structure;
 
 use std::path::{Path, PathBuf};
 

@@ -5,11 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pet_inventory::domain::image::{Facts, ImageType, Reader, Refusal};
+use pet_inventory::{
+    domain::image::{Facts, ImageType},
+    images::reader::{Reader, Refusal},
+};
 use proptest::prelude::*;
-use test_support::pictures::{gif, jpeg, png, turned_jpeg, webp};
+use test_support::pictures::{
+    gif, gif_animation, jpeg, png, turned_jpeg, webp, webp_animation, webp_frame,
+};
 
-fn read(bytes: &[u8], piece: usize) -> Result<Facts, Refusal> {
+pub fn read(bytes: &[u8], piece: usize) -> Result<Facts, Refusal> {
     let mut reader = Reader::default();
     for piece in bytes.chunks(piece) {
         reader.feed(piece)?;
@@ -17,13 +22,16 @@ fn read(bytes: &[u8], piece: usize) -> Result<Facts, Refusal> {
     reader.finish()
 }
 
-static FILES: LazyLock<[(ImageType, Vec<u8>); 5]> = LazyLock::new(|| {
+static FILES: LazyLock<[(ImageType, Vec<u8>); 7]> = LazyLock::new(|| {
+    let frame = webp_frame([1, 2], [40, 26], &[&webp(40, 26)[12..]]);
     [
         (ImageType::Png, png(37, 23)),
         (ImageType::Jpeg, jpeg(38, 24)),
         (ImageType::Jpeg, turned_jpeg(38, 24, 6)),
         (ImageType::Gif, gif(39, 25)),
+        (ImageType::Gif, gif_animation(39, 25)),
         (ImageType::WebP, webp(40, 26)),
+        (ImageType::WebP, webp_animation([50, 30], &[&frame, &frame])),
     ]
 });
 
@@ -145,6 +153,25 @@ proptest! {
             b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", b"\xff\xd8\xff\xc0", b"GIF89a", b"RIFF\xff\0\0\0WEBPVP8X", b"",
         ];
         let _ = read(&[signatures[signature], &bytes].concat(), 64);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// A part of a damaged file, repeated to a MiB, costs no more than linear time.
+    #[test]
+    fn reader_time_is_linear_for_damaged_files(
+        bytes in mutated(), begin: prop::sample::Index, length in 1_usize..300, piece in 16_usize..70_000,
+    ) {
+        let begin = begin.index(bytes.len());
+        let end = bytes.len().min(begin + length);
+        let repeated = bytes[begin..end].repeat((1 << 20) / (end - begin));
+        let file = [&bytes[..begin], &repeated, &bytes[end..]].concat();
+        let begun = Instant::now();
+        let _ = read(&file, piece);
+        // Without optimizations on a busy machine. A reader with quadratic costs takes hours.
+        prop_assert!(begun.elapsed() < Duration::from_secs(10));
     }
 }
 

@@ -1,17 +1,9 @@
 //! Images of pets: types, dimensions, identifiers, and widths of renderings.
 //!
-//! Invariant: the type and the dimensions of an image are read from its bytes ([`Reader`]), not from headers.
-
-mod gif;
-mod jpeg;
-mod png;
-mod reader;
-mod walk;
-mod webp;
+//! Invariant: the type and the dimensions of an image are read from its bytes, not from headers.
 
 use std::{fmt, str::FromStr};
 
-pub use self::{reader::Reader, walk::Refusal};
 use super::Invalid;
 
 /// Maximum width and height of an image in pixels.
