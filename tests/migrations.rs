@@ -1,9 +1,8 @@
 //! Migrations: each applies once over the data of the one before, even if replicas start together.
 
-#![allow(
+#![expect(
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stdout,
     reason = "a test that cannot go on says why and fails"
 )]
 

@@ -1,6 +1,6 @@
 //! Integration tests of the service over HTTP and PostgreSQL: one test binary, one cluster, one database per test.
 
-#![allow(
+#![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,

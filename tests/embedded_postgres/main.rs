@@ -1,6 +1,6 @@
 //! Embedded PostgreSQL, run for real: nothing but the data is left when it has stopped.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,

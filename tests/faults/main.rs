@@ -8,7 +8,7 @@
 //! FAULTS=full cargo test --features outside-tools --test faults -- --nocapture
 //! ```
 
-#![allow(
+#![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,

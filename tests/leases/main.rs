@@ -1,12 +1,9 @@
 //! Simulation of leased slices: the [`CallerState`]s of several replicas over an in-memory model of the caller's row,
 //! with clocks that differ and drift, lost statements, killed replicas and a failover to a late clock.
 
-#![allow(
+#![expect(
     clippy::expect_used,
-    clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    clippy::panic,
     clippy::print_stdout,
     reason = "a test that cannot go on says why and fails; its numbers are small"
 )]

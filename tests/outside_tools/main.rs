@@ -1,6 +1,6 @@
 //! Tests that need programs other than PostgreSQL's, installed by `.ci/setup --all`.
 
-#![allow(
+#![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,

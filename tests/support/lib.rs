@@ -1,12 +1,12 @@
 //! Test harness: the service on free ports with a database of its own, requests to it, and checks of its responses.
 
-#![allow(
+#![expect(
     clippy::expect_used,
     clippy::panic,
     clippy::missing_panics_doc,
     reason = "the harness fails a test by a panic"
 )]
-#![allow(
+#![expect(
     clippy::must_use_candidate,
     clippy::return_self_not_must_use,
     reason = "a test may ignore what a check returns"
