@@ -124,7 +124,7 @@ pub async fn all(options: &Options) {
         ("PET_INVENTORY__IMAGES__URL", images.as_str()),
         // So high that a wrong key always gets 401, never 429.
         (
-            "PET_INVENTORY__LIMITS__WRONG_CREDENTIALS_PER_MINUTE",
+            "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE",
             "4000000000",
         ),
         // Admits all requests of a Pro caller.
