@@ -1,9 +1,9 @@
-# Two images. `runtime`, the last and so the default, is the service alone; it needs a PostgreSQL (13 or newer):
+# Two images. `runtime`, the default, contains only the service. It needs a PostgreSQL (13 or newer):
 #
 #   docker build -t pet-inventory .
 #   docker run -p 8080:8080 -e DATABASE_URL=postgres://pets:secret@db.example/pets -e BOOTSTRAP_API_KEY=… pet-inventory
 #
-# `demo` holds a PostgreSQL, too, and serves at once, with keys that everybody knows. Not for the open network:
+# `demo` also contains PostgreSQL and serves at once, with public demo keys. Do not expose it to a network:
 #
 #   docker build --target demo -t pet-inventory-demo .
 #   docker run -p 127.0.0.1:8080:8080 pet-inventory-demo
@@ -11,8 +11,8 @@
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /build
 
-# The dependencies, in a layer that changes only with these three files: built for an empty crate. Cargo reads the
-# manifest of each package of the workspace, of the one for tests, too.
+# Builds the dependencies for an empty crate, in a layer that changes only with these three files. Cargo reads the
+# manifest of each package of the workspace, also that of the tests.
 COPY Cargo.toml Cargo.lock ./
 COPY tests/support/Cargo.toml tests/support/Cargo.toml
 RUN mkdir src \
@@ -21,12 +21,12 @@ RUN mkdir src \
     && cargo build --locked --release \
     && rm -r src
 
-# The crate. The migrations and the default configuration are compiled in. Its symbols stay, 3 of its 27 MB: by them a
-# backtrace has names.
+# The migrations and the default configuration are compiled in. The symbols are not stripped (3 of 27 MB), so that
+# backtraces have names.
 COPY config/default.toml config/default.toml
 COPY migrations migrations
 COPY src src
-# Cargo compares times: these files may be older than the empty crate just built.
+# Cargo compares modification times: these files may be older than the empty crate built above.
 RUN touch src/lib.rs src/main.rs \
     && cargo build --locked --release
 
@@ -35,7 +35,7 @@ LABEL org.opencontainers.image.title="pet-inventory demo" \
       org.opencontainers.image.description="pet-inventory with a PostgreSQL and demo keys, for a first look" \
       org.opencontainers.image.licenses="MIT OR Apache-2.0"
 
-# The server's programs, without the cluster that Debian would make; initdb wants a user with a name.
+# PostgreSQL's programs, without the cluster that Debian creates. initdb requires a user with a name.
 RUN apt-get update \
     && mkdir -p /etc/postgresql-common \
     && echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf \
@@ -46,10 +46,10 @@ RUN apt-get update \
 COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
 USER 10001:10001
 WORKDIR /var/lib/pet-inventory
-# The data, and the socket of its PostgreSQL. Nothing else is written to: the root may be read-only.
+# The data, and the socket of PostgreSQL. Nothing else is written, so the root file system may be read-only.
 VOLUME ["/var/lib/pet-inventory", "/tmp"]
 
-# A container's loopback is its own, so the demo keys have to be good beyond it.
+# Requests from outside the container do not arrive over its loopback, so the demo keys must be valid beyond it.
 ENV PET_INVENTORY__SERVER__LISTEN=0.0.0.0:8080 \
     PET_INVENTORY__OPERATIONS__LISTEN=127.0.0.1:9090 \
     PET_INVENTORY__LOCAL_POSTGRES__DEMO_KEYS=always
@@ -65,16 +65,16 @@ LABEL org.opencontainers.image.title="pet-inventory" \
       org.opencontainers.image.description="A pet store's inventory as a REST API on PostgreSQL" \
       org.opencontainers.image.licenses="MIT OR Apache-2.0"
 
-# One program and nothing else: the TLS roots are compiled in, and a number needs no passwd entry.
+# The TLS roots are compiled in. A numeric user needs no passwd entry.
 COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
 RUN install --directory --owner=10001 --group=10001 /var/lib/pet-inventory/images
 USER 10001:10001
 
-# Inside a container listen on all of its addresses. Publish 8080; keep 9090 (metrics) to yourself.
+# Listens on all addresses of the container. Publish 8080 only: 9090 serves the metrics.
 ENV PET_INVENTORY__SERVER__LISTEN=0.0.0.0:8080 \
     PET_INVENTORY__OPERATIONS__LISTEN=0.0.0.0:9090
-# Images, unless they are in a bucket: mount something that lasts here. On its way to a bucket, too, an image lies
-# here for a moment. Nothing else is written to: the root may be read-only.
+# Images, unless they are stored in a bucket: mount durable storage here. Uploads to a bucket are staged here, too.
+# Nothing else is written, so the root file system may be read-only.
 ENV PET_INVENTORY__IMAGES__URL=file:///var/lib/pet-inventory/images \
     TMPDIR=/var/lib/pet-inventory/images
 VOLUME /var/lib/pet-inventory/images

@@ -371,7 +371,5 @@ async fn explain(connection: &mut PgConnection, execute: &str) -> String {
             .fetch_all(connection)
             .await
             .expect("a plan");
-    let plan = lines.join("\n");
-    println!("execute {execute}\n{plan}\n");
-    plan
+    lines.join("\n")
 }

@@ -633,7 +633,6 @@ async fn steady_requests_cost_few_lease_statements() {
         request().await.is(404);
     }
     let cost = statements().await - before;
-    println!("{cost} lease statements in {SECONDS} s");
     assert!((SECONDS..=3 * SECONDS).contains(&cost), "{cost}");
     service.stop().await;
 }

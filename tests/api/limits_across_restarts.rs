@@ -53,7 +53,6 @@ async fn per_day_limit_loses_at_most_one_lease_per_kill() {
     assert_eq!(admitted(&service, 1_000).await, rest);
     total += rest;
     assert!((505..=1_000).contains(&total), "{total} of 1,000");
-    println!("{total} of 1,000 admitted in a day with five kills");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,6 @@
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,
-    clippy::print_stdout,
     reason = "a test that cannot go on says why and fails; its clock is the machine's"
 )]
 

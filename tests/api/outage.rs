@@ -133,8 +133,8 @@ impl Fragile {
         assert!(begun.elapsed() < FAST, "{:?}", begun.elapsed());
     }
 
-    /// Repeats requests until none gets a 503 and returns the time that took. No other 5xx may occur.
-    async fn assert_back(&self) -> Duration {
+    /// Repeats requests until none gets a 503, for at most [`SOON`]. No other 5xx may occur.
+    async fn assert_back(&self) {
         let begun = Instant::now();
         loop {
             let mut well = true;
@@ -151,7 +151,7 @@ impl Fragile {
             }
             let ready = self.bare("/readyz").await;
             if well && ready.status == 200 {
-                return begun.elapsed();
+                return;
             }
             assert!([200, 503].contains(&ready.status.as_u16()), "{ready}");
             assert!(begun.elapsed() < SOON, "not back after {SOON:?}");
@@ -195,10 +195,7 @@ async fn requests_while_database_is_down_are_503_until_it_is_back() {
     postgres.stop().await.expect("a stop");
     service.assert_away().await;
     service.start_postgres().await;
-    println!(
-        "well {:?} after PostgreSQL was ready again",
-        service.assert_back().await
-    );
+    service.assert_back().await;
     service.stop().await;
 }
 
@@ -208,13 +205,11 @@ async fn requests_while_database_is_killed_are_503_at_worst() {
     service.assert_back().await;
     for _ in 0..2 {
         let rounds = [(); 3].map(|()| service.requests());
-        let (killed, ()) = tokio::join!(
+        tokio::join!(
             async {
-                let begun = Instant::now();
                 kill(service.postmaster(), Signal::SIGKILL).expect("killed");
                 service.restart_postgres().await;
                 service.assert_back().await;
-                begun.elapsed()
             },
             // Requests in progress at the time of the kill.
             async {
@@ -227,7 +222,6 @@ async fn requests_while_database_is_killed_are_503_at_worst() {
                 }
             }
         );
-        println!("well {killed:?} after kill -9 of the postmaster");
     }
     service.stop().await;
 }
