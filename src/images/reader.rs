@@ -54,7 +54,6 @@ pub struct Reader {
     facts: Option<Facts>,
     /// Width and height of the pixels that must follow, and `true` if they belong to a frame of a WebP animation.
     needed: Option<((u32, u32), bool)>,
-    /// Number of scans of the JPEG.
     scans: u64,
     /// Checksum of the PNG chunk.
     crc: Hasher,
@@ -130,6 +129,7 @@ impl Reader {
         let crc = std::mem::take(&mut self.crc).finalize().to_be_bytes();
         check(self.facts.is_none() || head[..4] == crc, "wrong checksum")?;
         match kind {
+            _ if length >> 31 > 0 => return Err(Broken("a chunk length is invalid")),
             b"IHDR" if self.facts.is_none() && length == 13 => {
                 let header = bytes.get(12..25).ok_or(EndsEarly)?;
                 self.set_canvas((big_endian(&header[..4]), big_endian(&header[4..8])))?;
@@ -233,7 +233,7 @@ impl Reader {
                 self.set_canvas((number(4) + 1, number(7) + 1))?;
                 return Ok((8, padded));
             }
-            (b"ANMF", _) if !in_frame => {
+            (b"ANMF", _) if !in_frame && self.needed.is_none_or(|(_, in_frame)| !in_frame) => {
                 let size = (number(6) + 1, number(9) + 1);
                 self.check_frame((2 * number(0), 2 * number(3)), size)?;
                 (self.needed, self.left[1]) = (Some((size, true)), padded - 16);

@@ -34,7 +34,7 @@ use crate::{
 /// Maximum number of requests that wait for renderings.
 const MAX_WAITING: usize = 256;
 /// Number of locks against concurrent work on the same rendering. Different renderings seldom share one.
-const TURNS: usize = 64;
+const LOCKS: usize = 64;
 /// Maximum number of remembered images that cannot be decoded.
 const REMEMBERED: usize = 1_024;
 /// JPEG quality, of 100.
@@ -66,7 +66,7 @@ pub struct Renderer {
     /// Permits for half of the cores; the others remain free for other requests.
     cores: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    turns: Arc<[Mutex<()>; TURNS]>,
+    locks: Arc<[Mutex<()>; LOCKS]>,
     /// Keys of images that are not tried again.
     undecodable: Arc<SyncMutex<VecDeque<String>>>,
 }
@@ -91,7 +91,7 @@ impl Renderer {
             budget,
             cores: Arc::new(Semaphore::new(cores.max(1))),
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
-            turns: Arc::new([const { Mutex::const_new(()) }; TURNS]),
+            locks: Arc::new([const { Mutex::const_new(()) }; LOCKS]),
             undecodable: Arc::default(),
         }
     }
@@ -107,11 +107,11 @@ impl Renderer {
     }
 
     /// Locks a rendering, so that this process does not make it twice at the same time.
-    pub async fn turn(&self, which: impl Hash) -> MutexGuard<'_, ()> {
+    pub async fn lock(&self, which: impl Hash) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         which.hash(&mut hasher);
-        let turn = usize::try_from(hasher.finish() % TURNS as u64).unwrap_or_default();
-        self.turns[turn].lock().await
+        let lock = usize::try_from(hasher.finish() % LOCKS as u64).unwrap_or_default();
+        self.locks[lock].lock().await
     }
 
     /// Makes an image at most `width` wide, never larger than it is. `original` returns its bytes, and is awaited once

@@ -66,7 +66,7 @@ impl FailedAuthenticationLimit {
     /// Counts an invalid credential.
     pub fn count(&self, address: AddressKey) {
         if let Err(wait) = self.buckets.take(&address) {
-            metrics::counter!("limits_addresses_shut_total").increment(1);
+            metrics::counter!("limits_blocked_addresses_total").increment(1);
             self.blocked_until.insert(address, self.clock.now() + wait);
         }
     }

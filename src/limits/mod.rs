@@ -41,12 +41,12 @@ use crate::{
 /// Maximum number of callers that a flush returns requests of. The next one continues.
 const MAX_FLUSHED: usize = 2048;
 
-type LockedState<'l> = RefMut<'l, CallerKey, CallerState>;
-
-/// Counted request, to be given back if it fails through the service's own fault; and its permit, where the plan limits
-/// requests in progress.
+/// Counted request, to be given back if it fails through the service's own fault.
 #[derive(Debug, Default)]
-pub struct Permit(Option<(CallerKey, Slice, Option<OwnedSemaphorePermit>)>);
+pub struct Permit {
+    counted: Option<(CallerKey, Slice)>,
+    _in_flight: Option<OwnedSemaphorePermit>,
+}
 
 /// State of the limits of an admitted request, and its permit.
 pub type Admission = Result<(LimitStatus, Permit), Error>;
@@ -108,7 +108,12 @@ impl Limiter {
             Err(error) => return Either::Left(Err(error)),
         };
         let admission = move |decision: Decision| {
-            decision.map(|(slice, status)| (status, Permit(Some((key, slice, in_flight)))))
+            let (slice, status) = decision?;
+            let permit = Permit {
+                counted: Some((key, slice)),
+                _in_flight: in_flight,
+            };
+            Ok((status, permit))
         };
         if let Some(decision) = state.admit(now) {
             return Either::Left(admission(decision));
@@ -124,7 +129,7 @@ impl Limiter {
 
     /// Gives back the request of a permit: it failed through the service's own fault.
     pub fn give_back(&self, permit: &Permit) {
-        if let Some((key, slice, _)) = permit.0 {
+        if let Some((key, slice)) = permit.counted {
             let mut state = self.shared.callers.entry(key).or_default();
             state.give_back(slice, self.shared.clock.now());
         }
@@ -165,7 +170,12 @@ impl Limiter {
     }
 
     /// Locks the state of a caller, and sets its limits.
-    fn state(&self, key: CallerKey, limits: &PlanLimits, now: Moment) -> LockedState<'_> {
+    fn state(
+        &self,
+        key: CallerKey,
+        limits: &PlanLimits,
+        now: Moment,
+    ) -> RefMut<'_, CallerKey, CallerState> {
         let mut state = self.shared.callers.entry(key).or_default();
         state.set_limits(limits, now);
         state

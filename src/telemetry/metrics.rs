@@ -92,7 +92,7 @@ pub const METRICS: &[Described] = &[
     counter("limits_admitted_total", &[PLANS], "Requests admitted by the limits of their plan."),
     counter("limits_refused_total", &[PLANS, ("limit", &["minute", "day", "in-flight", "limits"])],
         "Requests refused by a limit of their plan."),
-    counter("limits_addresses_shut_total", &[],
+    counter("limits_blocked_addresses_total", &[],
         "Client addresses that reached the failed-authentication limit."),
     counter("logins_total", &[("result", &["ok", "wrong", "limited", "failed"])],
         "Login attempts: successful, wrong, over the limit of the account, failed by a fault of the service."),

@@ -1,7 +1,7 @@
 //! Finds import cycles, in each folder between its `mod.rs`, its other files and its subfolders.
 //!
 //! A path is an import from the file that its longest prefix names, so that `super::Error` is an import from `mod.rs`
-//! even if `mod.rs` re-exports it from `error.rs`. Code under `#[cfg(test)]` does not count.
+//! even if `mod.rs` re-exports it from `error.rs`. Inline modules under `#[cfg(test)]` do not count.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,8 +16,8 @@ struct Place<'a> {
     path: String,
 }
 
-/// Returns one cycle of each folder that has any, unless it is allowed, and each allowed folder without a cycle.
-pub fn violations(imports: &BTreeMap<&str, Imports>, allowed: &[&str]) -> Vec<String> {
+/// Returns one cycle of each folder that has any.
+pub fn violations(imports: &BTreeMap<&str, Imports>) -> Vec<String> {
     let modules: BTreeMap<Vec<String>, &str> = imports
         .keys()
         .filter(|file| **file != "src/main.rs")
@@ -49,25 +49,10 @@ pub fn violations(imports: &BTreeMap<&str, Imports>, allowed: &[&str]) -> Vec<St
             imported.entry(node(to, shared)).or_insert(place);
         }
     }
-    report(&graphs, allowed)
-}
-
-fn report(graphs: &BTreeMap<&[String], Graph<'_>>, allowed: &[&str]) -> Vec<String> {
-    let mut unused: BTreeSet<&str> = allowed.iter().copied().collect();
-    let mut violations = Vec::new();
-    for (folder, graph) in graphs {
-        let folder = folder[1..].join("/");
-        let Some(cycle) = shortest_cycle(graph) else {
-            continue;
-        };
-        if !unused.remove(folder.as_str()) {
-            violations.push(violation(graph, &cycle));
-        }
-    }
-    violations.extend(unused.iter().map(|folder| {
-        format!("src/{folder}: no import cycle. Remove the folder from ALLOWED_CYCLES")
-    }));
-    violations
+    graphs
+        .values()
+        .filter_map(|graph| Some(violation(graph, &shortest_cycle(graph)?)))
+        .collect()
 }
 
 /// Returns the name of a module in the graph of its ancestor of `depth` names.

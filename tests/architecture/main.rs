@@ -44,9 +44,6 @@ const DB_SHARED: &[&str] =
     &["batch", "breaker", "codec", "connect", "database", "deadline", "error", "health", "pool", "pooler", "retry",
       "usage"];
 
-/// Folders whose import cycle is allowed for now. An entry without a cycle is a violation.
-const ALLOWED_CYCLES: &[&str] = &[];
-
 /// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
@@ -78,7 +75,7 @@ const MAX_TEST_LINES: usize = 80;
 
 #[test]
 fn sources_follow_the_architecture() -> io::Result<()> {
-    let violations = check(&files_in("src")?, ALLOWED_CYCLES);
+    let violations = check(&files_in("src")?);
     assert!(violations.is_empty(), "\n{}\n", violations.join("\n"));
     Ok(())
 }
@@ -110,7 +107,7 @@ fn map_in_lib_rs_names_every_module() -> io::Result<()> {
 type Sources = BTreeMap<String, String>;
 
 /// Returns every violation as `file:line: problem. Remedy`, each once per file, at its first line.
-fn check(sources: &Sources, allowed_cycles: &[&str]) -> Vec<String> {
+fn check(sources: &Sources) -> Vec<String> {
     let mut report = Vec::new();
     let mut imports_by_file = BTreeMap::new();
     for (file, text) in sources {
@@ -133,7 +130,7 @@ fn check(sources: &Sources, allowed_cycles: &[&str]) -> Vec<String> {
                 .map(|(line, violation)| format!("{file}:{line}: {violation}")),
         );
     }
-    report.extend(cycles::violations(&imports_by_file, allowed_cycles));
+    report.extend(cycles::violations(&imports_by_file));
     report
 }
 

@@ -168,7 +168,7 @@ async fn rendering(
     // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {
         let _permit = permit;
-        let _turn = renderer.turn((content.sha256, width)).await;
+        let _lock = renderer.lock((content.sha256, width)).await;
         let rendering = db::images::find_rendering(database.pool(), &content.sha256, width).await?;
         match rendering {
             Some(rendering) => Ok(rendering),

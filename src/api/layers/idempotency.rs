@@ -169,3 +169,66 @@ fn without_passwords<'a>(path: &str, body: &'a [u8]) -> Cow<'a, [u8]> {
 
 /// Paths below the API's base to which passwords are sent.
 const WITH_PASSWORDS: &str = "/user";
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::{
+        api::{idempotency::IDEMPOTENCY_KEY, request_id::RequestId},
+        config::Config,
+        db::ConnectOptions,
+        domain::{
+            caller::{Caller, Scopes},
+            plan::Plan,
+        },
+    };
+
+    /// Sends a request of a caller through the layer, while stored responses cannot be reached.
+    async fn respond(method: Method, key: Option<&str>) -> StatusCode {
+        let config = Config::defaults().expect("the defaults");
+        // A reserved port.
+        let options = ConnectOptions::new_without_pgpass()
+            .host("127.0.0.1")
+            .port(1);
+        let layer = IdempotencyLayer {
+            limits: BodyLimits {
+                max_size: 64,
+                timeout: Duration::from_secs(1),
+            },
+            database: Database::new(options, &config.database),
+        };
+        let handler = service_fn(async |_: Request| Ok::<_, Infallible>(Response::default()));
+        let mut request = Request::builder().method(method);
+        if let Some(key) = key {
+            request = request.header(IDEMPOTENCY_KEY, key);
+        }
+        let mut request = request.body(Body::from("{}")).expect("a request");
+        let context = RequestContext::new(RequestId::of(request.headers()));
+        context.set_caller(Arc::new(Caller {
+            id: None,
+            name: "acme".parse().expect("a name"),
+            plan: Plan::Free,
+            scopes: Scopes::all(),
+        }));
+        request.extensions_mut().insert(context);
+        let response = layer.layer(handler).oneshot(request).await;
+        response.expect("a response").status()
+    }
+
+    #[tokio::test]
+    async fn only_a_post_with_a_key_needs_stored_responses() {
+        for (method, key, status) in [
+            (Method::GET, Some("a"), StatusCode::OK),
+            (Method::POST, None, StatusCode::OK),
+            (Method::POST, Some(""), StatusCode::BAD_REQUEST),
+            (Method::POST, Some("a"), StatusCode::SERVICE_UNAVAILABLE),
+        ] {
+            let response = respond(method.clone(), key).await;
+            assert_eq!(response, status, "{method} {key:?}");
+        }
+    }
+}

@@ -329,3 +329,65 @@ impl Text {
         start..self.0.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+    use crate::{
+        api::request_id::RequestId,
+        config::Config,
+        db::{ConnectOptions, Database},
+        domain::{
+            caller::{CallerId, Scopes},
+            clock::Clock,
+        },
+    };
+
+    /// Sends a request of a caller through the layer, while the counters cannot be reached.
+    async fn respond(plan: Option<Plan>) -> Response {
+        let config = Config::defaults().expect("the defaults");
+        // A reserved port.
+        let options = ConnectOptions::new_without_pgpass()
+            .host("127.0.0.1")
+            .port(1);
+        let database = Database::new(options, &config.database);
+        let limits = RateLimits::new(config.plans.clone(), database, Clock::manual());
+        let handler = service_fn(async |_: Request| Ok::<_, Infallible>(Response::default()));
+        let service = RateLimitLayer::new(Arc::new(limits), &config.plans).layer(handler);
+        let mut request = Request::new(Body::empty());
+        let context = RequestContext::new(RequestId::of(request.headers()));
+        if let Some(plan) = plan {
+            context.set_caller(Arc::new(Caller {
+                id: Some(CallerId(7)),
+                name: "acme".parse().expect("a name"),
+                plan,
+                scopes: Scopes::all(),
+            }));
+        }
+        request.extensions_mut().insert(context);
+        service.oneshot(request).await.expect("a response")
+    }
+
+    #[tokio::test]
+    async fn unlimited_request_passes_without_headers() {
+        for plan in [None, Some(Plan::Enterprise)] {
+            let response = respond(plan).await;
+            assert_eq!(response.status(), StatusCode::OK);
+            assert!(!response.headers().contains_key(RATELIMIT_POLICY));
+        }
+    }
+
+    #[tokio::test]
+    async fn limited_request_is_503_with_headers_while_counters_are_unreachable() {
+        let response = respond(Some(Plan::Free)).await;
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(
+            response.headers()[RATELIMIT_POLICY],
+            "\"minute\";q=60;w=60, \"day\";q=1000;w=86400"
+        );
+        assert_eq!(response.headers()[X_RATELIMIT_REMAINING], "60");
+    }
+}

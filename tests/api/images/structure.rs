@@ -279,6 +279,10 @@ fn reader_refuses_a_webp_with_chunks_out_of_place() {
             webp_animation([40, 26], &[&frame, &empty]),
         ),
         (
+            "empty frame before another",
+            webp_animation([40, 26], &[&empty, &frame]),
+        ),
+        (
             "image after an empty frame",
             webp_animation([40, 26], &[&empty, &image]),
         ),
