@@ -41,11 +41,14 @@ use crate::{
 /// Maximum number of callers that a flush returns requests of. The next one continues.
 const MAX_FLUSHED: usize = 2048;
 
+type LockedState<'l> = RefMut<'l, CallerKey, CallerState>;
+
 /// Counted request, to be given back if it fails through the service's own fault.
 #[derive(Debug, Default)]
 pub struct Permit {
     counted: Option<(CallerKey, Slice)>,
-    _in_flight: Option<OwnedSemaphorePermit>,
+    #[expect(dead_code, reason = "held until the request ends")]
+    in_flight: Option<OwnedSemaphorePermit>,
 }
 
 /// State of the limits of an admitted request, and its permit.
@@ -109,11 +112,8 @@ impl Limiter {
         };
         let admission = move |decision: Decision| {
             let (slice, status) = decision?;
-            let permit = Permit {
-                counted: Some((key, slice)),
-                _in_flight: in_flight,
-            };
-            Ok((status, permit))
+            let counted = Some((key, slice));
+            Ok((status, Permit { counted, in_flight }))
         };
         if let Some(decision) = state.admit(now) {
             return Either::Left(admission(decision));
@@ -170,12 +170,7 @@ impl Limiter {
     }
 
     /// Locks the state of a caller, and sets its limits.
-    fn state(
-        &self,
-        key: CallerKey,
-        limits: &PlanLimits,
-        now: Moment,
-    ) -> RefMut<'_, CallerKey, CallerState> {
+    fn state(&self, key: CallerKey, limits: &PlanLimits, now: Moment) -> LockedState<'_> {
         let mut state = self.shared.callers.entry(key).or_default();
         state.set_limits(limits, now);
         state
