@@ -85,7 +85,6 @@ pub fn search_path() -> SearchPath {
 
 /// Starts a shell that removes a folder once this process has ended and PostgreSQL has stopped.
 fn remove_when_we_end(folder: &Path) -> Child {
-    use std::os::unix::process::CommandExt as _;
     const REMOVE: &str = r#"
         trap '' INT TERM
         read -r _
@@ -93,8 +92,14 @@ fn remove_when_we_end(folder: &Path) -> Child {
         while [ -e "$1/postgres/postmaster.pid" ] && [ $((tries += 1)) -lt 200 ]; do sleep 0.1; done
         rm -rf "$1"
     "#;
+    spawn_cleaner(REMOVE, folder)
+}
+
+/// Starts a shell script with this folder as its argument. Its input ends when this process does, even by SIGKILL.
+pub fn spawn_cleaner(script: &str, folder: &Path) -> Child {
+    use std::os::unix::process::CommandExt as _;
     Command::new("/bin/sh")
-        .args(["-c", REMOVE, "cleaner"])
+        .args(["-c", script, "cleaner"])
         .arg(folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

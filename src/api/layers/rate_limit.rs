@@ -112,15 +112,18 @@ impl<S: Inner> Service<Request> for RateLimit<S> {
             context: context.clone(),
             caller: Arc::clone(caller),
         };
-        let waiting = match (!is_status).then(|| limits.admit(caller, client)) {
-            Some(Either::Left(Ok(admitted))) => {
-                return Either::Left(limited.proceed(admitted, &mut self.inner, request));
+        let waiting = if is_status {
+            None
+        } else {
+            match limits.admit(caller, client) {
+                Either::Left(Ok(admitted)) => {
+                    return Either::Left(limited.proceed(admitted, &mut self.inner, request));
+                }
+                Either::Left(Err(error)) => {
+                    return Either::Right(Box::pin(future::ready(Ok(limited.refuse(error)))));
+                }
+                Either::Right(waiting) => Some(waiting),
             }
-            Some(Either::Left(Err(error))) => {
-                return Either::Right(Box::pin(future::ready(Ok(limited.refuse(error)))));
-            }
-            Some(Either::Right(waiting)) => Some(waiting),
-            None => None,
         };
         let mut inner = self.inner.clone();
         Either::Right(Box::pin(async move {

@@ -17,7 +17,10 @@ use nix::{
     unistd::{Pid, Uid, User},
 };
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
-use test_support::process::{SOON, free_address};
+use test_support::{
+    postgres::spawn_cleaner,
+    process::{SOON, free_address},
+};
 
 /// A PostgreSQL cluster, running or stopped.
 pub struct Cluster {
@@ -315,13 +318,5 @@ fn stop_when_we_end(folder: &Path) -> Child {
         done 2>/dev/null
         rm -rf "$1"
     "#;
-    Command::new("/bin/sh")
-        .args(["-c", STOP, "cleaner"])
-        .arg(folder)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .spawn()
-        .expect("a shell")
+    spawn_cleaner(STOP, folder)
 }
