@@ -78,7 +78,8 @@ enum Event {
     Act(usize),
     Execute(usize),
     Respond(usize),
-    Fail(usize, i64),
+    /// Failure of a request of a replica that was admitted at the given time, in the given slice.
+    Fail(usize, (u64, i64)),
     Flush(usize),
     /// Time-out of a replica's requests that wait since the given time.
     TimeOut(usize, u64),
@@ -168,12 +169,12 @@ impl<'a> World<'a> {
                 }
                 Event::Execute(number) => self.execute(number),
                 Event::Respond(number) => self.respond(number),
-                Event::Fail(replica, slice) => {
-                    if let Some(index) = self.admitted.iter().position(|(_, of)| *of == slice) {
-                        self.admitted.remove(index);
-                        let now = self.clock(replica);
-                        self.replicas[replica].state.give_back(slice, now);
-                    }
+                Event::Fail(replica, failed) => {
+                    // By time too: after a failover to a late clock, a slice comes again.
+                    let index = self.admitted.iter().position(|of| *of == failed);
+                    self.admitted.remove(index.expect("admitted"));
+                    let now = self.clock(replica);
+                    self.replicas[replica].state.give_back(failed.1, now);
                 }
                 Event::TimeOut(replica, since) => {
                     self.replicas[replica]
@@ -216,7 +217,7 @@ impl<'a> World<'a> {
             Action::Failure(after) => {
                 if let Some(slice) = self.ask(replica, now) {
                     let at = self.now + u64::from(after);
-                    self.schedule_at(at, Event::Fail(replica, slice));
+                    self.schedule_at(at, Event::Fail(replica, (self.now, slice)));
                 }
             }
             Action::Kill => {
