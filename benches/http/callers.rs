@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{
     rows::{Bench, client},
-    table::{self, Round, median},
+    table::{self, Round, ServiceRounds, median},
 };
 
 /// Free callers, and the pause between two requests of one (0.9 requests per second).
@@ -37,16 +37,10 @@ pub async fn limited(bench: &Bench<'_>) {
     }
     let seconds = bench.options.seconds();
     for connections in [1, 64, 256] {
-        let (mut unlimited, mut limited, mut before) = (vec![], [vec![], vec![]], vec![]);
+        let (mut unlimited, mut limited) = (ServiceRounds::default(), [vec![], vec![]]);
         for _ in 0..bench.options.rounds() {
-            if let Some(server) = &bench.before {
-                before.push(bench.round(server, &enterprise, connections, seconds).await);
-            }
-            unlimited.push(
-                bench
-                    .round(&bench.service, &enterprise, connections, seconds)
-                    .await,
-            );
+            let load = &enterprise;
+            bench.service_round(load, connections, &mut unlimited).await;
             for ((_, load), rounds) in variants.iter().zip(&mut limited) {
                 rounds.push(
                     bench
@@ -56,16 +50,8 @@ pub async fn limited(bench: &Bench<'_>) {
             }
         }
         let row = format!("GET /pet/{{id}}, {connections} connections");
-        let of_enterprise = table::line(&row, "Ent.", &unlimited, "");
-        if !before.is_empty() {
-            let ratio = of_enterprise / median(&before, |round| round.run.rate);
-            table::line(
-                "",
-                "before",
-                &before,
-                &format!("Enterprise now {ratio:.2} of it"),
-            );
-        }
+        unlimited.lines(&row, "Enterprise");
+        let of_enterprise = unlimited.rate();
         for ((name, _), rounds) in variants.iter().zip(&limited) {
             let refused: f64 = rounds.iter().map(|round| round.run.refused).sum();
             assert!(refused < 1.0, "{refused} requests were refused");

@@ -20,7 +20,7 @@ use tokio::process::{Child, Command};
 use crate::{
     load::{Ask, Load},
     rows::Bench,
-    table::{self, Round, median},
+    table::{self, Round, ServiceRounds},
 };
 
 const CONNECTIONS: u32 = 8;
@@ -67,7 +67,7 @@ pub async fn rows(bench: &Bench<'_>) {
 }
 
 async fn compare(row: &str, bench: &Bench<'_>, ours: &Load, nginx: &Nginx, theirs: &Load) {
-    let (mut of_nginx, mut service) = (vec![], vec![]);
+    let (mut of_nginx, mut service) = (vec![], ServiceRounds::default());
     let seconds = bench.options.seconds();
     bench.round(&bench.service, ours, CONNECTIONS, 1).await;
     for _ in 0..bench.options.rounds() {
@@ -77,20 +77,12 @@ async fn compare(row: &str, bench: &Bench<'_>, ours: &Load, nginx: &Nginx, their
             run,
             ..Round::default()
         });
-        let round = bench
-            .round(&bench.service, ours, CONNECTIONS, seconds)
-            .await;
-        assert!(
-            round.run.refused < 1.0,
-            "{} were refused",
-            round.run.refused
-        );
-        service.push(round);
+        bench.service_round(ours, CONNECTIONS, &mut service).await;
     }
+    let refused: f64 = service.service.iter().map(|round| round.run.refused).sum();
+    assert!(refused < 1.0, "{refused} were refused");
     let of_nginx = table::line(row, "nginx", &of_nginx, "");
-    let rate = median(&service, |round| round.run.rate);
-    let ratio = format!("{:.2} nginx", rate / of_nginx);
-    table::line("", "service", &service, &ratio);
+    service.lines("", &format!("{:.2} nginx", service.rate() / of_nginx));
 }
 
 /// Range of bytes that differs in each upload, so that no two uploads have the same content.

@@ -81,7 +81,7 @@ struct Options {
     /// Program to measure, such as another build of the service
     #[arg(long, default_value = env!("CARGO_BIN_EXE_pet-inventory"))]
     service: PathBuf,
-    /// Earlier build of the service, measured in turns with this one in the row `limited`
+    /// Earlier build of the service, measured in turns with this one in every row except `occasional`
     #[arg(long)]
     before: Option<PathBuf>,
     /// Run as one of the servers that the service is compared with

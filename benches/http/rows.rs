@@ -14,7 +14,7 @@ use crate::{
     load::{Ask, Load, pgbench},
     processes,
     servers::{Kind, Server},
-    table::{self, Round, median},
+    table::{self, Round, ServiceRounds, median},
 };
 
 /// The running service, its comparison variants and their database.
@@ -77,6 +77,28 @@ impl Bench<'_> {
     ) -> Round {
         measure(self.postgres, server, load, connections, seconds).await
     }
+
+    /// Runs a load once on the earlier build, if there is one, and then on the service.
+    pub async fn service_round(&self, load: &Load, connections: u32, rounds: &mut ServiceRounds) {
+        let servers = (self.before.as_ref(), &self.service);
+        measure_service(self, servers, load, connections, rounds).await;
+    }
+}
+
+async fn measure_service(
+    bench: &Bench<'_>,
+    (before, service): (Option<&Server>, &Server),
+    load: &Load,
+    connections: u32,
+    rounds: &mut ServiceRounds,
+) {
+    let seconds = bench.options.seconds();
+    if let Some(before) = before {
+        let round = bench.round(before, load, connections, seconds).await;
+        rounds.before.push(round);
+    }
+    let round = bench.round(service, load, connections, seconds).await;
+    rounds.service.push(round);
 }
 
 async fn measure(
@@ -198,16 +220,13 @@ async fn gets(bench: &Bench<'_>) {
         bench.round(server, &load, 64, 1).await;
     }
     for connections in [1, 16, 64, 256] {
-        let (mut naive, mut fixed, mut service, mut plain) = (vec![], vec![], vec![], vec![]);
+        let (mut naive, mut fixed, mut plain) = (vec![], vec![], vec![]);
+        let mut service = ServiceRounds::default();
         let seconds = bench.options.seconds();
         for _ in 0..bench.options.rounds() {
             naive.push(bench.round(&bench.naive, &load, connections, seconds).await);
             fixed.push(bench.round(&bench.fixed, &load, connections, seconds).await);
-            service.push(
-                bench
-                    .round(&bench.service, &load, connections, seconds)
-                    .await,
-            );
+            bench.service_round(&load, connections, &mut service).await;
             if connections == 64 {
                 let run = pgbench(&bench.postgres.socket(), "bench", &script, 64, seconds).await;
                 plain.push(Round {
@@ -219,7 +238,7 @@ async fn gets(bench: &Bench<'_>) {
         let row = format!("GET /pet/{{id}}, {connections} connections");
         let of_naive = table::line(&row, "naive", &naive, "");
         let of_fixed = table::line("", "static", &fixed, "");
-        let rate = median(&service, |round| round.run.rate);
+        let rate = service.rate();
         let mut ratio = format!(
             "{:.2} naive, {:.2} static",
             rate / of_naive,
@@ -229,34 +248,24 @@ async fn gets(bench: &Bench<'_>) {
             let of_plain = table::line("", "pgbench", &plain, "");
             ratio = format!("{ratio}, {:.2} pgbench", rate / of_plain);
         }
-        table::line("", "service", &service, &ratio);
+        service.lines("", &ratio);
     }
 }
 
 async fn posts(bench: &Bench<'_>) {
     let load = bench.post();
     for connections in [1, 64, 256] {
-        let (mut naive, mut service) = (vec![], vec![]);
+        let (mut naive, mut service) = (vec![], ServiceRounds::default());
         let seconds = bench.options.seconds();
         for _ in 0..bench.options.rounds() {
             naive.push(bench.round(&bench.naive, &load, connections, seconds).await);
-            service.push(
-                bench
-                    .round(&bench.service, &load, connections, seconds)
-                    .await,
-            );
+            bench.service_round(&load, connections, &mut service).await;
         }
-        let refused: f64 = service.iter().map(|round| round.run.refused).sum();
+        let refused: f64 = service.service.iter().map(|round| round.run.refused).sum();
         assert!(refused < 1.0, "{refused} POSTs were refused");
         let row = format!("POST /pet, {connections} connections");
         let of_naive = table::line(&row, "naive", &naive, "");
-        let rate = median(&service, |round| round.run.rate);
-        table::line(
-            "",
-            "service",
-            &service,
-            &format!("{:.2} naive", rate / of_naive),
-        );
+        service.lines("", &format!("{:.2} naive", service.rate() / of_naive));
     }
     bench.database.clean().await;
 }
@@ -305,72 +314,98 @@ async fn refusals(bench: &Bench<'_>) {
         ),
     ];
     for (row, load) in loads {
-        let (mut of_fixed, mut service) = (vec![], vec![]);
+        let (mut of_fixed, mut service) = (vec![], ServiceRounds::default());
         let seconds = bench.options.seconds();
         bench.round(&bench.service, &load, 64, 1).await;
         for _ in 0..bench.options.rounds() {
             of_fixed.push(bench.round(&bench.fixed, &fixed, 64, seconds).await);
-            service.push(bench.round(&bench.service, &load, 64, seconds).await);
+            bench.service_round(&load, 64, &mut service).await;
         }
-        let rate = median(&service, |round| round.run.rate);
         let of_fixed = table::line(row, "static", &of_fixed, "");
-        table::line(
-            "",
-            "service",
-            &service,
-            &format!("{:.2} static", rate / of_fixed),
-        );
+        service.lines("", &format!("{:.2} static", service.rate() / of_fixed));
     }
 }
 
 /// Measures a find of all pets in one response.
 async fn whole_find(bench: &Bench<'_>) {
-    /// Number of bytes kept from the end of the response.
-    const KEPT: usize = 32;
-    let ask = format!(
-        "GET /api/v3/pet/findByStatus?status=available,pending,sold HTTP/1.1\r\nHost: a\r\n\
-         Connection: close\r\napi_key: {}\r\n\r\n",
-        bench.keys[0]
-    );
     let rows = f64::from(bench.database.pets);
-    let (mut copies, mut finds, mut first_bytes, mut growth) = (vec![], vec![], vec![], vec![]);
+    let (mut copies, mut finds, mut before) = (vec![], vec![], vec![]);
     for _ in 0..bench.options.rounds().max(3) {
         copies.push(rows / copy(bench).await);
-        processes::forget_peak(bench.service.pid);
-        let before = processes::memory(bench.service.pid).0;
-        let begun = Instant::now();
-        // A minimal client that discards what it reads, as psql does by writing to `/dev/null`.
-        let mut stream = TcpStream::connect(&bench.service.address).expect("a connection");
-        stream.write_all(ask.as_bytes()).expect("asked");
-        let (mut piece, mut end) = (vec![0; 256 << 10], Vec::new());
-        loop {
-            let length = stream.read(&mut piece).expect("a whole answer");
-            if length == 0 {
-                break;
-            }
-            if end.is_empty() {
-                first_bytes.push(begun.elapsed().as_secs_f64() * 1e3);
-                assert!(piece.starts_with(b"HTTP/1.1 200"), "not found");
-            }
-            end.extend_from_slice(&piece[length.saturating_sub(KEPT)..length]);
-            end.drain(..end.len().saturating_sub(KEPT));
-        }
-        finds.push(rows / begun.elapsed().as_secs_f64());
-        assert!(end.ends_with(b"]\r\n0\r\n\r\n"), "cut off in the middle");
-        growth.push(processes::memory(bench.service.pid).1 - before);
+        finds.push(find_all(&bench.service, &bench.keys[0]));
+        before.extend(
+            bench
+                .before
+                .iter()
+                .map(|server| find_all(server, &bench.keys[0])),
+        );
     }
-    let median = |mut values: Vec<f64>| {
+    let median = |values: &[Find], of: fn(&Find) -> f64| {
+        let mut values: Vec<f64> = values.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    let (by_psql, by_us) = (median(copies), median(finds));
-    println!(
-        "findByStatus, all {rows:.0}: {by_us:.0} rows/s; psql \\copy {by_psql:.0} rows/s; ratio {:.2}; \
-         first byte {:.1} ms; RSS +{:.1} MB",
-        by_us / by_psql,
-        median(first_bytes),
-        median(growth),
+    copies.sort_by(f64::total_cmp);
+    let (by_psql, seconds) = (
+        copies[copies.len() / 2],
+        median(&finds, |find| find.seconds),
     );
+    println!(
+        "findByStatus, all {rows:.0}: {:.0} rows/s; psql \\copy {by_psql:.0} rows/s; ratio {:.2}; \
+         first byte {:.1} ms; RSS +{:.1} MB",
+        rows / seconds,
+        rows / seconds / by_psql,
+        median(&finds, |find| find.first_byte),
+        median(&finds, |find| find.growth),
+    );
+    if !before.is_empty() {
+        let of_before = median(&before, |find| find.seconds) / seconds;
+        println!("service {of_before:.2} of before");
+    }
+}
+
+/// Result of one find of all pets.
+struct Find {
+    seconds: f64,
+    /// Milliseconds until the first byte.
+    first_byte: f64,
+    /// Growth of the server's peak memory in MB.
+    growth: f64,
+}
+
+/// Finds all pets with a minimal client that discards what it reads, as psql does by writing to `/dev/null`.
+fn find_all(server: &Server, key: &str) -> Find {
+    /// Number of bytes kept from the end of the response.
+    const KEPT: usize = 32;
+    let request = format!(
+        "GET /api/v3/pet/findByStatus?status=available,pending,sold HTTP/1.1\r\nHost: a\r\n\
+         Connection: close\r\napi_key: {key}\r\n\r\n"
+    );
+    processes::forget_peak(server.pid);
+    let memory = processes::memory(server.pid).0;
+    let begun = Instant::now();
+    let mut stream = TcpStream::connect(&server.address).expect("a connection");
+    stream.write_all(request.as_bytes()).expect("sent");
+    let (mut piece, mut end) = (vec![0; 256 << 10], Vec::new());
+    let mut first_byte = 0.0;
+    loop {
+        let length = stream.read(&mut piece).expect("a whole response");
+        if length == 0 {
+            break;
+        }
+        if end.is_empty() {
+            first_byte = begun.elapsed().as_secs_f64() * 1e3;
+            assert!(piece.starts_with(b"HTTP/1.1 200"), "not found");
+        }
+        end.extend_from_slice(&piece[length.saturating_sub(KEPT)..length]);
+        end.drain(..end.len().saturating_sub(KEPT));
+    }
+    assert!(end.ends_with(b"]\r\n0\r\n\r\n"), "cut off in the middle");
+    Find {
+        seconds: begun.elapsed().as_secs_f64(),
+        first_byte,
+        growth: processes::memory(server.pid).1 - memory,
+    }
 }
 
 /// Returns the seconds that psql takes for the same columns.
@@ -402,6 +437,10 @@ async fn tags(bench: &Bench<'_>) {
     let keys = database.callers("bench", "enterprise", 8).await;
     let folder = bench.folder();
     let server = Server::service(&bench.options.service, &database.url, folder, &[]).await;
+    let before = match &bench.options.before {
+        Some(program) => Some(Server::service(program, &database.url, folder, &[]).await),
+        None => None,
+    };
     let load = |name: &str, path: &str, last: u32| {
         let ask = Ask {
             method: "GET",
@@ -420,22 +459,21 @@ async fn tags(bench: &Bench<'_>) {
         many / 20 - 1,
     );
     for connections in [1, 16] {
-        let (mut gets, mut finds) = (vec![], vec![]);
-        let seconds = bench.options.seconds();
-        measure(bench.postgres, &server, &find, connections, 1).await;
+        let (mut gets, mut finds) = (ServiceRounds::default(), ServiceRounds::default());
+        bench.round(&server, &find, connections, 1).await;
         for _ in 0..bench.options.rounds() {
-            gets.push(measure(bench.postgres, &server, &get, connections, seconds).await);
-            finds.push(measure(bench.postgres, &server, &find, connections, seconds).await);
+            for (load, rounds) in [(&get, &mut gets), (&find, &mut finds)] {
+                let servers = (before.as_ref(), &server);
+                measure_service(bench, servers, load, connections, rounds).await;
+            }
         }
-        let p50 = |rounds: &[Round]| median(rounds, |round| round.run.p50);
+        let p50 = |rounds: &ServiceRounds| median(&rounds.service, |round| round.run.p50);
         let ratio = format!("p50 {:.2} of GET", p50(&finds) / p50(&gets));
-        table::line(
+        gets.lines(
             &format!("GET of {many} pets, {connections} connections"),
-            "service",
-            &gets,
             "",
         );
-        table::line("findByTags, 20 matches", "service", &finds, &ratio);
+        finds.lines("findByTags, 20 matches", &ratio);
     }
 }
 

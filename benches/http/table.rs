@@ -13,6 +13,34 @@ pub struct Round {
     pub memory: f64,
 }
 
+/// Rounds of the service, and of an earlier build in turns with it.
+#[derive(Debug, Default)]
+pub struct ServiceRounds {
+    pub service: Vec<Round>,
+    pub before: Vec<Round>,
+}
+
+impl ServiceRounds {
+    /// Returns the median requests per second of the service.
+    pub fn rate(&self) -> f64 {
+        median(&self.service, |round| round.run.rate)
+    }
+
+    /// Prints a line of the service, and one of the earlier build if there is one.
+    pub fn lines(&self, row: &str, ratio: &str) {
+        line(row, "service", &self.service, ratio);
+        if !self.before.is_empty() {
+            let ratio = self.rate() / median(&self.before, |round| round.run.rate);
+            line(
+                "",
+                "before",
+                &self.before,
+                &format!("service {ratio:.2} of before"),
+            );
+        }
+    }
+}
+
 /// Returns the median of a value over all rounds.
 pub fn median(rounds: &[Round], of: impl Fn(&Round) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(of).collect();
