@@ -73,8 +73,8 @@ fn whole(value: &Value) -> Option<i64> {
 
 /// Type of a field in a JSON body.
 pub trait FieldType: DeserializeOwned {
-    /// Kind of its values.
-    const KIND: Kind;
+    /// Kind of its values; an object unless the type sets another.
+    const KIND: Kind = Kind::Object;
     /// Value outside the bounds of every field. Its range error replaces the type error.
     const PAST_BOUNDS: Option<Self> = None;
 }
@@ -108,27 +108,16 @@ pub enum Field<T> {
     WrongType,
 }
 
-impl<T: Copy> Field<T> {
-    /// Returns a copy, so that the field can be checked more than once.
-    #[must_use]
-    pub const fn copied(&self) -> Self {
-        match self {
-            Self::Absent => Self::Absent,
-            Self::Value(value) => Self::Value(*value),
-            Self::WrongType => Self::WrongType,
-        }
-    }
-}
-
 impl<'de, T: FieldType> Deserialize<'de> for Field<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match Value::deserialize(deserializer)? {
-            Value::Null => Self::Absent,
-            value if T::KIND.is_of(&value) => {
+        // serde reads an absent member as `None`, too.
+        Ok(match Option::<Value>::deserialize(deserializer)? {
+            None => Self::Absent,
+            Some(value) if T::KIND.is_of(&value) => {
                 let value = whole(&value).map_or(value, Value::from);
                 T::deserialize(value).map_or(Self::WrongType, Self::Value)
             }
-            _ => Self::WrongType,
+            Some(_) => Self::WrongType,
         })
     }
 }

@@ -1,8 +1,56 @@
-//! Bodies of several operations on images.
+//! Body of an upload as it arrives.
 
-use utoipa::ToSchema;
+use std::time::Duration;
 
-/// Bytes of an image.
-#[derive(ToSchema)]
-#[schema(as = ImageBytes, value_type = String, format = Binary, min_length = 1)]
-pub struct ImageBytes(#[expect(dead_code, reason = "describes a body that is streamed")] Vec<u8>);
+use axum::body::{Body, Bytes, HttpBody};
+use futures_util::StreamExt;
+use http_body_util::{BodyDataStream, BodyExt, LengthLimitError, Limited};
+use tokio::time::{Instant, timeout_at};
+
+use crate::api::{error::Error, state::Uploads};
+
+/// Body that is bounded in size and time.
+pub struct UploadBody {
+    data: BodyDataStream<Limited<Body>>,
+    /// Maximum size of an image, for the error.
+    max_size: u64,
+    deadline: Instant,
+    /// Time limit until more bytes arrive.
+    pause: Duration,
+}
+
+impl UploadBody {
+    /// Admits an image and `more` bytes. A larger declared length is rejected without reading.
+    pub fn new(body: Body, uploads: &Uploads, more: u64) -> Result<Self, Error> {
+        let limit = uploads.max_size.saturating_add(more);
+        if body.size_hint().lower() > limit {
+            return Err(Error::BodyTooLarge(uploads.max_size));
+        }
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(Self {
+            data: Limited::new(body, limit).into_data_stream(),
+            max_size: uploads.max_size,
+            deadline: Instant::now() + uploads.timeout,
+            pause: uploads.pause,
+        })
+    }
+
+    /// Returns the next bytes, or `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let until = self.deadline.min(Instant::now() + self.pause);
+            let next = timeout_at(until, self.data.next()).await;
+            match next.map_err(|_| Error::BodyTimeout)?.transpose() {
+                Ok(Some(bytes)) if bytes.is_empty() => {}
+                Ok(bytes) => return Ok(bytes),
+                Err(error) if error.is::<LengthLimitError>() => {
+                    return Err(Error::BodyTooLarge(self.max_size));
+                }
+                Err(_) => {
+                    let reason = "must be complete; it ends early";
+                    return Err(Error::one_violation("body", reason));
+                }
+            }
+        }
+    }
+}

@@ -5,7 +5,6 @@
 //! - A change of a pet's images changes its `photoUrls`, and so its version, in the same transaction.
 
 mod body;
-mod error;
 mod multipart;
 mod range;
 mod receive;
@@ -20,8 +19,9 @@ use utoipa::ToSchema;
 use utoipa_axum::routes;
 
 use self::{
-    error::{no_such_image, no_such_pet},
-    urls::{Urls, path},
+    serve::no_such_image,
+    upload::no_such_pet,
+    urls::{Urls, image_path, image_url},
 };
 use super::{
     error::Error,
@@ -94,9 +94,7 @@ struct Images(Vec<ImageBody>);
 ///
 /// Oldest first. Removing an image's URL from `photoUrls` does not delete the image.
 #[utoipa::path(
-    get, path = "/pet/{petId}/images", operation_id = "listImages", tag = "pet",
-    security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
-    params(("petId", Path)),
+    get, path = "/pet/{petId}/images", operation_id = "listImages", tag = "pet", security(("bearer" = ["read:pets"])),
     responses((status = 200, description = "The images.", body = inline(Images))),
 )]
 async fn list(
@@ -108,20 +106,18 @@ async fn list(
     if images.is_empty() && !db::pets::exists(database.pool(), pet).await? {
         return Err(no_such_pet(pet));
     }
-    let body = |Image {
-                    id,
-                    created_at,
-                    content,
-                }: &Image| ImageBody {
-        id: id.to_string(),
-        kind: content.facts.kind.as_str(),
-        size: content.size,
-        width: content.facts.width,
-        height: content.facts.height,
-        url: urls.of(pet, *id),
-        created_at: created_at.to_rfc3339_opts(SecondsFormat::Millis, true),
+    let body = |image: Image| ImageBody {
+        id: image.id.to_string(),
+        kind: image.content.facts.kind.as_str(),
+        size: image.content.size,
+        width: image.content.facts.width,
+        height: image.content.facts.height,
+        url: image_url(&urls, pet, image.id),
+        created_at: image
+            .created_at
+            .to_rfc3339_opts(SecondsFormat::Millis, true),
     };
-    let images: Vec<_> = images.iter().map(body).collect();
+    let images: Vec<_> = images.into_iter().map(body).collect();
     response::json(StatusCode::OK, &images)
 }
 
@@ -130,8 +126,7 @@ async fn list(
 /// Its URL is removed from the pet's `photoUrls`, too.
 #[utoipa::path(
     delete, path = "/pet/{petId}/images/{imageId}", operation_id = "deleteImage", tag = "pet",
-    security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
-    params(("petId", Path), ("imageId", Path)),
+    security(("bearer" = ["write:pets"])),
     responses(
         (status = 200, description = "Deleted.", body = ApiResponse),
         (status = 404, description = "There is no such pet, or it has no such image."),
@@ -143,14 +138,13 @@ async fn delete(
     PathPair(pet, image): PathPair<PetId, ImageId>,
 ) -> Result<Response, Error> {
     let work = async |transaction: &mut Connection| {
-        let stored = db::pets::find_for_update(&mut *transaction, pet)
-            .await?
-            .ok_or_else(|| no_such_pet(pet))?;
+        let stored = db::pets::find_for_update(&mut *transaction, pet).await?;
+        let stored = stored.ok_or_else(|| no_such_pet(pet))?;
         if !db::images::delete(&mut *transaction, pet, image).await? {
             return Err(no_such_image(image));
         }
         // The URL may have been stored with another host.
-        let end = path(pet, image);
+        let end = image_path(pet, image);
         let details = stored.details.without_photo_urls(|url| url.ends_with(&end));
         db::pets::replace(transaction, pet, details, None).await?;
         Ok(())

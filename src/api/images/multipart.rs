@@ -9,9 +9,15 @@
 //! - Each byte is examined a bounded number of times.
 //! - File names are never used, only their presence.
 
+use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
+use super::body::UploadBody;
+use crate::api::{error::Error, state::Uploads};
+
+/// Maximum number of bytes in a form besides the image.
+const MAX_OTHER: u64 = 64 << 10;
 /// Maximum number of bytes in the head of a part.
 const MAX_HEAD: usize = 8 << 10;
 /// Maximum number of parts.
@@ -19,150 +25,120 @@ const MAX_PARTS: usize = 32;
 /// Maximum length of a boundary (RFC 2046 §5.1.1).
 const MAX_BOUNDARY: usize = 70;
 
-/// Reason for which a body is not valid `multipart/form-data`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Malformed(pub &'static str);
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// Beginning of a part.
-    Part(Part),
-    /// Data of the part.
-    Data(Bytes),
-    /// End of the last part.
-    End,
-}
-
+/// Head of a part.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub struct Part {
     pub name: String,
     /// True if the part has a file name.
     pub is_file: bool,
 }
 
-#[derive(Debug)]
-pub(super) struct Multipart {
+/// Form whose parts are read one after the other.
+pub struct Multipart {
+    body: UploadBody,
     /// Bytes that end every part.
     delimiter: Vec<u8>,
     /// Bytes received but not parsed yet.
     buffer: BytesMut,
-    state: State,
+    /// True until the delimiter after the preamble, or after the data of a part.
+    in_data: bool,
     parts: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Preamble,
-    /// After a delimiter.
-    Head,
-    Data,
-    End,
 }
 
 impl Multipart {
     /// Creates a parser for a body of this `Content-Type`.
-    pub fn new(content_type: &str) -> Result<Self, Malformed> {
+    pub fn new(content_type: &str, body: Body, uploads: &Uploads) -> Result<Self, Error> {
         let (_, parameters) = content_type.split_once(';').unwrap_or_default();
         let boundary = parameter(parameters, "boundary").unwrap_or_default();
         if !(1..=MAX_BOUNDARY).contains(&boundary.len()) || !boundary.is_ascii() {
-            return Err(Malformed("must have a boundary of 1 to 70 characters"));
+            let reason = "must have a boundary of 1 to 70 characters";
+            return Err(Error::one_violation("Content-Type", reason));
         }
         Ok(Self {
+            body: UploadBody::new(body, uploads, MAX_OTHER)?,
             delimiter: format!("\r\n--{boundary}").into_bytes(),
             // Lets the first delimiter match, which may have no line break before it.
             buffer: BytesMut::from(&b"\r\n"[..]),
-            state: State::Preamble,
+            in_data: true,
             parts: 0,
         })
     }
 
-    pub fn push(&mut self, bytes: &[u8]) {
-        if self.state != State::End {
-            self.buffer.extend_from_slice(bytes);
-        }
-    }
-
-    /// Returns the next event, or `None` if it needs more bytes.
-    pub fn next(&mut self) -> Result<Option<Event>, Malformed> {
-        loop {
-            match self.state {
-                State::Preamble | State::Data => match self.up_to_delimiter() {
-                    Some(data) if self.state == State::Data => return Ok(Some(Event::Data(data))),
-                    Some(_preamble) => {}
-                    None if self.state == State::Head => {}
-                    None => return Ok(None),
-                },
-                State::Head if self.buffer.starts_with(b"--") => {
-                    self.state = State::End;
-                    self.buffer.clear();
-                    return Ok(Some(Event::End));
+    /// Skips the rest of the current part and returns the next. After the last one, waits for the end of the body and
+    /// returns `None`.
+    pub async fn next_part(&mut self) -> Result<Option<Part>, Error> {
+        while self.data().await?.is_some() {}
+        while !self.buffer.starts_with(b"--") {
+            // From the rest of the delimiter's line to the empty line.
+            let length = self.buffer.len().min(MAX_HEAD);
+            if let Some(end) = memmem::find(&self.buffer[..length], b"\r\n\r\n") {
+                self.parts += 1;
+                if self.parts > MAX_PARTS {
+                    return Err(malformed("must have at most 32 parts"));
                 }
-                State::Head => {
-                    let Some(head) = self.head()? else {
-                        return Ok(None);
-                    };
-                    self.parts += 1;
-                    if self.parts > MAX_PARTS {
-                        return Err(Malformed("must have at most 32 parts"));
-                    }
-                    self.state = State::Data;
-                    return Ok(Some(Event::Part(Part::read(&head)?)));
+                self.in_data = true;
+                return Part::read(&self.buffer.split_to(end + 4)).map(Some);
+            }
+            if length == MAX_HEAD {
+                return Err(malformed("must have part headers of at most 8 KiB"));
+            }
+            self.receive().await?;
+        }
+        while self.body.next().await?.is_some() {}
+        Ok(None)
+    }
+
+    /// Returns more data of the current part, or `None` at its end.
+    pub async fn data(&mut self) -> Result<Option<Bytes>, Error> {
+        while self.in_data {
+            let end = match memmem::find(&self.buffer, &self.delimiter) {
+                Some(0) => {
+                    let _ = self.buffer.split_to(self.delimiter.len());
+                    self.in_data = false;
+                    break;
                 }
-                State::End => return Ok(None),
+                Some(at) => at,
+                // The last bytes may be the beginning of a delimiter.
+                None => self.buffer.len().saturating_sub(self.delimiter.len() - 1),
+            };
+            if end > 0 {
+                return Ok(Some(self.buffer.split_to(end).freeze()));
             }
+            self.receive().await?;
         }
+        Ok(None)
     }
 
-    /// Removes and returns the data that certainly precedes the next delimiter. If there is none, returns `None`, and
-    /// removes a delimiter at the start.
-    fn up_to_delimiter(&mut self) -> Option<Bytes> {
-        let end = match memmem::find(&self.buffer, &self.delimiter) {
-            Some(0) => {
-                let _ = self.buffer.split_to(self.delimiter.len());
-                self.state = State::Head;
-                return None;
-            }
-            Some(at) => at,
-            // The last bytes may be the beginning of a delimiter.
-            None => self.buffer.len().saturating_sub(self.delimiter.len() - 1),
-        };
-        (end > 0).then(|| self.buffer.split_to(end).freeze())
-    }
-
-    /// Removes and returns the head of a part, from the rest of the delimiter's line to the empty line, or `None` if it
-    /// is not complete.
-    fn head(&mut self) -> Result<Option<Bytes>, Malformed> {
-        let length = self.buffer.len().min(MAX_HEAD);
-        match memmem::find(&self.buffer[..length], b"\r\n\r\n") {
-            Some(end) => Ok(Some(self.buffer.split_to(end + 4).freeze())),
-            None if length == MAX_HEAD => Err(Malformed("must have part headers of at most 8 KiB")),
-            None => Ok(None),
-        }
+    async fn receive(&mut self) -> Result<(), Error> {
+        let bytes = self.body.next().await?;
+        let bytes = bytes.ok_or_else(|| malformed("must be a complete form; it ends early"))?;
+        self.buffer.extend_from_slice(&bytes);
+        Ok(())
     }
 }
 
+fn malformed(reason: &'static str) -> Error {
+    Error::one_violation("body", reason)
+}
+
 impl Part {
-    fn read(head: &[u8]) -> Result<Self, Malformed> {
+    fn read(head: &[u8]) -> Result<Self, Error> {
         let head = String::from_utf8_lossy(head);
         // Only spaces and tabs may follow a boundary on its line.
         if !head.trim_start_matches([' ', '\t']).starts_with("\r\n") {
-            return Err(Malformed("must have a line break after each boundary"));
+            return Err(malformed("must have a line break after each boundary"));
         }
-        let disposition = head.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            let name = name.trim();
-            name.eq_ignore_ascii_case("content-disposition")
-                .then_some(value)
-        });
+        let disposition = head
+            .lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(name, _)| name.trim().eq_ignore_ascii_case("content-disposition"));
         let (_, parameters) = disposition
-            .and_then(|value| value.split_once(';'))
+            .and_then(|(_, value)| value.split_once(';'))
             .unwrap_or_default();
-        let is_file = parameter(parameters, "filename").is_some()
-            || parameter(parameters, "filename*").is_some();
+        let mut names = ["filename", "filename*"].into_iter();
         Ok(Self {
             name: parameter(parameters, "name").unwrap_or_default(),
-            is_file,
+            is_file: names.any(|name| parameter(parameters, name).is_some()),
         })
     }
 }
@@ -203,30 +179,45 @@ fn unquote(quoted: &str) -> (String, &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
     use proptest::prelude::*;
 
     use super::*;
-
-    const TYPE: &str = "multipart/form-data; boundary=\"x y\"";
+    use crate::config::Config;
 
     type Parts = Vec<(Part, Vec<u8>)>;
 
-    /// Parses a body in chunks of `piece` bytes. Returns its parts, and true if it has an end.
-    fn read(body: &[u8], piece: usize) -> Result<(Parts, bool), Malformed> {
-        let mut multipart = Multipart::new(TYPE)?;
-        let mut parts = Parts::new();
-        for piece in body.chunks(piece) {
-            multipart.push(piece);
-            while let Some(event) = multipart.next()? {
-                match event {
-                    Event::Part(part) => parts.push((part, Vec::new())),
-                    Event::Data(data) => parts.last_mut().expect("a part").1.extend(data),
-                    Event::End => return Ok((parts, true)),
+    fn multipart(content_type: &str, body: Body) -> Result<Multipart, Error> {
+        let config = Config::defaults().expect("a configuration").images;
+        Multipart::new(
+            content_type,
+            body,
+            &Uploads::new(&config, config.upload_timeout),
+        )
+    }
+
+    /// Parses a body that arrives in chunks of `piece` bytes.
+    fn read(body: &[u8], piece: usize) -> Result<Parts, Error> {
+        let pieces: Vec<_> = body.chunks(piece).map(Bytes::copy_from_slice).collect();
+        let pieces = stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let body = Body::from_stream(pieces);
+            let mut multipart = multipart("multipart/form-data; boundary=\"x y\"", body)?;
+            let mut parts = Parts::new();
+            while let Some(part) = multipart.next_part().await? {
+                let mut data = Vec::new();
+                while let Some(bytes) = multipart.data().await? {
+                    data.extend(bytes);
                 }
-                assert!(multipart.buffer.len() <= body.len() + 2, "it grows");
+                parts.push((part, data));
             }
-        }
-        Ok((parts, false))
+            Ok(parts)
+        })
     }
 
     fn part(name: &str, is_file: bool) -> Part {
@@ -240,14 +231,13 @@ mod tests {
             --x y\r\nX: y\r\ncontent-disposition: form-data; filename=\"a\\\"; name=no.png\"; name=\"b\"\r\n\r\n\
             \r\n--x z\r\n-\r\n--x y\r\n\r\nnameless\r\n--x y--epilogue";
         for length in 1..body.len() {
-            let (parts, ended) = read(body, length).expect("well formed");
+            let parts = read(body, length).expect("well formed");
             let expected = [
                 (part("a", false), b"".to_vec()),
                 (part("b", true), b"\r\n--x z\r\n-".to_vec()),
                 (part("", false), b"nameless".to_vec()),
             ];
             assert_eq!(parts, expected, "in pieces of {length}");
-            assert!(ended);
         }
     }
 
@@ -259,15 +249,15 @@ mod tests {
             "multipart/form-data; boundary=\"\"",
             &format!("multipart/form-data; boundary={}", "x".repeat(71)),
         ] {
-            assert!(Multipart::new(content_type).is_err(), "{content_type}");
+            let multipart = multipart(content_type, Body::empty());
+            assert!(multipart.is_err(), "{content_type}");
         }
         assert!(read(b"--x y garbage\r\n\r\n", 7).is_err());
         let endless_head = [b"--x y\r\nX: ".as_slice(), &vec![b'a'; MAX_HEAD + 100]].concat();
         assert!(read(&endless_head, 100).is_err());
         assert!(read(&b"--x y\r\n\r\n\r\n".repeat(33), 100).is_err());
         // The closing delimiter is missing.
-        let (_, ended) = read(b"--x y\r\n\r\nabc\r\n--x y", 3).expect("so far");
-        assert!(!ended);
+        assert!(read(b"--x y\r\n\r\nabc\r\n--x y", 3).is_err());
     }
 
     proptest! {
@@ -277,8 +267,7 @@ mod tests {
             piece in 1_usize..50,
         ) {
             let body = [b"--x y\r\n\r\n".as_slice(), &data, b"\r\n--x y--"].concat();
-            let (parts, ended) = read(&body, piece).expect("well formed");
-            prop_assert!(ended);
+            let parts = read(&body, piece).expect("well formed");
             prop_assert_eq!(&parts[0].1, &data);
         }
 

@@ -7,27 +7,22 @@ use std::ops::Range;
 
 use axum::http::{HeaderMap, header};
 
-/// Bytes to send.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum RequestedRange {
-    /// All bytes: the header is absent, malformed, or has more than one range.
-    Whole,
-    Part(Range<u64>),
-    /// A range outside of the bytes.
-    Unsatisfiable,
-}
+use crate::api::error::Error;
 
-/// Reads the header for a total of `size` bytes.
-pub(super) fn requested_range(headers: &HeaderMap, size: u64) -> RequestedRange {
+/// Reads the header for a total of `size` bytes. Returns `None` for all bytes: the header is absent, malformed, or has
+/// more than one range.
+///
+/// # Errors
+/// [`Error::RangeNotSatisfiable`] for a range outside of the bytes.
+pub(super) fn requested_range(headers: &HeaderMap, size: u64) -> Result<Option<Range<u64>>, Error> {
     let mut values = headers.get_all(header::RANGE).iter();
     let range = match (values.next(), values.next()) {
         (Some(value), None) => value.to_str().ok().and_then(|value| parse(value, size)),
         _ => None,
     };
     match range {
-        None => RequestedRange::Whole,
-        Some(range) if range.is_empty() => RequestedRange::Unsatisfiable,
-        Some(range) => RequestedRange::Part(range),
+        Some(range) if range.is_empty() => Err(Error::RangeNotSatisfiable(size)),
+        range => Ok(range),
     }
 }
 
@@ -63,7 +58,7 @@ mod tests {
     fn ranges_are_read_as_the_rfc_has_them() {
         let read = |value: &'static str| {
             let headers = HeaderMap::from_iter([(header::RANGE, HeaderValue::from_static(value))]);
-            requested_range(&headers, 100)
+            requested_range(&headers, 100).map_err(|error| error.to_string())
         };
         for (value, range) in [
             ("bytes=0-0", 0..1),
@@ -75,29 +70,14 @@ mod tests {
             ("BYTES=5-6", 5..7),
             ("bytes=0-99999999999999999999999", 0..100),
         ] {
-            assert_eq!(read(value), RequestedRange::Part(range), "{value}");
+            assert_eq!(read(value), Ok(Some(range)), "{value}");
         }
-        for value in [
-            "bytes=100-",
-            "bytes=100-200",
-            "bytes=-0",
-            "bytes=99999999999999999999999-",
-        ] {
-            assert_eq!(read(value), RequestedRange::Unsatisfiable, "{value}");
+        for value in "bytes=100- bytes=100-200 bytes=-0 bytes=99999999999999999999999-".split(' ') {
+            assert!(read(value).is_err(), "{value}");
         }
-        for value in [
-            "",
-            "bytes",
-            "bytes=",
-            "bytes=-",
-            "bytes=5-4",
-            "bytes=a-b",
-            "bytes=0-1,5-6",
-            "items=0-1",
-            "bytes=+1-2",
-            "bytes=1--2",
-        ] {
-            assert_eq!(read(value), RequestedRange::Whole, "{value}");
+        let whole = " bytes bytes= bytes=- bytes=5-4 bytes=a-b bytes=0-1,5-6 items=0-1 bytes=+1-2 bytes=1--2";
+        for value in whole.split(' ') {
+            assert_eq!(read(value), Ok(None), "{value}");
         }
     }
 }

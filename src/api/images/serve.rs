@@ -3,18 +3,18 @@
 //! Invariant: browsers treat the bytes as an image only. Their type is the one that was detected at the upload,
 //! sniffing is disabled, and a page in them could do nothing.
 
+use std::fmt::Write as _;
+
 use axum::{
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderMap, HeaderName, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
 
 use super::{
-    body::ImageBytes,
-    error::no_such_image,
-    range::{RequestedRange, requested_range},
-    upload::discard,
+    range::requested_range,
+    upload::{ImageBytes, discard},
 };
 use crate::{
     api::{
@@ -22,17 +22,17 @@ use crate::{
         error::Error,
         extract::{PathPair, Query},
         fields::Violations,
+        state::AppState,
     },
     blob_store::{self, BlobStore},
     db::{
-        self, Connection, Database,
+        self, Connection,
         images::{Content, Rendering},
     },
     domain::{
         id::PetId,
-        image::{ImageId, ImageType, RenderingWidth},
+        image::{ImageId, RenderingWidth},
     },
-    images::renderings::Renderer,
 };
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
@@ -46,10 +46,8 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
 /// 1536 or 2048 pixels wide; a width between two of these is rounded down. Bytes never change, so they can be cached
 /// forever.
 #[utoipa::path(
-    get, path = "/pet/{petId}/images/{imageId}", operation_id = "getImage", tag = "pet",
-    security(()),
+    get, path = "/pet/{petId}/images/{imageId}", operation_id = "getImage", tag = "pet", security(()),
     params(
-        ("petId", Path), ("imageId", Path),
         ("width" = Option<i32>, Query, description = "Maximum width in pixels.", minimum = 16, maximum = 2_048),
         ("Range" = Option<String>, Header, description = "Range of bytes to return, as in `bytes=0-1023`. More than one range gets the whole image."),
         ("If-Range" = Option<String>, Header, description = "Return the range only if the image has this ETag, else the whole image."),
@@ -70,9 +68,7 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     ),
 )]
 pub(super) async fn get(
-    State(database): State<Database>,
-    State(blobs): State<BlobStore>,
-    State(renderer): State<Renderer>,
+    State(state): State<AppState>,
     PathPair(pet, id): PathPair<PetId, ImageId>,
     Query(query): Query,
     method: Method,
@@ -82,19 +78,30 @@ pub(super) async fn get(
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
     let content = async || {
-        let image = db::images::find(database.pool(), pet, id).await?;
+        let image = db::images::find(state.database.pool(), pet, id).await?;
         let image = image.ok_or_else(|| no_such_image(id))?;
         Ok::<_, Error>(image.content)
     };
-    let attempt = async |content| {
+    let attempt = async |content: Content| {
         let Some(width) = width else {
-            return respond(&blobs, Stored::from(content), &method, &headers).await;
+            let tag = content.sha256.iter().fold(String::new(), |mut tag, byte| {
+                // Writing to a string cannot fail.
+                let _ = write!(tag, "{byte:02x}");
+                tag
+            });
+            let original = Rendering {
+                key: content.key,
+                kind: content.facts.kind,
+                size: content.size,
+            };
+            return respond(&state.blobs, &original, &tag, &method, &headers).await;
         };
-        let made = rendering(&database, &blobs, &renderer, content, width).await?;
-        let key = made.key.clone();
-        let sent = respond(&blobs, made.into(), &method, &headers).await;
+        let made = rendering(&state, content, width).await?;
+        // A rendering that is created again may have other bytes (of a later release), but also has another key.
+        let tag = made.key.rsplit('/').next().unwrap_or_default();
+        let sent = respond(&state.blobs, &made, tag, &method, &headers).await;
         if is_missing(&sent) {
-            db::images::delete_rendering(database.pool(), &key).await?;
+            db::images::delete_rendering(state.database.pool(), &made.key).await?;
         }
         sent
     };
@@ -113,66 +120,30 @@ fn is_missing<T>(outcome: &Result<T, Error>) -> bool {
     )
 }
 
-struct Stored {
-    key: String,
-    kind: ImageType,
-    size: u64,
-    /// Entity tag, unique to these bytes.
-    tag: String,
-}
-
-impl From<Content> for Stored {
-    fn from(content: Content) -> Self {
-        use std::fmt::Write as _;
-        let mut tag = String::new();
-        for byte in content.sha256 {
-            // Writing to a string cannot fail.
-            let _ = write!(tag, "{byte:02x}");
-        }
-        Self {
-            key: content.key,
-            kind: content.facts.kind,
-            size: content.size,
-            tag,
-        }
-    }
-}
-
-impl From<Rendering> for Stored {
-    fn from(Rendering { key, kind, size }: Rendering) -> Self {
-        // A rendering that is created again may have other bytes (of a later release), but also has another key.
-        let tag = key.rsplit('/').next().unwrap_or_default().to_owned();
-        Self {
-            key,
-            kind,
-            size,
-            tag,
-        }
-    }
+pub(super) fn no_such_image(id: ImageId) -> Error {
+    Error::NotFound(format!("image {id} of this pet"))
 }
 
 /// Returns the rendering of an image, and creates it if it does not exist yet.
 async fn rendering(
-    database: &Database,
-    blobs: &BlobStore,
-    renderer: &Renderer,
+    state: &AppState,
     content: Content,
     width: RenderingWidth,
 ) -> Result<Rendering, Error> {
-    let pool = database.pool();
+    let pool = state.database.pool();
     if let Some(rendering) = db::images::find_rendering(pool, &content.sha256, width).await? {
         return Ok(rendering);
     }
-    let permit = renderer.waiting_permit()?;
-    let (database, blobs, renderer) = (database.clone(), blobs.clone(), renderer.clone());
+    let permit = state.renderer.waiting_permit()?;
+    let state = state.clone();
     // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {
         let _permit = permit;
-        let _lock = renderer.lock((content.sha256, width)).await;
-        let rendering = db::images::find_rendering(database.pool(), &content.sha256, width).await?;
-        match rendering {
+        let _lock = state.renderer.lock((content.sha256, width)).await;
+        let pool = state.database.pool();
+        match db::images::find_rendering(pool, &content.sha256, width).await? {
             Some(rendering) => Ok(rendering),
-            None => make(&database, &blobs, &renderer, &content, width).await,
+            None => make(&state, &content, width).await,
         }
     });
     making
@@ -181,17 +152,17 @@ async fn rendering(
 }
 
 async fn make(
-    database: &Database,
-    blobs: &BlobStore,
-    renderer: &Renderer,
+    state: &AppState,
     content: &Content,
     width: RenderingWidth,
 ) -> Result<Rendering, Error> {
-    let original = async { Ok::<_, Error>(blobs.read_all(&content.key).await?) };
-    let (key, facts) = (&content.key, content.facts);
-    let made = renderer.render(key, facts, width, original).await?;
+    let original = async { Ok::<_, Error>(state.blobs.read_all(&content.key).await?) };
+    let renderer = &state.renderer;
+    let made = renderer
+        .render(&content.key, content.facts, width, original)
+        .await?;
     let size = made.bytes.len() as u64;
-    let mut upload = blobs.upload().await?;
+    let mut upload = state.blobs.upload().await?;
     upload.write(made.bytes).await?;
     let rendering = Rendering {
         key: upload.finish().await?,
@@ -201,76 +172,58 @@ async fn make(
     let work = async |transaction: &mut Connection| {
         db::images::insert_rendering(transaction, &content.sha256, width, &rendering).await
     };
-    if database.transact(work).await? {
+    if state.database.transact(work).await? {
         return Ok(rendering);
     }
     // Another replica was faster, or the image has been deleted.
-    discard(blobs, rendering.key).await;
-    db::images::find_rendering(database.pool(), &content.sha256, width)
+    discard(&state.blobs, rendering.key).await;
+    db::images::find_rendering(state.database.pool(), &content.sha256, width)
         .await?
         .ok_or_else(|| Error::NotFound("this image".into()))
 }
 
+/// Responds with the bytes of an image or a rendering, which have the entity tag `tag`.
 async fn respond(
     blobs: &BlobStore,
-    Stored {
-        key,
-        kind,
-        size,
-        tag,
-    }: Stored,
+    image: &Rendering,
+    tag: &str,
     method: &Method,
     headers: &HeaderMap,
 ) -> Result<Response, Error> {
-    let etag = value(format!("\"{tag}\""))?;
-    let validators = [
-        (header::ETAG, etag),
-        (
-            header::CACHE_CONTROL,
-            HeaderValue::from_static("public, max-age=31536000, immutable"),
-        ),
-    ];
-    if IfNoneMatch::from_headers(headers).matches(&tag) {
-        return Ok((StatusCode::NOT_MODIFIED, validators).into_response());
+    let etag = [(header::ETAG, format!("\"{tag}\""))];
+    let caching = [(header::CACHE_CONTROL, "public, max-age=31536000, immutable")];
+    if IfNoneMatch::from_headers(headers).matches(tag) {
+        return Ok((StatusCode::NOT_MODIFIED, etag, caching).into_response());
     }
+    let size = image.size;
     // Ranges are defined for GET only (RFC 9110 §14.2).
-    let range = if *method == Method::GET && admits_range(headers, &tag) {
-        requested_range(headers, size)
+    let part = if *method == Method::GET && admits_range(headers, tag) {
+        requested_range(headers, size)?
     } else {
-        RequestedRange::Whole
+        None
     };
-    let (status, range) = match range {
-        RequestedRange::Whole => (StatusCode::OK, 0..size),
-        RequestedRange::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
-        RequestedRange::Unsatisfiable => return Err(Error::RangeNotSatisfiable(size)),
+    let (status, range, content_range) = match part {
+        None => (StatusCode::OK, 0..size, None),
+        Some(part) => {
+            let last = part.end.saturating_sub(1);
+            let value = format!("bytes {}-{last}/{size}", part.start);
+            let content_range = [(header::CONTENT_RANGE, value)];
+            (StatusCode::PARTIAL_CONTENT, part, Some(content_range))
+        }
     };
+    let policy = "default-src 'none'; sandbox";
     let content = [
-        (header::CONTENT_TYPE, kind.as_str()),
+        (header::CONTENT_TYPE, image.kind.as_str()),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (
-            header::CONTENT_SECURITY_POLICY,
-            "default-src 'none'; sandbox",
-        ),
+        (header::CONTENT_SECURITY_POLICY, policy),
         (header::CONTENT_DISPOSITION, "inline"),
         (CROSS_ORIGIN_RESOURCE_POLICY, "cross-origin"),
         (header::ACCEPT_RANGES, "bytes"),
     ];
-    let mut response = (status, validators, content).into_response();
-    let length = range.end - range.start;
-    let fields = response.headers_mut();
-    fields.insert(header::CONTENT_LENGTH, length.into());
-    if status == StatusCode::PARTIAL_CONTENT {
-        let last = range.end.saturating_sub(1);
-        let range = value(format!("bytes {}-{last}/{size}", range.start))?;
-        fields.insert(header::CONTENT_RANGE, range);
-    }
-    if *method != Method::HEAD {
-        *response.body_mut() = Body::from_stream(blobs.read(&key, range).await?);
-    }
-    Ok(response)
-}
-
-/// Converts text to a header value. Never fails for ASCII letters, digits and punctuation.
-fn value(text: String) -> Result<HeaderValue, Error> {
-    HeaderValue::try_from(text).map_err(|error| Error::Internal(error.into()))
+    let length = [(header::CONTENT_LENGTH, range.end - range.start)];
+    let body = match *method {
+        Method::HEAD => Body::empty(),
+        _ => Body::from_stream(blobs.read(&image.key, range).await?),
+    };
+    Ok((status, etag, caching, content, content_range, length, body).into_response())
 }

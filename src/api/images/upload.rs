@@ -11,7 +11,7 @@ use std::{
 use axum::{
     body::Body,
     extract::{FromRequestParts, Request, State},
-    http::{HeaderValue, StatusCode, header, request::Parts},
+    http::{StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
@@ -20,10 +20,8 @@ use tracing::Instrument;
 use utoipa::ToSchema;
 
 use super::{
-    body::ImageBytes,
-    error::no_such_pet,
     receive::{METADATA, Received, receive},
-    urls::Urls,
+    urls::{Urls, image_url},
 };
 use crate::{
     api::{
@@ -33,7 +31,7 @@ use crate::{
         idempotency::{ClientKey, Idempotency},
         request_context::RequestContext,
         response,
-        state::{RequestTimeout, Uploads},
+        state::AppState,
     },
     blob_store::BlobStore,
     db::{self, Connection, Database, images::Content},
@@ -88,6 +86,11 @@ struct UploadedBody {
     size: u64,
 }
 
+/// Bytes of an image.
+#[derive(ToSchema)]
+#[schema(as = ImageBytes, value_type = String, format = Binary, min_length = 1)]
+pub(super) struct ImageBytes(#[expect(dead_code, reason = "describes a streamed body")] Vec<u8>);
+
 /// Upload as a form.
 #[derive(ToSchema)]
 #[schema(as = ImageForm, rename_all = "camelCase")]
@@ -108,11 +111,8 @@ struct FormBody {
 /// With an `Idempotency-Key`, only a successful response is stored.
 #[utoipa::path(
     post, path = "/pet/{petId}/uploadImage", operation_id = "uploadFile", tag = "pet",
-    security(("api_key" = ["write:pets"]), ("bearer" = ["write:pets"])),
-    params(
-        ("petId", Path),
-        ("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$"),
-    ),
+    security(("bearer" = ["write:pets"])),
+    params(("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$")),
     request_body(
         content((FormBody = "multipart/form-data"), (ImageBytes = "application/octet-stream"), (ImageBytes = "image/*")),
         description = "The image."),
@@ -123,44 +123,38 @@ struct FormBody {
     ),
 )]
 pub(super) async fn upload(
-    State(database): State<Database>,
-    State(blobs): State<BlobStore>,
-    State(uploads): State<Uploads>,
-    State(RequestTimeout(timeout)): State<RequestTimeout>,
+    State(state): State<AppState>,
     Path(pet): Path<PetId>,
     urls: Urls,
     request: Request,
 ) -> Result<Response, Error> {
-    let _place = uploads
-        .permits
-        .try_acquire()
-        .map_err(|_| Error::Overloaded)?;
+    let permit = state.uploads.permits.try_acquire();
+    let _permit = permit.map_err(|_| Error::Overloaded)?;
     let (mut parts, body) = request.into_parts();
-    let receiving = take(&mut parts, body, pet, &database, &blobs, &uploads);
     // A late body fails before this timeout, so the image store must be what is slow.
-    let receiving = tokio::time::timeout(uploads.timeout + STALLED, receiving).await;
+    let limit = state.uploads.timeout + STALLED;
+    let receiving = tokio::time::timeout(limit, take(&mut parts, body, pet, &state)).await;
     let (received, key) = match receiving.unwrap_or(Err(Error::TimedOut)) {
         Ok(taken) => taken,
-        Err(refusal) => return Ok(hang_up(refusal)),
+        // hyper closes the connection if the body has not been read to its end, and a client that does not know would
+        // lose its next request.
+        Err(refusal) => return Ok(([(header::CONNECTION, "close")], refusal).into_response()),
     };
     let idempotency = key.map_or_else(Idempotency::default, |key| {
         // Excludes the rest of the body, since a form has a new boundary each time.
         let metadata = received.metadata.as_deref().unwrap_or_default();
-        let fingerprint = Sha256::new()
-            .chain_update(parts.uri.path())
-            .chain_update([0])
-            .chain_update(metadata)
-            .chain_update([0])
-            .chain_update(received.sha256);
-        key.with_fingerprint(fingerprint.finalize().to_vec())
+        let path = parts.uri.path();
+        let request = [path.as_bytes(), metadata.as_bytes(), &received.sha256].join(&0);
+        key.with_fingerprint(Sha256::digest(request).to_vec())
     });
-    if let Some(response) = idempotency.stored_response(&database).await? {
+    if let Some(response) = idempotency.stored_response(&state.database).await? {
         return Ok(response);
     }
     // In a task of its own, so that no upload is left half-stored if the client disconnects.
+    let task_state = state.clone();
     let storing = async move {
-        let response = store(&database, &blobs, idempotency, pet, &urls, received);
-        tokio::time::timeout(timeout, response).await
+        let response = store(&task_state, idempotency, pet, &urls, received);
+        tokio::time::timeout(task_state.request_timeout.0, response).await
     };
     match tokio::spawn(storing.in_current_span()).await {
         Ok(response) => response.map_err(|_| Error::TimedOut)?,
@@ -168,23 +162,12 @@ pub(super) async fn upload(
     }
 }
 
-/// Responds with `Connection: close`. hyper closes the connection if the body has not been read to its end, and a
-/// client that does not know would lose its next request.
-fn hang_up(refusal: Error) -> Response {
-    let mut response = refusal.into_response();
-    let close = HeaderValue::from_static("close");
-    response.headers_mut().insert(header::CONNECTION, close);
-    response
-}
-
 /// Receives the image of a request and reads its idempotency key.
 async fn take(
     parts: &mut Parts,
     body: Body,
     pet: PetId,
-    database: &Database,
-    blobs: &BlobStore,
-    uploads: &Uploads,
+    state: &AppState,
 ) -> Result<(Received, Option<ClientKey>), Error> {
     let Query(query) = Query::from_request_parts(parts, &()).await?;
     let mut violations = Violations::default();
@@ -195,18 +178,16 @@ async fn take(
     let context = RequestContext::from_request_parts(parts, &()).await?;
     let key = ClientKey::of(&parts.headers, || context.caller_key())?;
     // Fails before the body is read if there is no such pet, unless a stored response may have to be replayed.
-    if key.is_none() && !db::pets::exists(database.pool(), pet).await? {
+    if key.is_none() && !db::pets::exists(state.database.pool(), pet).await? {
         return Err(no_such_pet(pet));
     }
-
-    let mut received = receive(&parts.headers, body, blobs, uploads).await?;
+    let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;
     received.metadata = received.metadata.or(metadata);
     Ok((received, key))
 }
 
 async fn store(
-    database: &Database,
-    blobs: &BlobStore,
+    state: &AppState,
     idempotency: Idempotency,
     pet: PetId,
     urls: &Urls,
@@ -215,7 +196,7 @@ async fn store(
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| Error::Internal(error.into()))?;
     let image = ImageId::from_bytes(random);
-    let url = PhotoUrl::new(urls.of(pet, image))
+    let url = PhotoUrl::new(image_url(urls, pet, image))
         .map_err(|_| Error::one_violation("Host", "must be a host name"))?;
     let size = received.upload.size();
     let content = Content {
@@ -244,16 +225,16 @@ async fn store(
         is_needed.store(key == content.key, Ordering::Relaxed);
         response::json(StatusCode::OK, &body)
     };
-    let done = idempotency.run(database, work).await;
+    let done = idempotency.run(&state.database, work).await;
     if done.is_ok() {
         metrics::counter!("images_uploaded_total").increment(1);
         metrics::counter!("images_uploaded_bytes_total").increment(size);
-        mark(database, blobs).await;
+        mark(&state.database, &state.blobs).await;
     }
     // After a database error the commit may have succeeded, so the decision is left to the sweep.
     let is_unknown = matches!(done, Err(Error::Database(_)));
     if !is_unknown && (!is_needed.into_inner() || done.is_err()) {
-        discard(blobs, content.key).await;
+        discard(&state.blobs, content.key).await;
     }
     done
 }
@@ -278,13 +259,11 @@ async fn add(
     content: &Content,
     url: PhotoUrl,
 ) -> Result<String, Error> {
-    let stored = db::pets::find_for_update(&mut *transaction, pet)
-        .await?
-        .ok_or_else(|| no_such_pet(pet))?;
+    let stored = db::pets::find_for_update(&mut *transaction, pet).await?;
+    let stored = stored.ok_or_else(|| no_such_pet(pet))?;
     if db::images::count(&mut *transaction, pet).await? >= MAX_IMAGES {
-        return Err(Error::Conflict(format!(
-            "pet {pet} already has {MAX_IMAGES} images, the maximum"
-        )));
+        let reason = format!("pet {pet} already has {MAX_IMAGES} images, the maximum");
+        return Err(Error::Conflict(reason));
     }
     let details = stored.details.with_photo_url(url).map_err(|_| {
         Error::Conflict(format!(
@@ -304,4 +283,8 @@ pub(super) async fn discard(blobs: &BlobStore, key: String) {
             "failed to delete an orphaned blob; the next sweep deletes it"
         );
     }
+}
+
+pub(super) fn no_such_pet(id: PetId) -> Error {
+    Error::NotFound(format!("pet {id}"))
 }

@@ -6,7 +6,7 @@ use axum::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 
-use super::error::OAuthError;
+use super::response::OAuthError;
 use crate::{
     api::{
         error::Error,
@@ -30,38 +30,24 @@ impl FromRequest<AppState> for ClientRequest {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, OAuthError> {
         let address = RequestContext::of(&request).client_address();
         let basic = basic_credentials(request.headers())?;
-        let form = match Form::from_request(request, state).await {
-            Ok(Form(form)) => form,
-            Err(Error::UnsupportedMediaType(_)) => {
-                return Err(OAuthError::InvalidRequest(
-                    "the body must be application/x-www-form-urlencoded",
-                ));
-            }
-            Err(Error::EncodedBody) => {
-                return Err(OAuthError::InvalidRequest(
-                    "the body must be sent without a Content-Encoding",
-                ));
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let Form(form) = Form::from_request(request, state).await?;
         let posted = match (once(&form, "client_id")?, once(&form, "client_secret")?) {
             (Some(id), Some(secret)) => Some((id.to_owned(), secret.to_owned())),
             (Some(id), None) if basic.as_ref().is_some_and(|(known, _)| known == id) => None,
             (None, None) => None,
-            _ => return Err(OAuthError::InvalidClient),
+            _ => return Err(oauth::Error::InvalidClient.into()),
         };
         let (client_id, secret) = match (basic, posted) {
             (Some(_), Some(_)) => {
-                return Err(OAuthError::InvalidRequest(
-                    "the client must use only one authentication method",
-                ));
+                let reason = "the client must use only one authentication method";
+                return Err(OAuthError::invalid_request(reason));
             }
-            (Some(one), None) | (None, Some(one)) => one,
-            (None, None) => return Err(OAuthError::InvalidClient),
+            (one, other) => one.or(other).ok_or(oauth::Error::InvalidClient)?,
         };
 
         let limit = &state.failed_authentication;
-        let permit = match address {
+        // Held until the secret is checked.
+        let _permit = match address {
             Some(address) => {
                 let permit = limit.permit(address).await;
                 Some(permit.map_err(Error::too_many_failures)?)
@@ -73,11 +59,8 @@ impl FromRequest<AppState> for ClientRequest {
         if let (Err(oauth::Error::InvalidClient), Some(address)) = (&client, address) {
             limit.count(address);
         }
-        drop(permit);
-        Ok(Self {
-            client: client?,
-            form,
-        })
+        let client = client?;
+        Ok(Self { client, form })
     }
 }
 
@@ -85,9 +68,8 @@ impl FromRequest<AppState> for ClientRequest {
 fn basic_credentials(headers: &HeaderMap) -> Result<Option<(String, String)>, OAuthError> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next(), values.next()) else {
-        return Err(OAuthError::InvalidRequest(
-            "Authorization must be given once",
-        ));
+        let reason = "Authorization must be given once";
+        return Err(OAuthError::invalid_request(reason));
     };
     let Some(value) = value else {
         return Ok(None);
@@ -101,7 +83,7 @@ fn basic_credentials(headers: &HeaderMap) -> Result<Option<(String, String)>, OA
         let (id, secret) = decoded.split_once(':')?;
         Some((Parameters::decode(id)?, Parameters::decode(secret)?))
     };
-    pair().map(Some).ok_or(OAuthError::InvalidClient)
+    Ok(Some(pair().ok_or(oauth::Error::InvalidClient)?))
 }
 
 /// Returns a parameter that must not be repeated (RFC 6749 §3.2). An empty one counts as missing.
@@ -109,7 +91,7 @@ pub fn once<'a>(form: &'a Parameters, name: &'a str) -> Result<Option<&'a str>, 
     let mut values = form.all(name);
     match (values.next(), values.next()) {
         (value, None) => Ok(value.filter(|value| !value.is_empty())),
-        _ => Err(OAuthError::InvalidRequest(
+        _ => Err(OAuthError::invalid_request(
             "parameters must not be repeated",
         )),
     }

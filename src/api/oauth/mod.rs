@@ -4,32 +4,38 @@
 //! - Errors have the form of RFC 6749 §5.2, which OAuth libraries expect.
 
 mod client;
-mod error;
 mod response;
 
 use axum::{
     extract::State,
-    http::header,
+    http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::{
+    ToSchema,
+    openapi::{Components, OpenApi},
+};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
     client::{ClientRequest, once},
-    error::{ErrorBody, OAuthError},
-    response::{json_response, no_store},
+    response::{ErrorBody, ErrorResponses, OAuthError, no_store},
 };
 use super::{
+    error::Error,
     extract::{Host, Parameters},
+    response::json,
     state::{AppState, Links, TokenLifetime},
 };
 use crate::{auth::oauth, db::Database, domain::caller::Scope};
 
 /// Returns the routes, which are outside of the API's base path.
 pub fn router() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+    // utoipa does not collect the schemas of `ErrorResponses`.
+    let components = Components::builder().schema_from::<ErrorBody>().build();
+    let document = OpenApi::builder().components(Some(components)).build();
+    OpenApiRouter::with_openapi(document)
         .routes(routes!(token))
         .routes(routes!(revoke))
         .routes(routes!(introspect))
@@ -72,11 +78,8 @@ struct TokenRequest {
     )]
     scope: Option<String>,
     /// Client identifier, unless sent by HTTP Basic.
-    #[schema(
-        nullable = false,
-        max_length = 24,
-        pattern = "^(pic_[0-9A-Za-z]{20})?$"
-    )]
+    #[schema(nullable = false)]
+    #[schema(max_length = 24, pattern = "^(pic_[0-9A-Za-z]{20})?$")]
     client_id: Option<String>,
     /// Client secret, unless sent by HTTP Basic.
     #[schema(nullable = false, format = Password, max_length = 42, pattern = "^(pcs_[0-9A-Za-z]{38})?$")]
@@ -94,11 +97,8 @@ struct TokenReference {
     #[schema(nullable = false, max_length = 1_048_576)]
     token_type_hint: Option<String>,
     /// Client identifier, unless sent by HTTP Basic.
-    #[schema(
-        nullable = false,
-        max_length = 24,
-        pattern = "^(pic_[0-9A-Za-z]{20})?$"
-    )]
+    #[schema(nullable = false)]
+    #[schema(max_length = 24, pattern = "^(pic_[0-9A-Za-z]{20})?$")]
     client_id: Option<String>,
     /// Client secret, unless sent by HTTP Basic.
     #[schema(nullable = false, format = Password, max_length = 42, pattern = "^(pcs_[0-9A-Za-z]{38})?$")]
@@ -111,13 +111,7 @@ struct TokenReference {
 #[utoipa::path(
     post, path = "/oauth/token", operation_id = "issueToken", tag = "oauth", security(("client" = []), ()),
     request_body(content = TokenRequest, content_type = "application/x-www-form-urlencoded"),
-    responses(
-        (status = 200, description = "The access token.", body = TokenBody<'static>,
-            headers(("Cache-Control" = String, description = "`no-store`."))),
-        (status = 400, description = "The request is invalid; `error` has the reason.", body = ErrorBody),
-        (status = 401, description = "The client is unknown or its secret is wrong.", body = ErrorBody,
-            headers(("WWW-Authenticate" = String, description = "Authentication challenge."))),
-    ),
+    responses((status = 200, description = "The access token.", body = TokenBody<'static>, headers(("Cache-Control"))), ErrorResponses),
 )]
 async fn token(
     State(database): State<Database>,
@@ -126,16 +120,20 @@ async fn token(
 ) -> Result<Response, OAuthError> {
     match once(&form, "grant_type")? {
         Some("client_credentials") => {}
-        Some(_) => return Err(OAuthError::UnsupportedGrantType),
-        None => return Err(OAuthError::InvalidRequest("grant_type is required")),
+        Some(_) => {
+            let description = "grant_type must be client_credentials";
+            return Err(OAuthError::Code("unsupported_grant_type", description));
+        }
+        None => return Err(OAuthError::invalid_request("grant_type is required")),
     }
     let issued = oauth::issue(&database, &client, once(&form, "scope")?, lifetime).await?;
-    Ok(no_store(&TokenBody {
+    let body = TokenBody {
         access_token: issued.token.expose(),
         token_type: "Bearer",
         expires_in: issued.lifetime.as_secs(),
         scope: issued.scopes.to_string(),
-    }))
+    };
+    Ok(no_store(StatusCode::OK, &body))
 }
 
 /// Revoke an access token
@@ -144,12 +142,7 @@ async fn token(
 #[utoipa::path(
     post, path = "/oauth/revoke", operation_id = "revokeToken", tag = "oauth", security(("client" = []), ()),
     request_body(content = TokenReference, content_type = "application/x-www-form-urlencoded"),
-    responses(
-        (status = 200, description = "The token is no longer valid."),
-        (status = 400, description = "The request is invalid; `error` has the reason.", body = ErrorBody),
-        (status = 401, description = "The client is unknown or its secret is wrong.", body = ErrorBody,
-            headers(("WWW-Authenticate" = String, description = "Authentication challenge."))),
-    ),
+    responses((status = 200, description = "The token is no longer valid."), ErrorResponses),
 )]
 async fn revoke(
     State(database): State<Database>,
@@ -197,13 +190,7 @@ struct IntrospectionBody {
 #[utoipa::path(
     post, path = "/oauth/introspect", operation_id = "introspectToken", tag = "oauth", security(("client" = []), ()),
     request_body(content = TokenReference, content_type = "application/x-www-form-urlencoded"),
-    responses(
-        (status = 200, description = "State of the token.", body = IntrospectionBody,
-            headers(("Cache-Control" = String, description = "`no-store`."))),
-        (status = 400, description = "The request is invalid; `error` has the reason.", body = ErrorBody),
-        (status = 401, description = "The client is unknown or its secret is wrong.", body = ErrorBody,
-            headers(("WWW-Authenticate" = String, description = "Authentication challenge."))),
-    ),
+    responses((status = 200, description = "State of the token.", body = IntrospectionBody, headers(("Cache-Control"))), ErrorResponses),
 )]
 async fn introspect(
     State(database): State<Database>,
@@ -219,7 +206,7 @@ async fn introspect(
         exp: token.expires_at.map(|at| at.timestamp()),
         iat: Some(token.created_at.timestamp()),
     });
-    Ok(no_store(&body))
+    Ok(no_store(StatusCode::OK, &body))
 }
 
 /// Authorization server metadata (RFC 8414 §2).
@@ -275,10 +262,10 @@ struct Word(String);
     tag = "oauth", security(()),
     responses((status = 200, description = "The metadata.", body = MetadataBody)),
 )]
-async fn metadata(State(links): State<Links>, Host(host): Host) -> Response {
+async fn metadata(State(links): State<Links>, Host(host): Host) -> Result<Response, Error> {
     let url = |path: &str| links.absolute_url(path, &host);
     let ways = ["client_secret_basic", "client_secret_post"];
-    json_response(&MetadataBody {
+    let body = MetadataBody {
         issuer: url(""),
         token_endpoint: url("/oauth/token"),
         token_endpoint_auth_methods_supported: ways,
@@ -290,9 +277,10 @@ async fn metadata(State(links): State<Links>, Host(host): Host) -> Response {
         response_types_supported: [],
         scopes_supported: Scope::ALL.map(Scope::as_str),
         service_documentation: url("/docs/"),
-    })
+    };
+    json(StatusCode::OK, &body)
 }
 
 fn named_token(form: &Parameters) -> Result<&str, OAuthError> {
-    once(form, "token")?.ok_or(OAuthError::InvalidRequest("token is required"))
+    once(form, "token")?.ok_or(OAuthError::invalid_request("token is required"))
 }

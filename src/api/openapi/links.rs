@@ -2,162 +2,59 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-use utoipa::openapi::{OpenApi, RefOr, link::LinkBuilder, path::Operation};
+use serde_json::json;
+use utoipa::openapi::{RefOr, link::Link, path::Operation};
 
-use super::operations::operations;
+/// Each line has an operation, the status of a response, parameters with their values, and the operations to call with
+/// them.
+const LINKS: &str = "\
+addPet 201 petId=$response.body#/id: getPetById patchPet updatePetWithForm deletePet uploadFile listImages
+updatePet 200 petId=$response.body#/id: getPetById deletePet
+findPetsByStatus 200 petId=$response.body#/0/id: getPetById patchPet updatePetWithForm deletePet uploadFile listImages
+findPetsByTags 200 petId=$response.body#/0/id: getPetById patchPet updatePetWithForm deletePet uploadFile listImages
+getPetById 200 petId=$response.body#/id If-Match=$response.header.ETag: patchPet updatePetWithForm
+uploadFile 200 petId=$request.path.petId imageId=$response.body#/imageId: getImage deleteImage
+listImages 200 petId=$request.path.petId imageId=$response.body#/0/id: getImage deleteImage
+placeOrder 201 orderId=$response.body#/id: getOrderById deleteOrder
+listOrders 200 orderId=$response.body#/0/id: getOrderById deleteOrder
+createUser 201 username=$response.body#/username: getUserByName updateUser deleteUser
+createUser 201 username=$request.body#/username password=$request.body#/password: loginUser
+createUsersWithListInput 200 username=$response.body#/0/username: getUserByName updateUser deleteUser";
 
-/// Links between operations: source operations, response status, parameters with their values, target operations.
-type Lead = (
-    &'static [&'static str],
-    &'static str,
-    &'static [(&'static str, &'static str)],
-    &'static [&'static str],
-);
-
-const OF_A_PET: &[&str] = &[
-    "getPetById",
-    "patchPet",
-    "updatePetWithForm",
-    "deletePet",
-    "uploadFile",
-    "listImages",
-];
-
-const LEADS: &[Lead] = &[
-    (
-        &["addPet"],
-        "201",
-        &[("petId", "$response.body#/id")],
-        OF_A_PET,
-    ),
-    (
-        &["updatePet"],
-        "200",
-        &[("petId", "$response.body#/id")],
-        &["getPetById", "deletePet"],
-    ),
-    (
-        &["findPetsByStatus", "findPetsByTags"],
-        "200",
-        &[("petId", "$response.body#/0/id")],
-        OF_A_PET,
-    ),
-    (
-        &["getPetById"],
-        "200",
-        &[
-            ("petId", "$response.body#/id"),
-            ("If-Match", "$response.header.ETag"),
-        ],
-        &["patchPet", "updatePetWithForm"],
-    ),
-    (
-        &["uploadFile"],
-        "200",
-        &[
-            ("petId", "$request.path.petId"),
-            ("imageId", "$response.body#/imageId"),
-        ],
-        &["getImage", "deleteImage"],
-    ),
-    (
-        &["listImages"],
-        "200",
-        &[
-            ("petId", "$request.path.petId"),
-            ("imageId", "$response.body#/0/id"),
-        ],
-        &["getImage", "deleteImage"],
-    ),
-    (
-        &["placeOrder"],
-        "201",
-        &[("orderId", "$response.body#/id")],
-        &["getOrderById", "deleteOrder"],
-    ),
-    (
-        &["listOrders"],
-        "200",
-        &[("orderId", "$response.body#/0/id")],
-        &["getOrderById", "deleteOrder"],
-    ),
-    (
-        &["createUser"],
-        "201",
-        &[("username", "$response.body#/username")],
-        &["getUserByName", "updateUser", "deleteUser"],
-    ),
-    (
-        &["createUsersWithListInput"],
-        "200",
-        &[("username", "$response.body#/0/username")],
-        &["getUserByName", "updateUser", "deleteUser"],
-    ),
-    (
-        &["createUser"],
-        "201",
-        &[
-            ("username", "$request.body#/username"),
-            ("password", "$request.body#/password"),
-        ],
-        &["loginUser"],
-    ),
-];
-
-/// Returns links that fill the body of the target: source operation, response status, target operation, body.
-fn into_bodies() -> [(&'static str, &'static str, &'static str, Value); 3] {
-    let pet = json!({"petId": "$response.body#/id"});
-    let order = json!({"id": "$response.body#/petId", "name": "Rex"});
-    [
-        ("addPet", "201", "placeOrder", pet),
-        ("addPet", "201", "updatePet", json!("$response.body")),
-        ("placeOrder", "201", "updatePet", order),
-    ]
-}
-
-pub fn add(document: &mut OpenApi) {
-    let mut all: BTreeMap<String, &mut Operation> = document
-        .paths
-        .paths
-        .values_mut()
-        .flat_map(operations)
-        .filter_map(|(_, operation)| Some((operation.operation_id.clone()?, operation)))
+/// Adds the links to the `operations` of the document.
+pub fn add<'a>(operations: impl Iterator<Item = &'a mut Operation>) {
+    let mut operations: BTreeMap<String, &mut Operation> = operations
+        .filter_map(|operation| Some((operation.operation_id.clone()?, operation)))
         .collect();
-    for (sources, status, carried, targets) in LEADS {
-        for (source, target) in sources
-            .iter()
-            .flat_map(|source| targets.iter().map(move |target| (source, target)))
-        {
-            let mut link = LinkBuilder::new().operation_id(*target);
-            for (parameter, expression) in *carried {
-                link = link.parameter(*parameter, *expression);
-            }
-            add_link(&mut all, source, status, target, link);
+    // A test checks that no link is lost.
+    let mut add = |source: &str, status: &str, target: &str, mut link: Link| {
+        let operation = operations.get_mut(source);
+        let response = operation.and_then(|it| it.responses.responses.get_mut(status));
+        if let Some(RefOr::T(response)) = response {
+            target.clone_into(&mut link.operation_id);
+            response.links.insert(target.to_owned(), link.into());
+        }
+    };
+    for (from, targets) in LINKS.lines().filter_map(|line| line.split_once(": ")) {
+        let mut from = from.split(' ');
+        let (source, status) = (from.next().unwrap_or(""), from.next().unwrap_or(""));
+        let parameters = from.filter_map(|parameter| parameter.split_once('='));
+        let mut link = Link::default();
+        link.parameters
+            .extend(parameters.map(|(name, value)| (name.to_owned(), value.into())));
+        for target in targets.split(' ') {
+            add(source, status, target, link.clone());
         }
     }
-    for (source, status, target, body) in into_bodies() {
-        let link = LinkBuilder::new()
-            .operation_id(target)
-            .request_body(Some(body));
-        add_link(&mut all, source, status, target, link);
-    }
-}
-
-fn add_link(
-    all: &mut BTreeMap<String, &mut Operation>,
-    source: &str,
-    status: &str,
-    target: &str,
-    link: LinkBuilder,
-) {
-    let response = all
-        .get_mut(source)
-        .and_then(|operation| operation.responses.responses.get_mut(status));
-    // A test checks that no link is lost.
-    if let Some(RefOr::T(response)) = response {
-        response
-            .links
-            .insert(target.to_owned(), link.build().into());
+    // Links that fill the body of the target.
+    let pet = json!({"petId": "$response.body#/id"});
+    let order = json!({"id": "$response.body#/petId", "name": "Rex"});
+    for (source, target, body) in [
+        ("addPet", "placeOrder", pet),
+        ("addPet", "updatePet", json!("$response.body")),
+        ("placeOrder", "updatePet", order),
+    ] {
+        let link = Link::builder().request_body(Some(body)).build();
+        add(source, "201", target, link);
     }
 }

@@ -1,24 +1,21 @@
 //! Generates the OpenAPI 3.1 document from the handlers.
 //!
 //! A handler documents what is specific to it. [`complete`] adds what all operations share: the statuses of the
-//! layers, the schema of errors, the headers. Parameters and headers that several operations have are described
-//! once, among the components: a handler only names them, which makes them references. A shared parameter also adds the
-//! errors that it causes.
+//! layers, the schema of errors, the headers, the parameters in the path, the ways to send a token. Parameters and
+//! headers that several operations have are among the [`components`]: a handler only names them, which makes them
+//! references. A shared parameter also adds the errors that it causes.
 
-mod failures;
-mod headers;
+mod components;
 mod links;
-mod operations;
-mod parameters;
 
-use axum::{Router, http::header, routing::get};
+use axum::{Router, http::header::CONTENT_TYPE, routing::get};
 use utoipa::{
     OpenApi, PartialSchema, ToSchema,
     openapi::{
         Components, ContentBuilder, OpenApi as Document, Ref, RefOr, Response, Schema, Server,
         Type,
         extensions::Extensions,
-        path::{Operation, Parameter},
+        path::{Operation, Parameter, ParameterIn, PathItem},
         schema::SchemaType,
         security::{
             ApiKey, ApiKeyValue, ClientCredentials, Flow, Http, HttpAuthScheme, OAuth2, Scopes,
@@ -27,12 +24,8 @@ use utoipa::{
     },
 };
 
-use self::{
-    failures::{
-        ALWAYS, CommonError, OF_A_CALLER, OF_AN_ADDRESS, WITH_BODY, WITH_IDEMPOTENCY_KEY,
-        WITH_PARAMETER,
-    },
-    operations::operations,
+use self::components::{
+    LIMIT_HEADERS, SharedError, add_headers, errors, errors_of, header, reference,
 };
 use super::{
     problem::{Problem, Violation},
@@ -78,100 +71,82 @@ pub fn complete(
     links: &Links,
 ) -> Document {
     document.servers = Some(vec![server(links, BASE)]);
-    for item in outside_base.paths.paths.values_mut() {
+    for (path, item) in &mut outside_base.paths.paths {
         item.servers = Some(vec![server(links, "/")]);
         for (_, operation) in operations(item) {
-            if operation.request_body.is_some() {
-                complete_operation(operation, &[&ALWAYS, &OF_AN_ADDRESS, &WITH_BODY]);
-            } else {
-                // Operations without a body there only read, and have no limit.
-                complete_operation(operation, &[&ALWAYS]);
-            }
+            // Operations without a body there only read, and have no limit.
+            let has_body = operation.request_body.is_some();
+            let limit = if has_body { "address" } else { "none" };
+            complete_operation(path, operation, limit, false);
             // OAuth reports another media type as `invalid_request` (RFC 6749 §5.2).
             operation.responses.responses.remove("415");
         }
     }
-    for item in open.paths.paths.values_mut() {
+    for (path, item) in &mut open.paths.paths {
         for (method, operation) in operations(item) {
-            let mut common: Vec<&[CommonError]> = vec![&ALWAYS, &OF_AN_ADDRESS];
-            if operation.request_body.is_some() {
-                common.push(&WITH_BODY);
-            }
             // The response to a login is a secret and is not stored.
-            if method == "post" && operation.responses.responses.contains_key("201") {
-                add_idempotency_key(operation);
-                common.push(&WITH_IDEMPOTENCY_KEY);
-            }
-            complete_operation(operation, &common);
+            let takes_key = method == "post" && operation.responses.responses.contains_key("201");
+            complete_operation(path, operation, "address", takes_key);
         }
     }
-    for item in document.paths.paths.values_mut() {
+    for (path, item) in &mut document.paths.paths {
         for (method, operation) in operations(item) {
-            let mut common: Vec<&[CommonError]> = vec![&ALWAYS];
-            if add_token_flow(operation) {
-                for response in operation.responses.responses.values_mut() {
-                    if let RefOr::T(response) = response {
-                        headers::add_limits(response);
-                    }
-                }
-                common.push(&OF_A_CALLER);
-            }
-            if operation.request_body.is_some() {
-                common.push(&WITH_BODY);
-            }
-            if method == "post" {
-                add_idempotency_key(operation);
-                common.push(&WITH_IDEMPOTENCY_KEY);
-            }
-            complete_operation(operation, &common);
+            complete_operation(path, operation, "none", method == "post");
         }
     }
     document.merge(open);
     document.merge(outside_base);
-    links::add(&mut document);
+    let items = document.paths.paths.values_mut();
+    links::add(items.flat_map(operations).map(|(_, operation)| operation));
 
     let components = document.components.get_or_insert_default();
-    headers::add_components(components);
-    parameters::add_components(components);
-    for (name, schema) in [
-        (Problem::name(), Problem::schema()),
-        (Violation::name(), Violation::schema()),
-    ] {
-        components.schemas.insert(name.into_owned(), schema);
-    }
-    let every: [&[CommonError]; 5] = [
-        &ALWAYS,
-        &OF_A_CALLER,
-        &OF_AN_ADDRESS,
-        &WITH_BODY,
-        &WITH_IDEMPOTENCY_KEY,
-    ];
-    let by_parameter = WITH_PARAMETER.iter().map(|(_, errors)| *errors);
-    for (status, name, description) in every.into_iter().chain(by_parameter).flatten() {
-        let mut response = Response::new(*description);
-        complete_response(status, &mut response);
-        // No limit headers on errors that are sent before the caller is known, or without one.
-        if ![
-            "UriTooLong",
-            "HeadTooLarge",
-            "Unauthenticated",
-            "TooManyFromAddress",
-        ]
-        .contains(name)
-        {
-            headers::add_limits(&mut response);
+    components::add(components);
+    let schemas = &mut components.schemas;
+    schemas.insert(Problem::name().into_owned(), Problem::schema());
+    schemas.insert(Violation::name().into_owned(), Violation::schema());
+    for error in errors() {
+        let mut response = Response::new(error.description);
+        match error.name {
+            // Sent before the caller is known, or without one.
+            "UriTooLong" | "HeadTooLarge" | "Unauthenticated" | "TooManyFromAddress" => {}
+            _ => add_headers(&mut response, LIMIT_HEADERS),
         }
-        // Of a POST, these are stored with its key and replayed.
-        if ["NoSuchPet", "PreconditionFailed"].contains(name) {
-            headers::add_common(&mut response, "Idempotent-Replayed");
+        match error.name {
+            // Of a POST, these are stored with its key and replayed.
+            "NoSuchPet" | "PreconditionFailed" => {
+                add_headers(&mut response, &["Idempotent-Replayed"]);
+            }
+            "IdempotencyKeyInUse" => add_retry_with_key(&mut response),
+            _ => {}
         }
-        headers::complete(&mut response);
-        components
-            .responses
-            .insert((*name).to_owned(), response.into());
+        complete_response(error.status, &mut response);
+        let responses = &mut components.responses;
+        responses.insert(error.name.to_owned(), response.into());
     }
     add_security_schemes(components, links);
     document
+}
+
+/// Returns the operations of a path, for the methods that this service uses.
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
+    [
+        ("get", &mut item.get),
+        ("post", &mut item.post),
+        ("put", &mut item.put),
+        ("patch", &mut item.patch),
+        ("delete", &mut item.delete),
+    ]
+    .into_iter()
+    .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
+}
+
+/// Returns the responses that the handler declares.
+fn responses(operation: &mut Operation) -> impl Iterator<Item = &mut Response> {
+    let responses = operation.responses.responses.values_mut();
+    responses.filter_map(|response| match response {
+        RefOr::T(response) => Some(response),
+        RefOr::Ref(_) => None,
+    })
 }
 
 /// Returns the server of operations, marked as public.
@@ -207,126 +182,140 @@ fn add_security_schemes(components: &mut Components, links: &Links) {
     components.add_security_scheme("oauth2", SecurityScheme::OAuth2(oauth));
 }
 
-/// Adds the client credentials flow to an operation that takes bearer tokens. Returns false if it takes none.
-fn add_token_flow(operation: &mut Operation) -> bool {
-    let ways = operation.security.get_or_insert_default();
-    let scopes = ways.iter().find_map(|way| {
+/// Adds the other ways to send a credential to an operation that takes bearer tokens. Returns false if it takes none.
+fn complete_security(operation: &mut Operation) -> bool {
+    let scopes = operation.security.iter().flatten().find_map(|way| {
         let way = serde_json::to_value(way).ok()?;
-        let scopes = way.get("bearer")?.as_array()?.clone();
-        Some(scopes)
+        Some(way.get("bearer")?.as_array()?.clone())
     });
     let Some(scopes) = scopes else {
         return false;
     };
     let scopes: Vec<&str> = scopes.iter().filter_map(|scope| scope.as_str()).collect();
-    ways.push(SecurityRequirement::new("oauth2", scopes));
+    let with = |way: &str| SecurityRequirement::new(way, scopes.clone());
+    operation.security = Some(["api_key", "bearer", "oauth2"].map(with).into());
     true
 }
 
-fn complete_operation(operation: &mut Operation, common: &[&[CommonError]]) {
-    let mut common = common.to_vec();
-    for parameter in operation.parameters.iter_mut().flatten() {
+/// Completes an operation. Its limits are those of the caller or, without one, of an `address` or `none`.
+fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_key: bool) {
+    let needs_caller = complete_security(operation);
+    if needs_caller {
+        responses(operation).for_each(|response| add_headers(response, LIMIT_HEADERS));
+    }
+    let limit = if needs_caller { "caller" } else { limit };
+    let mut common: Vec<SharedError> = errors_of("always").chain(errors_of(limit)).collect();
+    let in_path = path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut parameters: Vec<RefOr<Parameter>> =
+        in_path.map(|name| Parameter::new(name).into()).collect();
+    parameters.extend(operation.parameters.take().into_iter().flatten());
+    if takes_key {
+        parameters.push(Parameter::new("Idempotency-Key").into());
+        for response in responses(operation) {
+            add_headers(response, &["Idempotent-Replayed"]);
+        }
+        if let Some(RefOr::T(conflict)) = operation.responses.responses.get_mut("409") {
+            add_retry_with_key(conflict);
+        }
+    }
+    for parameter in &mut parameters {
         match parameter {
             RefOr::T(described) if described.description.is_some() => {
-                described.schema = described.schema.take().map(without_null);
-                headers::complete_parameter(described);
+                described.schema.iter_mut().for_each(remove_null);
+                if described.parameter_in == ParameterIn::Header {
+                    described.schema = Some(components::schema(&described.name));
+                }
             }
             RefOr::T(Parameter { name, .. }) => {
-                let errors = WITH_PARAMETER
-                    .iter()
-                    .filter(|(cause, _)| *cause == name.as_str());
-                common.extend(errors.map(|(_, errors)| *errors));
-                *parameter = parameters::reference(name);
+                common.extend(errors_of(name));
+                *parameter = reference("parameters", name);
             }
             RefOr::Ref(_) => {}
         }
     }
+    operation.parameters = (!parameters.is_empty()).then_some(parameters);
     if let Some(RefOr::T(body)) = &mut operation.request_body {
+        common.extend(errors_of("body"));
         for content in body.content.values_mut() {
             if let RefOr::T(content) = content {
-                content.schema = content.schema.take().map(without_null);
+                content.schema.iter_mut().for_each(remove_null);
             }
         }
     }
-    for (status, response) in &mut operation.responses.responses {
+    let responses = &mut operation.responses.responses;
+    for (status, response) in &mut *responses {
         if let RefOr::T(response) = response {
             complete_response(status, response);
-            headers::complete(response);
         }
     }
-    for (status, name, _) in common.into_iter().flatten() {
-        operation
-            .responses
-            .responses
-            .entry((*status).to_owned())
-            .or_insert_with(|| RefOr::Ref(Ref::from_response_name(*name)));
+    for SharedError { status, name, .. } in common {
+        let response = responses.entry(status.to_owned());
+        response.or_insert_with(|| reference("responses", name));
     }
 }
 
-fn add_idempotency_key(operation: &mut Operation) {
-    for response in operation.responses.responses.values_mut() {
-        if let RefOr::T(response) = response {
-            headers::add_common(response, "Idempotent-Replayed");
-        }
-    }
-    operation
-        .parameters
-        .get_or_insert_default()
-        .push(parameters::reference("Idempotency-Key"));
+fn add_retry_with_key(response: &mut Response) {
+    let description = "Seconds to wait before a retry, if the `Idempotency-Key` is in use.";
+    add_header(response, "Retry-After", description);
+}
+
+fn add_header(response: &mut Response, name: &str, description: &str) {
+    let header = header(name, description).into();
+    response.headers.insert(name.to_owned(), header);
 }
 
 /// Removes `null` from the schema of an optional parameter or body, which utoipa derives from `Option`: it may be
 /// absent, but never null.
-fn without_null(schema: RefOr<Schema>) -> RefOr<Schema> {
+fn remove_null(schema: &mut RefOr<Schema>) {
     match schema {
-        RefOr::T(Schema::Object(mut object)) => {
+        RefOr::T(Schema::Object(object)) => {
             if let SchemaType::Array(types) = &mut object.schema_type {
                 types.retain(|kind| *kind != Type::Null);
                 if let [only] = types.as_slice() {
                     object.schema_type = SchemaType::Type(only.clone());
                 }
             }
-            RefOr::T(Schema::Object(object))
         }
-        RefOr::T(Schema::OneOf(mut one_of)) => match (one_of.items.pop(), one_of.items.pop()) {
-            // The schema of an `Option` lists null last.
-            (Some(_null), Some(only)) if one_of.items.is_empty() => only,
-            (last, before) => {
-                one_of.items.extend(before.into_iter().chain(last));
-                RefOr::T(Schema::OneOf(one_of))
-            }
-        },
-        other => other,
+        // The schema of an `Option` lists null last.
+        RefOr::T(Schema::OneOf(one_of)) if one_of.items.len() == 2 => {
+            *schema = one_of.items.swap_remove(0);
+        }
+        _ => {}
     }
 }
 
-/// Adds the headers of a status and, to an error, its schema.
+/// Adds the headers of a status and, to an error, its schema. Headers without a description become references.
 fn complete_response(status: &str, response: &mut Response) {
+    for (name, header) in &mut response.headers {
+        match header {
+            RefOr::T(described) if described.description.is_some() => {
+                described.schema = Some(components::schema(name));
+            }
+            _ => *header = reference("headers", name),
+        }
+    }
     // hyper itself sends this one, without a body.
     if status == "431" {
         return;
     }
-    headers::add_common(response, "X-Request-Id");
-    let more = match status {
-        "401" | "403" => Some((
+    add_headers(response, &["X-Request-Id"]);
+    let more: &[_] = match status {
+        "401" | "403" => &[(
             "WWW-Authenticate",
             "Authentication challenge (RFC 6750 §3).",
-        )),
-        "409" => Some((
-            "Retry-After",
-            "Seconds to wait before a retry, if the `Idempotency-Key` is in use.",
-        )),
-        "429" => Some(("Retry-After", "Seconds until the request is admitted.")),
-        "415" => {
-            let description = "`identity`, if the body was encoded.";
-            headers::add(response, "Accept-Encoding", description);
-            Some(("Accept", "Accepted media types."))
-        }
-        "503" => Some(("Retry-After", "Seconds to wait before a retry.")),
-        _ => None,
+        )],
+        "415" => &[
+            ("Accept-Encoding", "`identity`, if the body was encoded."),
+            ("Accept", "Accepted media types."),
+        ],
+        "429" => &[("Retry-After", "Seconds until the request is admitted.")],
+        "503" => &[("Retry-After", "Seconds to wait before a retry.")],
+        _ => &[],
     };
-    if let Some((name, description)) = more {
-        headers::add(response, name, description);
+    for (name, description) in more {
+        add_header(response, name, description);
     }
     // Some errors have the format of another RFC.
     if status.starts_with(['4', '5']) && response.content.is_empty() {
@@ -344,6 +333,6 @@ pub fn router<S: Clone + Send + Sync + 'static>(
     document: &Document,
 ) -> Result<Router<S>, serde_json::Error> {
     let json: axum::body::Bytes = serde_json::to_vec(document)?.into();
-    let respond = async || ([(header::CONTENT_TYPE, "application/json")], json);
+    let respond = async || ([(CONTENT_TYPE, "application/json")], json);
     Ok(Router::new().route(&format!("{BASE}/openapi.json"), get(respond)))
 }

@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 use crate::{
     api::{
         error::Error,
-        fields::{Field, FieldType, Kind, Violations},
+        fields::{Field, FieldType, Violations},
     },
     domain::{
         id::{OrderId, PetId},
-        order::{NewOrder, Order, OrderDetails, Quantity, Status},
+        order::{NewOrder, Order, OrderDetails, Quantity},
     },
 };
 
@@ -40,32 +40,20 @@ pub struct OrderBody {
     #[schema(nullable = false, format = "date-time", max_length = 64)]
     ship_date: Option<String>,
     /// Status of the order.
-    status: StatusBody,
+    #[schema(value_type = StatusBody)]
+    status: &'static str,
     /// True if nothing is left to do.
     complete: bool,
 }
 
 /// Status of an order.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = OrderStatus, default = "placed")]
+#[derive(ToSchema)]
+#[schema(as = OrderStatus, rename_all = "lowercase", default = "placed")]
+#[expect(dead_code, reason = "describes what is read and written as text")]
 pub enum StatusBody {
-    /// Placed by the caller.
     Placed,
-    /// Accepted by the store.
     Approved,
-    /// Delivered to the new owner.
     Delivered,
-}
-
-impl From<Status> for StatusBody {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Placed => Self::Placed,
-            Status::Approved => Self::Approved,
-            Status::Delivered => Self::Delivered,
-        }
-    }
 }
 
 impl From<&Order> for OrderBody {
@@ -75,7 +63,7 @@ impl From<&Order> for OrderBody {
             pet_id: details.pet_id.get(),
             quantity: details.quantity.get(),
             ship_date: details.ship_date.map(|date| date.to_string()),
-            status: details.status.into(),
+            status: details.status.as_str(),
             complete: details.complete,
         }
     }
@@ -87,34 +75,26 @@ impl From<&Order> for OrderBody {
 #[schema(as = NewOrder, example = json!({"petId": 1, "quantity": 1, "shipDate": "2026-01-31T12:00:00Z"}))]
 pub struct NewOrderBody {
     /// Identifier; if absent or 0, the server assigns one.
-    #[serde(default)]
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     id: Field<i64>,
     /// Identifier of the pet, which must be for sale.
-    #[serde(default)]
     #[schema(value_type = i64, required = true, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pet_id: Field<i64>,
     /// Number of pets.
-    #[serde(default)]
     #[schema(value_type = i32, required = false, nullable, minimum = 1, maximum = 2_147_483_647, default = 1)]
     quantity: Field<i64>,
     /// Shipping date (RFC 3339), stored to the microsecond and returned in UTC.
-    #[serde(default)]
     #[schema(value_type = String, required = false, nullable, format = "date-time", max_length = 64)]
     ship_date: Field<String>,
     /// Status of the order.
-    #[serde(default)]
     #[schema(value_type = StatusBody, required = false, nullable)]
     status: Field<String>,
     /// True if nothing is left to do.
-    #[serde(default)]
     #[schema(value_type = bool, required = false, nullable, default = false)]
     complete: Field<bool>,
 }
 
-impl FieldType for NewOrderBody {
-    const KIND: Kind = Kind::Object;
-}
+impl FieldType for NewOrderBody {}
 
 impl NewOrderBody {
     /// Checks the order.

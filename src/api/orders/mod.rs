@@ -46,7 +46,7 @@ pub fn router() -> Operations {
 /// All counts are taken at the same moment.
 #[utoipa::path(
     get, path = "/store/inventory", operation_id = "getInventory", tag = "store",
-    security(("api_key" = ["read:orders"]), ("bearer" = ["read:orders"])),
+    security(("bearer" = ["read:orders"])),
     responses((status = 200, description = "Number of pets of each status.", body = InventoryBody)),
 )]
 async fn inventory(State(database): State<Database>) -> Result<Response, Error> {
@@ -66,8 +66,7 @@ async fn inventory(State(database): State<Database>) -> Result<Response, Error> 
 /// The pet must be for sale: available, and not ordered. The order makes it pending or, if delivered or complete, sold.
 /// Without an `id` (or with 0) the server assigns an unused one.
 #[utoipa::path(
-    post, path = "/store/order", operation_id = "placeOrder", tag = "store",
-    security(("api_key" = ["write:orders"]), ("bearer" = ["write:orders"])),
+    post, path = "/store/order", operation_id = "placeOrder", tag = "store", security(("bearer" = ["write:orders"])),
     request_body(content = NewOrderBody, description = "The order to place."),
     responses(
         (status = 201, description = "The placed order.", body = OrderBody, headers(("Location"))),
@@ -97,9 +96,9 @@ async fn place(
 /// Locks the pet of an order and sets the status that the order gives it, if it is for sale.
 async fn take_pet(transaction: &mut Connection, new: &NewOrder) -> Result<(), Error> {
     let id = new.details.pet_id;
-    let pet = db::pets::find_for_update(transaction, id)
-        .await?
-        .ok_or_else(|| Error::one_violation("petId", "must be the id of an existing pet"))?;
+    let pet = db::pets::find_for_update(transaction, id).await?;
+    let pet =
+        pet.ok_or_else(|| Error::one_violation("petId", "must be the id of an existing pet"))?;
     let standing = Standing {
         status: pet.details.status(),
         held: db::orders::is_held(&mut *transaction, id).await?,
@@ -127,16 +126,13 @@ async fn set_status(
 /// Returns the caller's own orders or, with the scope `admin`, all orders, in the order of their identifiers: all
 /// matches or, with `limit`, one page. While more remain, `Link` has the URL of the next page.
 #[utoipa::path(
-    get, path = "/store/orders", operation_id = "listOrders", tag = "store",
-    security(("api_key" = ["read:orders"]), ("bearer" = ["read:orders"])),
+    get, path = "/store/orders", operation_id = "listOrders", tag = "store", security(("bearer" = ["read:orders"])),
     params(
         ("status" = Option<Vec<body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas; an order with any of them matches. Without this parameter, all orders match.", min_items = 1, max_items = 100, example = json!(["placed"])),
         ("petId" = Option<i64>, Query, description = "Only orders for this pet.", minimum = 1, maximum = 9_007_199_254_740_991_i64),
         ("limit", Query), ("cursor", Query),
     ),
-    responses(
-        (status = 200, description = "The orders; `[]` if none match.", body = Vec<OrderBody>, headers(("Link"))),
-    ),
+    responses((status = 200, description = "The orders; `[]` if none match.", body = Vec<OrderBody>, headers(("Link")))),
 )]
 async fn list(
     State(database): State<Database>,
@@ -194,8 +190,7 @@ impl Find for Orders {
 /// Returns one of the caller's own orders or, with the scope `admin`, any order.
 #[utoipa::path(
     get, path = "/store/order/{orderId}", operation_id = "getOrderById", tag = "store",
-    security(("api_key" = ["read:orders"]), ("bearer" = ["read:orders"])),
-    params(("orderId", Path)),
+    security(("bearer" = ["read:orders"])),
     responses((status = 200, description = "The order.", body = OrderBody)),
 )]
 async fn get(
@@ -203,9 +198,8 @@ async fn get(
     CurrentCaller(caller): CurrentCaller,
     Path(id): Path<OrderId>,
 ) -> Result<Response, Error> {
-    let order = db::orders::find(database.pool(), id, visible(&caller))
-        .await?
-        .ok_or_else(|| no_such_order(id))?;
+    let order = db::orders::find(database.pool(), id, visible(&caller)).await?;
+    let order = order.ok_or_else(|| no_such_order(id))?;
     response::json(StatusCode::OK, &OrderBody::from(&order))
 }
 
@@ -215,8 +209,7 @@ async fn get(
 /// is still pending, it becomes available.
 #[utoipa::path(
     delete, path = "/store/order/{orderId}", operation_id = "deleteOrder", tag = "store",
-    security(("api_key" = ["write:orders"]), ("bearer" = ["write:orders"])),
-    params(("orderId", Path)),
+    security(("bearer" = ["write:orders"])),
     responses((status = 200, description = "Deleted.", body = ApiResponse)),
 )]
 async fn delete(
@@ -226,18 +219,16 @@ async fn delete(
 ) -> Result<Response, Error> {
     let visible = visible(&caller);
     let work = async |transaction: &mut Connection| {
-        let order = db::orders::find(&mut *transaction, id, visible)
-            .await?
-            .ok_or_else(|| no_such_order(id))?;
+        let order = db::orders::find(&mut *transaction, id, visible).await?;
+        let order = order.ok_or_else(|| no_such_order(id))?;
         let pet = if order.details.is_open() {
             db::pets::find_for_update(transaction, order.details.pet_id).await?
         } else {
             None
         };
         // `held` is reliable only now: the lock keeps the pet from being deleted.
-        let held = db::orders::delete(transaction, id, visible)
-            .await?
-            .ok_or_else(|| no_such_order(id))?;
+        let held = db::orders::delete(transaction, id, visible).await?;
+        let held = held.ok_or_else(|| no_such_order(id))?;
         if let Some(pet) = pet.filter(|_| held) {
             let status = pet.details.status();
             let given_back = Standing { status, held }.given_back();

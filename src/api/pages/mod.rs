@@ -25,21 +25,18 @@ pub fn router() -> Router<AppState> {
         // Revalidated, since a new version of the program may change them.
         get(async move || file(media_type, "no-cache", content))
     };
-    // 1.5 MB, which change only with the library.
     let swagger_ui = |media_type: &'static str, name: &'static str| {
-        get(async move || {
-            let content = swagger_ui(name)?;
-            Ok::<_, Error>(file(media_type, "max-age=3600", content))
-        })
+        get(async move || swagger_ui(media_type, name))
     };
+    // The links in the page are relative to `/docs/`.
+    let docs = async || (StatusCode::SEE_OTHER, [(header::LOCATION, "docs/")]);
     Router::new()
         .route("/", own(HTML, include_str!("home.html")))
         .route("/home.css", own(CSS, include_str!("home.css")))
         .route("/home.js", own(JAVASCRIPT, include_str!("home.js")))
         // Browsers request this path for documents other than pages, too.
         .route("/favicon.ico", own(SVG, include_str!("icon.svg")))
-        // The links in the page are relative to `/docs/`.
-        .route("/docs", get(async || moved("docs/")))
+        .route("/docs", get(docs))
         .route("/docs/", own(HTML, include_str!("docs.html")))
         .route("/docs/docs.css", own(CSS, include_str!("docs.css")))
         .route("/docs/docs.js", own(JAVASCRIPT, include_str!("docs.js")))
@@ -64,17 +61,15 @@ fn file(media_type: &'static str, caching: &'static str, content: impl Into<Byte
     (headers, content.into()).into_response()
 }
 
-fn moved(to: &'static str) -> Response {
-    (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response()
-}
-
-fn swagger_ui(name: &str) -> Result<Bytes, Error> {
-    match utoipa_swagger_ui::serve(name, Arc::default()) {
-        Ok(Some(file)) => Ok(match file.bytes {
+/// Returns a file of Swagger UI: 1.5 MB in all, which change only with the library.
+fn swagger_ui(media_type: &'static str, name: &str) -> Result<Response, Error> {
+    let content: Bytes = match utoipa_swagger_ui::serve(name, Arc::default()) {
+        Ok(Some(file)) => match file.bytes {
             Cow::Borrowed(bytes) => Bytes::from_static(bytes),
             Cow::Owned(bytes) => bytes.into(),
-        }),
-        Ok(None) => Err(Error::NoSuchRoute),
-        Err(error) => Err(Error::Internal(error.to_string().into())),
-    }
+        },
+        Ok(None) => return Err(Error::NoSuchRoute),
+        Err(error) => return Err(Error::Internal(error.to_string().into())),
+    };
+    Ok(file(media_type, "max-age=3600", content))
 }

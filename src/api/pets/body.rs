@@ -7,11 +7,11 @@ use utoipa::ToSchema;
 use crate::{
     api::{
         error::Error,
-        fields::{Field, FieldType, Kind, Violations},
+        fields::{Field, FieldType, Violations},
     },
     domain::{
         id::PetId,
-        pet::{Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, Status, check_count},
+        pet::{Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, check_count},
     },
 };
 
@@ -38,36 +38,27 @@ pub struct PetBody<'a> {
     #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: &'a str,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
+    #[serde(serialize_with = "photo_urls")]
     #[schema(value_type = Vec<PhotoUrlText>, inline, max_items = 100)]
-    photo_urls: Urls<'a>,
+    photo_urls: &'a [PhotoUrl],
     /// Tags that the pet can be found by.
+    #[serde(serialize_with = "tags")]
     #[schema(value_type = Vec<TagBody<'static>>, max_items = 100)]
-    tags: Tags<'a>,
+    tags: &'a [Label],
     /// Status of the pet in the store.
-    status: StatusBody,
+    #[schema(value_type = StatusBody)]
+    status: &'static str,
 }
 
-/// Photo URLs, serialized as an array without copying.
-#[derive(Debug)]
-struct Urls<'a>(&'a [PhotoUrl]);
-
-impl Serialize for Urls<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(PhotoUrl::as_str))
-    }
+fn photo_urls<S: Serializer>(urls: &&[PhotoUrl], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(urls.iter().map(PhotoUrl::as_str))
 }
 
-/// Tags, serialized as an array without copying.
-#[derive(Debug)]
-struct Tags<'a>(&'a [Label]);
-
-impl Serialize for Tags<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|tag| TagBody {
-            id: tag.id(),
-            name: tag.name(),
-        }))
-    }
+fn tags<S: Serializer>(tags: &&[Label], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(tags.iter().map(|tag| TagBody {
+        id: tag.id(),
+        name: tag.name(),
+    }))
 }
 
 /// An absolute http or https URL, or a relative reference.
@@ -105,26 +96,13 @@ pub struct TagBody<'a> {
 }
 
 /// Status of a pet in the store.
-#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-#[schema(as = PetStatus, default = "available")]
+#[derive(ToSchema)]
+#[schema(as = PetStatus, rename_all = "lowercase", default = "available")]
+#[expect(dead_code, reason = "describes what is read and written as text")]
 pub enum StatusBody {
-    /// For sale.
     Available,
-    /// Ordered, but not handed over yet.
     Pending,
-    /// Handed over to its new owner.
     Sold,
-}
-
-impl From<Status> for StatusBody {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Available => Self::Available,
-            Status::Pending => Self::Pending,
-            Status::Sold => Self::Sold,
-        }
-    }
 }
 
 impl<'a> From<&'a Pet> for PetBody<'a> {
@@ -136,21 +114,10 @@ impl<'a> From<&'a Pet> for PetBody<'a> {
                 name: category.name(),
             }),
             name: details.name().as_str(),
-            photo_urls: Urls(details.photo_urls()),
-            tags: Tags(details.tags()),
-            status: details.status().into(),
+            photo_urls: details.photo_urls(),
+            tags: details.tags(),
+            status: details.status().as_str(),
         }
-    }
-}
-
-impl PetBody<'_> {
-    /// Serializes the pet as compact JSON.
-    pub fn to_json(&self) -> Result<Vec<u8>, Error> {
-        /// Initial capacity in bytes, enough for most pets.
-        const ROOM: usize = 512;
-        let mut json = Vec::with_capacity(ROOM);
-        serde_json::to_writer(&mut json, self).map_err(|error| Error::Internal(error.into()))?;
-        Ok(json)
     }
 }
 
@@ -166,27 +133,21 @@ impl PetBody<'_> {
 }))]
 pub struct NewPetBody {
     /// Identifier; if absent or 0, the server assigns one.
-    #[serde(default)]
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     id: Field<i64>,
     /// Category of the pet.
-    #[serde(default)]
     #[schema(value_type = CategoryBody<'static>, required = false, nullable)]
     category: Field<LabelBody>,
     /// Name of the pet.
-    #[serde(default)]
     #[schema(value_type = String, required = true, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: Field<String>,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
-    #[serde(default)]
     #[schema(value_type = Vec<PhotoUrlText>, inline, required = false, nullable, max_items = 100)]
     photo_urls: Field<Vec<Field<String>>>,
     /// Tags that the pet can be found by.
-    #[serde(default)]
     #[schema(value_type = Vec<TagBody<'static>>, required = false, nullable, max_items = 100)]
     tags: Field<Vec<Field<LabelBody>>>,
     /// Status of the pet in the store.
-    #[serde(default)]
     #[schema(value_type = StatusBody, required = false, nullable)]
     status: Field<String>,
 }
@@ -199,10 +160,7 @@ pub struct NewPetBody {
     "photoUrls": ["https://example.com/rex.jpg"],
     "status": "sold"
 }))]
-#[expect(
-    dead_code,
-    reason = "says that a replacement needs an id; it is read as NewPetBody"
-)]
+#[expect(dead_code, reason = "has an id, but is read as NewPetBody")]
 pub struct ReplacementBody {
     /// Identifier of the pet to replace.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
@@ -214,20 +172,13 @@ pub struct ReplacementBody {
 /// Changes to a pet, as a JSON Merge Patch: `null` removes a field.
 #[derive(ToSchema)]
 #[schema(as = PetPatch, rename_all = "camelCase", example = json!({"status": "sold"}))]
-#[expect(
-    dead_code,
-    reason = "says what a patch may hold; it is applied to the pet's JSON"
-)]
+#[expect(dead_code, reason = "a patch is applied to the pet's JSON")]
 pub struct PatchBody {
     /// Category of the pet.
     category: Option<CategoryBody<'static>>,
     /// Name of the pet.
-    #[schema(
-        nullable = false,
-        min_length = 1,
-        max_length = 255,
-        pattern = r"^[^\x00]*$"
-    )]
+    #[schema(nullable = false)]
+    #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: Option<String>,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
     #[schema(inline, max_items = 100)]
@@ -241,19 +192,13 @@ pub struct PatchBody {
 
 /// Category or tag in a request.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
 pub struct LabelBody {
     id: Field<i64>,
     name: Field<String>,
 }
 
-impl FieldType for LabelBody {
-    const KIND: Kind = Kind::Object;
-}
-
-impl FieldType for NewPetBody {
-    const KIND: Kind = Kind::Object;
-}
+impl FieldType for LabelBody {}
+impl FieldType for NewPetBody {}
 
 impl NewPetBody {
     /// Reads a body that this program created, rather than a client.
@@ -266,21 +211,21 @@ impl NewPetBody {
     }
 
     /// Checks the body of `POST /pet`.
-    pub fn into_new_pet(self) -> Result<NewPet, Error> {
+    pub fn into_new_pet(mut self) -> Result<NewPet, Error> {
         let mut violations = Violations::default();
         // Petstore clients send 0 for no identifier.
-        let id = match self.id {
+        let id = match std::mem::take(&mut self.id) {
             Field::Value(0) => None,
-            ref id => violations.optional("id", id.copied(), PetId::new),
+            id => violations.optional("id", id, PetId::new),
         };
         let details = self.into_details(&mut violations);
         violations.finish(details.map(|details| NewPet { id, details }))
     }
 
     /// Checks the body of `PUT /pet`, which has the identifier of the pet to replace.
-    pub fn into_replacement(self) -> Result<(PetId, PetDetails), Error> {
+    pub fn into_replacement(mut self) -> Result<(PetId, PetDetails), Error> {
         let mut violations = Violations::default();
-        let id = violations.required("id", self.id.copied(), PetId::new);
+        let id = violations.required("id", std::mem::take(&mut self.id), PetId::new);
         let details = self.into_details(&mut violations);
         violations.finish(id.zip(details))
     }
@@ -291,12 +236,10 @@ impl NewPetBody {
             category => label(violations, "category", category),
         };
         let name = violations.required("name", self.name, PetName::new);
-        let photo_urls = violations.array(
-            "photoUrls",
-            self.photo_urls,
-            check_count,
-            |violations, at, url| violations.required(at, url, PhotoUrl::new),
-        );
+        let urls = self.photo_urls;
+        let photo_urls = violations.array("photoUrls", urls, check_count, |violations, at, url| {
+            violations.required(at, url, PhotoUrl::new)
+        });
         let tags = violations.array("tags", self.tags, check_count, |violations, at, tag| {
             label(violations, &at, tag)
         });

@@ -6,7 +6,7 @@ use super::body::PetBody;
 use crate::{
     api::{
         error::Error,
-        extract::{Parameters, Query},
+        extract::Query,
         fields::Violations,
         paging::{self, Find, Window},
         state::Links,
@@ -25,14 +25,12 @@ use crate::{
 /// `Link` has the URL of the next page.
 #[utoipa::path(
     get, path = "/pet/findByStatus", operation_id = "findPetsByStatus", tag = "pet",
-    security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
+    security(("bearer" = ["read:pets"])),
     params(
         ("status" = Vec<super::body::StatusBody>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches.", min_items = 1, max_items = 100, example = json!(["available"])),
         ("limit", Query), ("cursor", Query),
     ),
-    responses(
-        (status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link"))),
-    ),
+    responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
 )]
 pub(super) async fn by_status(
     State(database): State<Database>,
@@ -40,7 +38,9 @@ pub(super) async fn by_status(
     Query(query): Query,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    require(&mut violations, &query, "status");
+    if query.list("status").is_empty() {
+        violations.add("status", "is required");
+    }
     let statuses = paging::each_once(&mut violations, &query, "status");
     let window = Window::read(violations, &query)?;
     let next = ("/pet/findByStatus", &["status"][..]);
@@ -53,16 +53,13 @@ pub(super) async fn by_status(
 /// Returns the matches in the order of their identifiers: all of them or, with `limit`, one page. While more remain,
 /// `Link` has the URL of the next page.
 #[utoipa::path(
-    get, path = "/pet/findByTags", operation_id = "findPetsByTags", tag = "pet",
-    security(("api_key" = ["read:pets"]), ("bearer" = ["read:pets"])),
+    get, path = "/pet/findByTags", operation_id = "findPetsByTags", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
         ("tags" = inline(Vec<TagNames>), Query, description = "Tag names, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["friendly"])),
         ("match" = inline(Option<TagMatchParameter>), Query, description = "`any` matches pets with at least one of the tags, `all` matches pets with all of them."),
         ("limit", Query), ("cursor", Query),
     ),
-    responses(
-        (status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link"))),
-    ),
+    responses((status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
 )]
 pub(super) async fn by_tags(
     State(database): State<Database>,
@@ -70,7 +67,9 @@ pub(super) async fn by_tags(
     Query(query): Query,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    require(&mut violations, &query, "tags");
+    if query.list("tags").is_empty() {
+        violations.add("tags", "is required");
+    }
     let names: Vec<String> = paging::names(&mut violations, &query, "tags")
         .into_iter()
         .map(str::to_owned)
@@ -105,12 +104,6 @@ enum TagMatchParameter {
     Any,
     /// All of the tags.
     All,
-}
-
-fn require(violations: &mut Violations, query: &Parameters, parameter: &'static str) {
-    if query.list(parameter).is_empty() {
-        violations.add(parameter, "is required");
-    }
 }
 
 enum Filter {

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::{
     api::{
         error::Error,
-        fields::{Field, FieldType, Kind, Violations},
+        fields::{Field, FieldType, Violations},
     },
     db::users::NewAccount,
     domain::{
@@ -62,22 +62,13 @@ pub struct UserBody<'a> {
 
 impl<'a> From<&'a User> for UserBody<'a> {
     fn from(user: &'a User) -> Self {
-        fn text(text: Option<&Text>) -> Option<&str> {
-            text.map(Text::as_str)
-        }
-        let Profile {
-            first_name,
-            last_name,
-            email,
-            phone,
-        } = &user.profile;
         Self {
             id: user.id.0,
             username: user.username.as_str(),
-            first_name: text(first_name.as_ref()),
-            last_name: text(last_name.as_ref()),
-            email: text(email.as_ref()),
-            phone: text(phone.as_ref()),
+            first_name: user.profile.first_name.as_ref().map(Text::as_str),
+            last_name: user.profile.last_name.as_ref().map(Text::as_str),
+            email: user.profile.email.as_ref().map(Text::as_str),
+            phone: user.profile.phone.as_ref().map(Text::as_str),
             user_status: user.status,
         }
     }
@@ -97,10 +88,7 @@ pub struct UsernameText(String);
     "email": "ada@example.com",
     "password": "correct horse battery staple"
 }))]
-#[expect(
-    dead_code,
-    reason = "says that a new account needs a name; it is read as UserDetailsBody"
-)]
+#[expect(dead_code, reason = "needs a name, but is read as UserDetailsBody")]
 pub struct NewUserBody {
     /// Username, unique regardless of case.
     username: UsernameText,
@@ -119,52 +107,40 @@ pub struct NewUserBody {
 }))]
 pub struct UserDetailsBody {
     /// Username, unique regardless of case. Optional when an account is changed.
-    #[serde(default)]
     #[schema(value_type = UsernameText, required = false, nullable)]
     username: Field<String>,
     /// First name.
-    #[serde(default)]
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     first_name: Field<String>,
     /// Last name.
-    #[serde(default)]
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     last_name: Field<String>,
     /// Email address.
-    #[serde(default)]
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     email: Field<String>,
     /// Phone number.
-    #[serde(default)]
     #[schema(value_type = String, required = false, nullable, max_length = 255, pattern = r"^[^\x00]*$")]
     phone: Field<String>,
     /// Password of any characters. Without one, a new account cannot log in, and an existing one keeps its password.
-    #[serde(default)]
     #[schema(value_type = String, required = false, nullable, format = Password, write_only, min_length = 8, max_length = 128)]
     password: Field<String>,
     /// Number with a meaning that the operator defines. Ignored unless the caller has the scope `admin`.
-    #[serde(default)]
     #[schema(value_type = i32, required = false, nullable, minimum = -2_147_483_648, maximum = 2_147_483_647)]
     user_status: Field<i64>,
 }
 
-impl FieldType for UserDetailsBody {
-    const KIND: Kind = Kind::Object;
-}
+impl FieldType for UserDetailsBody {}
 
 /// Accounts to create.
 #[derive(ToSchema)]
 #[schema(max_items = 1_000)]
-#[expect(
-    dead_code,
-    reason = "says how many there may be; they are read as UserDetailsBody"
-)]
+#[expect(dead_code, reason = "has a maximum; a Vec is read")]
 pub struct NewUsers(Vec<NewUserBody>);
 
 /// Created accounts.
 #[derive(ToSchema)]
 #[schema(max_items = 1_000)]
-#[expect(dead_code, reason = "says how many there may be; a Vec is written")]
+#[expect(dead_code, reason = "has a maximum; a Vec is written")]
 pub struct Users(Vec<UserBody<'static>>);
 
 /// Validated values for an account.
@@ -176,20 +152,17 @@ pub struct UserDetails {
 }
 
 /// Account to create, and the password to hash for it.
-pub struct NewUser {
-    pub account: NewAccount,
-    pub password: Option<Password>,
-}
+pub type NewUser = (NewAccount, Option<Password>);
 
 impl UserDetailsBody {
     /// Validates the body of `POST /user`.
     pub fn into_new_user(self) -> Result<NewUser, Error> {
         let mut violations = Violations::default();
         let new = self.read_new(&mut violations, "");
-        let mut new = violations.finish(new)?;
+        let (account, password) = violations.finish(new)?;
         // Only administrators may set it.
-        new.account.status = 0;
-        Ok(new)
+        let status = 0;
+        Ok((NewAccount { status, ..account }, password))
     }
 
     /// Validates the body of `PUT /user/{username}`.
@@ -204,15 +177,13 @@ impl UserDetailsBody {
             violations.add(format!("{path}username"), "is required");
         }
         let details = self.read(violations, path);
-        Some(NewUser {
-            account: NewAccount {
-                username: details.username?,
-                profile: details.profile,
-                status: details.status.unwrap_or_default(),
-                password_hash: None,
-            },
-            password: details.password,
-        })
+        let account = NewAccount {
+            username: details.username?,
+            profile: details.profile,
+            status: details.status.unwrap_or_default(),
+            password_hash: None,
+        };
+        Some((account, details.password))
     }
 
     fn read(self, violations: &mut Violations, path: &str) -> UserDetails {
@@ -239,22 +210,24 @@ impl UserDetailsBody {
 
 /// Validates the body of `POST /user/createWithList`.
 pub fn into_new_users(list: Vec<Field<UserDetailsBody>>) -> Result<Vec<NewUser>, Error> {
-    let mut violations = Violations::default();
     if list.len() > user::MAX_LIST {
-        violations.add("body", "must have at most 1000 elements");
-        return violations.finish(None);
+        return Err(Error::one_violation(
+            "body",
+            "must have at most 1000 elements",
+        ));
     }
+    let mut violations = Violations::default();
     let mut names = HashSet::new();
     let mut users = Vec::with_capacity(list.len());
     for (index, field) in list.into_iter().enumerate() {
         let path = format!("[{index}]");
         let body = violations.required(&path, field, Ok);
         let new = body.and_then(|body| body.read_new(&mut violations, &format!("{path}.")));
-        if let Some(new) = new {
-            if !names.insert(new.account.username.folded()) {
+        if let Some((account, password)) = new {
+            if !names.insert(account.username.folded()) {
                 violations.add(format!("{path}.username"), "must be unique in the list");
             }
-            users.push(new);
+            users.push((account, password));
         }
     }
     violations.finish(Some(users))

@@ -5,9 +5,7 @@ use std::slice;
 use axum::{extract::State, http::StatusCode, response::Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::body::{
-    NewUser, NewUserBody, NewUsers, UserBody, UserDetailsBody, Users, into_new_users,
-};
+use super::body::{NewUserBody, NewUsers, UserBody, UserDetailsBody, Users, into_new_users};
 use crate::{
     api::{
         error::Error,
@@ -48,10 +46,7 @@ pub(super) async fn sign_up(
     if !is_open {
         return Err(Error::SignUpClosed);
     }
-    let NewUser {
-        mut account,
-        password,
-    } = body.into_new_user()?;
+    let (mut account, password) = body.into_new_user()?;
     refuse_taken(&database, slice::from_ref(&account)).await?;
     if let Some(password) = password {
         account.password_hash = Some(passwords.hash(password).await?);
@@ -81,7 +76,7 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
 /// operations. Requests with the same `Idempotency-Key` are compared without the passwords.
 #[utoipa::path(
     post, path = "/user/createWithList", operation_id = "createUsersWithListInput", tag = "user",
-    security(("api_key" = ["admin"]), ("bearer" = ["admin"])),
+    security(("bearer" = ["admin"])),
     request_body(content = inline(NewUsers), description = "The accounts to create."),
     responses(
         (status = 200, description = "The created accounts, in the same order.", body = inline(Users)),
@@ -94,9 +89,7 @@ pub(super) async fn with_list(
     idempotency: Idempotency,
     Json(list): Json<Vec<Field<UserDetailsBody>>>,
 ) -> Result<Response, Error> {
-    let users = into_new_users(list)?.into_iter();
-    let (mut accounts, chosen): (Vec<_>, Vec<_>) =
-        users.map(|user| (user.account, user.password)).unzip();
+    let (mut accounts, chosen): (Vec<_>, Vec<_>) = into_new_users(list)?.into_iter().unzip();
     refuse_taken(&database, &accounts).await?;
     // Hashed outside of the transaction, which would stay open meanwhile.
     for (account, hash) in accounts.iter_mut().zip(passwords.hash_all(chosen).await?) {
@@ -112,11 +105,10 @@ pub(super) async fn with_list(
 
 /// Rejects taken names before their passwords are hashed in vain.
 async fn refuse_taken(database: &Database, accounts: &[NewAccount]) -> Result<(), Error> {
-    let names = db::users::find_taken(database.pool(), accounts).await?;
-    if names.is_empty() {
-        return Ok(());
+    match db::users::find_taken(database.pool(), accounts).await? {
+        names if names.is_empty() => Ok(()),
+        names => Err(taken(&names)),
     }
-    Err(taken(&names))
 }
 
 async fn insert(transaction: &mut Connection, accounts: &[NewAccount]) -> Result<Vec<User>, Error> {
@@ -133,8 +125,6 @@ pub(super) fn taken(names: &[Username]) -> Error {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Error::Conflict(format!(
-        "username already taken: {}{more}",
-        shown.join(", ")
-    ))
+    let shown = shown.join(", ");
+    Error::Conflict(format!("username already taken: {shown}{more}"))
 }

@@ -44,10 +44,7 @@ pub fn router() -> Operations {
 }
 
 /// Returns the routes that need no credential.
-#[expect(
-    deprecated,
-    reason = "kept for Petstore's clients, and marked so for all others"
-)]
+#[expect(deprecated, reason = "kept for Petstore clients")]
 pub fn open_router() -> Operations {
     Operations::new()
         .routes(routes!(create::sign_up))
@@ -71,12 +68,8 @@ fn acting(
 ///
 /// Your own or, with the scope `admin`, any account. To other callers, the account does not exist.
 #[utoipa::path(
-    get, path = "/user/{username}", operation_id = "getUserByName", tag = "user",
-    security(("api_key" = []), ("bearer" = [])),
-    params(("username", Path)),
-    responses(
-        (status = 200, description = "The account.", body = UserBody<'static>),
-    ),
+    get, path = "/user/{username}", operation_id = "getUserByName", tag = "user", security(("bearer" = [])),
+    responses((status = 200, description = "The account.", body = UserBody<'static>)),
 )]
 async fn get(
     State(database): State<Database>,
@@ -92,9 +85,7 @@ async fn get(
 /// Your own or, with the scope `admin`, any account. Missing fields are cleared, except `username`, `password` and
 /// `userStatus`. A new password ends all sessions of the account.
 #[utoipa::path(
-    put, path = "/user/{username}", operation_id = "updateUser", tag = "user",
-    security(("api_key" = []), ("bearer" = [])),
-    params(("username", Path)),
+    put, path = "/user/{username}", operation_id = "updateUser", tag = "user", security(("bearer" = [])),
     request_body(content = UserDetailsBody, description = "The new values of the account."),
     responses(
         (status = 200, description = "The changed account.", body = UserBody<'static>),
@@ -115,10 +106,8 @@ async fn replace(
         Some(password) => Some(passwords.hash(password).await?),
         None => None,
     };
-    let ends_sessions = password_hash.is_some();
-    let status = details
-        .status
-        .filter(|_| caller.scopes.contains(Scope::Admin));
+    let status = details.status;
+    let status = status.filter(|_| caller.scopes.contains(Scope::Admin));
     let change = NewAccount {
         username: details.username.unwrap_or(user.username),
         profile: details.profile,
@@ -133,10 +122,9 @@ async fn replace(
             }
             UpdateOutcome::NotFound => return Err(no_such_user()),
         };
-        let ended = if ends_sessions {
-            db::sessions::revoke_all(transaction, changed.caller).await?
-        } else {
-            Vec::new()
+        let ended = match change.password_hash {
+            Some(_) => db::sessions::revoke_all(transaction, changed.caller).await?,
+            None => Vec::new(),
         };
         Ok((changed, ended))
     };
@@ -150,12 +138,8 @@ async fn replace(
 /// Your own or, with the scope `admin`, any account. Ends all of its sessions and keys. Administrators still see its
 /// orders.
 #[utoipa::path(
-    delete, path = "/user/{username}", operation_id = "deleteUser", tag = "user",
-    security(("api_key" = []), ("bearer" = [])),
-    params(("username", Path)),
-    responses(
-        (status = 200, description = "Deleted.", body = ApiResponse),
-    ),
+    delete, path = "/user/{username}", operation_id = "deleteUser", tag = "user", security(("bearer" = [])),
+    responses((status = 200, description = "Deleted.", body = ApiResponse)),
 )]
 async fn delete(
     State(database): State<Database>,
@@ -174,9 +158,8 @@ async fn delete(
 
 /// Returns the account of that name if the caller owns it or is an administrator.
 async fn find(database: &Database, username: &Username, caller: &Caller) -> Result<Account, Error> {
-    let account = db::users::find(database.pool(), username)
-        .await?
-        .ok_or_else(no_such_user)?;
+    let account = db::users::find(database.pool(), username).await?;
+    let account = account.ok_or_else(no_such_user)?;
     if caller.scopes.contains(Scope::Admin) {
         return Ok(account);
     }
@@ -184,15 +167,9 @@ async fn find(database: &Database, username: &Username, caller: &Caller) -> Resu
         return Err(no_such_user());
     }
     // Otherwise a credential with fewer scopes than the account could set its password and log in with all of them.
-    match account
-        .scopes
-        .iter()
-        .find(|scope| !caller.scopes.contains(*scope))
-    {
-        Some(missing) => Err(Error::Forbidden {
-            needed: account.scopes,
-            missing,
-        }),
+    let needed = account.scopes;
+    match needed.iter().find(|scope| !caller.scopes.contains(*scope)) {
+        Some(missing) => Err(Error::Forbidden { needed, missing }),
         None => Ok(account),
     }
 }

@@ -1,9 +1,10 @@
 //! Logs users in and out.
 
 use axum::{
-    extract::{FromRef, FromRequest, FromRequestParts, Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
-    response::Response,
+    RequestExt,
+    extract::{FromRequest, Request, State},
+    http::{HeaderMap, HeaderName, Method, StatusCode, header},
+    response::{IntoResponse, Response},
 };
 use chrono::SecondsFormat;
 use serde::Deserialize;
@@ -14,20 +15,14 @@ use crate::{
     api::{
         credentials::credentials,
         error::Error,
-        extract::{Form, Json, Parameters, Query, has_media_type},
-        fields::{Field, FieldType, Kind, Violations},
+        extract::{Form, Json, Query, has_media_type},
+        fields::{Field, FieldType, Violations},
         response::{self, ApiResponse},
         state::{AppState, SessionLifetime},
     },
-    auth::{
-        Authenticator, Credentials,
-        password::Passwords,
-        session::{self, NewSession},
-    },
-    config::Plans,
+    auth::{Authenticator, Credentials, session},
     db::Database,
     domain::user::{Password, Username},
-    limits::token_buckets::Logins,
 };
 
 /// Petstore's header for the requests per hour that the plan admits.
@@ -41,18 +36,14 @@ const X_EXPIRES_AFTER: HeaderName = HeaderName::from_static("x-expires-after");
 #[schema(as = Login)]
 struct LoginBody {
     /// Username, in any case.
-    #[serde(default)]
     #[schema(value_type = UsernameText, required = true)]
     username: Field<String>,
     /// Password.
-    #[serde(default)]
     #[schema(value_type = String, required = true, format = Password, min_length = 8, max_length = 128)]
     password: Field<String>,
 }
 
-impl FieldType for LoginBody {
-    const KIND: Kind = Kind::Object;
-}
+impl FieldType for LoginBody {}
 
 /// Session token.
 #[derive(ToSchema)]
@@ -69,12 +60,10 @@ pub(super) struct Login {
 impl FromRequest<AppState> for Login {
     type Rejection = Error;
 
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
-        let (mut parts, body) = request.into_parts();
-        let Query(query) = Query::from_request_parts(&mut parts, state).await?;
-        let is_json = has_media_type(&parts.headers, "application/json");
-        let is_post = parts.method == Method::POST;
-        let request = Request::from_parts(parts, body);
+    async fn from_request(mut request: Request, state: &AppState) -> Result<Self, Error> {
+        let Query(query) = request.extract_parts::<Query>().await?;
+        let is_json = has_media_type(request.headers(), "application/json");
+        let is_post = *request.method() == Method::POST;
         let mut violations = Violations::default();
         let body = if is_post && is_json {
             Json::<LoginBody>::from_request(request, state).await?.0
@@ -84,47 +73,19 @@ impl FromRequest<AppState> for Login {
             } else {
                 query
             };
+            let mut parameter = |name| {
+                let text = given.optional(&mut violations, name, |text| Ok(text.to_owned()));
+                text.map_or(Field::Absent, Field::Value)
+            };
             LoginBody {
-                username: parameter(&mut violations, &given, "username"),
-                password: parameter(&mut violations, &given, "password"),
+                username: parameter("username"),
+                password: parameter("password"),
             }
         };
         let username = violations.required("username", body.username, Ok);
         let password = violations.required("password", body.password, Ok);
-        violations.finish(
-            username
-                .zip(password)
-                .map(|(username, password)| Self { username, password }),
-        )
-    }
-}
-
-fn parameter(violations: &mut Violations, given: &Parameters, name: &str) -> Field<String> {
-    let text = given.optional(violations, name, |text| Ok(text.to_owned()));
-    match text {
-        Some(text) => Field::Value(text),
-        None => Field::Absent,
-    }
-}
-
-/// State that is needed to log in.
-pub(super) struct LoginState {
-    database: Database,
-    passwords: Passwords,
-    logins: Logins,
-    plans: Plans,
-    lifetime: SessionLifetime,
-}
-
-impl FromRef<AppState> for LoginState {
-    fn from_ref(state: &AppState) -> Self {
-        Self {
-            database: state.database.clone(),
-            passwords: state.passwords.clone(),
-            logins: state.logins.clone(),
-            plans: state.plans.clone(),
-            lifetime: state.session_lifetime,
-        }
+        let both = username.zip(password);
+        violations.finish(both.map(|(username, password)| Self { username, password }))
     }
 }
 
@@ -134,18 +95,11 @@ impl FromRef<AppState> for LoginState {
 #[utoipa::path(
     post, path = "/user/login", operation_id = "logIn", tag = "user", security(()),
     request_body(content((LoginBody = "application/x-www-form-urlencoded"), (LoginBody = "application/json"))),
-    responses(
-        (status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
-            headers(("X-Rate-Limit"),
-                    ("X-Expires-After"),
-                    ("Cache-Control" = String, description = "`no-store`."))),
-    ),
+    responses((status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
+        headers(("X-Rate-Limit"), ("X-Expires-After"), ("Cache-Control")))),
 )]
-pub(super) async fn log_in(
-    State(state): State<LoginState>,
-    login: Login,
-) -> Result<Response, Error> {
-    state.log_in(login).await
+pub(super) async fn log_in(State(state): State<AppState>, login: Login) -> Result<Response, Error> {
+    login.counted(&state).await
 }
 
 /// Log in with query parameters
@@ -157,24 +111,21 @@ pub(super) async fn log_in(
         ("username" = inline(UsernameText), Query, description = "Username of the account, in any case."),
         ("password" = String, Query, description = "Password of the account.", format = Password, min_length = 8, max_length = 128),
     ),
-    responses(
-        (status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
-            headers(("X-Rate-Limit"),
-                    ("X-Expires-After"),
-                    ("Cache-Control" = String, description = "`no-store`."))),
-    ),
+    responses((status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
+        headers(("X-Rate-Limit"), ("X-Expires-After"), ("Cache-Control")))),
 )]
 #[deprecated = "a password in the query"]
 pub(super) async fn log_in_by_query(
-    State(state): State<LoginState>,
+    State(state): State<AppState>,
     login: Login,
 ) -> Result<Response, Error> {
-    state.log_in(login).await
+    login.counted(&state).await
 }
 
-impl LoginState {
-    async fn log_in(self, login: Login) -> Result<Response, Error> {
-        let response = self.open_session(login).await;
+impl Login {
+    /// Opens a session and counts the attempt.
+    async fn counted(self, state: &AppState) -> Result<Response, Error> {
+        let response = self.open_session(state).await;
         let result = match &response {
             Ok(_) => "ok",
             Err(Error::Invalid(_)) => "wrong",
@@ -185,37 +136,22 @@ impl LoginState {
         response
     }
 
-    async fn open_session(self, login: Login) -> Result<Response, Error> {
+    async fn open_session(self, state: &AppState) -> Result<Response, Error> {
         let wrong = || Error::from(session::Error::InvalidCredentials);
         // Values that no account can have are rejected before a hash is computed.
-        let username: Username = login.username.parse().map_err(|_| wrong())?;
-        let password = Password::claimed(login.password).ok_or_else(wrong)?;
-        self.logins
-            .take(&username.folded())
-            .map_err(|retry_after| Error::limit_exceeded("logins", retry_after))?;
-        let SessionLifetime(lifetime) = self.lifetime;
-        let NewSession {
-            token,
-            expires_at,
-            plan,
-        } = session::open(
-            &self.database,
-            &self.passwords,
-            &username,
-            password,
-            lifetime,
-        )
-        .await?;
-        let mut response = response::json(StatusCode::OK, &token.expose())?;
-        let headers = response.headers_mut();
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        let expires = expires_at.to_rfc3339_opts(SecondsFormat::Secs, true);
-        let expires = HeaderValue::try_from(expires).map_err(|e| Error::Internal(e.into()))?;
-        headers.insert(X_EXPIRES_AFTER, expires);
-        if let Some(calls) = self.plans.limits(plan).per_hour() {
-            headers.insert(X_RATE_LIMIT, calls.into());
-        }
-        Ok(response)
+        let username: Username = self.username.parse().map_err(|_| wrong())?;
+        let password = Password::claimed(self.password).ok_or_else(wrong)?;
+        let admitted = state.logins.take(&username.folded());
+        admitted.map_err(|retry_after| Error::limit_exceeded("logins", retry_after))?;
+        let (database, passwords) = (&state.database, &state.passwords);
+        let SessionLifetime(lifetime) = state.session_lifetime;
+        let opened = session::open(database, passwords, &username, password, lifetime).await?;
+        let caching = [(header::CACHE_CONTROL, "no-store")];
+        let expires = opened.expires_at.to_rfc3339_opts(SecondsFormat::Secs, true);
+        let calls = state.plans.limits(opened.plan).per_hour();
+        let calls = calls.map(|calls| [(X_RATE_LIMIT, calls)]);
+        let body = response::json(StatusCode::OK, &opened.token.expose())?;
+        Ok((caching, [(X_EXPIRES_AFTER, expires)], calls, body).into_response())
     }
 }
 
@@ -223,8 +159,7 @@ impl LoginState {
 ///
 /// Ends the session of the token that is sent. API keys and other tokens stay valid.
 #[utoipa::path(
-    get, path = "/user/logout", operation_id = "logoutUser", tag = "user",
-    security(("api_key" = []), ("bearer" = [])),
+    get, path = "/user/logout", operation_id = "logoutUser", tag = "user", security(("bearer" = [])),
     responses((status = 200, description = "The session has ended, if the request had a session token.", body = ApiResponse)),
 )]
 pub(super) async fn log_out(
@@ -237,17 +172,12 @@ pub(super) async fn log_out(
         Some(Credentials::ApiKey(one) | Credentials::Bearer(one)) => vec![one],
         Some(Credentials::Both { api_key, bearer }) => vec![api_key, bearer],
     };
-    let mut has_ended = false;
+    let mut message = "the request has no session token";
     for token in tokens {
         if let Some(hash) = session::close(&database, token).await? {
             authenticator.invalidate(&[hash]);
-            has_ended = true;
+            message = "the session has ended";
         }
     }
-    let message = if has_ended {
-        "the session has ended"
-    } else {
-        "the request has no session token"
-    };
     ApiResponse::done("logged out", message.to_owned())
 }

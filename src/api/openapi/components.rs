@@ -1,0 +1,228 @@
+//! Components of the document: headers, parameters and error responses, each declared once.
+//!
+//! Handlers only name these headers and parameters. A header or parameter has the same schema everywhere.
+
+use serde_json::json;
+use utoipa::openapi::{
+    Components, Header, HeaderBuilder, KnownFormat, Object, ObjectBuilder, Ref, RefOr, Required,
+    Response, Schema, SchemaFormat, Type,
+    path::{ParameterBuilder, ParameterIn},
+};
+
+use crate::domain::id::{OrderId, PetId};
+
+/// Headers with the same description in every response. Handlers describe the others.
+const HEADERS: &str = "\
+X-Request-Id: Request id: the client's value if it is valid, else a generated one.
+Idempotent-Replayed: `true` if the response is a replay of a stored one.
+RateLimit-Policy: Limits of the caller's plan; absent if unlimited. Example: `\"minute\";q=60;w=60, \"day\";q=1000;w=86400`.
+RateLimit: Remaining requests (`r`) of each limit, and the seconds until more are available (`t`). \
+    Example: `\"minute\";r=59;t=60, \"day\";r=999;t=3600`.
+X-RateLimit-Limit: The limit with fewer remaining requests.
+X-RateLimit-Remaining: Remaining requests of that limit.
+X-RateLimit-Reset: Seconds until more requests are available.
+Cache-Control: `no-store`.
+ETag: Entity tag, for the conditional requests of RFC 9110 §13.
+Location: URL of the new resource.
+Link: URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain.
+Accept-Ranges: `bytes`.
+Content-Range: The returned range, or `*` if there is none, and the size in bytes.
+Content-Disposition: `inline`.
+Content-Security-Policy: `default-src 'none'; sandbox`: disables active content.
+Cross-Origin-Resource-Policy: `cross-origin`: pages of any origin can show the image.
+X-Content-Type-Options: `nosniff`.
+X-Rate-Limit: Requests per hour that the account's plan allows; absent if unlimited.
+X-Expires-After: Expiry time of the session (RFC 3339).";
+
+/// Those of [`HEADERS`] that report the state of the caller's limits.
+pub const LIMIT_HEADERS: &[&str] = &[
+    "RateLimit-Policy",
+    "RateLimit",
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+];
+
+const PARAMETERS: &str = "\
+path petId: Identifier of the pet.
+path orderId: Identifier of the order.
+path username: Username of the account, in any case.
+path imageId: Identifier of the image.
+query limit: Maximum number of matches in the response.
+query cursor: Position of the page, from `Link` of the previous page.
+header Idempotency-Key: 1–255 characters chosen by the client, bare or in double quotes. The first response is stored \
+    for 24 hours and replayed to the same request with the same key.
+header If-Match: Change or delete the pet only if it has one of these ETags.
+header If-None-Match: ETags that the client has. If one of them is current, the response is 304.";
+
+/// Each line has a status, a name, the causes and a description. A cause is a parameter, `body`, or `always`; `caller` of
+/// operations that need one; `address` of those with a limit by client address.
+const ERRORS: &str = "\
+400 Invalid always: The request is invalid; `errors` lists all violations.
+401 Unauthenticated caller: The credential is missing or not valid.
+403 Forbidden caller: The credential lacks a scope that this operation needs.
+404 NoSuchPet petId If-Match: There is no such pet.
+404 NoSuchOrder orderId: The order does not exist or belongs to another caller.
+404 NoSuchUser username: The account does not exist or belongs to another caller.
+408 BodyTimeout body: The body did not arrive in time.
+409 IdempotencyKeyInUse Idempotency-Key: A request with this `Idempotency-Key` is in progress.
+412 PreconditionFailed If-Match: The pet has none of the ETags in `If-Match`; nothing changed.
+413 BodyTooLarge body: The body is too large.
+414 UriTooLong always: The path and query are too long.
+415 UnsupportedMediaType body: The media type of the body is not supported, or the body has a `Content-Encoding`.
+422 IdempotencyKeyReused Idempotency-Key: This `Idempotency-Key` was already used for a different request.
+429 TooManyFromAddress address: A limit of the client address is reached.
+429 TooManyRequests caller: A limit of the caller's plan is reached.
+431 HeadTooLarge always: The request head is too large.
+500 InternalError always: An internal error occurred.
+503 Unavailable always: The service is overloaded, the database is not available, or the request took too long.";
+
+/// Error response that operations share.
+pub struct SharedError {
+    pub status: &'static str,
+    pub name: &'static str,
+    causes: &'static str,
+    pub description: &'static str,
+}
+
+/// Returns all shared errors.
+pub fn errors() -> impl Iterator<Item = SharedError> {
+    lines(ERRORS).filter_map(|(head, description)| {
+        let mut words = head.splitn(3, ' ');
+        Some(SharedError {
+            status: words.next()?,
+            name: words.next()?,
+            causes: words.next()?,
+            description,
+        })
+    })
+}
+
+/// Returns the shared errors with this cause.
+pub fn errors_of(cause: &str) -> impl Iterator<Item = SharedError> {
+    errors().filter(move |error| error.causes.split(' ').any(|it| it == cause))
+}
+
+/// Adds the headers and parameters.
+pub fn add(components: &mut Components) {
+    for (name, description) in lines(HEADERS) {
+        let header = header(name, description).into();
+        components.headers.insert(name.to_owned(), header);
+    }
+    for (head, description) in lines(PARAMETERS) {
+        let (place, name) = head.split_once(' ').unwrap_or_default();
+        let parameter = ParameterBuilder::new()
+            .name(name)
+            .parameter_in(match place {
+                "path" => ParameterIn::Path,
+                "query" => ParameterIn::Query,
+                _ => ParameterIn::Header,
+            })
+            // Ignored for `Path`, of which all are required.
+            .required(Required::False)
+            .description(Some(description))
+            .schema(Some(schema(name)))
+            .example(match name {
+                "petId" | "orderId" => Some(json!(1)),
+                "username" => Some(json!("ada")),
+                _ => None,
+            });
+        let parameter = parameter.build().into();
+        components.parameters.insert(name.to_owned(), parameter);
+    }
+}
+
+/// Splits each line at its first colon.
+fn lines(table: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    table.lines().filter_map(|line| line.split_once(": "))
+}
+
+/// Returns a reference to the header or parameter with this name.
+pub fn reference<T>(kind: &str, name: &str) -> RefOr<T> {
+    RefOr::Ref(Ref::new(format!("#/components/{kind}/{name}")))
+}
+
+/// Adds headers of [`HEADERS`] to a response.
+pub fn add_headers(response: &mut Response, names: &[&str]) {
+    for name in names {
+        let header = reference("headers", name);
+        response.headers.insert((*name).to_owned(), header);
+    }
+}
+
+/// Returns a header that is not among [`HEADERS`], or that describes it.
+pub fn header(name: &str, description: &str) -> Header {
+    HeaderBuilder::new()
+        .schema(Some(schema(name)))
+        .description(Some(description))
+        .build()
+}
+
+/// Returns the schema of a header or parameter.
+pub fn schema(name: &str) -> RefOr<Schema> {
+    let schema = match name {
+        "Accept-Ranges" => one("bytes"),
+        "Content-Disposition" => one("inline"),
+        "Content-Range" => text(r"^bytes (\d+-\d+|\*)/\d+$", 64),
+        "Content-Security-Policy" => one("default-src 'none'; sandbox"),
+        "Cross-Origin-Resource-Policy" => one("cross-origin"),
+        "ETag" => text(r#"^"[0-9A-Za-z-]+"$"#, 66),
+        // Bare, or a quoted string (RFC 8941 §3.3.3).
+        "Idempotency-Key" => text(r#"^([!#-~]([ -~]{0,253}[!-~])?|"[ -~]{1,255}")$"#, 257),
+        "Idempotent-Replayed" => one("true"),
+        // The operation rejects or ignores malformed values (RFC 9110 §8.8.3, §13.1, §14.2).
+        "If-Match" | "If-None-Match" => formatted("entity-tags").max_length(Some(4_096)),
+        "If-Range" => formatted("entity-tag").max_length(Some(4_096)),
+        "Range" => formatted("byte-ranges").max_length(Some(4_096)),
+        "Link" => text(r#"^<[!-~]+>; rel="next"$"#, MAX_URL),
+        "Location" => text("^[!-~]+$", MAX_URL),
+        "RateLimit" => text(r#"^"(minute|day)";r=\d+;t=\d+(, "day";r=\d+;t=\d+)?$"#, 128),
+        "RateLimit-Policy" => text(r#"^"(minute|day)";q=\d+;w=\d+(, "day";q=\d+;w=\d+)?$"#, 128),
+        // No request is refused for longer than a day.
+        "Retry-After" => number(1, 86_400),
+        "X-Content-Type-Options" => one("nosniff"),
+        "X-Expires-After" => text(r"^[0-9-]+T[0-9:.]+Z$", 40),
+        // Requests per hour at the largest limit per minute.
+        "X-Rate-Limit" => number(0, i64::from(u32::MAX) * 60),
+        "X-RateLimit-Limit" | "X-RateLimit-Remaining" => number(0, u32::MAX.into()),
+        "X-RateLimit-Reset" => number(0, 86_400),
+        "X-Request-Id" => text("^[A-Za-z0-9._-]+$", 64),
+        "cursor" => formatted("cursor").min_length(Some(2)).max_length(Some(22)),
+        "imageId" => text("^[0-9a-f]{32}$", 32).min_length(Some(32)),
+        "limit" => number(1, 1_000).format(Some(SchemaFormat::KnownFormat(KnownFormat::Int32))),
+        "orderId" => number(1, OrderId::MAX),
+        "petId" => number(1, PetId::MAX),
+        "username" => return Ref::from_schema_name("Username").into(),
+        // Values of this service: challenges, media types, cache directives.
+        _ => text("^[ -~]+$", 512),
+    };
+    schema.build().into()
+}
+
+/// Maximum length of a URL: the operator's public URL, and the request target, which is bounded itself.
+const MAX_URL: usize = 16 << 10;
+
+fn string() -> ObjectBuilder {
+    Object::builder().schema_type(Type::String)
+}
+
+fn text(pattern: &str, max_length: usize) -> ObjectBuilder {
+    let string = string().pattern(Some(pattern));
+    string.max_length(Some(max_length))
+}
+
+fn formatted(format: &str) -> ObjectBuilder {
+    string().format(Some(SchemaFormat::Custom(format.to_owned())))
+}
+
+fn one(word: &str) -> ObjectBuilder {
+    string().enum_values(Some([word]))
+}
+
+fn number(minimum: i64, maximum: i64) -> ObjectBuilder {
+    Object::builder()
+        .schema_type(Type::Integer)
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+        .minimum(Some(minimum))
+        .maximum(Some(maximum))
+}
