@@ -40,7 +40,7 @@ pub async fn store_keys(database: &Database) -> Result<Vec<Secret>, db::Error> {
         }
         keys.push(key);
     }
-    Database::commit(transaction).await?;
+    transaction.commit().await?;
     Ok(keys)
 }
 

@@ -14,9 +14,9 @@ pub fn render(metrics: Metrics, state: AppState) -> impl Fn() -> String + Clone 
 
 fn read(state: &AppState) {
     let database = &state.database;
-    of_pool("requests", database.usage());
-    of_pool("batches", database.batcher_usage());
-    of_pool("finds", database.find_usage());
+    for (pool, usage) in database.usage() {
+        of_pool(pool, usage);
+    }
     let open = database.breaker().is_open();
     gauge!("db_client_breaker_open").set(if open { 1.0 } else { 0.0 });
 

@@ -305,6 +305,6 @@ async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
         demo::store(&mut transaction, caller, &key).await?;
         tracing::info!("stored BOOTSTRAP_API_KEY as the first key, of caller bootstrap");
     }
-    Database::commit(transaction).await?;
+    transaction.commit().await?;
     Ok(key)
 }

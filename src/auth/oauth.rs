@@ -108,7 +108,7 @@ pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result
     let mut transaction = database.begin().await?;
     let kind = db::credentials::CredentialKind::AccessToken;
     db::credentials::revoke(&mut transaction, kind, record.id).await?;
-    Ok(Database::commit(transaction).await?)
+    Ok(transaction.commit().await?)
 }
 
 /// Returns the record of a token (RFC 7662 §2), or `None` if it is not valid or the client must not see it. A client

@@ -74,7 +74,7 @@ pub async fn make(
     let id = db::credentials::insert(&mut *transaction, credential)
         .await?
         .ok_or("failed to generate a unique secret; run the command again")?;
-    Database::commit(transaction).await?;
+    transaction.commit().await?;
     Ok(Made {
         caller: owner.caller,
         plan,
@@ -150,7 +150,7 @@ pub async fn revoke(
     let revoked = with_database(config, async |database| {
         let mut transaction = database.begin().await?;
         let revoked = db::credentials::revoke(&mut transaction, kind, id).await?;
-        Database::commit(transaction).await?;
+        transaction.commit().await?;
         Ok(revoked)
     })
     .await?;

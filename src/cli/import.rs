@@ -54,15 +54,15 @@ impl ImportPets {
     }
 
     async fn import(&self, mut import: Import, format: Format) -> Result<String, Error> {
-        if import.staged() > 0 {
-            eprintln!("resuming after {} records", import.staged());
+        if import.staged > 0 {
+            eprintln!("resuming after {} records", import.staged);
         }
         let progress = progress(self.file.metadata()?.len());
         let bar = progress.clone();
         let wrap = move |file| bar.wrap_read(file);
         let mut bad = Vec::new();
         let mut chunk = Vec::with_capacity(CHUNK);
-        for record in pet_file::records(&self.file, format, import.staged(), wrap)? {
+        for record in pet_file::records(&self.file, format, import.staged, wrap)? {
             match record? {
                 Ok(record) => chunk.push(record),
                 Err(record) => bad.push(record),

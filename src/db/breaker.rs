@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use super::{
     connect::ConnectOptions,
-    error::{ErrorKind, is_connection_failure},
+    error::{is_connection_failure, is_unavailable},
 };
 
 /// Timeout of a probe. PostgreSQL counts as unavailable if it needs longer for a trivial statement.
@@ -59,14 +59,10 @@ struct Times {
     logged: Option<Instant>,
 }
 
-/// Trust in an idle connection, and the action that it needs.
-#[derive(Debug, PartialEq, Eq)]
+/// Trust in an idle connection, which is to be used, pinged first, or closed.
 pub(super) enum Trust {
-    /// Use it.
     Fresh,
-    /// Ping it first.
     NeedsPing,
-    /// Close it.
     Stale,
 }
 
@@ -88,16 +84,13 @@ impl Breaker {
         self.0.is_open.load(Ordering::Acquire)
     }
 
-    /// Admits a statement unless the breaker is open.
-    ///
-    /// # Errors
-    /// An I/O error, which is classified as [`Unavailable`](super::Error::Unavailable).
+    /// Admits a statement unless the breaker is open. The error is classified as
+    /// [`Unavailable`](super::Error::Unavailable).
     pub fn admit(&self) -> Result<(), sqlx::Error> {
-        if self.is_open() {
-            Err(open_error())
-        } else {
-            Ok(())
+        if !self.is_open() {
+            return Ok(());
         }
+        Err(io::Error::new(io::ErrorKind::NotConnected, "the last probe failed").into())
     }
 
     /// Waits until the breaker is open.
@@ -110,14 +103,21 @@ impl Breaker {
     }
 
     /// Records the failure of an admitted statement or of getting a connection. Starts a probe if the connection is
-    /// suspect.
+    /// suspect. Logs the failure in the span of its request, unless another was logged a moment ago.
     pub fn record_failure(&self, error: &sqlx::Error) {
-        if ErrorKind::of(error) == ErrorKind::Unavailable {
-            self.log_failure(error);
-        }
         let is_lost = is_connection_failure(error);
+        let mut times = self.times();
         if is_lost {
-            self.times().lost = Some(Instant::now());
+            times.lost = Some(Instant::now());
+        }
+        let may_log = |logged: Instant| logged.elapsed() >= LOG_INTERVAL;
+        let is_logged = is_unavailable(error) && times.logged.is_none_or(may_log);
+        if is_logged {
+            times.logged = Some(Instant::now());
+        }
+        drop(times);
+        if is_logged {
+            tracing::warn!(%error, "failed to execute a database statement");
         }
         if is_lost || matches!(error, sqlx::Error::PoolTimedOut) {
             self.probe_soon();
@@ -153,17 +153,6 @@ impl Breaker {
         Trust::Fresh
     }
 
-    /// Logs a failure in the span of its request, unless another was logged a moment ago.
-    fn log_failure(&self, error: &sqlx::Error) {
-        let mut times = self.times();
-        let logged = times.logged;
-        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
-            times.logged = Some(Instant::now());
-            drop(times);
-            tracing::warn!(%error, "failed to execute a database statement");
-        }
-    }
-
     fn times(&self) -> MutexGuard<'_, Times> {
         self.0.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -178,9 +167,8 @@ async fn probe_until_available(breaker: Weak<Inner>) {
         match probe(&breaker.0.options).await {
             Ok(()) => {
                 if let Some(since) = failed_since {
-                    let away = since.elapsed();
                     tracing::info!(
-                        ?away,
+                        away = ?since.elapsed(),
                         "closed the circuit breaker; PostgreSQL responds again"
                     );
                     // Older connections may lead to a server that no longer exists.
@@ -226,8 +214,4 @@ async fn probe(options: &ConnectOptions) -> Result<(), sqlx::Error> {
 
 fn is_timeout(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut)
-}
-
-fn open_error() -> sqlx::Error {
-    io::Error::new(io::ErrorKind::NotConnected, "the last probe failed").into()
 }

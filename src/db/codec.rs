@@ -2,15 +2,24 @@
 
 use std::borrow::Cow;
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
-use sqlx::{FromRow, Row as _, ValueRef as _, postgres::PgRow, types::Json};
+use sqlx::{
+    Decode, FromRow, Postgres, Row as _, Type, ValueRef as _,
+    error::BoxDynError,
+    postgres::{PgRow, PgTypeInfo, PgValueRef},
+    types::Json,
+};
 
-use super::error::Error;
 use crate::domain::{
-    caller::{Scope, Scopes},
-    id::PetId,
-    pet::{Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, Version},
+    Invalid,
+    caller::{CallerId, CallerName, Scope, Scopes},
+    id::{OrderId, PetId},
+    image::{ImageId, ImageType},
+    order::{self, Quantity, ShipDate},
+    pet::{self, Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, Version},
     plan::Plan,
+    user::{Text, UserId, Username},
 };
 
 /// SHA-256 of a secret. The secret itself is never stored.
@@ -94,11 +103,9 @@ impl<'a> FromIterator<&'a NewPet> for PetArrays<'a> {
     }
 }
 
-/// Row of `pets`, with the columns id, version, status, name, category, photo_urls, tags in this order. They are read
-/// by position, which saves name lookups, and without a type check, since the migrations determine their types.
-pub(super) struct PetRow(Pet);
-
-impl FromRow<'_, PgRow> for PetRow {
+/// Reads the columns id, version, status, name, category, photo_urls, tags, in this order: by position, which saves name
+/// lookups, and without a type check, since the migrations determine their types.
+impl FromRow<'_, PgRow> for Pet {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
         let id: i64 = row.try_get_unchecked(0)?;
         let corrupt = |field: &str| sqlx::Error::Decode(format!("pets.{field} of pet {id}").into());
@@ -107,7 +114,7 @@ impl FromRow<'_, PgRow> for PetRow {
         let category: Option<LabelColumn<'_>> = jsonb(row, 4)?;
         let photo_urls: Vec<String> = row.try_get_unchecked(5)?;
         let tags: Vec<LabelColumn<'_>> = jsonb(row, 6)?.unwrap_or_default();
-        Ok(Self(Pet {
+        Ok(Self {
             id: PetId::new(id).map_err(|_| corrupt("id"))?,
             version: Version(row.try_get_unchecked(1)?),
             details: PetDetails::from_stored(
@@ -117,7 +124,7 @@ impl FromRow<'_, PgRow> for PetRow {
                 tags.into_iter().map(Label::from).collect(),
                 status.parse().map_err(|_| corrupt("status"))?,
             ),
-        }))
+        })
     }
 }
 
@@ -136,38 +143,55 @@ fn jsonb<'r, T: Deserialize<'r>>(row: &'r PgRow, column: usize) -> Result<Option
     decode().map(Some).map_err(sqlx::Error::Decode)
 }
 
-/// Decodes a [`PetRow`] into its pet.
-pub(super) fn decode_pet(row: &PgRow) -> Result<Pet, sqlx::Error> {
-    PetRow::from_row(row).map(Pet::from)
+/// Implements decoding: for each domain type, the type of its columns, and the conversion of a stored value.
+macro_rules! decode {
+    ($($domain:ty, $column:ty, $convert:expr;)*) => {$(
+        impl Type<Postgres> for $domain {
+            fn type_info() -> PgTypeInfo {
+                <$column as Type<Postgres>>::type_info()
+            }
+        }
+
+        impl Decode<'_, Postgres> for $domain {
+            fn decode(value: PgValueRef<'_>) -> Result<Self, BoxDynError> {
+                let convert: fn(&$column) -> Result<Self, Invalid> = $convert;
+                let stored = <$column as Decode<'_, Postgres>>::decode(value)?;
+                convert(&stored).map_err(|reason| format!("{stored:?} {reason}").into())
+            }
+        }
+    )*};
 }
 
-impl From<PetRow> for Pet {
-    fn from(PetRow(pet): PetRow) -> Self {
-        pet
+decode! {
+    CallerId, i64, |id| Ok(Self(*id));
+    CallerName, String, |name| name.parse();
+    ImageId, [u8; 16], |bytes| Ok(Self::from_bytes(*bytes));
+    ImageType, String, |name| name.parse();
+    OrderId, i64, |id| Self::new(*id);
+    PetId, i64, |id| Self::new(*id);
+    Plan, String, |name| name.parse();
+    Quantity, i32, |quantity| Self::new((*quantity).into());
+    // Unknown scopes are ignored.
+    Scopes, Vec<String>, |names| Ok(names.iter().filter_map(|name| name.parse::<Scope>().ok()).collect());
+    ShipDate, DateTime<Utc>, |instant| Self::new(*instant);
+    Text, String, |text| Ok(Self::from_stored(text.clone()));
+    UserId, i64, |id| Ok(Self(*id));
+    Username, String, |name| Ok(Self::from_stored(name.clone()));
+    Version, i64, |version| Ok(Self(*version));
+    order::Status, String, |name| name.parse();
+    pet::Status, String, |name| name.parse();
+}
+
+/// Reads the effective scopes of a credential: `own_scopes`, if it has any, limited to the `scopes` of its caller.
+impl FromRow<'_, PgRow> for Scopes {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        let granted: Self = row.try_get("scopes")?;
+        let own: Option<Self> = row.try_get("own_scopes")?;
+        Ok(own.map_or(granted, |own| granted.intersection(own)))
     }
 }
 
 /// Returns the names of scopes, as stored in a text array.
 pub(super) fn scope_names(scopes: Scopes) -> Vec<&'static str> {
     scopes.iter().map(Scope::as_str).collect()
-}
-
-/// Parses such an array. Unknown names are ignored.
-pub(super) fn parse_scopes(names: &[String]) -> Scopes {
-    names
-        .iter()
-        .filter_map(|name| name.parse::<Scope>().ok())
-        .collect()
-}
-
-/// Returns the scopes of a credential: its own, if it has any, limited to those of its caller.
-pub(super) fn effective_scopes(granted: &[String], own: Option<&[String]>) -> Scopes {
-    let granted = parse_scopes(granted);
-    own.map_or(granted, |own| granted.intersection(parse_scopes(own)))
-}
-
-/// Parses the name of a plan.
-pub(super) fn parse_plan(name: &str) -> Result<Plan, Error> {
-    name.parse()
-        .map_err(|_| Error::Corrupt(format!("callers.plan {name:?}")))
 }

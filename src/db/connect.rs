@@ -3,7 +3,6 @@
 use std::str::FromStr;
 
 use secrecy::{ExposeSecret, SecretString};
-pub use sqlx::PgExecutor as Executor;
 use sqlx::{PgConnection, postgres::PgConnectOptions};
 
 use super::error::Error;
@@ -14,10 +13,7 @@ pub type Connection = PgConnection;
 /// Options of connections to a PostgreSQL.
 pub type ConnectOptions = PgConnectOptions;
 
-/// Parses a `postgres://` URL.
-///
-/// # Errors
-/// [`Error::Url`], without the URL, which may contain a password.
+/// Parses a `postgres://` URL. Errors do not contain it, because it may contain a password.
 pub fn parse_url(url: &SecretString) -> Result<ConnectOptions, Error> {
-    ConnectOptions::from_str(url.expose_secret()).map_err(Error::Url)
+    ConnectOptions::from_str(url.expose_secret()).map_err(|error| Error::Url(error.into()))
 }

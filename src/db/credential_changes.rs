@@ -22,11 +22,7 @@ const TEST_PAYLOAD: &str = "note";
 pub struct Changes(PgListener);
 
 impl Changes {
-    /// Opens the connection and starts to listen.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] while PostgreSQL is unavailable, and always behind a pooler, where notifications do not
-    /// arrive.
+    /// Opens the connection and starts to listen. Always fails behind a pooler, where notifications do not arrive.
     pub async fn listen(database: &Database) -> Result<Self, Error> {
         if database.is_behind_pooler() {
             return Err(sqlx::Error::PoolClosed.into());
@@ -43,14 +39,10 @@ impl Changes {
 
     /// Sends a test notification to all receivers, to find out whether this one still gets any.
     pub async fn check(&self, database: &Database) -> Result<(), Error> {
-        with_timeout(
-            sqlx::query("select pg_notify($1, $2)")
-                .bind(CHANNEL)
-                .bind(TEST_PAYLOAD)
-                .execute(database.pool()),
-        )
-        .await?;
-        Ok(())
+        let query = sqlx::query("select pg_notify($1, $2)")
+            .bind(CHANNEL)
+            .bind(TEST_PAYLOAD);
+        with_timeout(query.execute(database.pool())).await.map(drop)
     }
 
     /// Waits for the next change, without a timeout. Returns `None` for a test notification.
@@ -65,13 +57,7 @@ impl Changes {
 }
 
 fn parse_hash(hexadecimal: &str) -> Option<SecretHash> {
-    let mut hash = SecretHash::default();
-    if hexadecimal.len() != 2 * hash.len() {
-        return None;
-    }
-    for (index, byte) in hash.iter_mut().enumerate() {
-        let digits = hexadecimal.get(2 * index..2 * index + 2)?;
-        *byte = u8::from_str_radix(digits, 16).ok()?;
-    }
-    Some(hash)
+    let byte = |at| u8::from_str_radix(hexadecimal.get(at..at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..hexadecimal.len()).step_by(2).map(byte).collect();
+    bytes?.try_into().ok()
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgExecutor};
+use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
 
 use super::{
     batch::{BatchResult, BatchedStatement},
@@ -69,34 +69,20 @@ pub async fn insert(
         None => CredentialKind::ApiKey,
         Some(_) => CredentialKind::ClientSecret,
     };
-    with_timeout(
-        sqlx::query_scalar(
-            "insert into credentials (caller_id, kind, hash, hint, client_id, scopes, expires_at)
-             values ($1, $2, $3, $4, $5, $6, $7)
-             on conflict (hash) do nothing
-             returning id",
-        )
-        .bind(credential.caller.0)
-        .bind(kind.as_str())
-        .bind(credential.hash)
-        .bind(credential.hint)
-        .bind(credential.client_id)
-        .bind(credential.scopes.map(codec::scope_names))
-        .bind(credential.expires_at)
-        .fetch_optional(executor),
+    let query = sqlx::query_scalar(
+        "insert into credentials (caller_id, kind, hash, hint, client_id, scopes, expires_at)
+         values ($1, $2, $3, $4, $5, $6, $7)
+         on conflict (hash) do nothing
+         returning id",
     )
-    .await
-}
-
-#[derive(FromRow)]
-struct CallerRow {
-    hash: SecretHash,
-    id: i64,
-    name: String,
-    plan: String,
-    scopes: Vec<String>,
-    credential_scopes: Option<Vec<String>>,
-    expires_in: Option<f64>,
+    .bind(credential.caller.0)
+    .bind(kind.as_str())
+    .bind(credential.hash)
+    .bind(credential.hint)
+    .bind(credential.client_id)
+    .bind(credential.scopes.map(codec::scope_names))
+    .bind(credential.expires_at);
+    with_timeout(query.fetch_optional(executor)).await
 }
 
 /// Caller that a valid credential authenticates.
@@ -115,7 +101,6 @@ pub async fn find_caller(database: &Database, hash: &SecretHash) -> Result<Optio
 }
 
 /// Statement that looks up the credentials of several requests.
-#[derive(Debug)]
 pub(super) struct Lookups;
 
 impl BatchedStatement for Lookups {
@@ -129,15 +114,8 @@ impl BatchedStatement for Lookups {
         inputs: &mut Vec<SecretHash>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
         let callers = find_callers(connection, inputs).await?;
-        let result = |hash| BatchResult::Done(Ok(callers.get(&hash).cloned()));
+        let result = |hash| BatchResult::Done(callers.get(&hash).cloned());
         Ok(inputs.drain(..).map(result).collect())
-    }
-
-    async fn execute_one(
-        connection: &mut Connection,
-        hash: SecretHash,
-    ) -> Result<Option<Found>, Error> {
-        Ok(find_callers(connection, &[hash]).await?.remove(&hash))
     }
 }
 
@@ -146,43 +124,34 @@ pub async fn find_callers(
     executor: impl PgExecutor<'_>,
     hashes: &[SecretHash],
 ) -> Result<HashMap<SecretHash, Found>, Error> {
-    let rows = with_timeout(
-        sqlx::query_as::<_, CallerRow>(
-            "select credentials.hash, callers.id, callers.name, callers.plan, callers.scopes,
-                    credentials.scopes as credential_scopes,
-                    extract(epoch from expires_at - now())::float8 as expires_in
-             from credentials
-             join callers on callers.id = credentials.caller_id
-             where credentials.hash = any ($1)
-               and credentials.kind <> 'client_secret'
-               and credentials.revoked_at is null
-               and (credentials.expires_at is null or credentials.expires_at > now())",
-        )
-        .bind(hashes)
-        .fetch_all(executor),
-    )
-    .await?;
-    rows.into_iter()
-        .map(|row| {
-            let caller = Caller {
-                id: Some(CallerId(row.id)),
-                name: row
-                    .name
-                    .parse()
-                    .map_err(|_| Error::Corrupt(format!("callers.name of caller {}", row.id)))?,
-                plan: codec::parse_plan(&row.plan)?,
-                scopes: codec::effective_scopes(&row.scopes, row.credential_scopes.as_deref()),
-            };
-            let expires_in = row
-                .expires_in
-                .map(|seconds| Duration::from_secs_f64(seconds.max(0.0)));
-            Ok((row.hash, Found { caller, expires_in }))
-        })
-        .collect()
+    let found = |row: PgRow| {
+        let caller = Caller {
+            id: row.try_get("id")?,
+            name: row.try_get("name")?,
+            plan: row.try_get("plan")?,
+            scopes: Scopes::from_row(&row)?,
+        };
+        let expires_in = row.try_get::<Option<f64>, _>("expires_in")?;
+        let expires_in = expires_in.map(|seconds| Duration::from_secs_f64(seconds.max(0.0)));
+        Ok((row.try_get("hash")?, Found { caller, expires_in }))
+    };
+    let query = sqlx::query(
+        "select credentials.hash, callers.id, callers.name, callers.plan, callers.scopes,
+                credentials.scopes as own_scopes,
+                extract(epoch from expires_at - now())::float8 as expires_in
+         from credentials
+         join callers on callers.id = credentials.caller_id
+         where credentials.hash = any ($1)
+           and credentials.kind <> 'client_secret'
+           and credentials.revoked_at is null
+           and (credentials.expires_at is null or credentials.expires_at > now())",
+    );
+    let rows = query.bind(hashes).try_map(found).fetch_all(executor);
+    Ok(with_timeout(rows).await?.into_iter().collect())
 }
 
 /// Credential, as listed for the operator.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, FromRow)]
 pub struct CredentialRecord {
     /// Identifier, for `keys revoke`.
     pub id: i64,
@@ -195,6 +164,7 @@ pub struct CredentialRecord {
     /// Plan of the caller.
     pub plan: Plan,
     /// Effective scopes.
+    #[sqlx(flatten)]
     pub scopes: Scopes,
     /// Time of creation.
     pub created_at: DateTime<Utc>,
@@ -204,54 +174,21 @@ pub struct CredentialRecord {
     pub revoked_at: Option<DateTime<Utc>>,
 }
 
-#[derive(FromRow)]
-struct CredentialRow {
-    id: i64,
-    hint: String,
-    client_id: Option<String>,
-    caller: String,
-    plan: String,
-    scopes: Vec<String>,
-    own_scopes: Option<Vec<String>>,
-    created_at: DateTime<Utc>,
-    expires_at: Option<DateTime<Utc>>,
-    revoked_at: Option<DateTime<Utc>>,
-}
-
 /// Returns all credentials of a kind, oldest first, including revoked and expired ones.
 pub async fn list(
     executor: impl PgExecutor<'_>,
     kind: CredentialKind,
 ) -> Result<Vec<CredentialRecord>, Error> {
-    with_timeout(
-        sqlx::query_as::<_, CredentialRow>(
-            "select credentials.id, hint, client_id, callers.name as caller, plan,
-                    callers.scopes, credentials.scopes as own_scopes,
-                    credentials.created_at, expires_at, revoked_at
-             from credentials
-             join callers on callers.id = credentials.caller_id
-             where kind = $1
-             order by credentials.id",
-        )
-        .bind(kind.as_str())
-        .fetch_all(executor),
-    )
-    .await?
-    .into_iter()
-    .map(|row| {
-        Ok(CredentialRecord {
-            id: row.id,
-            hint: row.hint,
-            client_id: row.client_id,
-            caller: row.caller,
-            plan: codec::parse_plan(&row.plan)?,
-            scopes: codec::effective_scopes(&row.scopes, row.own_scopes.as_deref()),
-            created_at: row.created_at,
-            expires_at: row.expires_at,
-            revoked_at: row.revoked_at,
-        })
-    })
-    .collect()
+    let query = sqlx::query_as(
+        "select credentials.id, hint, client_id, callers.name as caller, plan,
+                callers.scopes, credentials.scopes as own_scopes,
+                credentials.created_at, expires_at, revoked_at
+         from credentials
+         join callers on callers.id = credentials.caller_id
+         where kind = $1
+         order by credentials.id",
+    );
+    with_timeout(query.bind(kind.as_str()).fetch_all(executor)).await
 }
 
 /// Revokes a credential of a kind and, for a client, its tokens. Returns false if there is none to revoke.
@@ -260,30 +197,23 @@ pub async fn revoke(
     kind: CredentialKind,
     id: i64,
 ) -> Result<bool, Error> {
-    let result = with_timeout(
-        sqlx::query(
-            "update credentials set revoked_at = now()
-             where id = $1 and kind = $2 and revoked_at is null",
-        )
-        .bind(id)
-        .bind(kind.as_str())
-        .execute(&mut *transaction),
+    let query = sqlx::query(
+        "update credentials set revoked_at = now()
+         where id = $1 and kind = $2 and revoked_at is null",
     )
-    .await?;
+    .bind(id)
+    .bind(kind.as_str());
+    let revoked = with_timeout(query.execute(&mut *transaction)).await?;
     // A separate statement, so that it sees a token that was issued while the first one waited for the row lock.
-    with_timeout(
-        sqlx::query(
-            "update credentials set revoked_at = now() where issued_by = $1 and revoked_at is null",
-        )
-        .bind(id)
-        .execute(transaction),
-    )
-    .await?;
-    Ok(result.rows_affected() == 1)
+    let query = sqlx::query(
+        "update credentials set revoked_at = now() where issued_by = $1 and revoked_at is null",
+    );
+    with_timeout(query.bind(id).execute(transaction)).await?;
+    Ok(revoked.rows_affected() == 1)
 }
 
 /// Returns true if any credential is stored, including revoked and expired ones.
 pub async fn any_stored(executor: impl PgExecutor<'_>) -> Result<bool, Error> {
-    with_timeout(sqlx::query_scalar("select exists (select from credentials)").fetch_one(executor))
-        .await
+    let query = sqlx::query_scalar("select exists (select from credentials)");
+    with_timeout(query.fetch_one(executor)).await
 }

@@ -14,11 +14,8 @@ use super::{
     connect::{ConnectOptions, Connection},
     deadline::{self, with_timeout},
     error::{AsDatabaseError, Error},
-    health::Health,
-    pool::{Pool, Transaction, find_pools::FindPools},
-    pooler::{self, Pooler},
-    retry,
-    usage::Usage,
+    pool::{Pool, Usage, find_pools::FindPools, transaction::Transaction},
+    pooler,
 };
 use crate::config;
 
@@ -42,16 +39,7 @@ impl Database {
     #[must_use]
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
         let options = pooler::compatible(options).application_name("pet-inventory");
-        let health = Health {
-            breaker: Breaker::new(options.clone()),
-            pooler: Pooler::default(),
-        };
-        let pool = Pool::new(
-            options,
-            config.max_connections,
-            config.acquire_timeout,
-            health,
-        );
+        let pool = Pool::new(options, config);
         Self(Arc::new(WorkerState {
             batchers: Batchers::new(pool.clone()),
             pool,
@@ -72,9 +60,6 @@ impl Database {
     }
 
     /// Detects a pooler between this process and PostgreSQL, and adapts to it.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if PostgreSQL cannot be reached.
     pub async fn detect_pooler(&self) -> Result<(), Error> {
         if pooler::detect(&self.0.pool.connect_options()).await? {
             self.0.pool.health.adapt_to_pooler();
@@ -95,9 +80,10 @@ impl Database {
 
     /// Returns the pool for statements that find many rows by other columns than the key, planned for their values.
     pub(super) fn find_pool(&self) -> &Pool {
-        self.0
+        let state = &self.0;
+        state
             .find_pool
-            .get_or_init(|| self.0.find_pools.add(&self.0.pool))
+            .get_or_init(|| state.find_pools.add(&state.pool))
     }
 
     /// Returns the circuit breaker. Code with its own connections checks it first, and reports failures to it.
@@ -110,72 +96,32 @@ impl Database {
     /// that does not know it.
     #[must_use]
     pub fn is_behind_pooler(&self) -> bool {
-        self.0.pool.health.pooler.is_detected()
+        self.0.pool.health.is_behind_pooler()
     }
 
     /// Begins a transaction.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] or [`Error::TimedOut`] if no connection is available in time.
     pub async fn begin(&self) -> Result<Transaction, Error> {
-        self.0.pool.begin().await
-    }
-
-    /// Commits the transaction. A client may be told of success only after this has succeeded.
-    ///
-    /// # Errors
-    /// [`Error`] if the commit failed, or if its outcome is unknown.
-    pub async fn commit(transaction: Transaction) -> Result<(), Error> {
-        transaction.commit().await
+        self.0.pool.begin(Duration::ZERO).await
     }
 
     /// Runs `work` in a transaction, which is rolled back if `work` fails. Retries serialization failures and deadlocks
     /// ([`Error::Contended`]) a few times.
-    ///
-    /// # Errors
-    /// The error of `work`, or [`Error`] if the transaction cannot be begun or committed.
     pub async fn transact<T, E, W>(&self, work: W) -> Result<T, E>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<T, E> + Clone,
         E: AsDatabaseError,
     {
-        let mut attempt = 1;
-        loop {
-            let mut transaction = self.begin().await?;
-            let result = match work.clone()(&mut transaction).await {
-                Ok(value) => Self::commit(transaction)
-                    .await
-                    .map(|()| value)
-                    .map_err(E::from),
-                Err(error) => {
-                    transaction.rollback(error.database_error()).await;
-                    Err(error)
-                }
-            };
-            match result {
-                Err(error) if attempt < retry::MAX_ATTEMPTS && is_contended(&error) => {
-                    retry::back_off(attempt).await;
-                    attempt += 1;
-                }
-                result => return result,
-            }
-        }
+        self.0.pool.transact(|| Duration::ZERO, work).await
     }
 
     /// Opens a connection without timeouts and without logging of slow statements, for commands that a person waits
     /// for.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if PostgreSQL cannot be reached.
     pub async fn connect_without_timeout(&self) -> Result<Connection, Error> {
         let options = self.0.pool.connect_options().disable_statement_logging();
         Ok(Connection::connect_with(&options).await?)
     }
 
-    /// Checks that PostgreSQL responds.
-    ///
-    /// # Errors
-    /// [`Error`] if there is no response within 900 ms.
+    /// Checks that PostgreSQL responds within 900 ms.
     pub async fn ping(&self) -> Result<(), Error> {
         const TIMEOUT: Duration = Duration::from_millis(900);
         deadline::wait(TIMEOUT, sqlx::query("select 1").execute(self.pool())).await?;
@@ -183,31 +129,20 @@ impl Database {
     }
 
     /// Returns the version of PostgreSQL.
-    ///
-    /// # Errors
-    /// [`Error`] if there is no response in time.
     pub async fn server_version(&self) -> Result<ServerVersion, Error> {
         let query = sqlx::query_scalar("select current_setting('server_version_num')::int");
         let number = with_timeout(query.fetch_one(self.pool())).await?;
         Ok(ServerVersion(number))
     }
 
-    /// Returns the current use of the connections that requests share.
+    /// Returns the current use of connections by purpose; that of batches and finds is summed up over all workers.
     #[must_use]
-    pub fn usage(&self) -> Usage {
-        self.0.pool.usage()
-    }
-
-    /// Returns the current use of the connections of all batchers, over all workers.
-    #[must_use]
-    pub fn batcher_usage(&self) -> Usage {
-        self.0.batchers.usage()
-    }
-
-    /// Returns the current use of the connections for finds, over all workers.
-    #[must_use]
-    pub fn find_usage(&self) -> Usage {
-        self.0.find_pools.usage()
+    pub fn usage(&self) -> [(&'static str, Usage); 3] {
+        [
+            ("requests", self.0.pool.usage()),
+            ("batches", self.0.batchers.usage()),
+            ("finds", self.0.find_pools.usage()),
+        ]
     }
 
     /// Stops the batchers, and closes all connections once they are idle.
@@ -230,8 +165,4 @@ impl fmt::Display for ServerVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0 / 10_000, self.0 % 10_000)
     }
-}
-
-fn is_contended(error: &impl AsDatabaseError) -> bool {
-    matches!(error.database_error(), Some(Error::Contended(_)))
 }

@@ -34,10 +34,7 @@ pub fn scope<F: Future>(work: F) -> Scope<F> {
     REMAINING.scope(Cell::new(TOTAL_TIMEOUT), work)
 }
 
-/// Waits for a statement, for at most `timeout`.
-///
-/// # Errors
-/// [`Error::TimedOut`] if there is no result by then, or if no time is left.
+/// Waits for a statement, for at most `timeout` or what is left of the deadline.
 pub async fn wait<T, E>(
     timeout: Duration,
     statement: impl Future<Output = Result<T, E>>,
@@ -52,17 +49,11 @@ where
     let started = Instant::now();
     let result = tokio::time::timeout(timeout.min(remaining), statement).await;
     deduct(remaining, started);
-    match result {
-        Ok(result) => result.map_err(Error::from),
-        Err(_) => Err(Error::TimedOut),
-    }
+    Ok(result.map_err(|_| Error::TimedOut)??)
 }
 
 /// Waits like [`wait`], for a statement that ends within `timeout` by itself. Sets a timer only if less than that is
 /// left: a timer costs a request as much as its share of a batched statement.
-///
-/// # Errors
-/// Same as [`wait`].
 pub async fn wait_without_timer<T>(
     timeout: Duration,
     statement: impl Future<Output = Result<T, Error>>,

@@ -23,10 +23,8 @@ pub async fn copy(
         Format::Ndjson => NDJSON,
         Format::Csv => CSV,
     };
-    Ok(connection
-        .copy_out_raw(statement)
-        .await?
-        .map_err(Error::from))
+    let chunks = connection.copy_out_raw(statement).await?;
+    Ok(chunks.map_err(Error::from))
 }
 
 /// Single-column CSV. JSON never contains its quote and delimiter characters unescaped, so the text is unchanged.

@@ -1,15 +1,20 @@
 //! Health of the server that a pool or a batcher is connected to.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use sqlx::Connection as _;
 use tokio::time::timeout;
 
 use super::{
     breaker::{Breaker, Trust},
-    connect::Connection,
+    connect::{ConnectOptions, Connection},
     error::{is_connection_failure, is_prepared_statement_mismatch, is_read_only},
-    pooler::Pooler,
 };
 
 /// Timeout of the check that a connection is usable.
@@ -19,10 +24,18 @@ pub(super) const PING_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub(super) struct Health {
     pub breaker: Breaker,
-    pub pooler: Pooler,
+    is_behind_pooler: Arc<AtomicBool>,
 }
 
 impl Health {
+    /// Creates the health of the server that `options` lead to.
+    pub fn new(options: ConnectOptions) -> Self {
+        Self {
+            breaker: Breaker::new(options),
+            is_behind_pooler: Arc::default(),
+        }
+    }
+
     /// Updates the circuit breaker and connection trust after a failed statement.
     pub fn record_failure(&self, error: &sqlx::Error) {
         self.breaker.record_failure(error);
@@ -34,9 +47,18 @@ impl Health {
         }
     }
 
+    /// Returns true if a pooler has been detected.
+    pub fn is_behind_pooler(&self) -> bool {
+        self.is_behind_pooler.load(Ordering::Relaxed)
+    }
+
     /// Adapts to a pooler, and invalidates all existing connections, which have not.
     pub fn adapt_to_pooler(&self) {
-        if self.pooler.set_detected() {
+        if !self.is_behind_pooler.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                "detected a connection pooler: each statement gets a transaction, and changed \
+                 credentials take effect within a second instead of at once"
+            );
             self.breaker.invalidate_connections();
         }
     }
@@ -46,10 +68,7 @@ impl Health {
 pub(super) async fn is_usable(connection: &mut Connection, trust: Trust) -> bool {
     match trust {
         Trust::Fresh => true,
-        Trust::NeedsPing => {
-            let ping = timeout(PING_TIMEOUT, connection.ping()).await;
-            matches!(ping, Ok(Ok(())))
-        }
+        Trust::NeedsPing => matches!(timeout(PING_TIMEOUT, connection.ping()).await, Ok(Ok(()))),
         Trust::Stale => false,
     }
 }

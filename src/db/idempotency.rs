@@ -1,7 +1,7 @@
 //! Stores the first response to each request with an `Idempotency-Key`, to be replayed.
 
 use serde_json::Value;
-use sqlx::{PgExecutor, types::Json};
+use sqlx::{FromRow, PgExecutor, types::Json};
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 
@@ -10,23 +10,19 @@ use super::{connect::Connection, deadline::with_timeout, error::Error};
 /// The claim is an advisory lock, so that the second of two requests is refused at once and does not wait. Two keys
 /// with the same hash (64 bits) exclude each other meanwhile.
 pub async fn claim(transaction: &mut Connection, caller: &str, key: &str) -> Result<bool, Error> {
-    with_timeout(
-        sqlx::query_scalar(
-            "select pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || $2, 0))",
-        )
-        .bind(caller)
-        .bind(key)
-        .fetch_one(transaction),
-    )
-    .await
+    let query = sqlx::query_scalar(
+        "select pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || $2, 0))",
+    );
+    with_timeout(query.bind(caller).bind(key).fetch_one(transaction)).await
 }
 
 /// Stored response.
-#[derive(Debug)]
+#[derive(Debug, FromRow)]
 pub struct StoredResponse {
     /// SHA-256 of the request.
     pub fingerprint: Vec<u8>,
     /// Response, as serialized by the API layer.
+    #[sqlx(rename = "answer")]
     pub response: Value,
 }
 
@@ -36,20 +32,11 @@ pub async fn find(
     caller: &str,
     key: &str,
 ) -> Result<Option<StoredResponse>, Error> {
-    let row: Option<(Vec<u8>, Value)> = with_timeout(
-        sqlx::query_as(
-            "select fingerprint, answer from idempotency_keys
-             where caller = $1 and key = $2 and created_at > now() - interval '24 hours'",
-        )
-        .bind(caller)
-        .bind(key)
-        .fetch_optional(executor),
-    )
-    .await?;
-    Ok(row.map(|(fingerprint, response)| StoredResponse {
-        fingerprint,
-        response,
-    }))
+    let query = sqlx::query_as(
+        "select fingerprint, answer from idempotency_keys
+         where caller = $1 and key = $2 and created_at > now() - interval '24 hours'",
+    );
+    with_timeout(query.bind(caller).bind(key).fetch_optional(executor)).await
 }
 
 /// Stores a response, unless there is one that is less than 24 hours old.
@@ -59,36 +46,28 @@ pub async fn store(
     key: &str,
     response: &StoredResponse,
 ) -> Result<(), Error> {
-    with_timeout(
-        sqlx::query(
-            "insert into idempotency_keys (caller, key, fingerprint, answer) values ($1, $2, $3, $4)
-             on conflict (caller, key) do update
-             set fingerprint = excluded.fingerprint, answer = excluded.answer, created_at = now()
-             where idempotency_keys.created_at <= now() - interval '24 hours'",
-        )
-        .bind(caller)
-        .bind(key)
-        .bind(&response.fingerprint)
-        .bind(Json(&response.response))
-        .execute(executor),
+    let query = sqlx::query(
+        "insert into idempotency_keys (caller, key, fingerprint, answer) values ($1, $2, $3, $4)
+         on conflict (caller, key) do update
+         set fingerprint = excluded.fingerprint, answer = excluded.answer, created_at = now()
+         where idempotency_keys.created_at <= now() - interval '24 hours'",
     )
-    .await?;
-    Ok(())
+    .bind(caller)
+    .bind(key)
+    .bind(&response.fingerprint)
+    .bind(Json(&response.response));
+    with_timeout(query.execute(executor)).await.map(drop)
 }
 
 /// Deletes up to 1,000 responses that are older than 24 hours, and returns their number.
 pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
-    let result = with_timeout(
-        sqlx::query(
-            "delete from idempotency_keys
-             where ctid = any (array(
-                 select ctid from idempotency_keys
-                 where created_at <= now() - interval '24 hours'
-                 limit 1000
-             ))",
-        )
-        .execute(executor),
-    )
-    .await?;
-    Ok(result.rows_affected())
+    let query = sqlx::query(
+        "delete from idempotency_keys
+         where ctid = any (array(
+             select ctid from idempotency_keys
+             where created_at <= now() - interval '24 hours'
+             limit 1000
+         ))",
+    );
+    Ok(with_timeout(query.execute(executor)).await?.rows_affected())
 }

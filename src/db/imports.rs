@@ -5,13 +5,13 @@
 //! - Staged records survive the end of the process, so that they need not be read again.
 //! - Statements have no timeout: a person waits for them, on a separate connection.
 
-use sqlx::{Connection as _, PgConnection, Row as _};
+use sqlx::{Connection as _, Executor as _, FromRow, PgConnection};
 
 use super::{
     codec::{PetColumns, SecretHash},
     error::Error,
 };
-use crate::domain::pet::NewPet;
+use crate::domain::{id::PetId, pet::NewPet};
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
 const LOCK_KEY: i64 = 0x7065_7473_696d_706f;
@@ -22,7 +22,8 @@ const MAX_REPORTED_CONFLICTS: i64 = 100;
 #[derive(Debug)]
 pub struct Import {
     connection: PgConnection,
-    staged: u64,
+    /// Number of records that are staged already and need not be read again.
+    pub staged: u64,
 }
 
 /// Record of the file.
@@ -35,9 +36,10 @@ pub struct Record {
 }
 
 /// Identifier that a record chose, but that is taken.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, FromRow)]
 pub struct Conflict {
     /// Line at which the record begins.
+    #[sqlx(try_from = "i64")]
     pub line: u64,
     /// Identifier.
     pub id: i64,
@@ -63,25 +65,18 @@ impl Import {
         mut connection: PgConnection,
         file: &SecretHash,
     ) -> Result<Option<Self>, Error> {
-        let has_lock: bool = sqlx::query_scalar("select pg_try_advisory_lock($1)")
-            .bind(LOCK_KEY)
-            .fetch_one(&mut connection)
-            .await?;
-        if !has_lock {
+        let lock = sqlx::query_scalar("select pg_try_advisory_lock($1)").bind(LOCK_KEY);
+        let is_locked: bool = lock.fetch_one(&mut connection).await?;
+        if !is_locked {
             return Ok(None);
         }
-        let staged: Option<i64> =
-            sqlx::query_scalar("select records from pet_imports where file = $1")
-                .bind(file)
-                .fetch_optional(&mut connection)
-                .await?;
+        let staged = sqlx::query_scalar("select records from pet_imports where file = $1");
+        let staged: Option<i64> = staged.bind(file).fetch_optional(&mut connection).await?;
         if staged.is_none() {
             let mut transaction = connection.begin().await?;
             delete_staged(&mut transaction).await?;
-            sqlx::query("insert into pet_imports (file) values ($1)")
-                .bind(file)
-                .execute(&mut *transaction)
-                .await?;
+            let insert = sqlx::query("insert into pet_imports (file) values ($1)").bind(file);
+            insert.execute(&mut *transaction).await?;
             transaction.commit().await?;
         }
         Ok(Some(Self {
@@ -90,29 +85,19 @@ impl Import {
         }))
     }
 
-    /// Returns the number of records that are staged already and need not be read again.
-    #[must_use]
-    pub const fn staged(&self) -> u64 {
-        self.staged
-    }
-
     /// Stages the next records of the file. After success they need not be read again.
     pub async fn stage(&mut self, records: &[Record]) -> Result<(), Error> {
         let mut transaction = self.connection.begin().await?;
         let without_id = records.iter().filter(|record| record.pet.id.is_none());
-        let ids: Vec<i64> =
-            sqlx::query_scalar("select nextval('pet_ids') from generate_series(1, $1)")
-                .bind(as_i64(without_id.count()))
-                .fetch_all(&mut *transaction)
-                .await?;
+        let ids = sqlx::query_scalar("select nextval('pet_ids') from generate_series(1, $1)")
+            .bind(as_i64(without_id.count()));
+        let ids: Vec<i64> = ids.fetch_all(&mut *transaction).await?;
         let mut ids = ids.into_iter();
         let mut lines = String::new();
         for record in records {
-            let (id, by_server) = match record.pet.id {
-                Some(id) => (id.get(), false),
-                None => (ids.next().unwrap_or_default(), true),
-            };
-            push_line(&mut lines, record, id, by_server)?;
+            let id = record.pet.id.map(PetId::get).or_else(|| ids.next());
+            let line = line(record, id.unwrap_or_default());
+            lines += &line.map_err(|error| Error::Corrupt(error.to_string()))?;
         }
         let mut copy = transaction
             .copy_in_raw(
@@ -122,10 +107,9 @@ impl Import {
             .await?;
         copy.send(lines.into_bytes()).await?;
         copy.finish().await?;
-        sqlx::query("update pet_imports set records = records + $1")
-            .bind(as_i64(records.len()))
-            .execute(&mut *transaction)
-            .await?;
+        let count = sqlx::query("update pet_imports set records = records + $1");
+        let count = count.bind(as_i64(records.len()));
+        count.execute(&mut *transaction).await?;
         transaction.commit().await?;
         self.staged += records.len() as u64;
         Ok(())
@@ -135,9 +119,7 @@ impl Import {
     pub async fn finish(mut self) -> Result<ImportOutcome, Error> {
         let mut transaction = self.connection.begin().await?;
         // Without statistics, the joins below would be planned for a few rows.
-        sqlx::query("analyze pet_import_rows")
-            .execute(&mut *transaction)
-            .await?;
+        transaction.execute("analyze pet_import_rows").await?;
         let conflicts = find_conflicts(&mut transaction).await?;
         if !conflicts.is_empty() {
             // Once fixed, it is another file, with another SHA-256.
@@ -167,15 +149,15 @@ impl Import {
 }
 
 async fn delete_staged(transaction: &mut PgConnection) -> Result<(), Error> {
-    sqlx::raw_sql("truncate pet_imports, pet_import_rows")
-        .execute(transaction)
+    transaction
+        .execute("truncate pet_imports, pet_import_rows")
         .await?;
     Ok(())
 }
 
 /// Returns the first chosen identifiers that are taken, in the order of lines.
 async fn find_conflicts(transaction: &mut PgConnection) -> Result<Vec<Conflict>, Error> {
-    let rows = sqlx::query(
+    let conflicts = sqlx::query_as(
         "select line, id, is_stored
          from (
              select chosen.line, chosen.id, pets.id is not null as is_stored,
@@ -188,17 +170,8 @@ async fn find_conflicts(transaction: &mut PgConnection) -> Result<Vec<Conflict>,
          limit $1",
     )
     .bind(MAX_REPORTED_CONFLICTS)
-    .fetch_all(transaction)
-    .await?;
-    rows.iter()
-        .map(|row| {
-            Ok(Conflict {
-                line: row.try_get::<i64, _>("line")?.unsigned_abs(),
-                id: row.try_get("id")?,
-                is_stored: row.try_get("is_stored")?,
-            })
-        })
-        .collect()
+    .fetch_all(transaction);
+    Ok(conflicts.await?)
 }
 
 /// Replaces identifiers from the sequence that a pet or a record of the file has chosen as well.
@@ -218,61 +191,35 @@ async fn assign_free_ids(transaction: &mut PgConnection) -> Result<(), Error> {
         if updated.rows_affected() == 0 {
             return Ok(());
         }
-        sqlx::query("select setval('pet_ids', last_value + $1) from pet_ids")
-            .bind(stride)
-            .execute(&mut *transaction)
-            .await?;
+        let skip = sqlx::query("select setval('pet_ids', last_value + $1) from pet_ids");
+        skip.bind(stride).execute(&mut *transaction).await?;
         stride = stride.saturating_mul(2);
     }
 }
 
-/// Appends a record in the text format of `COPY`.
-fn push_line(
-    lines: &mut String,
-    Record { line, pet }: &Record,
-    id: i64,
-    by_server: bool,
-) -> Result<(), Error> {
+/// Returns a record in the text format of `COPY`.
+fn line(Record { line, pet }: &Record, id: i64) -> serde_json::Result<String> {
     let columns = PetColumns::from(&pet.details);
-    let json = |result: serde_json::Result<String>| {
-        result.map_err(|error| Error::Corrupt(error.to_string()))
-    };
-    let category = columns
-        .category
-        .map(|category| json(serde_json::to_string(&category.0)));
+    let category = columns.category.map(|category| category.encode_to_string());
     let cells = [
         Some(line.to_string()),
         Some(id.to_string()),
-        Some(by_server.to_string()),
+        Some(pet.id.is_none().to_string()),
         Some(columns.status.to_owned()),
         Some(columns.name.to_owned()),
         category.transpose()?,
         Some(array_literal(&columns.photo_urls)),
-        Some(json(serde_json::to_string(&columns.tags.0))?),
+        Some(columns.tags.encode_to_string()?),
     ];
-    for (column, cell) in cells.iter().enumerate() {
-        if column > 0 {
-            lines.push('\t');
-        }
-        match cell {
-            Some(text) => push_escaped(lines, text),
-            None => lines.push_str("\\N"),
-        }
-    }
-    lines.push('\n');
-    Ok(())
+    let cells = cells.map(|cell| cell.map_or("\\N".to_owned(), |text| escape(&text)));
+    Ok(cells.join("\t") + "\n")
 }
 
-fn push_escaped(line: &mut String, text: &str) {
-    for character in text.chars() {
-        match character {
-            '\\' => line.push_str("\\\\"),
-            '\t' => line.push_str("\\t"),
-            '\n' => line.push_str("\\n"),
-            '\r' => line.push_str("\\r"),
-            other => line.push(other),
-        }
-    }
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('\t', "\\t")
+        .replace('\n', "\\n")
+        .replace('\r', "\\r")
 }
 
 /// Returns an array literal of PostgreSQL, with each element quoted.

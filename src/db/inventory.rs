@@ -7,19 +7,9 @@ use crate::domain::pet::Status;
 
 /// Returns the number of pets by status. A status without pets may be missing.
 pub async fn count(executor: impl PgExecutor<'_>) -> Result<Vec<(Status, i64)>, Error> {
-    let rows: Vec<(String, i64)> = with_timeout(
-        sqlx::query_as("select status, sum(pets)::bigint from inventory_changes group by status")
-            .fetch_all(executor),
-    )
-    .await?;
-    rows.into_iter()
-        .map(|(status, pets)| {
-            let status = status
-                .parse()
-                .map_err(|_| Error::Corrupt(format!("inventory_changes.status {status:?}")))?;
-            Ok((status, pets))
-        })
-        .collect()
+    let query =
+        sqlx::query_as("select status, sum(pets)::bigint from inventory_changes group by status");
+    with_timeout(query.fetch_all(executor)).await
 }
 
 /// Merges up to 10,000 differences into one per status and returns their number. Fewer than 50 are left as they are.
@@ -27,25 +17,22 @@ pub async fn count(executor: impl PgExecutor<'_>) -> Result<Vec<(Status, i64)>, 
 /// This is one statement, so that no snapshot sees a difference twice or not at all. Concurrent calls merge different
 /// rows.
 pub async fn fold(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
-    let folded: i64 = with_timeout(
-        sqlx::query_scalar(
-            "with folded as (
-                 delete from inventory_changes
-                 where ctid = any (array(
-                     select ctid from inventory_changes
-                     where (select count(*) from (select from inventory_changes limit 50) few) = 50
-                     limit 10000
-                     for update skip locked
-                 ))
-                 returning status, pets
-             ), sums as (
-                 insert into inventory_changes (status, pets)
-                 select status, sum(pets) from folded group by status having sum(pets) <> 0
-             )
-             select count(*) from folded",
-        )
-        .fetch_one(executor),
-    )
-    .await?;
+    let query = sqlx::query_scalar(
+        "with folded as (
+             delete from inventory_changes
+             where ctid = any (array(
+                 select ctid from inventory_changes
+                 where (select count(*) from (select from inventory_changes limit 50) few) = 50
+                 limit 10000
+                 for update skip locked
+             ))
+             returning status, pets
+         ), sums as (
+             insert into inventory_changes (status, pets)
+             select status, sum(pets) from folded group by status having sum(pets) <> 0
+         )
+         select count(*) from folded",
+    );
+    let folded: i64 = with_timeout(query.fetch_one(executor)).await?;
     Ok(folded.unsigned_abs())
 }

@@ -72,16 +72,13 @@ pub struct Lease {
     pub day_ends_in: f64,
 }
 
-/// Leases requests of one caller, in one statement with the leases of others.
-///
-/// # Errors
-/// Any; the statement may have been executed, or be executed later.
+/// Leases requests of one caller, in one statement with the leases of others. After any error, the statement may have
+/// been executed, or be executed later.
 pub async fn lease(database: &Database, request: LeaseRequest) -> Result<Lease, Error> {
     database.batchers().execute::<Leases>(request).await
 }
 
 /// Statement that leases requests of several callers.
-#[derive(Debug)]
 pub(super) struct Leases;
 
 impl BatchedStatement for Leases {
@@ -99,36 +96,26 @@ impl BatchedStatement for Leases {
         connection: &mut Connection,
         inputs: &mut Vec<LeaseRequest>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
-        let leases = lease_all(connection, inputs).await?;
+        let keys: Vec<_> = inputs.iter().map(|request| &*request.key).collect();
+        let column = |field: fn(&LeaseRequest) -> Option<i64>| -> Vec<_> {
+            inputs.iter().map(field).collect()
+        };
+        let query =
+            sqlx::query_as("select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
+                .bind(keys)
+                .bind(column(|request| request.limits.per_minute.map(i64::from)))
+                .bind(column(|request| request.limits.per_day.map(i64::from)))
+                .bind(column(|request| i64::try_from(request.waiting).ok()))
+                .bind(column(|request| i64::try_from(request.wanted).ok()))
+                .bind(column(|request| Some(request.returned?.0)))
+                .bind(column(|request| Some(request.returned?.1.into())))
+                .bind(column(|request| Some(request.replica)))
+                .bind(column(|request| Some(request.number)))
+                .bind(column(|request| request.unconfirmed));
+        let leases = query.fetch_all(connection).await?;
         inputs.clear();
-        let done = |lease| BatchResult::Done(Ok(lease));
-        Ok(leases.into_iter().map(done).collect())
+        Ok(leases.into_iter().map(BatchResult::Done).collect())
     }
-
-    async fn execute_one(connection: &mut Connection, one: LeaseRequest) -> Result<Lease, Error> {
-        let leases = lease_all(connection, &[one]).await?;
-        let missing = || Error::Corrupt("lease_requests returned no row".into());
-        leases.into_iter().next().ok_or_else(missing)
-    }
-}
-
-async fn lease_all(on: &mut Connection, requests: &[LeaseRequest]) -> sqlx::Result<Vec<Lease>> {
-    type Field = fn(&LeaseRequest) -> Option<i64>;
-    let keys: Vec<_> = requests.iter().map(|request| &*request.key).collect();
-    let column = |field: Field| requests.iter().map(field).collect::<Vec<_>>();
-    sqlx::query_as("select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
-        .bind(keys)
-        .bind(column(|request| request.limits.per_minute.map(i64::from)))
-        .bind(column(|request| request.limits.per_day.map(i64::from)))
-        .bind(column(|request| i64::try_from(request.waiting).ok()))
-        .bind(column(|request| i64::try_from(request.wanted).ok()))
-        .bind(column(|request| Some(request.returned?.0)))
-        .bind(column(|request| Some(request.returned?.1.into())))
-        .bind(column(|request| Some(request.replica)))
-        .bind(column(|request| Some(request.number)))
-        .bind(column(|request| request.unconfirmed))
-        .fetch_all(on)
-        .await
 }
 
 /// Returns the use of a caller on the current UTC day.

@@ -34,17 +34,14 @@ pub mod orders;
 pub mod pets;
 mod pool;
 mod pooler;
-mod retry;
 pub mod sessions;
-mod usage;
 pub mod users;
 
 pub use self::{
     codec::SecretHash,
-    connect::{ConnectOptions, Connection, Executor, parse_url},
+    connect::{ConnectOptions, Connection, parse_url},
     database::{Database, ServerVersion},
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
-    pool::{Pool, Transaction},
-    usage::Usage,
+    pool::{Pool, Usage, transaction::Transaction},
 };

@@ -13,7 +13,7 @@ use super::{
 use crate::domain::caller::{CallerId, Scopes};
 
 /// Authenticated client.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, FromRow)]
 pub struct Client {
     /// Identifier of the client's credential.
     pub id: i64,
@@ -22,16 +22,8 @@ pub struct Client {
     /// Caller that it acts for.
     pub caller: CallerId,
     /// Scopes that its tokens may have.
+    #[sqlx(flatten)]
     pub scopes: Scopes,
-}
-
-#[derive(FromRow)]
-struct ClientRow {
-    id: i64,
-    client_id: String,
-    caller_id: i64,
-    granted: Vec<String>,
-    own: Option<Vec<String>>,
 }
 
 /// Returns the client with this identifier and secret, unless it is revoked.
@@ -40,25 +32,14 @@ pub async fn find_client(
     client_id: &str,
     hash: &SecretHash,
 ) -> Result<Option<Client>, Error> {
-    let row = with_timeout(
-        sqlx::query_as::<_, ClientRow>(
-            "select credentials.id, client_id, caller_id, callers.scopes as granted,
-                    credentials.scopes as own
-             from credentials
-             join callers on callers.id = credentials.caller_id
-             where hash = $1 and client_id = $2 and revoked_at is null",
-        )
-        .bind(hash)
-        .bind(client_id)
-        .fetch_optional(executor),
-    )
-    .await?;
-    Ok(row.map(|row| Client {
-        id: row.id,
-        client_id: row.client_id,
-        caller: CallerId(row.caller_id),
-        scopes: codec::effective_scopes(&row.granted, row.own.as_deref()),
-    }))
+    let query = sqlx::query_as(
+        "select credentials.id, client_id, caller_id as caller, callers.scopes,
+                credentials.scopes as own_scopes
+         from credentials
+         join callers on callers.id = credentials.caller_id
+         where hash = $1 and client_id = $2 and revoked_at is null",
+    );
+    with_timeout(query.bind(hash).bind(client_id).fetch_optional(executor)).await
 }
 
 /// Inserts an access token of a client. Returns false if the client has been revoked.
@@ -70,27 +51,23 @@ pub async fn insert_access_token(
     scopes: Scopes,
     lifetime: Duration,
 ) -> Result<bool, Error> {
-    let result = with_timeout(
-        sqlx::query(
-            "insert into credentials (caller_id, kind, hash, hint, scopes, expires_at, issued_by)
-             select caller_id, 'access_token', $2, $3, $4, now() + make_interval(secs => $5), id
-             from credentials
-             where id = $1 and revoked_at is null
-             for share",
-        )
-        .bind(client.id)
-        .bind(hash)
-        .bind(hint)
-        .bind(codec::scope_names(scopes))
-        .bind(lifetime.as_secs_f64())
-        .execute(executor),
+    let query = sqlx::query(
+        "insert into credentials (caller_id, kind, hash, hint, scopes, expires_at, issued_by)
+         select caller_id, 'access_token', $2, $3, $4, now() + make_interval(secs => $5), id
+         from credentials
+         where id = $1 and revoked_at is null
+         for share",
     )
-    .await?;
-    Ok(result.rows_affected() == 1)
+    .bind(client.id)
+    .bind(hash)
+    .bind(hint)
+    .bind(codec::scope_names(scopes))
+    .bind(lifetime.as_secs_f64());
+    Ok(with_timeout(query.execute(executor)).await?.rows_affected() == 1)
 }
 
 /// Valid bearer credential, as needed for introspection (RFC 7662) and revocation (RFC 7009).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, FromRow)]
 pub struct TokenRecord {
     /// Identifier.
     pub id: i64,
@@ -101,6 +78,7 @@ pub struct TokenRecord {
     /// Name of the caller.
     pub caller_name: String,
     /// Effective scopes.
+    #[sqlx(flatten)]
     pub scopes: Scopes,
     /// Public identifier of the client that it was issued to.
     pub client_id: Option<String>,
@@ -110,64 +88,34 @@ pub struct TokenRecord {
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-#[derive(FromRow)]
-struct TokenRow {
-    id: i64,
-    is_access_token: bool,
-    caller_id: i64,
-    caller_name: String,
-    granted: Vec<String>,
-    own: Option<Vec<String>>,
-    client_id: Option<String>,
-    created_at: DateTime<Utc>,
-    expires_at: Option<DateTime<Utc>>,
-}
-
 /// Returns the record of a secret, unless it is unknown, revoked, expired, or a client secret.
 pub async fn find_token(
     executor: impl PgExecutor<'_>,
     hash: &SecretHash,
 ) -> Result<Option<TokenRecord>, Error> {
-    let row = with_timeout(
-        sqlx::query_as::<_, TokenRow>(
-            "select token.id, token.kind = 'access_token' as is_access_token, token.caller_id, callers.name as caller_name,
-                    callers.scopes as granted, token.scopes as own, client.client_id,
-                    token.created_at, token.expires_at
-             from credentials token
-             join callers on callers.id = token.caller_id
-             left join credentials client on client.id = token.issued_by
-             where token.hash = $1 and token.kind <> 'client_secret' and token.revoked_at is null
-               and (token.expires_at is null or token.expires_at > now())",
-        )
-        .bind(hash)
-        .fetch_optional(executor),
-    )
-    .await?;
-    Ok(row.map(|row| TokenRecord {
-        id: row.id,
-        is_access_token: row.is_access_token,
-        caller: CallerId(row.caller_id),
-        caller_name: row.caller_name,
-        scopes: codec::effective_scopes(&row.granted, row.own.as_deref()),
-        client_id: row.client_id,
-        created_at: row.created_at,
-        expires_at: row.expires_at,
-    }))
+    let query = sqlx::query_as(
+        "select token.id, token.kind = 'access_token' as is_access_token,
+                token.caller_id as caller, callers.name as caller_name,
+                callers.scopes, token.scopes as own_scopes, client.client_id,
+                token.created_at, token.expires_at
+         from credentials token
+         join callers on callers.id = token.caller_id
+         left join credentials client on client.id = token.issued_by
+         where token.hash = $1 and token.kind <> 'client_secret' and token.revoked_at is null
+           and (token.expires_at is null or token.expires_at > now())",
+    );
+    with_timeout(query.bind(hash).fetch_optional(executor)).await
 }
 
 /// Deletes up to 1,000 access tokens that expired over an hour ago, and returns their number.
 pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
-    let result = with_timeout(
-        sqlx::query(
-            "delete from credentials
-             where id = any (array(
-                 select id from credentials
-                 where kind = 'access_token' and expires_at < now() - interval '1 hour'
-                 limit 1000
-             ))",
-        )
-        .execute(executor),
-    )
-    .await?;
-    Ok(result.rows_affected())
+    let query = sqlx::query(
+        "delete from credentials
+         where id = any (array(
+             select id from credentials
+             where kind = 'access_token' and expires_at < now() - interval '1 hour'
+             limit 1000
+         ))",
+    );
+    Ok(with_timeout(query.execute(executor)).await?.rows_affected())
 }

@@ -6,13 +6,7 @@
 //! because only a transaction stays on one server. It begins by deallocating what other clients prepared there
 //! ([`BEGIN`]).
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
@@ -29,30 +23,6 @@ pub(super) const BEGIN: &str = "begin; deallocate all; set local statement_timeo
 /// Tolerated difference between the two clocks while a connection is opened.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(100);
 
-/// Flag that is set once a pooler has been detected. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub struct Pooler(Arc<AtomicBool>);
-
-impl Pooler {
-    /// Returns true if a pooler has been detected.
-    #[must_use]
-    pub fn is_detected(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Records that there is a pooler. Returns true if that is new.
-    pub(super) fn set_detected(&self) -> bool {
-        let is_new = !self.0.swap(true, Ordering::Relaxed);
-        if is_new {
-            tracing::info!(
-                "detected a connection pooler: each statement gets a transaction, and changed \
-                 credentials take effect within a second instead of at once"
-            );
-        }
-        is_new
-    }
-}
-
 /// Removes options that a pooler does not accept.
 pub(super) fn compatible(options: ConnectOptions) -> ConnectOptions {
     // PgBouncer refuses connections with this parameter, and PostgreSQL 12 and later do not need it.
@@ -61,27 +31,28 @@ pub(super) fn compatible(options: ConnectOptions) -> ConnectOptions {
 
 /// Checks for a pooler, with two connections because the pooler may open a new server for the first.
 pub(super) async fn detect(options: &ConnectOptions) -> Result<bool, Error> {
-    with_timeout(Box::pin(compare_backends(options))).await
+    let compare = async {
+        let first = Backend::connect(options).await?;
+        let second = Backend::connect(options).await?;
+        // Without a pooler, two open connections have different backends.
+        let is_detected = first.is_older || second.is_older || first.pid == second.pid;
+        first.connection.close().await?;
+        second.connection.close().await?;
+        Ok(is_detected)
+    };
+    with_timeout(Box::pin(compare)).await
 }
 
-async fn compare_backends(options: &ConnectOptions) -> Result<bool, sqlx::Error> {
-    let (first_connection, first) = Backend::connect(options).await?;
-    let (second_connection, second) = Backend::connect(options).await?;
-    first_connection.close().await?;
-    second_connection.close().await?;
-    // Without a pooler, two open connections have different backends.
-    Ok(first.is_older || second.is_older || first.pid == second.pid)
-}
-
-/// Server process of a connection, or behind a pooler, the one that executed its statement.
+/// Connection, and its server process, or behind a pooler, the one that executed its statement.
 struct Backend {
+    connection: PgConnection,
     pid: i32,
     /// True if the process started before the connection was opened.
     is_older: bool,
 }
 
 impl Backend {
-    async fn connect(options: &ConnectOptions) -> Result<(PgConnection, Self), sqlx::Error> {
+    async fn connect(options: &ConnectOptions) -> Result<Self, sqlx::Error> {
         // A plain-text query, so that nothing is prepared on a server that may be shared.
         const QUERY: &str = "
             select pid::text, extract(epoch from clock_timestamp() - backend_start)::float8::text
@@ -90,10 +61,10 @@ impl Backend {
         let mut connection = PgConnection::connect_with(options).await?;
         let row = connection.fetch_one(QUERY).await?;
         let age: f64 = row.try_get::<&str, _>(1)?.parse().unwrap_or_default();
-        let backend = Self {
+        Ok(Self {
+            connection,
             pid: row.try_get::<&str, _>(0)?.parse().unwrap_or_default(),
             is_older: age > (started.elapsed() + CLOCK_TOLERANCE).as_secs_f64(),
-        };
-        Ok((connection, backend))
+        })
     }
 }

@@ -18,37 +18,30 @@ pub async fn insert(
     password_hash: &SecretString,
     (hash, hint, lifetime): (&SecretHash, &str, Duration),
 ) -> Result<Option<DateTime<Utc>>, Error> {
-    with_timeout(
-        sqlx::query_scalar(
-            "insert into credentials (caller_id, kind, hash, hint, expires_at)
-             select caller_id, 'session', $3, $4, now() + make_interval(secs => $5)
-             from users
-             where id = $1 and password_hash = $2
-             for share
-             returning expires_at",
-        )
-        .bind(user.0)
-        .bind(password_hash.expose_secret())
-        .bind(hash)
-        .bind(hint)
-        .bind(lifetime.as_secs_f64())
-        .fetch_optional(transaction),
+    let query = sqlx::query_scalar(
+        "insert into credentials (caller_id, kind, hash, hint, expires_at)
+         select caller_id, 'session', $3, $4, now() + make_interval(secs => $5)
+         from users
+         where id = $1 and password_hash = $2
+         for share
+         returning expires_at",
     )
-    .await
+    .bind(user.0)
+    .bind(password_hash.expose_secret())
+    .bind(hash)
+    .bind(hint)
+    .bind(lifetime.as_secs_f64());
+    with_timeout(query.fetch_optional(transaction)).await
 }
 
 /// Ends a session. Returns false if there is none to end.
 pub async fn revoke(executor: impl PgExecutor<'_>, hash: &SecretHash) -> Result<bool, Error> {
-    let result = with_timeout(
-        sqlx::query(
-            "update credentials set revoked_at = now()
-             where hash = $1 and kind = 'session' and revoked_at is null",
-        )
-        .bind(hash)
-        .execute(executor),
-    )
-    .await?;
-    Ok(result.rows_affected() == 1)
+    let query = sqlx::query(
+        "update credentials set revoked_at = now()
+         where hash = $1 and kind = 'session' and revoked_at is null",
+    );
+    let revoked = with_timeout(query.bind(hash).execute(executor)).await?;
+    Ok(revoked.rows_affected() == 1)
 }
 
 /// Ends all sessions of a caller. Returns their hashes, to be evicted from caches.
@@ -56,32 +49,24 @@ pub async fn revoke_all(
     transaction: &mut Connection,
     caller: CallerId,
 ) -> Result<Vec<SecretHash>, Error> {
-    with_timeout(
-        sqlx::query_scalar(
-            "update credentials set revoked_at = now()
-             where caller_id = $1 and kind = 'session' and revoked_at is null and expires_at > now()
-             returning hash",
-        )
-        .bind(caller.0)
-        .fetch_all(transaction),
-    )
-    .await
+    let query = sqlx::query_scalar(
+        "update credentials set revoked_at = now()
+         where caller_id = $1 and kind = 'session' and revoked_at is null and expires_at > now()
+         returning hash",
+    );
+    with_timeout(query.bind(caller.0).fetch_all(transaction)).await
 }
 
 /// Deletes up to 1,000 sessions that expired over an hour ago, and returns their number. Skips locked rows.
 pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
-    let result = with_timeout(
-        sqlx::query(
-            "delete from credentials
-             where id = any (array(
-                 select id from credentials
-                 where kind = 'session' and expires_at < now() - interval '1 hour'
-                 limit 1000
-                 for update skip locked
-             ))",
-        )
-        .execute(executor),
-    )
-    .await?;
-    Ok(result.rows_affected())
+    let query = sqlx::query(
+        "delete from credentials
+         where id = any (array(
+             select id from credentials
+             where kind = 'session' and expires_at < now() - interval '1 hour'
+             limit 1000
+             for update skip locked
+         ))",
+    );
+    Ok(with_timeout(query.execute(executor)).await?.rows_affected())
 }

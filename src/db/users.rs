@@ -4,7 +4,7 @@
 //! - A transaction that locks the rows of an account and of its caller locks the account's row first.
 
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{FromRow, PgExecutor};
+use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
 
 use super::{
     codec::{self, SecretHash},
@@ -13,7 +13,7 @@ use super::{
     error::Error,
 };
 use crate::domain::{
-    caller::{CallerId, Scopes},
+    caller::Scopes,
     plan::Plan,
     user::{self, Profile, Text, User, UserId, Username},
 };
@@ -31,6 +31,12 @@ pub struct NewAccount {
     pub password_hash: Option<SecretString>,
 }
 
+impl NewAccount {
+    fn password_hash(&self) -> Option<&str> {
+        self.password_hash.as_ref().map(ExposeSecret::expose_secret)
+    }
+}
+
 /// Account, with the plan and scopes of its caller.
 #[derive(Debug, Clone)]
 pub struct Account {
@@ -44,32 +50,20 @@ pub struct Account {
     pub password_hash: Option<SecretString>,
 }
 
-#[derive(FromRow)]
-struct Row {
-    id: i64,
-    caller_id: i64,
-    username: String,
-    first_name: Option<String>,
-    last_name: Option<String>,
-    email: Option<String>,
-    phone: Option<String>,
-    user_status: i32,
-}
-
-impl From<Row> for User {
-    fn from(row: Row) -> Self {
-        Self {
-            id: UserId(row.id),
-            caller: CallerId(row.caller_id),
-            username: Username::from_stored(row.username),
+impl FromRow<'_, PgRow> for User {
+    fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
+        Ok(Self {
+            id: row.try_get("id")?,
+            caller: row.try_get("caller_id")?,
+            username: row.try_get("username")?,
             profile: Profile {
-                first_name: row.first_name.map(Text::from_stored),
-                last_name: row.last_name.map(Text::from_stored),
-                email: row.email.map(Text::from_stored),
-                phone: row.phone.map(Text::from_stored),
+                first_name: row.try_get("first_name")?,
+                last_name: row.try_get("last_name")?,
+                email: row.try_get("email")?,
+                phone: row.try_get("phone")?,
             },
-            status: row.user_status,
-        }
+            status: row.try_get("user_status")?,
+        })
     }
 }
 
@@ -79,78 +73,61 @@ pub async fn insert(
     transaction: &mut Connection,
     accounts: &[NewAccount],
 ) -> Result<Result<Vec<User>, Vec<Username>>, Error> {
-    let column = |field: fn(&Profile) -> &Option<Text>| -> Vec<Option<&str>> {
-        let texts = accounts.iter().map(|account| field(&account.profile));
-        texts.map(|text| text.as_ref().map(Text::as_str)).collect()
-    };
-    let names: Vec<_> = accounts
-        .iter()
-        .map(|account| account.username.as_str())
-        .collect();
-    let folded: Vec<_> = accounts
-        .iter()
-        .map(|account| account.username.folded())
-        .collect();
+    let folded = folded_names(accounts);
+    let column =
+        |field: fn(&NewAccount) -> Option<&str>| -> Vec<_> { accounts.iter().map(field).collect() };
     let statuses: Vec<_> = accounts.iter().map(|account| account.status).collect();
-    let hashes: Vec<_> = accounts
-        .iter()
-        .map(|account| {
-            account
-                .password_hash
-                .as_ref()
-                .map(ExposeSecret::expose_secret)
-        })
-        .collect();
     // Ordered by name, so that two requests with the same names cannot deadlock.
-    let stored: Vec<Row> = with_timeout(
-        sqlx::query_as(
-            "with fresh as (
-                 select nextval('user_ids') as id, *
-                 from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
-                             $7::integer[], $8::text[])
-                     as t (username, folded, first_name, last_name, email, phone, user_status,
-                           password_hash)
-             ), caller as (
-                 insert into callers (name, plan, scopes)
-                 select 'user:' || id, $9, $10 from fresh
-                 returning id, name
-             )
-             insert into users (id, caller_id, username, folded, first_name, last_name, email, phone,
-                                user_status, password_hash)
-             select fresh.id, caller.id, username, folded, first_name, last_name, email, phone,
-                    user_status, password_hash
-             from fresh join caller on caller.name = 'user:' || fresh.id
-             order by folded
-             on conflict (folded) do nothing
-             returning id, caller_id, username, first_name, last_name, email, phone, user_status",
-        )
-        .bind(names)
-        .bind(&folded)
-        .bind(column(|profile| &profile.first_name))
-        .bind(column(|profile| &profile.last_name))
-        .bind(column(|profile| &profile.email))
-        .bind(column(|profile| &profile.phone))
-        .bind(statuses)
-        .bind(hashes)
-        .bind(Plan::Free.as_str())
-        .bind(codec::scope_names(user::scopes()))
-        .fetch_all(transaction),
+    let query = sqlx::query_as(
+        "with fresh as (
+             select nextval('user_ids') as id, *
+             from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
+                         $7::integer[], $8::text[])
+                 as t (username, folded, first_name, last_name, email, phone, user_status,
+                       password_hash)
+         ), caller as (
+             insert into callers (name, plan, scopes)
+             select 'user:' || id, $9, $10 from fresh
+             returning id, name
+         )
+         insert into users (id, caller_id, username, folded, first_name, last_name, email, phone,
+                            user_status, password_hash)
+         select fresh.id, caller.id, username, folded, first_name, last_name, email, phone,
+                user_status, password_hash
+         from fresh join caller on caller.name = 'user:' || fresh.id
+         order by folded
+         on conflict (folded) do nothing
+         returning id, caller_id, username, first_name, last_name, email, phone, user_status",
     )
-    .await?;
-    let mut users: Vec<User> = stored.into_iter().map(User::from).collect();
-    let position = |user: &User| {
+    .bind(column(|account| Some(account.username.as_str())))
+    .bind(&folded)
+    .bind(column(|account| {
+        account.profile.first_name.as_ref().map(Text::as_str)
+    }))
+    .bind(column(|account| {
+        account.profile.last_name.as_ref().map(Text::as_str)
+    }))
+    .bind(column(|account| {
+        account.profile.email.as_ref().map(Text::as_str)
+    }))
+    .bind(column(|account| {
+        account.profile.phone.as_ref().map(Text::as_str)
+    }))
+    .bind(statuses)
+    .bind(column(NewAccount::password_hash))
+    .bind(Plan::Free.as_str())
+    .bind(codec::scope_names(user::scopes()));
+    let mut users: Vec<User> = with_timeout(query.fetch_all(transaction)).await?;
+    users.sort_by_cached_key(|user| {
         let name = user.username.folded();
         folded.iter().position(|folded| *folded == name)
-    };
-    users.sort_by_cached_key(position);
+    });
     if users.len() == accounts.len() {
         return Ok(Ok(users));
     }
-    let missing = accounts
-        .iter()
-        .map(|account| account.username.clone())
-        .filter(|name| !users.iter().any(|user| user.username == *name));
-    Ok(Err(missing.collect()))
+    let is_stored = |name: &Username| users.iter().any(|user| user.username == *name);
+    let names = accounts.iter().map(|account| account.username.clone());
+    Ok(Err(names.filter(|name| !is_stored(name)).collect()))
 }
 
 /// Returns the names of these accounts that are taken, ignoring case.
@@ -158,26 +135,20 @@ pub async fn find_taken(
     executor: impl PgExecutor<'_>,
     accounts: &[NewAccount],
 ) -> Result<Vec<Username>, Error> {
-    let names = accounts.iter().map(|account| &account.username);
-    let folded: Vec<_> = names.clone().map(Username::folded).collect();
-    let taken: Vec<String> = with_timeout(
-        sqlx::query_scalar("select folded from users where folded = any ($1)")
-            .bind(&folded)
-            .fetch_all(executor),
-    )
-    .await?;
-    let names = names.zip(folded);
-    let names = names.filter(|(_, folded)| taken.contains(folded));
-    Ok(names.map(|(name, _)| name.clone()).collect())
+    let query = sqlx::query_scalar("select folded from users where folded = any ($1)")
+        .bind(folded_names(accounts));
+    let taken: Vec<String> = with_timeout(query.fetch_all(executor)).await?;
+    let names = accounts.iter().map(|account| account.username.clone());
+    Ok(names
+        .filter(|name| taken.contains(&name.folded()))
+        .collect())
 }
 
-#[derive(FromRow)]
-struct AccountRow {
-    #[sqlx(flatten)]
-    user: Row,
-    plan: String,
-    scopes: Vec<String>,
-    password_hash: Option<String>,
+fn folded_names(accounts: &[NewAccount]) -> Vec<String> {
+    accounts
+        .iter()
+        .map(|account| account.username.folded())
+        .collect()
 }
 
 /// Returns the account with this name, ignoring case.
@@ -185,26 +156,23 @@ pub async fn find(
     executor: impl PgExecutor<'_>,
     username: &Username,
 ) -> Result<Option<Account>, Error> {
-    let row = with_timeout(
-        sqlx::query_as::<_, AccountRow>(
-            "select users.id, caller_id, username, first_name, last_name, email, phone, user_status,
-                    password_hash, plan, scopes
-             from users join callers on callers.id = caller_id
-             where folded = $1",
-        )
-        .bind(username.folded())
-        .fetch_optional(executor),
-    )
-    .await?;
-    row.map(|row| {
+    let account = |row: PgRow| {
+        let password_hash: Option<String> = row.try_get("password_hash")?;
         Ok(Account {
-            user: row.user.into(),
-            plan: codec::parse_plan(&row.plan)?,
-            scopes: codec::parse_scopes(&row.scopes),
-            password_hash: row.password_hash.map(SecretString::from),
+            user: User::from_row(&row)?,
+            plan: row.try_get("plan")?,
+            scopes: row.try_get("scopes")?,
+            password_hash: password_hash.map(SecretString::from),
         })
-    })
-    .transpose()
+    };
+    let query = sqlx::query(
+        "select users.id, caller_id, username, first_name, last_name, email, phone, user_status,
+                password_hash, plan, scopes
+         from users join callers on callers.id = caller_id
+         where folded = $1",
+    );
+    let account = query.bind(username.folded()).try_map(account);
+    with_timeout(account.fetch_optional(executor)).await
 }
 
 /// Outcome of an update.
@@ -224,36 +192,29 @@ pub async fn update(
     id: UserId,
     account: &NewAccount,
 ) -> Result<UpdateOutcome, Error> {
-    let text = |text: &Option<Text>| text.as_ref().map(|text| text.as_str().to_owned());
     let NewAccount {
         username, profile, ..
     } = account;
-    let stored = with_timeout(
-        sqlx::query_as::<_, Row>(
-            "update users
-             set username = $2, folded = $3, first_name = $4, last_name = $5, email = $6, phone = $7,
-                 user_status = $8, password_hash = coalesce($9, password_hash)
-             where id = $1
-             returning id, caller_id, username, first_name, last_name, email, phone, user_status",
-        )
-        .bind(id.0)
-        .bind(username.as_str())
-        .bind(username.folded())
-        .bind(text(&profile.first_name))
-        .bind(text(&profile.last_name))
-        .bind(text(&profile.email))
-        .bind(text(&profile.phone))
-        .bind(account.status)
-        .bind(account.password_hash.as_ref().map(ExposeSecret::expose_secret))
-        .fetch_optional(transaction),
+    let query = sqlx::query_as(
+        "update users
+         set username = $2, folded = $3, first_name = $4, last_name = $5, email = $6, phone = $7,
+             user_status = $8, password_hash = coalesce($9, password_hash)
+         where id = $1
+         returning id, caller_id, username, first_name, last_name, email, phone, user_status",
     )
-    .await;
-    match stored {
-        Ok(Some(row)) => Ok(UpdateOutcome::Updated(row.into())),
+    .bind(id.0)
+    .bind(username.as_str())
+    .bind(username.folded())
+    .bind(profile.first_name.as_ref().map(Text::as_str))
+    .bind(profile.last_name.as_ref().map(Text::as_str))
+    .bind(profile.email.as_ref().map(Text::as_str))
+    .bind(profile.phone.as_ref().map(Text::as_str))
+    .bind(account.status)
+    .bind(account.password_hash());
+    match with_timeout(query.fetch_optional(transaction)).await {
+        Ok(Some(user)) => Ok(UpdateOutcome::Updated(user)),
         Ok(None) => Ok(UpdateOutcome::NotFound),
-        Err(Error::Query(sqlx::Error::Database(error)))
-            if error.constraint() == Some("users_username_unique") =>
-        {
+        Err(error) if error.constraint() == Some("users_username_unique") => {
             Ok(UpdateOutcome::UsernameTaken)
         }
         Err(error) => Err(error),
@@ -267,15 +228,12 @@ pub async fn renew_hash(
     old: &SecretString,
     new: &SecretString,
 ) -> Result<(), Error> {
-    with_timeout(
+    let query =
         sqlx::query("update users set password_hash = $3 where id = $1 and password_hash = $2")
             .bind(id.0)
             .bind(old.expose_secret())
-            .bind(new.expose_secret())
-            .execute(transaction),
-    )
-    .await?;
-    Ok(())
+            .bind(new.expose_secret());
+    with_timeout(query.execute(transaction)).await.map(drop)
 }
 
 /// Deletes an account with its caller and credentials. Returns the hashes of the credentials, to be evicted from
@@ -284,26 +242,14 @@ pub async fn delete(
     transaction: &mut Connection,
     id: UserId,
 ) -> Result<Option<Vec<SecretHash>>, Error> {
-    let caller: Option<i64> = with_timeout(
-        sqlx::query_scalar("delete from users where id = $1 returning caller_id")
-            .bind(id.0)
-            .fetch_optional(&mut *transaction),
-    )
-    .await?;
-    let Some(caller) = caller else {
+    let query = sqlx::query_scalar("delete from users where id = $1 returning caller_id");
+    let caller = query.bind(id.0).fetch_optional(&mut *transaction);
+    let Some(caller): Option<i64> = with_timeout(caller).await? else {
         return Ok(None);
     };
-    let hashes = with_timeout(
-        sqlx::query_scalar("delete from credentials where caller_id = $1 returning hash")
-            .bind(caller)
-            .fetch_all(&mut *transaction),
-    )
-    .await?;
-    with_timeout(
-        sqlx::query("delete from callers where id = $1")
-            .bind(caller)
-            .execute(transaction),
-    )
-    .await?;
+    let query = sqlx::query_scalar("delete from credentials where caller_id = $1 returning hash");
+    let hashes = with_timeout(query.bind(caller).fetch_all(&mut *transaction)).await?;
+    let query = sqlx::query("delete from callers where id = $1");
+    with_timeout(query.bind(caller).execute(transaction)).await?;
     Ok(Some(hashes))
 }

@@ -332,7 +332,7 @@ impl CallerState {
             sent => sent,
         };
         for waiting in self.waiting.drain(..) {
-            let _ = waiting.send(Err(error.duplicate().into()));
+            let _ = waiting.send(Err(error.clone().into()));
         }
     }
 

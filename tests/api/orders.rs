@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use pet_inventory::{
     db::{
         inventory,
-        orders::{LIST_ALL, LIST_OF_OWNER, LIST_OF_PET},
+        orders::{LIST_BY_STATUS, LIST_OF_PET},
     },
     domain::caller::{Scope, Scopes},
 };
@@ -597,13 +597,13 @@ async fn list_orders_reads_indexes() {
     for (name, statement, index, values) in [
         (
             "own",
-            LIST_OF_OWNER,
+            LIST_BY_STATUS,
             "orders_by_owner",
             "'{placed,approved,delivered}', 0, 128, 7, null",
         ),
         (
             "every",
-            LIST_ALL,
+            LIST_BY_STATUS,
             "orders_by_status",
             "'{approved,delivered}', 100, 128, null, null",
         ),

@@ -3,10 +3,12 @@
 //! Invariants:
 //! - The connection is reused only if no failure on it could affect the next statement.
 
+use std::sync::Arc;
+
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::time::{Duration, Instant};
 
-use super::counters::{Counters, OpenGuard};
+use super::counters::Counters;
 use crate::db::{
     connect::Connection,
     deadline::with_timeout,
@@ -40,7 +42,7 @@ struct OpenConnection {
     used_at: Instant,
     /// Set only behind a pooler.
     in_transaction: bool,
-    _guard: OpenGuard,
+    _counted: Arc<()>,
 }
 
 impl BatchConnection {
@@ -64,13 +66,14 @@ impl BatchConnection {
         &mut self,
         statements: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let is_behind_pooler = self.pool.health.pooler.is_detected();
-        let settings = is_behind_pooler.then(|| self.settings("set local"));
+        let begin = self.pool.health.is_behind_pooler().then(|| {
+            let settings = self.settings("set local");
+            format!("{}; set local {LOCK_TIMEOUT}{settings}", pooler::BEGIN)
+        });
         let open = self.acquire().await?;
-        if let Some(settings) = settings {
+        if let Some(begin) = begin {
             // Set in advance, because a failure of these statements may leave a transaction open.
             open.in_transaction = true;
-            let begin = format!("{}; set local {LOCK_TIMEOUT}{settings}", pooler::BEGIN);
             let begin = sqlx::raw_sql(AssertSqlSafe(begin));
             with_timeout(open.connection.execute(begin)).await?;
         }
@@ -86,64 +89,59 @@ impl BatchConnection {
     async fn acquire(&mut self) -> Result<&mut OpenConnection, Error> {
         let health = &self.pool.health;
         health.breaker.admit()?;
-        if let Some(open) = &mut self.open {
-            let (age, idle) = (open.opened_at.elapsed(), open.used_at.elapsed());
-            if !is_usable(&mut open.connection, health.breaker.trust(age, idle)).await {
-                self.open = None;
+        let now = Instant::now();
+        if let Some(mut open) = self.open.take() {
+            let (age, idle) = (now - open.opened_at, now - open.used_at);
+            let trust = health.breaker.trust(age, idle);
+            if is_usable(&mut open.connection, trust).await {
+                open.used_at = now;
+                return Ok(self.open.insert(open));
             }
         }
-        let now = Instant::now();
-        let mut open = match self.open.take() {
-            Some(open) => open,
-            None => {
-                let options = self.pool.connect_options();
-                let mut connection = with_timeout(Connection::connect_with(&options)).await?;
-                if !health.pooler.is_detected() {
-                    let more = self.settings("set");
-                    let settings =
-                        format!("{SESSION_SETTINGS}; set {LOCK_TIMEOUT}; {PLANNER_SETTINGS}{more}");
-                    let settings = sqlx::raw_sql(AssertSqlSafe(settings));
-                    with_timeout(connection.execute(settings)).await?;
-                }
-                OpenConnection {
-                    connection,
-                    opened_at: now,
-                    used_at: now,
-                    in_transaction: false,
-                    _guard: self.counters.count_open(),
-                }
-            }
-        };
-        open.used_at = now;
-        Ok(self.open.insert(open))
+        let options = self.pool.connect_options();
+        let mut connection = with_timeout(Connection::connect_with(&options)).await?;
+        if !health.is_behind_pooler() {
+            let more = self.settings("set");
+            let settings =
+                format!("{SESSION_SETTINGS}; set {LOCK_TIMEOUT}; {PLANNER_SETTINGS}{more}");
+            let settings = sqlx::raw_sql(AssertSqlSafe(settings));
+            with_timeout(connection.execute(settings)).await?;
+        }
+        Ok(self.open.insert(OpenConnection {
+            connection,
+            opened_at: now,
+            used_at: now,
+            in_transaction: false,
+            _counted: self.counters.count_open(),
+        }))
     }
 
     /// Updates the circuit breaker and the connection after a failed statement.
     pub async fn record_failure(&mut self, error: &Error) {
         let health = &self.pool.health;
-        match error.sqlx_error() {
+        let is_reusable = match error.sqlx_error() {
             Some(error) => {
                 health.record_failure(error);
-                if !is_reusable_after(error) {
-                    self.open = None;
-                }
+                is_reusable_after(error)
             }
             // The statement was probably interrupted, which leaves the connection in an unknown state.
             None if matches!(error, Error::TimedOut) => {
                 health.breaker.probe_soon();
-                self.open = None;
+                false
             }
-            None => {}
-        }
-        if let Some(open) = &mut self.open
-            && open.in_transaction
-        {
-            open.in_transaction = false;
+            None => true,
+        };
+        let Some(mut open) = self.open.take().filter(|_| is_reusable) else {
+            return;
+        };
+        if open.in_transaction {
             let rollback = open.connection.execute("rollback");
             if with_timeout(rollback).await.is_err() {
-                self.open = None;
+                return;
             }
+            open.in_transaction = false;
         }
+        self.open = Some(open);
     }
 
     /// Closes the connection if it has been idle for `timeout`.

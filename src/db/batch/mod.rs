@@ -24,7 +24,10 @@ use std::{
 
 use metrics::Histogram;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
     time::{Duration, Instant, MissedTickBehavior, interval, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -35,9 +38,7 @@ use super::{
     connect::Connection,
     deadline::{self, QUERY_TIMEOUT},
     error::Error,
-    pool::Pool,
-    retry,
-    usage::Usage,
+    pool::{Pool, Usage},
 };
 use crate::trace_context;
 
@@ -64,24 +65,18 @@ pub(super) trait BatchedStatement: Sized + 'static {
         Ordering::Equal
     }
 
-    /// Executes all requests with one statement, and returns their results in order. Drains `inputs`, unless the
-    /// statement fails.
+    /// Executes all requests with one statement, and returns their results in order: for a single request, the final
+    /// one. Drains `inputs`, unless the statement fails.
     fn execute_all(
         connection: &mut Connection,
         inputs: &mut Vec<Self::Input>,
     ) -> impl Future<Output = Result<Vec<BatchResult<Self>>, Error>> + Send;
-
-    /// Executes one request separately.
-    fn execute_one(
-        connection: &mut Connection,
-        input: Self::Input,
-    ) -> impl Future<Output = Result<Self::Output, Error>> + Send;
 }
 
 /// Result of one request of a batch.
 pub(super) enum BatchResult<B: BatchedStatement> {
     /// Final result.
-    Done(Result<B::Output, Error>),
+    Done(B::Output),
     /// No result: the request must be executed separately, after the statement has been committed.
     ExecuteSeparately(B::Input),
 }
@@ -118,30 +113,26 @@ type ResultSender<B> = oneshot::Sender<Result<<B as BatchedStatement>::Output, E
 impl Batchers {
     /// Creates the batchers of the first worker.
     pub fn new(pool: Pool) -> Self {
-        Self::with_context(BatchContext {
-            pool,
-            closing: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-            counters: Counters::default(),
-        })
+        Self {
+            context: BatchContext {
+                pool,
+                closing: CancellationToken::new(),
+                tasks: TaskTracker::new(),
+                counters: Counters::default(),
+            },
+            queues: Mutex::default(),
+        }
     }
 
     /// Creates the batchers of another worker. Each task starts with the first request, on the runtime of that request.
     pub fn for_worker(&self) -> Self {
-        Self::with_context(self.context.clone())
-    }
-
-    const fn with_context(context: BatchContext) -> Self {
         Self {
-            context,
-            queues: Mutex::new(Vec::new()),
+            context: self.context.clone(),
+            queues: Mutex::default(),
         }
     }
 
-    /// Executes a request in a batch with others.
-    ///
-    /// # Errors
-    /// [`Error::Overloaded`] if the queue is full, otherwise the error of the statement.
+    /// Executes a request in a batch with others. Fails with [`Error::Overloaded`] if the queue is full.
     pub async fn execute<B: BatchedStatement>(&self, input: B::Input) -> Result<B::Output, Error> {
         self.context.pool.health.breaker.admit()?;
         let (result_sender, result) = oneshot::channel();
@@ -152,21 +143,17 @@ impl Batchers {
             queued_at: Instant::now(),
             span: span.clone(),
         };
-        let queued = self.queue().try_send(item);
-        match queued {
-            Err(mpsc::error::TrySendError::Full(_)) => Err(Error::Overloaded),
-            Err(mpsc::error::TrySendError::Closed(_)) => Err(closed()),
-            Ok(()) => {
-                let result = async { result.await.unwrap_or_else(|_| Err(closed())) };
-                let result = deadline::wait_without_timer(QUERY_TIMEOUT, result)
-                    .instrument(span.clone())
-                    .await;
-                if result.is_err() {
-                    span.record("otel.status_code", "ERROR");
-                }
-                result
-            }
+        self.queue().try_send(item).map_err(|error| match error {
+            TrySendError::Full(_) => Error::Overloaded,
+            TrySendError::Closed(_) => sqlx::Error::PoolClosed.into(),
+        })?;
+        let result = deadline::wait_without_timer(QUERY_TIMEOUT, async { result.await? })
+            .instrument(span.clone())
+            .await;
+        if result.is_err() {
+            span.record("otel.status_code", "ERROR");
         }
+        result
     }
 
     /// Returns the queue for a kind of statement. Starts its batcher at the first request, or if its task has panicked.
@@ -219,10 +206,6 @@ fn span(summary: &'static str) -> Span {
         db.collection.name = summary.split(' ').next_back(),
         db.operation.batch.size = Empty,
     )
-}
-
-fn closed() -> Error {
-    Error::Unavailable(sqlx::Error::PoolClosed)
 }
 
 /// Serves a queue until its senders are dropped or the database is closed.
@@ -299,12 +282,12 @@ async fn execute_batch<B: BatchedStatement>(
         let statement = pin!(connection.run(execute));
         timeout_at(queued_at + QUERY_TIMEOUT, statement).await
     };
-    let error = match result {
-        Ok(Ok(results)) => {
+    let error = match result.unwrap_or(Err(Error::TimedOut)) {
+        Ok(results) => {
             for (result_sender, result) in result_senders.into_iter().zip(results) {
                 match result {
                     // Sending fails if the request was cancelled meanwhile.
-                    BatchResult::Done(result) => drop(result_sender.send(result)),
+                    BatchResult::Done(output) => drop(result_sender.send(Ok(output))),
                     BatchResult::ExecuteSeparately(input) => {
                         spawn_separately::<B>(context, input, result_sender, queued_at);
                     }
@@ -312,8 +295,7 @@ async fn execute_batch<B: BatchedStatement>(
             }
             return;
         }
-        Ok(Err(error)) => error,
-        Err(_) => Error::TimedOut,
+        Err(error) => error,
     };
     connection.record_failure(&error).await;
     let may_succeed_separately = match error {
@@ -330,11 +312,12 @@ async fn execute_batch<B: BatchedStatement>(
         }
     } else {
         for result_sender in result_senders {
-            let _ = result_sender.send(Err(error.duplicate()));
+            let _ = result_sender.send(Err(error.clone()));
         }
     }
 }
 
+/// Executes one request in its own transaction, in the background.
 fn spawn_separately<B: BatchedStatement>(
     context: &BatchContext,
     input: B::Input,
@@ -343,44 +326,15 @@ fn spawn_separately<B: BatchedStatement>(
 ) {
     let pool = context.pool.clone();
     context.tasks.spawn(async move {
-        let result = execute_separately::<B>(&pool, input, queued_at);
+        let execute = async |transaction: &mut Connection| {
+            let mut results = B::execute_all(transaction, &mut vec![input.clone()]).await?;
+            match results.pop() {
+                Some(BatchResult::Done(output)) => Ok(output),
+                _ => Err(Error::Corrupt(format!("no result of {}", B::SUMMARY))),
+            }
+        };
+        let result = pool.transact(|| queued_at.elapsed(), execute);
         let result = timeout_at(queued_at + QUERY_TIMEOUT, result).await;
         let _ = result_sender.send(result.unwrap_or(Err(Error::TimedOut)));
     });
-}
-
-/// Executes one request in its own transaction, and retries it after conflicts with other transactions.
-async fn execute_separately<B: BatchedStatement>(
-    pool: &Pool,
-    input: B::Input,
-    queued_at: Instant,
-) -> Result<B::Output, Error> {
-    let mut attempt = 1;
-    loop {
-        match execute_once::<B>(pool, input.clone(), queued_at).await {
-            Err(Error::Contended(_)) if attempt < retry::MAX_ATTEMPTS => {
-                retry::back_off(attempt).await;
-                attempt += 1;
-            }
-            result => return result,
-        }
-    }
-}
-
-async fn execute_once<B: BatchedStatement>(
-    pool: &Pool,
-    input: B::Input,
-    queued_at: Instant,
-) -> Result<B::Output, Error> {
-    let mut transaction = pool.begin_after(queued_at.elapsed()).await?;
-    match B::execute_one(&mut transaction, input).await {
-        Ok(output) => {
-            transaction.commit().await?;
-            Ok(output)
-        }
-        Err(error) => {
-            transaction.rollback(Some(&error)).await;
-            Err(error)
-        }
-    }
 }

@@ -5,14 +5,14 @@ mod find_by;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use sqlx::PgExecutor;
+use sqlx::{FromRow as _, PgExecutor};
 
 pub use self::find_by::{
     FIND_BY_ANY_TAG, FIND_BY_EVERY_STATUS, FIND_BY_STATUS, TagMatch, find_by_status, find_by_tags,
 };
 use super::{
     batch::{BatchResult, BatchedStatement},
-    codec::{PetArrays, PetColumns, PetRow, decode_pet},
+    codec::{PetArrays, PetColumns},
     connect::Connection,
     database::Database,
     deadline::with_timeout,
@@ -31,28 +31,32 @@ pub type ExpectedVersions<'a> = Option<&'a [Version]>;
 pub async fn insert(connection: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
     loop {
         let columns = PetColumns::from(&pet.details);
-        let stored: Option<(i64, i64)> = with_timeout(
-            sqlx::query_as(
-                "insert into pets (id, status, name, category, photo_urls, tags)
-                 values (coalesce($1, nextval('pet_ids')), $2, $3, $4, $5, $6)
-                 on conflict (id) do nothing
-                 returning id, version",
-            )
-            .bind(pet.id.map(PetId::get))
-            .bind(columns.status)
-            .bind(columns.name)
-            .bind(columns.category)
-            .bind(columns.photo_urls)
-            .bind(columns.tags)
-            .fetch_optional(&mut *connection),
+        let query = sqlx::query_as(
+            "insert into pets (id, status, name, category, photo_urls, tags)
+             values (coalesce($1, nextval('pet_ids')), $2, $3, $4, $5, $6)
+             on conflict (id) do nothing
+             returning id, version",
         )
-        .await?;
-        match stored {
-            Some((id, version)) => return stored_pet(id, version, pet.details).map(Some),
+        .bind(pet.id.map(PetId::get))
+        .bind(columns.status)
+        .bind(columns.name)
+        .bind(columns.category)
+        .bind(columns.photo_urls)
+        .bind(columns.tags);
+        match with_timeout(query.fetch_optional(&mut *connection)).await? {
+            Some((id, version)) => return Ok(Some(stored(id, version, pet.details))),
             None if pet.id.is_some() => return Ok(None),
             // Every further iteration means that another insert took the identifier meanwhile, so there is progress.
             None => skip_chosen_ids(connection).await?,
         }
+    }
+}
+
+const fn stored(id: PetId, version: Version, details: PetDetails) -> Pet {
+    Pet {
+        id,
+        version,
+        details,
     }
 }
 
@@ -68,7 +72,6 @@ pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error>
 }
 
 /// Statement that inserts the pets of several requests.
-#[derive(Debug)]
 pub(super) struct Inserts;
 
 impl BatchedStatement for Inserts {
@@ -82,14 +85,14 @@ impl BatchedStatement for Inserts {
         inputs: &mut Vec<NewPet>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
         if let [only] = &inputs[..] {
-            let only = only.clone();
-            let stored = Self::execute_one(connection, only).await?;
-            return Ok(vec![BatchResult::Done(Ok(stored))]);
+            let inserted = insert(connection, only.clone()).await?;
+            inputs.clear();
+            return Ok(vec![BatchResult::Done(inserted)]);
         }
         let columns = inputs.iter().collect::<PetArrays<'_>>();
         // Position and identifier of each row are returned with the result, to assign it to its request. Rows are
         // inserted in the order of identifiers, so that two such statements cannot deadlock.
-        let rows: Vec<(i64, i64, Option<i64>)> = sqlx::query_as(
+        let rows: Vec<(i64, PetId, Option<Version>)> = sqlx::query_as(
             "with given as materialized (
                  select ordinal, coalesce(id, nextval('pet_ids')) as id, status, name, category,
                         ($8::text[])[first_url:last_url] as photo_urls, tags
@@ -116,59 +119,41 @@ impl BatchedStatement for Inserts {
         .fetch_all(&mut *connection)
         .await?;
 
-        let mut versions = vec![None; inputs.len()];
+        let mut inserted = vec![None; inputs.len()];
         let mut last_id = None;
         for (ordinal, id, version) in rows {
             // If several have one identifier, the first was stored.
-            let stored = version.filter(|_| last_id.replace(id) != Some(id));
+            let version = version.filter(|_| last_id.replace(id) != Some(id));
             let index = usize::try_from(ordinal - 1).unwrap_or(usize::MAX);
-            if let Some(slot) = versions.get_mut(index) {
-                *slot = stored.map(|version| (id, version));
+            if let Some(slot) = inserted.get_mut(index) {
+                *slot = version.map(|version| (id, version));
             }
         }
-        let result = |(pet, stored): (NewPet, Option<(i64, i64)>)| match stored {
-            Some((id, version)) => {
-                BatchResult::Done(stored_pet(id, version, pet.details).map(Some))
-            }
-            None if pet.id.is_some() => BatchResult::Done(Ok(None)),
+        let result = |(pet, inserted): (NewPet, _)| match inserted {
+            Some((id, version)) => BatchResult::Done(Some(stored(id, version, pet.details))),
+            None if pet.id.is_some() => BatchResult::Done(None),
             // The sequence reached an identifier that a client chose.
             None => BatchResult::ExecuteSeparately(pet),
         };
-        Ok(inputs.drain(..).zip(versions).map(result).collect())
+        Ok(inputs.drain(..).zip(inserted).map(result).collect())
     }
-
-    async fn execute_one(connection: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
-        insert(connection, pet).await
-    }
-}
-
-fn stored_pet(id: i64, version: i64, details: PetDetails) -> Result<Pet, Error> {
-    Ok(Pet {
-        id: PetId::new(id).map_err(|_| Error::Corrupt(format!("pets.id {id}")))?,
-        version: Version(version),
-        details,
-    })
 }
 
 /// Moves the sequence past its last value, to the first identifier that no pet has. This is one scan of the primary
 /// key, however many identifiers are taken in a row.
 async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
-    with_timeout(
-        sqlx::query(
-            "select setval('pet_ids', free.id, false)
-             from (
-                 select taken.id + 1 as id
-                 from pets taken
-                 where taken.id >= (select last_value from pet_ids)
-                   and not exists (select from pets next where next.id = taken.id + 1)
-                 order by taken.id
-                 limit 1
-             ) free",
-        )
-        .execute(connection),
-    )
-    .await?;
-    Ok(())
+    let query = sqlx::query(
+        "select setval('pet_ids', free.id, false)
+         from (
+             select taken.id + 1 as id
+             from pets taken
+             where taken.id >= (select last_value from pet_ids)
+               and not exists (select from pets next where next.id = taken.id + 1)
+             order by taken.id
+             limit 1
+         ) free",
+    );
+    with_timeout(query.execute(connection)).await.map(drop)
 }
 
 /// Returns the pet, if it exists, in a batch with the reads of other requests.
@@ -177,7 +162,6 @@ pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<Pet>>, Er
 }
 
 /// Statement that reads the pets of several requests.
-#[derive(Debug)]
 pub(super) struct Reads;
 
 impl BatchedStatement for Reads {
@@ -191,9 +175,12 @@ impl BatchedStatement for Reads {
         inputs: &mut Vec<PetId>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
         if let [only] = inputs[..] {
-            let found = Self::execute_one(connection, only).await?;
+            let query = sqlx::query_as(
+                "select id, version, status, name, category, photo_urls, tags from pets where id = $1",
+            );
+            let found: Option<Pet> = query.bind(only.get()).fetch_optional(connection).await?;
             inputs.clear();
-            return Ok(vec![BatchResult::Done(Ok(found))]);
+            return Ok(vec![BatchResult::Done(found.map(Arc::new))]);
         }
         let ids: Vec<i64> = inputs.iter().map(|id| id.get()).collect();
         let mut found = Vec::with_capacity(ids.len());
@@ -204,28 +191,15 @@ impl BatchedStatement for Reads {
         .fetch(connection);
         // Decoded one by one: collecting the rows first would copy every pet.
         while let Some(row) = rows.try_next().await? {
-            let pet = decode_pet(&row)?;
+            let pet = Pet::from_row(&row)?;
             found.push((pet.id, Arc::new(pet)));
         }
         // For so few pets, a linear search is faster than hashing.
         let find = |id| {
             let found = found.iter().find(|(found, _)| *found == id);
-            BatchResult::Done(Ok(found.map(|(_, pet)| Arc::clone(pet))))
+            BatchResult::Done(found.map(|(_, pet)| Arc::clone(pet)))
         };
         Ok(inputs.drain(..).map(find).collect())
-    }
-
-    async fn execute_one(
-        connection: &mut Connection,
-        id: PetId,
-    ) -> Result<Option<Arc<Pet>>, Error> {
-        let row = sqlx::query_as::<_, PetRow>(
-            "select id, version, status, name, category, photo_urls, tags from pets where id = $1",
-        )
-        .bind(id.get())
-        .fetch_optional(connection)
-        .await?;
-        Ok(row.map(|row| Arc::new(row.into())))
     }
 }
 
@@ -234,26 +208,17 @@ pub async fn find_for_update(
     transaction: &mut Connection,
     id: PetId,
 ) -> Result<Option<Pet>, Error> {
-    with_timeout(
-        sqlx::query_as::<_, PetRow>(
-            "select id, version, status, name, category, photo_urls, tags from pets where id = $1
-             for update",
-        )
-        .bind(id.get())
-        .fetch_optional(transaction),
-    )
-    .await
-    .map(|row| row.map(Pet::from))
+    let query = sqlx::query_as(
+        "select id, version, status, name, category, photo_urls, tags from pets where id = $1
+         for update",
+    );
+    with_timeout(query.bind(id.get()).fetch_optional(transaction)).await
 }
 
 /// Returns true if the pet exists.
 pub async fn exists(executor: impl PgExecutor<'_>, id: PetId) -> Result<bool, Error> {
-    with_timeout(
-        sqlx::query_scalar("select exists (select from pets where id = $1)")
-            .bind(id.get())
-            .fetch_one(executor),
-    )
-    .await
+    let query = sqlx::query_scalar("select exists (select from pets where id = $1)");
+    with_timeout(query.bind(id.get()).fetch_one(executor)).await
 }
 
 /// Replaces a pet. Returns `None` if there is no such pet with an expected version.
@@ -264,29 +229,22 @@ pub async fn replace(
     expected: ExpectedVersions<'_>,
 ) -> Result<Option<Pet>, Error> {
     let columns = PetColumns::from(&details);
-    let version: Option<i64> = with_timeout(
-        sqlx::query_scalar(
-            "update pets
-             set version = nextval('pet_versions'),
-                 status = $2, name = $3, category = $4, photo_urls = $5, tags = $6
-             where id = $1 and ($7::bigint[] is null or version = any ($7))
-             returning version",
-        )
-        .bind(id.get())
-        .bind(columns.status)
-        .bind(columns.name)
-        .bind(columns.category)
-        .bind(columns.photo_urls)
-        .bind(columns.tags)
-        .bind(versions(expected))
-        .fetch_optional(executor),
+    let query = sqlx::query_scalar(
+        "update pets
+         set version = nextval('pet_versions'),
+             status = $2, name = $3, category = $4, photo_urls = $5, tags = $6
+         where id = $1 and ($7::bigint[] is null or version = any ($7))
+         returning version",
     )
-    .await?;
-    Ok(version.map(|version| Pet {
-        id,
-        version: Version(version),
-        details,
-    }))
+    .bind(id.get())
+    .bind(columns.status)
+    .bind(columns.name)
+    .bind(columns.category)
+    .bind(columns.photo_urls)
+    .bind(columns.tags)
+    .bind(versions(expected));
+    let version = with_timeout(query.fetch_optional(executor)).await?;
+    Ok(version.map(|version| stored(id, version, details)))
 }
 
 /// Deletes a pet. Returns false if there is no such pet with an expected version.
@@ -295,16 +253,11 @@ pub async fn delete(
     id: PetId,
     expected: ExpectedVersions<'_>,
 ) -> Result<bool, Error> {
-    let result = with_timeout(
-        sqlx::query(
-            "delete from pets where id = $1 and ($2::bigint[] is null or version = any ($2))",
-        )
-        .bind(id.get())
-        .bind(versions(expected))
-        .execute(executor),
-    )
-    .await?;
-    Ok(result.rows_affected() == 1)
+    let query = sqlx::query(
+        "delete from pets where id = $1 and ($2::bigint[] is null or version = any ($2))",
+    );
+    let query = query.bind(id.get()).bind(versions(expected));
+    Ok(with_timeout(query.execute(executor)).await?.rows_affected() == 1)
 }
 
 fn versions(expected: ExpectedVersions<'_>) -> Option<Vec<i64>> {

@@ -5,17 +5,14 @@
 
 use std::{
     borrow::Cow,
-    ops::{Deref, DerefMut},
-    time::Duration,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
 };
 
-use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Postgres, pool::PoolConnection};
+use sqlx::{AssertSqlSafe, Executor as _, Postgres, pool::PoolConnection};
 
-use crate::db::{
-    deadline::with_timeout,
-    error::Error,
-    health::{Health, PING_TIMEOUT, is_reusable_after},
-};
+use super::Pool;
+use crate::db::health::{Health, PING_TIMEOUT, is_reusable_after};
 
 /// Connection taken from the pool. If it is dropped before it is returned, it is closed, because its state is unknown.
 #[derive(Debug)]
@@ -28,53 +25,80 @@ pub struct PooledConnection {
     is_returned: bool,
 }
 
-impl PooledConnection {
-    /// Wraps a connection to a server of `health`, which took `waited` to get.
-    pub const fn new(
-        connection: PoolConnection<Postgres>,
-        health: Health,
-        waited: Duration,
-    ) -> Self {
-        Self {
+impl Pool {
+    pub(super) async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
+        let breaker = &self.health.breaker;
+        breaker.admit()?;
+        // A connection outside this pool may have detected the pooler.
+        if self.health.is_behind_pooler() && !self.has_pooler_options.swap(true, Ordering::Relaxed)
+        {
+            self.connections.set_connect_options(self.connect_options());
+        }
+        let started = Instant::now();
+        let connection = {
+            let permit = self.queue.try_acquire();
+            let _permit = permit.map_err(|_| sqlx::Error::PoolTimedOut)?;
+            tokio::select! {
+                connection = self.connections.acquire() => connection,
+                () = breaker.opened() => {
+                    breaker.admit()?;
+                    return Err(sqlx::Error::PoolTimedOut);
+                }
+            }
+        };
+        let connection = connection.inspect_err(|error| breaker.record_failure(error))?;
+        Ok(PooledConnection {
             connection,
-            health,
-            waited,
+            health: self.health.clone(),
+            waited: started.elapsed(),
             in_transaction: false,
             is_returned: false,
-        }
+        })
     }
 
+    /// Returns a connection for a single statement, in a transaction if it needs one.
+    pub(super) async fn acquire_for_statement(&self) -> Result<PooledConnection, sqlx::Error> {
+        let mut connection = self.acquire().await?;
+        if let Some(begin) = self.begin_statements(connection.waited) {
+            connection.begin(begin).await?;
+        }
+        Ok(connection)
+    }
+}
+
+impl PooledConnection {
     pub async fn begin(&mut self, statements: Cow<'static, str>) -> Result<(), sqlx::Error> {
-        let statements = sqlx::raw_sql(AssertSqlSafe(statements.into_owned()));
+        let statements = sqlx::raw_sql(AssertSqlSafe(statements));
         let begun = self.connection.execute(statements).await;
         begun.inspect_err(|error| self.health.record_failure(error))?;
         self.in_transaction = true;
         Ok(())
     }
 
-    /// Commits or rolls back the transaction, if there is one, depending on `result`. Returns the connection to the
-    /// pool if it can be reused.
-    pub async fn finish<T>(mut self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
-        if let Err(error) = &result {
+    /// Commits or rolls back the transaction, if there is one, depending on `result`.
+    pub async fn finish<T>(self, result: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
+        let statement = if result.is_ok() { "commit" } else { "rollback" };
+        let ended = self.end(statement, result.as_ref().err()).await;
+        result.and_then(|value| ended.map(|()| value))
+    }
+
+    /// Ends the transaction, if there is one, with `statement`. Returns the connection to the pool if it can be reused
+    /// after the error.
+    pub async fn end(
+        mut self,
+        statement: &'static str,
+        error: Option<&sqlx::Error>,
+    ) -> Result<(), sqlx::Error> {
+        if let Some(error) = error {
             self.health.record_failure(error);
             if !is_reusable_after(error) {
-                return result;
+                return Ok(());
             }
         }
         if self.in_transaction {
-            let end = if result.is_ok() { "commit" } else { "rollback" };
-            let ended = self.connection.execute(end).await;
-            if let Err(error) = ended {
-                self.health.record_failure(&error);
-                return result.and(Err(error));
-            }
+            let ended = self.connection.execute(statement).await;
+            ended.inspect_err(|error| self.health.record_failure(error))?;
         }
-        self.return_to_pool();
-        result
-    }
-
-    async fn rollback(mut self) -> Result<(), sqlx::Error> {
-        self.connection.execute("rollback").await?;
         self.return_to_pool();
         Ok(())
     }
@@ -96,49 +120,5 @@ impl Drop for PooledConnection {
             self.health.breaker.probe_soon();
             self.connection.close_on_drop();
         }
-    }
-}
-
-/// Transaction, which is rolled back when it is dropped.
-#[derive(Debug)]
-pub struct Transaction(PooledConnection);
-
-impl Transaction {
-    /// Wraps a connection with a transaction.
-    pub(super) const fn new(connection: PooledConnection) -> Self {
-        Self(connection)
-    }
-
-    pub(in crate::db) async fn commit(self) -> Result<(), Error> {
-        with_timeout(self.0.finish(Ok(()))).await
-    }
-
-    /// Rolls back the transaction because of `cause`. A drop would do so later, but the client may repeat its request
-    /// at once. If the rollback fails, the connection is closed and PostgreSQL rolls back.
-    pub(in crate::db) async fn rollback(self, cause: Option<&Error>) {
-        if let Some(error) = cause.and_then(Error::sqlx_error) {
-            self.0.health.record_failure(error);
-            if !is_reusable_after(error) {
-                return;
-            }
-        }
-        // After a timeout, the connection is in the middle of a statement.
-        if !matches!(cause, Some(Error::TimedOut)) {
-            let _ = with_timeout(self.0.rollback()).await;
-        }
-    }
-}
-
-impl Deref for Transaction {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        &self.0.connection
-    }
-}
-
-impl DerefMut for Transaction {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.0.connection
     }
 }

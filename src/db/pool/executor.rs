@@ -6,32 +6,23 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use sqlx::{
-    Describe, Either, Execute, Executor, Postgres, SqlStr,
+    Describe, Either, Execute, Executor, FromRow, Postgres, SqlStr,
     postgres::{PgQueryResult, PgRow, PgStatement, PgTypeInfo},
 };
 
 use super::Pool;
 
 impl Pool {
-    /// Returns the result of `decode` for each row of a single statement. Each row is decoded as it arrives, because
-    /// collecting the rows first would copy them. After an error of `decode`, the remaining rows are discarded before
-    /// the connection is reused.
-    pub async fn decode_rows<'q, T>(
+    /// Returns the rows of a single statement. Each is decoded as it arrives, because collecting the rows first would
+    /// copy them. After a decoding error, the remaining rows are discarded before the connection is reused.
+    pub async fn decode_rows<'q, T: for<'r> FromRow<'r, PgRow>>(
         &self,
         query: impl Execute<'q, Postgres> + 'q,
-        decode: impl Fn(&PgRow) -> Result<T, sqlx::Error>,
     ) -> Result<Vec<T>, sqlx::Error> {
         let mut pooled = self.acquire_for_statement().await?;
-        let decode_all = async {
-            let mut values = Vec::new();
-            let mut rows = pooled.connection.fetch(query);
-            while let Some(row) = rows.try_next().await? {
-                values.push(decode(&row)?);
-            }
-            Ok(values)
-        };
-        let result = decode_all.await;
-        pooled.finish(result).await
+        let rows = pooled.connection.fetch(query);
+        let decoded = rows.map(|row| T::from_row(&row?)).try_collect().await;
+        pooled.finish(decoded).await
     }
 }
 

@@ -4,15 +4,14 @@
 //! name is as frequent as a common one. Statements are prepared, which saves the round trip for parsing.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 
-use super::{Pool, configure};
-use crate::db::usage::Usage;
+use super::{Pool, Usage, configure};
 
 /// Connections per worker. Finds of 20 pets among a million are as fast with four or with one, but with one, each find
 /// waits for a slow one.
@@ -36,27 +35,27 @@ impl FindPools {
             connections: options
                 .max_connections(MAX_CONNECTIONS)
                 .idle_timeout(IDLE_TIMEOUT)
-                .after_connect(configure(pool.health.pooler.clone(), PLANNER_SETTINGS))
+                .after_connect(configure(pool.health.clone(), PLANNER_SETTINGS))
                 .connect_lazy_with(pool.connect_options()),
             queue: Arc::new(Semaphore::new(queue_capacity)),
             queue_capacity,
             has_pooler_options: Arc::default(),
             ..pool.clone()
         };
-        self.with_all(|pools| pools.push(find_pool.clone()));
+        self.lock().push(find_pool.clone());
         find_pool
     }
 
     pub fn usage(&self) -> Usage {
-        self.with_all(|pools| pools.iter().map(Pool::usage).sum())
+        self.lock().iter().map(Pool::usage).sum()
     }
 
     pub async fn close(&self) {
-        let pools = self.with_all(|pools| pools.clone());
+        let pools = self.lock().clone();
         join_all(pools.iter().map(Pool::close)).await;
     }
 
-    fn with_all<T>(&self, work: impl FnOnce(&mut Vec<Pool>) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    fn lock(&self) -> MutexGuard<'_, Vec<Pool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,14 +8,13 @@
 mod connection;
 mod executor;
 pub(super) mod find_pools;
+pub(super) mod transaction;
 
 use std::{
     borrow::Cow,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+    iter::Sum,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
 };
 
 use futures_util::future::BoxFuture;
@@ -25,16 +24,12 @@ use sqlx::{
 };
 use tokio::sync::Semaphore;
 
-use self::connection::PooledConnection;
-pub use self::connection::Transaction;
 use super::{
     connect::ConnectOptions,
-    deadline::with_timeout,
-    error::Error,
     health::{Health, is_usable},
-    pooler::{self, Pooler},
-    usage::Usage,
+    pooler,
 };
+use crate::config;
 
 /// Maximum number of waiting requests per connection; further requests are refused at once.
 const MAX_QUEUED_PER_CONNECTION: usize = 32;
@@ -66,27 +61,23 @@ pub struct Pool {
 
 impl Pool {
     /// Creates a pool, which opens connections on demand.
-    pub(super) fn new(
-        options: ConnectOptions,
-        max_connections: u32,
-        acquire_timeout: Duration,
-        health: Health,
-    ) -> Self {
+    pub(super) fn new(options: ConnectOptions, config: &config::Database) -> Self {
+        let health = Health::new(options.clone());
         let breaker = health.breaker.clone();
         let connections = PgPoolOptions::new()
-            .max_connections(max_connections)
-            .acquire_timeout(acquire_timeout)
+            .max_connections(config.max_connections)
+            .acquire_timeout(config.acquire_timeout)
             // A lost connection fails at its next statement, which costs one 503 response. A check before would cost
             // every request a round trip.
             .test_before_acquire(false)
-            .after_connect(configure(health.pooler.clone(), ""))
+            .after_connect(configure(health.clone(), ""))
             .before_acquire(move |connection, metadata| {
                 let trust = breaker.trust(metadata.age, metadata.idle_for);
                 Box::pin(async move { Ok(is_usable(connection, trust).await) })
             })
             .connect_lazy_with(options);
         let queue_capacity =
-            (max_connections as usize).saturating_mul(1 + MAX_QUEUED_PER_CONNECTION);
+            (config.max_connections as usize).saturating_mul(1 + MAX_QUEUED_PER_CONNECTION);
         Self {
             connections,
             queue: Arc::new(Semaphore::new(queue_capacity)),
@@ -96,32 +87,9 @@ impl Pool {
         }
     }
 
-    pub(super) async fn begin(&self) -> Result<Transaction, Error> {
-        self.begin_after(Duration::ZERO).await
-    }
-
-    /// Begins a transaction for a request that has waited for `waited` already, which counts as a wait for a
-    /// connection.
-    pub(super) async fn begin_after(&self, waited: Duration) -> Result<Transaction, Error> {
-        with_timeout(async {
-            let mut connection = if waited.is_zero() {
-                self.acquire().await?
-            } else {
-                let remaining = MAX_WAIT.saturating_sub(waited);
-                let acquired = tokio::time::timeout(remaining, self.acquire()).await;
-                acquired.unwrap_or(Err(sqlx::Error::PoolTimedOut))?
-            };
-            let begin = self.begin_statements(waited + connection.waited);
-            let begin = begin.unwrap_or("begin".into());
-            connection.begin(begin).await?;
-            Ok(Transaction::new(connection))
-        })
-        .await
-    }
-
     pub(super) fn connect_options(&self) -> ConnectOptions {
         let options = self.connections.connect_options().as_ref().clone();
-        if self.health.pooler.is_detected() {
+        if self.health.is_behind_pooler() {
             // Behind a pooler, a server does not know statements that were prepared on another.
             options.statement_cache_capacity(0)
         } else {
@@ -135,9 +103,7 @@ impl Pool {
             idle,
             used: self.connections.size().saturating_sub(idle),
             max: Some(self.connections.options().get_max_connections()),
-            waiting: self
-                .queue_capacity
-                .saturating_sub(self.queue.available_permits()),
+            waiting: self.queue_capacity - self.queue.available_permits(),
         }
     }
 
@@ -145,45 +111,9 @@ impl Pool {
         self.connections.close().await;
     }
 
-    async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
-        let Health { breaker, pooler } = &self.health;
-        breaker.admit()?;
-        // A connection outside this pool may have detected the pooler.
-        if pooler.is_detected() && !self.has_pooler_options.swap(true, Ordering::Relaxed) {
-            self.connections.set_connect_options(self.connect_options());
-        }
-        let started = Instant::now();
-        let connection = {
-            let permit = self.queue.try_acquire();
-            let _permit = permit.map_err(|_| sqlx::Error::PoolTimedOut)?;
-            tokio::select! {
-                connection = self.connections.acquire() => connection,
-                () = breaker.opened() => {
-                    breaker.admit()?;
-                    return Err(sqlx::Error::PoolTimedOut);
-                }
-            }
-        };
-        let connection = connection.inspect_err(|error| breaker.record_failure(error))?;
-        Ok(PooledConnection::new(
-            connection,
-            self.health.clone(),
-            started.elapsed(),
-        ))
-    }
-
-    /// Returns a connection for a single statement, in a transaction if it needs one.
-    async fn acquire_for_statement(&self) -> Result<PooledConnection, sqlx::Error> {
-        let mut connection = self.acquire().await?;
-        if let Some(begin) = self.begin_statements(connection.waited) {
-            connection.begin(begin).await?;
-        }
-        Ok(connection)
-    }
-
     /// Returns the statements that begin a transaction, or `None` if a single statement needs none.
     fn begin_statements(&self, waited: Duration) -> Option<Cow<'static, str>> {
-        let is_behind_pooler = self.health.pooler.is_detected();
+        let is_behind_pooler = self.health.is_behind_pooler();
         let begin = if is_behind_pooler {
             pooler::BEGIN
         } else {
@@ -200,14 +130,14 @@ impl Pool {
 
 /// Returns a hook that applies [`SESSION_SETTINGS`] and `settings` to a new connection.
 fn configure(
-    pooler: Pooler,
+    health: Health,
     settings: &'static str,
 ) -> impl for<'c> Fn(
     &'c mut PgConnection,
     PoolConnectionMetadata,
 ) -> BoxFuture<'c, Result<(), sqlx::Error>> {
     move |connection, _| {
-        let is_behind_pooler = pooler.is_detected();
+        let is_behind_pooler = health.is_behind_pooler();
         Box::pin(async move {
             if !is_behind_pooler {
                 let statements = AssertSqlSafe(format!("{SESSION_SETTINGS}; {settings}"));
@@ -215,5 +145,31 @@ fn configure(
             }
             Ok(())
         })
+    }
+}
+
+/// Use of a set of connections, for metrics.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Usage {
+    /// Number of open connections that are idle.
+    pub idle: u32,
+    /// Number of connections in use.
+    pub used: u32,
+    /// Maximum number of connections, if there is one.
+    pub max: Option<u32>,
+    /// Number of requests that wait for a connection.
+    pub waiting: usize,
+}
+
+impl Sum for Usage {
+    fn sum<I: Iterator<Item = Self>>(usages: I) -> Self {
+        usages
+            .reduce(|sum, usage| Self {
+                idle: sum.idle + usage.idle,
+                used: sum.used + usage.used,
+                max: sum.max.zip(usage.max).map(|(sum, max)| sum + max),
+                waiting: sum.waiting + usage.waiting,
+            })
+            .unwrap_or_default()
     }
 }
