@@ -14,6 +14,7 @@ use pet_inventory::{
     config::{Config, PlanLimits},
     db::{ConnectOptions, Database, limits::Lease},
     domain::{
+        Text,
         caller::{Caller, CallerId, Scopes},
         clock::Clock,
         id::PetId,
@@ -96,19 +97,22 @@ fn request_id() -> impl Sized {
 
 #[divan::bench]
 fn pet_as_json(bencher: Bencher<'_, '_>) {
-    let label = |id, name: &str| Label::from_stored(Some(id), Some(name.to_owned()));
+    let label = |id, name: &str| Label {
+        id: Some(id),
+        name: Some(Text::from_stored(name.to_owned())),
+    };
     let pet = Pet {
         id: PetId::new(4711).expect("an id"),
         version: Version(1),
-        details: PetDetails::from_stored(
-            PetName::from_stored("Rex".to_owned()),
-            Some(label(1, "Dogs")),
-            vec![PhotoUrl::from_stored(
+        details: PetDetails {
+            name: PetName::from_stored("Rex".to_owned()),
+            category: Some(label(1, "Dogs")),
+            photo_urls: vec![PhotoUrl::from_stored(
                 "https://example.com/rex.jpg".to_owned(),
             )],
-            vec![label(1, "friendly"), label(2, "young")],
-            Status::Available,
-        ),
+            tags: vec![label(1, "friendly"), label(2, "young")],
+            status: Status::Available,
+        },
     };
     bencher.bench_local(|| api::pets::json(black_box(&pet)));
 }

@@ -12,9 +12,10 @@ use pet_inventory::{
     config::Config,
     db::{self, migrations::apply, pets::TagMatch},
     domain::{
+        Text,
         caller::{CallerName, Scopes},
         id::PetId,
-        pet::Status,
+        pet::{Label, Status},
         plan::Plan,
     },
 };
@@ -200,19 +201,22 @@ async fn check_pets(database: &TestDatabase) {
     let found = found.expect("pets");
     assert_eq!(found.len(), 2, "{found:?}");
     let details = &found[0].details;
-    assert_eq!(details.name().as_str(), "Rex");
+    assert_eq!(details.name.as_str(), "Rex");
     assert_eq!(
-        details.category().and_then(|category| category.name()),
-        Some("Dogs")
+        details
+            .category
+            .as_ref()
+            .and_then(|category| category.name.as_ref()),
+        Some(&Text::from_stored("Dogs".to_owned()))
     );
     assert_eq!(
-        details.photo_urls()[0].as_str(),
+        details.photo_urls[0].as_str(),
         "https://example.com/rex.jpg"
     );
-    assert_eq!(details.tags()[0].id(), Some(1));
+    assert_eq!(details.tags[0].id, Some(1));
     let last = &found[1].details;
-    assert_eq!(last.category().map(|category| category.name()), Some(None));
-    assert_eq!(last.tags().len(), 3);
+    assert_eq!(last.category, Some(Label::default()));
+    assert_eq!(last.tags.len(), 3);
 }
 
 async fn check_callers(connection: &mut PgConnection) {

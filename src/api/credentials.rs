@@ -1,6 +1,6 @@
 //! Reads the credentials of a request from its headers. Credentials in the query are never read.
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, header};
 
 use crate::auth::{self, Credentials};
 
@@ -11,13 +11,16 @@ pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 /// Returns the credentials of a request, or `None` if it has none. A repeated header is rejected as ambiguous.
 ///
 /// # Errors
-/// [`auth::Error::Invalid`] if a header is repeated or `Authorization` has another scheme than `Bearer`.
+/// [`auth::Error::Invalid`] if a header is repeated or no text, or `Authorization` has another scheme than `Bearer`.
 pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth::Error> {
     let once = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
         match (values.next(), values.next()) {
-            (value, None) => Ok(value.map(HeaderValue::as_bytes)),
-            _ => Err(auth::Error::Invalid),
+            (_, Some(_)) => Err(auth::Error::Invalid),
+            (value, None) => {
+                let text = value.map(|value| std::str::from_utf8(value.as_bytes()));
+                text.transpose().map_err(|_| auth::Error::Invalid)
+            }
         }
     };
     let bearer = once(&header::AUTHORIZATION)?
@@ -32,9 +35,9 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
 }
 
 /// Returns the token of an `Authorization` value (RFC 6750 §2.1). The scheme is case-insensitive (RFC 9110 §11.1).
-fn bearer_token(authorization: &[u8]) -> Option<&[u8]> {
+fn bearer_token(authorization: &str) -> Option<&str> {
     let (scheme, token) = authorization.split_at_checked("Bearer ".len())?;
     scheme
-        .eq_ignore_ascii_case(b"Bearer ")
+        .eq_ignore_ascii_case("Bearer ")
         .then(|| token.trim_ascii())
 }

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Lifetime of an entry while notifications arrive: callers with a request every minute or two cost no lookups.
-const TTL_WITH_NOTIFICATIONS: Duration = Duration::from_mins(10);
+pub const TTL_WITH_NOTIFICATIONS: Duration = Duration::from_mins(10);
 /// Lifetime of an entry for an external issuer's token while notifications arrive.
 pub const TTL_OF_ISSUER_TOKENS: Duration = Duration::from_mins(1);
 /// Lifetime of any entry while notifications do not arrive, and pause before listening again.
@@ -78,17 +78,6 @@ impl CredentialCache {
         }))
     }
 
-    /// Returns the caller of a secret, from the cache or the database.
-    pub async fn get_or_query(
-        &self,
-        database: &Database,
-        hash: &SecretHash,
-    ) -> Result<Option<Arc<Caller>>, db::Error> {
-        let query = db::credentials::find_caller(database, hash);
-        self.get_or_insert_with(hash, TTL_WITH_NOTIFICATIONS, query)
-            .await
-    }
-
     /// Returns the caller of a secret from the cache, or runs `look_up` and caches its result for at most `ttl`. Errors
     /// are not cached.
     pub async fn get_or_insert_with<E>(
@@ -104,13 +93,19 @@ impl CredentialCache {
         let looked_up_at = self.0.clock.now();
         let found = look_up.await?;
         let expires_in = found.as_ref().and_then(|found| found.expires_in);
+        let caller = found.map(|found| Arc::new(found.caller));
         let entry = Entry {
-            caller: found.map(|found| Arc::new(found.caller)),
+            caller: caller.clone(),
             looked_up_at,
             ttl,
             expires_at: expires_in.map(|duration| looked_up_at.saturating_add(duration)),
         };
-        Ok(self.insert(*hash, entry, invalidations))
+        self.0.entries.insert(*hash, entry);
+        // Checked after the insertion: a later change finds the entry and removes it.
+        if self.0.invalidations.load(Ordering::SeqCst) != invalidations {
+            self.0.entries.invalidate(hash);
+        }
+        Ok(caller)
     }
 
     /// Returns the cached result for a secret: `None` if there is none, `Some(None)` if the secret is known to be
@@ -122,7 +117,8 @@ impl CredentialCache {
     pub fn get(&self, hash: &SecretHash, unreachable: bool) -> Option<Option<Arc<Caller>>> {
         let entry = self.0.entries.get(hash)?;
         let now = self.0.clock.now();
-        let ttl = if self.0.listening.load(Ordering::SeqCst) {
+        let listening = self.0.listening.load(Ordering::SeqCst);
+        let ttl = if listening {
             entry.ttl
         } else {
             TTL_WITHOUT_NOTIFICATIONS
@@ -130,17 +126,6 @@ impl CredentialCache {
         let fresh = unreachable || now < entry.looked_up_at + ttl;
         let expired = entry.expires_at.is_some_and(|at| now >= at);
         (fresh && !expired).then_some(entry.caller)
-    }
-
-    /// Inserts an entry, unless the cache was invalidated since `invalidations` was read.
-    fn insert(&self, hash: SecretHash, entry: Entry, invalidations: u64) -> Option<Arc<Caller>> {
-        let caller = entry.caller.clone();
-        self.0.entries.insert(hash, entry);
-        // Checked after the insertion: a later change finds the entry and removes it.
-        if self.0.invalidations.load(Ordering::SeqCst) != invalidations {
-            self.0.entries.invalidate(&hash);
-        }
-        caller
     }
 
     /// Removes the entries that a change affects.
@@ -181,13 +166,12 @@ impl CredentialCache {
                 loop {
                     match changes.next().await? {
                         // A test notification: notifications arrive.
-                        None if !notified => {
+                        None => {
                             notified = true;
                             if !self.0.listening.load(Ordering::SeqCst) {
                                 self.set_listening(true);
                             }
                         }
-                        None => {}
                         Some(change) => self.invalidate(&change),
                     }
                 }

@@ -8,7 +8,7 @@ pub enum Error {
     /// The secret is malformed, unknown, revoked or expired, or two secrets belong to different callers.
     #[error("the credential is not valid")]
     Invalid,
-    /// The token's issuer is unreachable or too many requests wait for it, and no cached key fits the token.
+    /// No cached key fits the token, and its issuer is unreachable or too many requests wait for it.
     #[error("the token's issuer cannot be reached")]
     IssuerUnavailable,
     /// The database lookup failed.

@@ -16,15 +16,16 @@ pub mod session;
 use std::{collections::HashSet, sync::Arc};
 
 use chrono::Utc;
+use futures_util::TryFutureExt;
 
 pub use self::error::Error;
 use self::{
-    credential_cache::{CredentialCache, TTL_OF_ISSUER_TOKENS},
+    credential_cache::{CredentialCache, TTL_OF_ISSUER_TOKENS, TTL_WITH_NOTIFICATIONS},
     jwks::Issuers,
     secret::{Kind, Secret},
 };
 use crate::{
-    db::{Database, SecretHash, credential_changes::Change},
+    db::{self, Database, SecretHash, credential_changes::Change},
     domain::{caller::Caller, clock::Clock},
 };
 
@@ -32,15 +33,15 @@ use crate::{
 #[derive(Clone, Copy)]
 pub enum Credentials<'a> {
     /// Sent as an API key.
-    ApiKey(&'a [u8]),
+    ApiKey(&'a str),
     /// Sent as a bearer token, which may also be an API key.
-    Bearer(&'a [u8]),
+    Bearer(&'a str),
     /// Both at once.
     Both {
         /// API key.
-        api_key: &'a [u8],
+        api_key: &'a str,
         /// Bearer token.
-        bearer: &'a [u8],
+        bearer: &'a str,
     },
 }
 
@@ -48,8 +49,7 @@ pub enum Credentials<'a> {
 #[derive(Clone)]
 pub struct Authenticator {
     database: Database,
-    /// Hashes of accepted keys without this service's format: the demo keys and the bootstrap key. Any other key
-    /// without that format is rejected before a database lookup.
+    /// Hashes of keys in other formats: the demo keys and the bootstrap key. Others are rejected without a lookup.
     custom_keys: Arc<HashSet<SecretHash>>,
     cache: CredentialCache,
     issuers: Issuers,
@@ -98,32 +98,22 @@ impl Authenticator {
     /// Returns true if the credential is a token of an external issuer. Fetching its keys can be slow.
     #[must_use]
     pub fn is_external(&self, credentials: Credentials<'_>) -> bool {
-        match credentials {
-            Credentials::Bearer(token) => {
-                std::str::from_utf8(token).is_ok_and(|token| self.issuers.handles(token))
-            }
-            Credentials::ApiKey(_) | Credentials::Both { .. } => false,
-        }
+        matches!(credentials, Credentials::Bearer(token) if self.issuers.handles(token))
     }
 
     /// Returns the caller of a cached credential, without a lookup.
     #[must_use]
     pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Arc<Caller>> {
         let text = match credentials {
-            Credentials::ApiKey(secret) => std::str::from_utf8(secret)
-                .ok()
-                .filter(|text| !self.issuers.handles(text))?,
-            Credentials::Bearer(token) => std::str::from_utf8(token).ok()?,
-            Credentials::Both { .. } => return None,
+            Credentials::ApiKey(secret) if !self.issuers.handles(secret) => secret,
+            Credentials::Bearer(token) => token,
+            Credentials::ApiKey(_) | Credentials::Both { .. } => return None,
         };
         let unreachable = self.database.breaker().is_open();
         self.cache.get(&secret::sha256(text), unreachable)?
     }
 
     /// Returns the caller that all of the request's secrets belong to.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if a secret is not valid or the secrets belong to different callers.
     pub async fn authenticate(&self, credentials: Credentials<'_>) -> Result<Arc<Caller>, Error> {
         match credentials {
             Credentials::ApiKey(secret) => self.caller(secret).await,
@@ -143,9 +133,8 @@ impl Authenticator {
         }
     }
 
-    async fn bearer(&self, token: &[u8]) -> Result<Arc<Caller>, Error> {
-        let text = std::str::from_utf8(token).map_err(|_| Error::Invalid)?;
-        if !self.issuers.handles(text) {
+    async fn bearer(&self, token: &str) -> Result<Arc<Caller>, Error> {
+        if !self.issuers.handles(token) {
             return self.caller(token).await;
         }
         #[expect(
@@ -153,28 +142,22 @@ impl Authenticator {
             reason = "tokens use wall-clock time; the database's clock would cost a round trip"
         )]
         let now = Utc::now();
-        let look_up = async {
-            let found = self.issuers.find_caller(&self.database, text, now).await;
-            found.map(Some)
-        };
-        let hash = secret::sha256(text);
+        let found = self.issuers.find_caller(&self.database, token, now);
+        let hash = secret::sha256(token);
         self.cache
-            .get_or_insert_with(&hash, TTL_OF_ISSUER_TOKENS, look_up)
+            .get_or_insert_with(&hash, TTL_OF_ISSUER_TOKENS, found.map_ok(Some))
             .await?
             .ok_or(Error::Invalid)
     }
 
-    async fn caller(&self, secret: &[u8]) -> Result<Arc<Caller>, Error> {
-        let text = std::str::from_utf8(secret).map_err(|_| Error::Invalid)?;
-        let hash = match Secret::parse(text, &Kind::BEARERS) {
-            Some(key) => key.hash(),
-            None => {
-                let hash = secret::sha256(text);
-                self.custom_keys.get(&hash).copied().ok_or(Error::Invalid)?
-            }
-        };
+    async fn caller(&self, secret: &str) -> Result<Arc<Caller>, Error> {
+        let hash = secret::sha256(secret);
+        if Secret::parse(secret, &Kind::BEARERS).is_none() && !self.custom_keys.contains(&hash) {
+            return Err(Error::Invalid);
+        }
+        let found = db::credentials::find_caller(&self.database, &hash);
         self.cache
-            .get_or_query(&self.database, &hash)
+            .get_or_insert_with(&hash, TTL_WITH_NOTIFICATIONS, found)
             .await?
             .ok_or(Error::Invalid)
     }

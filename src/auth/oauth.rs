@@ -9,6 +9,7 @@ use super::secret::{self, Kind, Secret};
 use crate::{
     db::{
         self, Database,
+        credentials::CredentialKind,
         oauth::{Client, TokenRecord},
     },
     domain::caller::{Scope, Scopes},
@@ -40,8 +41,6 @@ pub struct IssuedToken {
     pub token: Secret,
     /// Granted scopes.
     pub scopes: Scopes,
-    /// Time until the token expires.
-    pub lifetime: Duration,
 }
 
 /// Returns the client with this identifier and secret.
@@ -90,11 +89,7 @@ pub async fn issue(
     if !stored {
         return Err(Error::InvalidClient);
     }
-    Ok(IssuedToken {
-        token,
-        scopes,
-        lifetime,
-    })
+    Ok(IssuedToken { token, scopes })
 }
 
 /// Revokes one of the client's own tokens (RFC 7009 §2). A token that is not valid is not an error.
@@ -106,8 +101,7 @@ pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result
         return Err(Error::UnauthorizedClient);
     }
     let mut transaction = database.begin().await?;
-    let kind = db::credentials::CredentialKind::AccessToken;
-    db::credentials::revoke(&mut transaction, kind, record.id).await?;
+    db::credentials::revoke(&mut transaction, CredentialKind::AccessToken, record.id).await?;
     Ok(transaction.commit().await?)
 }
 

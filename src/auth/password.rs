@@ -29,7 +29,7 @@ const MAX_WAITING: usize = 50;
 /// Failure to hash or verify a password.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Too many requests are waiting.
+    /// More than [`MAX_WAITING`] requests are waiting.
     #[error("too many requests wait for a password hash")]
     Busy,
     /// The operating system returned no random numbers.
@@ -98,13 +98,11 @@ impl Passwords {
         passwords: Vec<Option<Password>>,
     ) -> Result<Vec<Option<SecretString>>, Error> {
         let hashes = passwords.into_iter().map(|password| async move {
-            match password {
-                Some(password) => self
-                    .run_with_permit(move || hash(&password))
-                    .await
-                    .map(Some),
-                None => Ok(None),
-            }
+            let Some(password) = password else {
+                return Ok(None);
+            };
+            let hash = self.run_with_permit(move || hash(&password)).await?;
+            Ok(Some(hash))
         });
         stream::iter(hashes)
             .buffered(self.concurrency)
@@ -164,21 +162,29 @@ fn verify(password: &Password, stored: Option<&SecretString>) -> Result<Verifica
     match argon2().verify_password(password.expose().as_bytes(), &parsed) {
         Err(password_hash::Error::PasswordInvalid) => Ok(Verification::Mismatch),
         Err(error) => Err(error.into()),
-        Ok(()) if stored.expose_secret().starts_with(CURRENT) => {
-            Ok(Verification::Match { renewed: None })
+        Ok(()) => {
+            let is_outdated = !stored.expose_secret().starts_with(CURRENT);
+            let renewed = is_outdated.then(|| hash(password)).transpose()?;
+            Ok(Verification::Match { renewed })
         }
-        Ok(()) => Ok(Verification::Match {
-            renewed: Some(hash(password)?),
-        }),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        Verification::{Match, Mismatch},
+        *,
+    };
 
     fn password(text: &str) -> Password {
         Password::new(text.to_owned()).expect("a password")
+    }
+
+    async fn verify(text: &str, hash: &SecretString) -> Verification {
+        let passwords = Passwords::new(1);
+        let result = passwords.verify(password(text), Some(hash.clone()));
+        result.await.expect("a result")
     }
 
     #[tokio::test]
@@ -188,46 +194,32 @@ mod tests {
             let hash = passwords.hash(password(text)).await.expect("a hash");
             assert!(hash.expose_secret().starts_with(CURRENT));
             assert!(!format!("{hash:?}").contains("argon2"));
-            let verify = async |text: &str| {
-                let result = passwords.verify(password(text), Some(hash.clone())).await;
-                matches!(
-                    result.expect("a result"),
-                    Verification::Match { renewed: None }
-                )
-            };
-            assert!(verify(text).await);
-            assert!(!verify("another password").await);
-            assert!(!verify(&format!("{} ", "x".repeat(20))).await);
+            assert!(matches!(verify(text, &hash).await, Match { renewed: None }));
+            for wrong in ["another password", "xxxxxxxxxxxxxxxxxxxx "] {
+                assert!(matches!(verify(wrong, &hash).await, Mismatch));
+            }
         }
         let without_hash = passwords.verify(password("correct horse"), None).await;
-        assert!(matches!(without_hash, Ok(Verification::Mismatch)));
+        assert!(matches!(without_hash, Ok(Mismatch)));
     }
 
     #[tokio::test]
     async fn a_hash_of_other_parameters_is_renewed_once_its_password_is_known() {
-        let passwords = Passwords::new(1);
         let weak = Params::new(64, 1, 1, None).expect("parameters");
         let weak: phc::PasswordHash = Argon2::new(Algorithm::Argon2id, Version::V0x13, weak)
             .hash_password_with_salt(b"correct horse", b"a salt of 16 byt")
             .expect("a hash");
         let weak = SecretString::from(weak.to_string());
-        let result = passwords
-            .verify(password("wrong horse"), Some(weak.clone()))
-            .await;
-        assert!(matches!(result, Ok(Verification::Mismatch)));
-        let result = passwords
-            .verify(password("correct horse"), Some(weak))
-            .await;
-        let Ok(Verification::Match {
+        assert!(matches!(verify("wrong horse", &weak).await, Mismatch));
+        let result = verify("correct horse", &weak).await;
+        let Match {
             renewed: Some(hash),
-        }) = result
+        } = result
         else {
             panic!("{result:?}")
         };
-        let result = passwords
-            .verify(password("correct horse"), Some(hash))
-            .await;
-        assert!(matches!(result, Ok(Verification::Match { renewed: None })));
+        let result = verify("correct horse", &hash).await;
+        assert!(matches!(result, Match { renewed: None }));
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -244,15 +236,10 @@ mod tests {
             _ = list => panic!("500 hashes took no time"),
             () = started => {}
         }
-        passwords
-            .hash(password("correct horse"))
-            .await
-            .expect("a hash");
-        assert_eq!(
-            passwords.running.available_permits(),
-            1,
-            "a cancelled hash waits for a permit"
-        );
+        let hash = passwords.hash(password("correct horse")).await;
+        hash.expect("a hash");
+        let free = passwords.running.available_permits();
+        assert_eq!(free, 1, "a cancelled hash waits for a permit");
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -261,19 +248,12 @@ mod tests {
         let list = vec![Some(password("correct horse")); 8];
         let requests =
             (0..3 * MAX_WAITING).map(|_| passwords.verify(password("correct horse"), None));
-        let requests = async {
-            let mut refused = 0;
-            for result in futures_util::future::join_all(requests).await {
-                match result {
-                    Ok(Verification::Mismatch) => {}
-                    Err(Error::Busy) => refused += 1,
-                    other => panic!("{other:?}"),
-                }
-            }
-            refused
-        };
-        let (list, refused) = tokio::join!(passwords.hash_all(list), requests);
+        let requests = futures_util::future::join_all(requests);
+        let (list, results) = tokio::join!(passwords.hash_all(list), requests);
         assert_eq!(list.expect("hashes").len(), 8);
-        assert_eq!(refused, 2 * MAX_WAITING - 1);
+        let (refused, verified): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_err);
+        assert!(verified.iter().all(|it| matches!(it, Ok(Mismatch))));
+        assert!(refused.iter().all(|it| matches!(it, Err(Error::Busy))));
+        assert_eq!(refused.len(), 2 * MAX_WAITING - 1);
     }
 }

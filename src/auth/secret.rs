@@ -32,13 +32,6 @@ pub enum Kind {
 impl Kind {
     /// Kinds that authenticate requests to the API.
     pub const BEARERS: [Self; 3] = [Self::ApiKey, Self::AccessToken, Self::Session];
-    /// All kinds.
-    pub const ALL: [Self; 4] = [
-        Self::ApiKey,
-        Self::AccessToken,
-        Self::Session,
-        Self::ClientSecret,
-    ];
 
     const fn prefix(self) -> &'static str {
         match self {
@@ -56,9 +49,6 @@ pub struct Secret(SecretString);
 
 impl Secret {
     /// Generates a secret with 190 random bits from the operating system.
-    ///
-    /// # Errors
-    /// If the operating system returns no random numbers.
     pub fn generate(kind: Kind) -> Result<Self, getrandom::Error> {
         let mut text = String::from(kind.prefix());
         push_random(&mut text, RANDOM_LENGTH)?;
@@ -81,11 +71,8 @@ impl Secret {
             return None;
         }
         let (key, check) = text.split_at_checked(length)?;
-        let known = key
-            .bytes()
-            .skip(PREFIX_LENGTH)
-            .all(|byte| ALPHABET.contains(&byte));
-        (known && check == checksum(key)).then(|| Self(text.to_owned().into()))
+        let is_valid = is_alphanumeric(&key[PREFIX_LENGTH..]) && check == checksum(key);
+        is_valid.then(|| Self(text.to_owned().into()))
     }
 
     /// Returns the SHA-256 of the secret, which is the stored form.
@@ -111,9 +98,6 @@ const CLIENT_ID_PREFIX: &str = "pic_";
 const CLIENT_ID_LENGTH: usize = 20;
 
 /// Generates a client identifier, which is unique but not secret.
-///
-/// # Errors
-/// If the operating system returns no random numbers.
 pub fn generate_client_id() -> Result<String, getrandom::Error> {
     let mut text = String::from(CLIENT_ID_PREFIX);
     push_random(&mut text, CLIENT_ID_LENGTH)?;
@@ -123,9 +107,12 @@ pub fn generate_client_id() -> Result<String, getrandom::Error> {
 /// Returns true if the text has the format of a client identifier.
 #[must_use]
 pub fn is_client_id(text: &str) -> bool {
-    text.strip_prefix(CLIENT_ID_PREFIX).is_some_and(|random| {
-        random.len() == CLIENT_ID_LENGTH && random.bytes().all(|byte| ALPHABET.contains(&byte))
-    })
+    text.strip_prefix(CLIENT_ID_PREFIX)
+        .is_some_and(|random| random.len() == CLIENT_ID_LENGTH && is_alphanumeric(random))
+}
+
+fn is_alphanumeric(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 fn push_random(text: &mut String, mut length: usize) -> Result<(), getrandom::Error> {
@@ -167,19 +154,24 @@ fn checksum(text: &str) -> String {
 mod tests {
     use super::*;
 
+    const KINDS: [Kind; 4] = [
+        Kind::ApiKey,
+        Kind::AccessToken,
+        Kind::Session,
+        Kind::ClientSecret,
+    ];
+
     #[test]
     fn a_new_secret_is_read_back_as_its_kind_alone() {
-        for kind in Kind::ALL {
+        for kind in KINDS {
             let secret = Secret::generate(kind).expect("random numbers");
-            for other in Kind::ALL {
+            for other in KINDS {
                 let again = Secret::parse(secret.expose(), &[other]);
                 assert_eq!(again.is_some(), kind == other);
                 assert!(again.is_none_or(|again| again.hash() == secret.hash()));
             }
-            assert_ne!(
-                secret.hash(),
-                Secret::generate(kind).expect("random numbers").hash()
-            );
+            let another = Secret::generate(kind).expect("random numbers");
+            assert_ne!(secret.hash(), another.hash());
         }
     }
 
@@ -187,15 +179,13 @@ mod tests {
     fn any_changed_character_is_noticed() {
         let secret = Secret::generate(Kind::ApiKey).expect("random numbers");
         let text = secret.expose();
-        let parse = |text: &str| Secret::parse(text, &Kind::ALL);
+        let parse = |text: &str| Secret::parse(text, &KINDS);
         for position in 0..text.len() {
             for other in ["0", "z", "_", "é", "\0"] {
                 let mut changed = text.to_owned();
                 changed.replace_range(position..=position, other);
-                assert!(
-                    changed == text || parse(&changed).is_none(),
-                    "{position} {other:?}"
-                );
+                let is_rejected = changed == text || parse(&changed).is_none();
+                assert!(is_rejected, "{position} {other:?}");
             }
         }
         assert!(parse("").is_none());

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use secrecy::SecretString;
 
 use super::{
     password::{self, Passwords, Verification},
@@ -75,17 +74,15 @@ pub async fn open(
     let token = Secret::generate(Kind::Session)?;
     let expires_at = database
         .transact(async |transaction: &mut Connection| {
-            let stored: SecretString = match renewed {
-                Some(renewed) => {
-                    db::users::renew_hash(transaction, account.user.id, &stored, &renewed).await?;
-                    renewed
-                }
-                None => stored,
-            };
+            let user = account.user.id;
+            if let Some(renewed) = &renewed {
+                db::users::renew_hash(transaction, user, &stored, renewed).await?;
+            }
+            let current = renewed.unwrap_or(stored);
             // Fails if the password was changed after its verification.
             let (hash, hint) = (token.hash(), token.hint());
             let session = (&hash, hint.as_str(), lifetime);
-            db::sessions::insert(transaction, account.user.id, &stored, session)
+            db::sessions::insert(transaction, user, &current, session)
                 .await?
                 .ok_or(Error::InvalidCredentials)
         })
@@ -98,10 +95,8 @@ pub async fn open(
 }
 
 /// Ends a session. Returns the hash to remove from the credential cache, or `None` if there is no such session.
-pub async fn close(database: &Database, token: &[u8]) -> Result<Option<SecretHash>, db::Error> {
-    let session = std::str::from_utf8(token).ok();
-    let session = session.and_then(|text| Secret::parse(text, &[Kind::Session]));
-    let Some(session) = session else {
+pub async fn close(database: &Database, token: &str) -> Result<Option<SecretHash>, db::Error> {
+    let Some(session) = Secret::parse(token, &[Kind::Session]) else {
         return Ok(None);
     };
     let hash = session.hash();

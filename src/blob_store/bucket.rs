@@ -54,15 +54,11 @@ struct Connector;
 
 impl HttpConnector for Connector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| {
-            let store = "S3";
-            object_store::Error::Generic { store, source }
-        };
-        let client = http_client::builder()
-            .map_err(|error| failed(error.into()))?
-            .timeout(TIME)
-            .build()
-            .map_err(|error| failed(error.into()))?;
+        let client = || Ok(http_client::builder()?.timeout(TIME).build()?);
+        let client = client().map_err(|source| object_store::Error::Generic {
+            store: "S3",
+            source,
+        })?;
         Ok(HttpClient::new(Traced(client)))
     }
 }

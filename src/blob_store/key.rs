@@ -44,32 +44,25 @@ fn is_digit(byte: u8) -> bool {
 
 /// Removes temporary files that a crash left before this time. `object_store` does not list them.
 pub(super) fn remove_staged(root: &Path, before: SystemTime) -> io::Result<()> {
+    use io::ErrorKind as E;
     for folder in folders() {
         let files = match std::fs::read_dir(root.join(&folder)) {
-            Err(error) if is_none_of_ours(&error) => continue,
+            Err(error) if matches!(error.kind(), E::NotFound | E::NotADirectory) => continue,
             files => files?,
         };
         for file in files {
             let file = file?;
-            let is_staged = file
-                .file_name()
-                .to_str()
-                .is_some_and(|name| is_staged(&format!("{folder}/{name}")));
-            if is_staged {
+            let name = file.file_name().into_string().unwrap_or_default();
+            if is_staged(&format!("{folder}/{name}")) {
                 match remove_if_old(&file, before) {
                     // Completed meanwhile, or removed by another replica.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) if error.kind() == E::NotFound => {}
                     done => done?,
                 }
             }
         }
     }
     Ok(())
-}
-
-fn is_none_of_ours(error: &io::Error) -> bool {
-    use io::ErrorKind as E;
-    matches!(error.kind(), E::NotFound | E::NotADirectory)
 }
 
 fn remove_if_old(file: &std::fs::DirEntry, before: SystemTime) -> io::Result<()> {
@@ -87,7 +80,8 @@ mod tests {
     #[test]
     fn only_our_own_names_are_ours() {
         let key = new().expect("random bits");
-        assert!(is_one(&key) && is_staged(&format!("{key}#12")));
+        assert!(is_one(&key) && !is_staged(&key) && is_staged(&format!("{key}#12")));
+        assert!(!is_staged(&format!("{key}#")) && !is_staged(&format!("{key}#x")));
         for other in [
             "",
             "ab",
@@ -99,13 +93,8 @@ mod tests {
             "a/ab/ab000000000000000000000000000000",
             "ab/ab00000000000000000000000000000/",
         ] {
-            assert!(
-                !is_one(other) && !is_staged(&format!("{other}#1")),
-                "{other}"
-            );
+            let staged = format!("{other}#1");
+            assert!(!is_one(other) && !is_staged(&staged), "{other}");
         }
-        assert!(
-            !is_staged(&key) && !is_staged(&format!("{key}#")) && !is_staged(&format!("{key}#x"))
-        );
     }
 }

@@ -1,12 +1,16 @@
 //! Writes an upload to the image store.
 
-use std::{fs::File, io::Write, os::unix::fs::FileExt, path::PathBuf, sync::Arc};
+use std::{fs::File, io::Write, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
-use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt};
 use tokio::{runtime::Handle, sync::Semaphore};
 
-use super::{error::Error, key::path, operation::observed};
+use super::{
+    error::Error,
+    key::path,
+    operation::{blocking, observed, read_range},
+};
 
 /// Minimum size of an S3 part, except for the last, in bytes.
 const PART: u64 = 5 << 20;
@@ -22,8 +26,8 @@ pub struct Upload {
 /// S3 parts have at least 5 MiB and are held in memory while they are sent. So an upload is first written to an unnamed
 /// file, and few are sent on at once.
 #[derive(Debug, Clone)]
-pub(super) struct Bucket {
-    pub(super) spool: PathBuf,
+pub(super) struct Spool {
+    pub(super) directory: PathBuf,
     pub(super) transfers: Arc<Semaphore>,
 }
 
@@ -31,36 +35,31 @@ enum To {
     /// File under a temporary name next to its key. Dropping it removes the file.
     Folder(Box<dyn MultipartUpload>),
     /// Unnamed file that holds the upload until it is complete.
-    Spool(Arc<File>, Bucket),
+    Spool(Arc<File>, Spool),
 }
 
 impl Upload {
-    pub(super) async fn to_folder(store: Arc<dyn ObjectStore>, key: String) -> Result<Self, Error> {
-        // This creates the directory and the file, and syncs the directory, on the calling thread.
-        let (runtime, opening) = (Handle::current(), Arc::clone(&store));
-        let path = path(&key)?;
-        let open = move || runtime.block_on(opening.put_multipart(&path));
-        let to = To::Folder(tokio::task::spawn_blocking(open).await??);
+    /// Starts an upload to a bucket through its `spool`, or to a directory without one.
+    pub(super) async fn start(
+        store: Arc<dyn ObjectStore>,
+        key: String,
+        spool: Option<&Spool>,
+    ) -> Result<Self, Error> {
+        let to = if let Some(spool) = spool {
+            let directory = spool.directory.clone();
+            let file = blocking(move || tempfile::tempfile_in(directory)).await?;
+            To::Spool(Arc::new(file), spool.clone())
+        } else {
+            // This creates the directory and the file, and syncs the directory, on the calling thread.
+            let (runtime, opening) = (Handle::current(), Arc::clone(&store));
+            let path = path(&key)?;
+            To::Folder(blocking(move || runtime.block_on(opening.put_multipart(&path))).await?)
+        };
         Ok(Self {
             store,
             key,
             size: 0,
             to,
-        })
-    }
-
-    pub(super) async fn to_bucket(
-        store: Arc<dyn ObjectStore>,
-        key: String,
-        bucket: Bucket,
-    ) -> Result<Self, Error> {
-        let spool = bucket.spool.clone();
-        let file = tokio::task::spawn_blocking(move || tempfile::tempfile_in(spool)).await??;
-        Ok(Self {
-            store,
-            key,
-            size: 0,
-            to: To::Spool(Arc::new(file), bucket),
         })
     }
 
@@ -70,47 +69,33 @@ impl Upload {
         self.size
     }
 
-    /// Writes the next bytes. Awaiting it slows the sender down to the speed of the store.
-    ///
-    /// # Errors
-    /// [`Error::Full`], [`Error::Unavailable`]; the upload is lost then.
+    /// Writes the next bytes; after a failure, the upload is lost. Awaiting it slows the sender down to the speed of
+    /// the store.
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), Error> {
         self.size += bytes.len() as u64;
         match &mut self.to {
-            To::Folder(parts) => parts.put_part(bytes.into()).await?,
+            To::Folder(parts) => Ok(parts.put_part(bytes.into()).await?),
             To::Spool(file, _) => {
                 let file = Arc::clone(file);
-                let write = move || (&*file).write_all(&bytes);
-                tokio::task::spawn_blocking(write).await??;
+                blocking(move || (&*file).write_all(&bytes)).await
             }
         }
-        Ok(())
     }
 
     /// Makes the bytes durable under their key, and returns the key.
-    ///
-    /// # Errors
-    /// As [`Upload::write`].
     pub async fn finish(self) -> Result<String, Error> {
-        let Self {
-            store,
-            key,
-            size,
-            to,
-        } = self;
-        let written = observed("write", async {
+        let (store, key, size, to) = (self.store, self.key, self.size, self.to);
+        let write = async {
             match to {
-                To::Folder(mut parts) => {
-                    parts.complete().await?;
-                }
-                To::Spool(file, bucket) => {
-                    let _turn = bucket.transfers.acquire().await;
+                To::Folder(mut parts) => drop(parts.complete().await?),
+                To::Spool(file, spool) => {
+                    let _permit = spool.transfers.acquire().await;
                     transfer(&*store, &key, &file, size).await?;
                 }
             }
             Ok(())
-        });
-        written.await?;
+        };
+        observed("write", write).await?;
         Ok(key)
     }
 }
@@ -124,35 +109,26 @@ async fn transfer(
 ) -> Result<(), Error> {
     let path = path(key)?;
     if size <= PART {
-        store.put(&path, part(file, 0, size).await?).await?;
+        let bytes = read_range(file, 0..size).await?;
+        store.put(&path, bytes.into()).await?;
         return Ok(());
     }
     let mut parts = store.put_multipart(&path).await?;
-    let sent = async {
+    let send = async {
         let mut from = 0;
         while from < size {
-            let length = PART.min(size - from);
-            parts.put_part(part(file, from, length).await?).await?;
-            from += length;
+            let end = size.min(from + PART);
+            let part = read_range(file, from..end).await?;
+            parts.put_part(part.into()).await?;
+            from = end;
         }
         parts.complete().await?;
         Ok(())
     };
-    let sent: Result<(), Error> = sent.await;
+    let sent: Result<(), Error> = send.await;
     if sent.is_err() {
         // Abandoned parts cost storage. If this fails, a lifecycle rule of the bucket has to remove them.
         let _ = parts.abort().await;
     }
     sent
-}
-
-async fn part(file: &Arc<File>, from: u64, length: u64) -> Result<PutPayload, Error> {
-    let file = Arc::clone(file);
-    let read = move || {
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or_default()];
-        file.read_exact_at(&mut bytes, from)?;
-        Ok::<_, std::io::Error>(bytes)
-    };
-    let bytes = tokio::task::spawn_blocking(read).await??;
-    Ok(bytes.into())
 }

@@ -2,12 +2,12 @@
 //!
 //! Invariant: traffic to the URLs of an [`Issuer`] cannot be intercepted: they are https, or http to a loopback host.
 
-use std::{collections::HashSet, fmt, str::FromStr, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use serde::{Deserialize, Deserializer, de};
 use url::{Host, Url};
 
-use crate::domain::Invalid;
+use crate::domain::impl_names;
 
 /// Maximum configurable clock difference to an issuer.
 const MAX_LEEWAY: Duration = Duration::from_mins(1);
@@ -39,34 +39,13 @@ pub enum Algorithm {
     EdDsa,
 }
 
-impl Algorithm {
-    /// Returns the name in tokens and keys.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Rs256 => "RS256",
-            Self::Es256 => "ES256",
-            Self::EdDsa => "EdDSA",
-        }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = Invalid;
-
-    fn from_str(name: &str) -> Result<Self, Invalid> {
-        [Self::Rs256, Self::Es256, Self::EdDsa]
-            .into_iter()
-            .find(|algorithm| algorithm.as_str() == name)
-            .ok_or(Invalid::because("must be RS256, ES256 or EdDSA"))
-    }
-}
+impl_names!(
+    Algorithm,
+    "must be RS256, ES256 or EdDSA",
+    Rs256 = "RS256",
+    Es256 = "ES256",
+    EdDsa = "EdDSA",
+);
 
 /// TOML form of an [`Issuer`], before validation.
 #[derive(Deserialize)]
@@ -94,16 +73,14 @@ impl TryFrom<Table> for Issuer {
         }
         let jwks_url = table.jwks_url.as_deref();
         let jwks_url = jwks_url.map(|text| url("jwks_url", text)).transpose()?;
-        let algorithms = table
-            .algorithms
-            .unwrap_or_else(|| vec!["RS256".to_owned(), "ES256".to_owned()]);
-        let algorithms: Vec<Algorithm> = algorithms
-            .iter()
-            .map(|name| {
-                name.parse()
-                    .map_err(|reason| format!("algorithms: {name:?} {reason}"))
-            })
-            .collect::<Result<_, _>>()?;
+        let algorithm = |name: String| {
+            let invalid = |reason| format!("algorithms: {name:?} {reason}");
+            name.parse().map_err(invalid)
+        };
+        let algorithms: Vec<Algorithm> = match table.algorithms {
+            None => vec![Algorithm::Rs256, Algorithm::Es256],
+            Some(names) => names.into_iter().map(algorithm).collect::<Result<_, _>>()?,
+        };
         let scope_claim = table.scope_claim.unwrap_or_else(|| "scope".to_owned());
         for (key, empty) in [
             ("audience", table.audience.is_empty()),
@@ -178,114 +155,5 @@ pub(super) fn each_once<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Issue
             twice.issuer
         ))),
         None => Ok(issuers),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-
-    use super::*;
-    use crate::config::{Config, Error};
-
-    fn issuers(table: &str) -> Result<Vec<Issuer>, Error> {
-        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-        file.write_all(table.as_bytes()).expect("write");
-        Ok(Config::from_layers(Some(file.path()), [])?.auth.issuers)
-    }
-
-    const SHORTEST: &str = "[[auth.issuers]]\nissuer = \"https://a.example\"\naudience = \"us\"\n";
-
-    #[test]
-    fn what_is_left_out_has_its_default() {
-        let issuers = issuers(SHORTEST).expect("valid");
-        let [issuer] = issuers.as_slice() else {
-            panic!("{issuers:?}");
-        };
-        assert_eq!(issuer.algorithms, [Algorithm::Rs256, Algorithm::Es256]);
-        assert_eq!(issuer.leeway, Duration::from_secs(30));
-        assert_eq!(issuer.scope_claim, "scope");
-        assert!(issuer.plan_claim.is_none() && issuer.jwks_url.is_none() && !issuer.allow_admin);
-        assert!(Config::defaults().expect("valid").auth.issuers.is_empty());
-    }
-
-    /// The example in `config/default.toml`, without its first `# `.
-    #[test]
-    fn the_example_is_valid() {
-        let example: Vec<&str> = crate::config::DEFAULTS
-            .lines()
-            .skip_while(|line| *line != "# [[auth.issuers]]")
-            .map_while(|line| line.strip_prefix("# "))
-            .collect();
-        let example = example.join("\n");
-        let issuers = issuers(&example).unwrap_or_else(|error| panic!("{error}: {example}"));
-        assert_eq!(issuers.len(), 1, "{example}");
-    }
-
-    #[test]
-    fn errors_name_the_key_and_the_issuer() {
-        for (more, key) in [
-            ("jwks_url = \"http://a.example/keys\"", "jwks_url"),
-            ("jwks_url = \"ftp://127.0.0.1/keys\"", "jwks_url"),
-            ("jwks_url = \"https://a:b@a.example/keys\"", "jwks_url"),
-            ("jwks_url = \"keys\"", "jwks_url"),
-            ("algorithms = [\"HS256\"]", "algorithms"),
-            ("algorithms = [\"none\"]", "algorithms"),
-            ("algorithms = [\"rs256\"]", "algorithms"),
-            ("algorithms = []", "algorithms"),
-            ("scope_claim = \"\"", "scope_claim"),
-            ("plan_claim = \"\"", "plan_claim"),
-            ("leeway = \"61s\"", "leeway"),
-            ("audeince = \"us\"", "audeince"),
-        ] {
-            let message = issuers(&format!("{SHORTEST}{more}\n")).expect_err(more);
-            let message = message.to_string();
-            assert!(message.contains(key), "{more}: {message}");
-            for part in ["auth.issuers[0]", ".tmp"] {
-                assert!(message.contains(part), "{more}: {message}");
-            }
-        }
-        for (table, key) in [
-            (
-                "[[auth.issuers]]\nissuer = \"http://a.example\"\naudience = \"us\"",
-                "issuer",
-            ),
-            (
-                "[[auth.issuers]]\nissuer = \"https://a.example?x\"\naudience = \"us\"",
-                "issuer",
-            ),
-            (
-                "[[auth.issuers]]\nissuer = \"https://a.example\"\naudience = \"\"",
-                "audience",
-            ),
-            (
-                "[[auth.issuers]]\nissuer = \"https://a.example\"",
-                "audience",
-            ),
-            (&SHORTEST.repeat(2), "auth.issuers"),
-        ] {
-            let message = issuers(table).expect_err(table).to_string();
-            assert!(message.contains(key), "{table}: {message}");
-        }
-    }
-
-    #[test]
-    fn http_is_for_this_machine_alone() {
-        for host in ["localhost:1", "127.0.0.1:1", "127.9.9.9", "[::1]:1"] {
-            let table = format!(
-                "[[auth.issuers]]\nissuer = \"http://{host}\"\naudience = \"us\"\n\
-                 jwks_url = \"http://{host}/keys\""
-            );
-            issuers(&table).unwrap_or_else(|error| panic!("{host}: {error}"));
-        }
-        for host in [
-            "localhost.example",
-            "127.0.0.1.example",
-            "10.0.0.1",
-            "[::2]",
-        ] {
-            let table = format!("[[auth.issuers]]\nissuer = \"http://{host}\"\naudience = \"us\"");
-            assert!(issuers(&table).is_err(), "{host}");
-        }
     }
 }

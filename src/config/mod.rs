@@ -11,19 +11,18 @@
 mod issuers;
 mod sections;
 mod settings;
-#[cfg(test)]
-mod tests;
 mod variables;
 
 use std::{
     collections::HashMap,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
 };
 
 use config::{ConfigError, Environment, File, FileFormat, ValueKind};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
+use url::Url;
 
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
@@ -74,26 +73,17 @@ impl From<ConfigError> for Error {
 /// Configuration of the service. `config/default.toml` describes each key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "config/default.toml describes every section")]
 pub struct Config {
-    /// Listener of the API, and its limits.
     pub server: Server,
-    /// Listener of the operations endpoints.
     pub operations: Operations,
-    /// Connection to PostgreSQL.
     pub database: Database,
-    /// Embedded PostgreSQL, used without a database URL.
     pub local_postgres: LocalPostgres,
-    /// Image store, and limits of uploads.
     pub images: Images,
-    /// Limits of each plan.
     pub plans: Plans,
-    /// Settings of limits that apply to all plans.
     pub limits: Limits,
-    /// Authentication and anonymous access.
     pub auth: Auth,
-    /// User accounts and their sessions.
     pub users: Users,
-    /// Logs and traces.
     pub telemetry: Telemetry,
     /// Settings that only the environment provides.
     #[serde(skip)]
@@ -102,17 +92,16 @@ pub struct Config {
 
 impl Config {
     /// Loads the defaults, `file` if given, and the environment of the process.
-    ///
-    /// # Errors
-    /// [`Error`], which names the key and its file or variable.
     pub fn load(file: Option<&Path>) -> Result<Self, Error> {
         Self::from_layers(file, process_environment())
     }
 
+    /// Returns the defaults of `config/default.toml`.
+    pub fn defaults() -> Result<Self, Error> {
+        Self::from_layers(None, [])
+    }
+
     /// Returns every effective setting, sorted by key and without secrets.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
     pub fn settings(file: Option<&Path>) -> Result<Vec<Setting>, Error> {
         let environment = process_environment();
         Self::from_layers(file, environment.clone())?;
@@ -120,42 +109,32 @@ impl Config {
     }
 
     /// Like [`Config::load`], with the environment as an argument.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
     pub fn from_layers(
         file: Option<&Path>,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
         let os: HashMap<OsString, OsString> = environment.into_iter().collect();
-        let text = |name: &str| os.get(name.as_ref() as &std::ffi::OsStr)?.to_str();
         let layers = layers(file, &os)?;
         let mut config: Self = layers
             .clone()
             .try_deserialize()
             .map_err(|problem| explain(problem, &layers))?;
+        let get = |name: &str| os.get(OsStr::new(name));
+        let text = |name: &str| get(name)?.to_str().filter(|text| !text.is_empty());
         config.environment = FromEnvironment {
-            bootstrap_api_key: text("BOOTSTRAP_API_KEY")
-                .filter(|key| !key.is_empty())
-                .map(SecretString::from),
-            postgres_bin_dir: os
-                .get("POSTGRES_BIN_DIR".as_ref() as &std::ffi::OsStr)
-                .map(PathBuf::from),
-            path: os.get("PATH".as_ref() as &std::ffi::OsStr).cloned(),
-            aws: os
-                .iter()
-                .filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)))
+            bootstrap_api_key: text("BOOTSTRAP_API_KEY").map(SecretString::from),
+            postgres_bin_dir: get("POSTGRES_BIN_DIR").map(PathBuf::from),
+            path: get("PATH").cloned(),
+            aws: texts(&os)
                 .filter(|(name, _)| name.starts_with("AWS_"))
                 .map(|(name, value)| (name.to_owned(), value.into()))
                 .collect(),
-            temporary_directory: text("TMPDIR")
-                .filter(|path| !path.is_empty())
-                .map(PathBuf::from),
+            temporary_directory: text("TMPDIR").map(PathBuf::from),
         };
         config.validate().map_err(|(key, reason)| Error::Value {
             key,
             reason,
-            origin: origin(&layers, key),
+            origin: origin_of(&layers, key),
         })?;
         Ok(config)
     }
@@ -166,9 +145,13 @@ impl Config {
             server,
             database,
             images,
+            auth,
+            users,
+            telemetry,
             ..
         } = self;
-        let positive: [(&'static str, bool); 15] = [
+        let url = database.url.as_ref().map(ExposeSecret::expose_secret);
+        let zero = [
             ("images.max_size", images.max_size.0 == 0),
             ("images.max_uploads", images.max_uploads == 0),
             ("images.upload_timeout", images.upload_timeout.is_zero()),
@@ -180,11 +163,11 @@ impl Config {
             ("server.max_requests", server.max_requests == 0),
             (
                 "auth.access_token_lifetime",
-                self.auth.access_token_lifetime.as_secs() == 0,
+                auth.access_token_lifetime.as_secs() == 0,
             ),
             (
                 "users.session_lifetime",
-                self.users.session_lifetime.as_secs() == 0,
+                users.session_lifetime.as_secs() == 0,
             ),
             ("server.max_body_size", server.max_body_size.0 == 0),
             ("database.max_connections", database.max_connections == 0),
@@ -192,70 +175,43 @@ impl Config {
                 "database.acquire_timeout",
                 database.acquire_timeout.is_zero(),
             ),
-            (
-                "database.url",
-                database
-                    .url
-                    .as_ref()
-                    .is_some_and(|url| url.expose_secret().is_empty()),
-            ),
+            ("database.url", url == Some("")),
         ];
         let refuse = |key, reason| Err((key, reason));
-        if let Some((key, _)) = positive.into_iter().find(|(_, zero)| *zero) {
+        if let Some((key, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
             return refuse(key, "must not be empty or zero");
         }
         if !(8 << 10..=1 << 20).contains(&server.max_header_size.0) {
             return refuse("server.max_header_size", "must be from 8KiB to 1MiB");
         }
-        if let Some(url) = &server.public_url
-            && (!matches!(url.scheme(), "http" | "https")
-                || url.query().is_some()
-                || url.fragment().is_some())
-        {
-            return refuse(
-                "server.public_url",
-                "must be an http or https URL without query or fragment",
-            );
+        let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.query().is_none();
+        let is_base = |url: &Url| is_http(url) && url.fragment().is_none();
+        if !server.public_url.iter().all(is_base) {
+            let reason = "must be an http or https URL without query or fragment";
+            return refuse("server.public_url", reason);
         }
-        if let Some(url) = &images.url
-            && !(url.scheme() == "file" && url.to_file_path().is_ok()
-                || url.scheme() == "s3" && url.host_str().is_some_and(|bucket| !bucket.is_empty()))
-        {
-            return refuse(
-                "images.url",
-                "must be file:///an/absolute/path or s3://bucket/prefix",
-            );
+        let is_store = |url: &Url| match url.scheme() {
+            "file" => url.to_file_path().is_ok(),
+            "s3" => url.host_str().is_some_and(|bucket| !bucket.is_empty()),
+            _ => false,
+        };
+        if !images.url.iter().all(is_store) {
+            let reason = "must be file:///an/absolute/path or s3://bucket/prefix";
+            return refuse("images.url", reason);
         }
-        let telemetry = &self.telemetry;
-        if let Some(url) = &telemetry.otlp_endpoint
-            && (!matches!(url.scheme(), "http" | "https")
-                || url.query().is_some()
-                || !url.username().is_empty()
-                || url.password().is_some())
-        {
-            return refuse(
-                "telemetry.otlp_endpoint",
-                "must be an http or https URL without query or credentials; set credentials in otlp_headers",
-            );
+        let has_no_user = |url: &Url| url.username().is_empty() && url.password().is_none();
+        if !(telemetry.otlp_endpoint.iter()).all(|url| is_http(url) && has_no_user(url)) {
+            let reason = "must be an http or https URL without query or credentials; set credentials in otlp_headers";
+            return refuse("telemetry.otlp_endpoint", reason);
         }
         if !(0.0..=1.0).contains(&telemetry.otlp_sampling) {
             return refuse("telemetry.otlp_sampling", "must be from 0 to 1");
         }
-        if self.auth.anonymous_scopes.contains(Scope::Admin) {
-            return refuse(
-                "auth.anonymous_scopes",
-                "must not contain admin: every anonymous caller would have it",
-            );
+        if auth.anonymous_scopes.contains(Scope::Admin) {
+            let reason = "must not contain admin: every anonymous caller would have it";
+            return refuse("auth.anonymous_scopes", reason);
         }
         Ok(())
-    }
-
-    /// Returns the defaults of `config/default.toml`.
-    ///
-    /// # Errors
-    /// [`Error`] when that file is invalid, which a test rules out.
-    pub fn defaults() -> Result<Self, Error> {
-        Self::from_layers(None, [])
     }
 }
 
@@ -267,14 +223,19 @@ fn process_environment() -> HashMap<OsString, OsString> {
     std::env::vars_os().collect()
 }
 
+/// Returns the variables that are text.
+fn texts(environment: &HashMap<OsString, OsString>) -> impl Iterator<Item = (&str, &str)> {
+    let variables = environment.iter();
+    variables.filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)))
+}
+
 /// Combines the layers, each overriding the one before.
 fn layers(
     file: Option<&Path>,
     environment: &HashMap<OsString, OsString>,
 ) -> Result<config::Config, ConfigError> {
-    let mut ours: HashMap<String, String> = environment
-        .iter()
-        .filter_map(|(name, value)| Some((name.to_str()?.into(), value.to_str()?.into())))
+    let mut ours: HashMap<String, String> = texts(environment)
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
     for (key, alias) in ALIASES {
         if let Some(value) = ours.get(alias).filter(|value| !value.is_empty()) {
@@ -295,7 +256,7 @@ fn layers(
 }
 
 /// Returns the origin of a value; for an element of a list, that of the list.
-fn origin(layers: &config::Config, key: &str) -> Option<String> {
+fn origin_of(layers: &config::Config, key: &str) -> Option<String> {
     let mut value = &layers.cache;
     let key = key.split_once('[').map_or(key, |(list, _)| list);
     for part in key.split('.') {
@@ -309,23 +270,20 @@ fn origin(layers: &config::Config, key: &str) -> Option<String> {
 
 /// Adds the origin to errors of serde, which lack it, unlike those of the `config` crate.
 fn explain(problem: ConfigError, layers: &config::Config) -> Error {
-    let origin = match &problem {
-        ConfigError::At {
-            error,
-            origin: None,
-            key: Some(key),
-        } => {
-            let text = error.to_string();
-            // serde reports an unknown key on its section.
-            let unknown = text
-                .strip_prefix("unknown field `")
-                .and_then(|text| text.split_once('`'));
-            match unknown {
-                Some((name, _)) => origin(layers, &format!("{key}.{name}")),
-                None => origin(layers, key),
-            }
-        }
-        _ => None,
-    };
+    let mut origin = None;
+    if let ConfigError::At {
+        error,
+        origin: None,
+        key: Some(section),
+    } = &problem
+    {
+        let text = error.to_string();
+        // serde reports an unknown key on its section.
+        let unknown = text.strip_prefix("unknown field `");
+        origin = match unknown.and_then(|text| text.split_once('`')) {
+            Some((name, _)) => origin_of(layers, &format!("{section}.{name}")),
+            None => origin_of(layers, section),
+        };
+    }
     Error::Load { problem, origin }
 }

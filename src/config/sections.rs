@@ -1,4 +1,6 @@
-//! Sections of the configuration, one struct each. `config/default.toml` describes each key.
+//! Sections of the configuration, one struct each.
+
+#![expect(missing_docs, reason = "config/default.toml describes every key")]
 
 use std::{
     ffi::OsString,
@@ -24,10 +26,8 @@ use crate::domain::{
     plan::Plan,
 };
 
-/// `[server]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Server {
     pub listen: SocketAddr,
     pub reuse_port: bool,
@@ -49,18 +49,14 @@ pub struct Server {
     pub max_body_size: ByteSize,
 }
 
-/// `[operations]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Operations {
     pub listen: SocketAddr,
 }
 
-/// `[database]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Database {
     pub url: Option<SecretString>,
     pub max_connections: u32,
@@ -68,10 +64,8 @@ pub struct Database {
     pub acquire_timeout: Duration,
 }
 
-/// `[local_postgres]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct LocalPostgres {
     pub directory: PathBuf,
     pub demo_keys: DemoKeys,
@@ -89,10 +83,8 @@ pub enum DemoKeys {
     Never,
 }
 
-/// `[images]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Images {
     pub url: Option<Url>,
     pub max_size: ByteSize,
@@ -102,10 +94,8 @@ pub struct Images {
     pub rendering_memory: ByteSize,
 }
 
-/// `[plans]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Plans {
     pub free: PlanLimits,
     pub pro: PlanLimits,
@@ -128,13 +118,10 @@ impl Plans {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanLimits {
-    /// Requests admitted in any 60 s.
     #[serde(deserialize_with = "limit")]
     pub per_minute: Option<u32>,
-    /// Requests admitted in a UTC day.
     #[serde(deserialize_with = "limit")]
     pub per_day: Option<u32>,
-    /// Requests in progress at the same time.
     #[serde(deserialize_with = "limit")]
     pub in_flight: Option<u32>,
 }
@@ -154,20 +141,16 @@ impl PlanLimits {
     }
 }
 
-/// `[limits]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Limits {
     #[serde(deserialize_with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
     pub failed_authentication_per_minute: NonZeroU32,
 }
 
-/// `[auth]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Auth {
     #[serde(deserialize_with = "scopes")]
     pub anonymous_scopes: Scopes,
@@ -177,10 +160,8 @@ pub struct Auth {
     pub issuers: Vec<Issuer>,
 }
 
-/// `[users]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Users {
     pub sign_up: bool,
     #[serde(with = "humantime_serde")]
@@ -189,10 +170,8 @@ pub struct Users {
     pub hashes_at_once: Option<NonZeroUsize>,
 }
 
-/// `[telemetry]`
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "config/default.toml describes every key")]
 pub struct Telemetry {
     pub log: String,
     pub format: LogFormat,
@@ -267,42 +246,34 @@ pub struct FromEnvironment {
 /// Deserializes a number of requests from 1, or "unlimited".
 fn limit<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
     const EXPECTED: &str = "a number of requests from 1, or \"unlimited\"";
-    match String::deserialize(value)?.as_str() {
-        "unlimited" => Ok(None),
-        number => match number.parse() {
-            Ok(0) | Err(_) => Err(de::Error::invalid_value(
-                de::Unexpected::Str(number),
-                &EXPECTED,
-            )),
-            Ok(number) => Ok(Some(number)),
-        },
+    let text = String::deserialize(value)?;
+    match text.parse() {
+        _ if text == "unlimited" => Ok(None),
+        Ok(number @ 1..) => Ok(Some(number)),
+        _ => {
+            let unexpected = de::Unexpected::Str(&text);
+            Err(de::Error::invalid_value(unexpected, &EXPECTED))
+        }
     }
 }
 
 fn scopes<'de, D: Deserializer<'de>>(value: D) -> Result<Scopes, D::Error> {
-    list::<Scope, D>(value).map(Scopes::from_iter)
+    list(value, str::parse::<Scope>)
 }
 
 /// Deserializes a list of networks or addresses.
 fn networks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<IpNet>, D::Error> {
-    struct Network(IpNet);
-    impl FromStr for Network {
-        type Err = ipnet::AddrParseError;
-
-        fn from_str(text: &str) -> Result<Self, Self::Err> {
-            let address = text.parse::<IpAddr>().map(IpNet::from);
-            address.or_else(|_| text.parse()).map(Self)
-        }
-    }
-    Ok(list(value)?.into_iter().map(|Network(net)| net).collect())
+    list(value, |text| {
+        let address = text.parse::<IpAddr>().map(IpNet::from);
+        address.or_else(|_| text.parse())
+    })
 }
 
 /// Deserializes a list, or text separated by commas or spaces: environment variables cannot hold lists.
-fn list<'de, T, D>(value: D) -> Result<Vec<T>, D::Error>
-where
-    T: FromStr<Err: Display>,
-    D: Deserializer<'de>,
-{
+fn list<'de, D: Deserializer<'de>, T, E: Display, C: FromIterator<T>>(
+    value: D,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<C, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum OneOrMany {
@@ -317,6 +288,6 @@ where
         .iter()
         .flat_map(|names| names.split([',', ' ']))
         .filter(|name| !name.is_empty())
-        .map(|name| name.parse().map_err(de::Error::custom))
+        .map(|name| parse(name).map_err(de::Error::custom))
         .collect()
 }

@@ -71,13 +71,9 @@ fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -
         None => "default".to_owned(),
         Some("the environment") => {
             let variable = variable(key);
-            let alias = ALIASES.iter().find(|(aliased, _)| *aliased == key);
-            match alias {
-                Some((_, alias)) if !environment.contains_key(OsStr::new(&variable)) => {
-                    (*alias).to_owned()
-                }
-                _ => variable,
-            }
+            let is_set = environment.contains_key(OsStr::new(&variable));
+            let alias = ALIASES.iter().find(|(it, _)| *it == key && !is_set);
+            alias.map_or(variable, |(_, alias)| (*alias).to_owned())
         }
         Some(file) => file.to_owned(),
     }
@@ -95,28 +91,22 @@ fn without_password(text: &str) -> String {
         return HIDDEN.to_owned();
     }
     if url.query().is_some() {
-        let shown: Vec<(String, String)> = url
-            .query_pairs()
-            .map(|(name, value)| {
-                let hidden = name.to_lowercase().contains("password");
-                (
-                    name.into(),
-                    if hidden { HIDDEN.into() } else { value.into() },
-                )
-            })
-            .collect();
-        url.query_pairs_mut().clear().extend_pairs(shown);
+        let mut pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+        for (name, value) in &mut pairs {
+            if name.to_lowercase().contains("password") {
+                HIDDEN.clone_into(value);
+            }
+        }
+        url.query_pairs_mut().clear().extend_pairs(pairs);
     }
     url.into()
 }
 
 /// Replaces the values of headers.
 fn names_alone(headers: &str) -> String {
-    let names = headers.split(',').filter_map(|it| it.split_once('='));
-    let names: Vec<_> = names
-        .map(|(name, _)| format!("{}={HIDDEN}", name.trim()))
-        .collect();
-    names.join(",")
+    let headers = headers.split(',').filter_map(|it| it.split_once('='));
+    let names = headers.map(|(name, _)| format!("{}={HIDDEN}", name.trim()));
+    names.collect::<Vec<_>>().join(",")
 }
 
 fn toml(value: &Value) -> String {

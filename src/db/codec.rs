@@ -12,14 +12,14 @@ use sqlx::{
 };
 
 use crate::domain::{
-    Invalid,
+    Invalid, Text,
     caller::{CallerId, CallerName, Scope, Scopes},
     id::{OrderId, PetId},
     image::{ImageId, ImageType},
     order::{self, Quantity, ShipDate},
     pet::{self, Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, Version},
     plan::Plan,
-    user::{Text, UserId, Username},
+    user::{UserId, Username},
 };
 
 /// SHA-256 of a secret. The secret itself is never stored.
@@ -37,15 +37,18 @@ pub(super) struct LabelColumn<'a> {
 impl<'a> From<&'a Label> for LabelColumn<'a> {
     fn from(label: &'a Label) -> Self {
         Self {
-            id: label.id(),
-            name: label.name().map(Cow::Borrowed),
+            id: label.id,
+            name: label.name.as_ref().map(|name| name.as_str().into()),
         }
     }
 }
 
 impl From<LabelColumn<'_>> for Label {
     fn from(column: LabelColumn<'_>) -> Self {
-        Self::from_stored(column.id, column.name.map(Cow::into_owned))
+        Self {
+            id: column.id,
+            name: column.name.map(|name| Text::from_stored(name.into())),
+        }
     }
 }
 
@@ -61,11 +64,11 @@ pub(super) struct PetColumns<'a> {
 impl<'a> From<&'a PetDetails> for PetColumns<'a> {
     fn from(pet: &'a PetDetails) -> Self {
         Self {
-            name: pet.name().as_str(),
-            category: pet.category().map(|category| Json(category.into())),
-            photo_urls: pet.photo_urls().iter().map(PhotoUrl::as_str).collect(),
-            tags: Json(pet.tags().iter().map(LabelColumn::from).collect()),
-            status: pet.status().as_str(),
+            name: pet.name.as_str(),
+            category: pet.category.as_ref().map(|category| Json(category.into())),
+            photo_urls: pet.photo_urls.iter().map(PhotoUrl::as_str).collect(),
+            tags: Json(pet.tags.iter().map(LabelColumn::from).collect()),
+            status: pet.status.as_str(),
         }
     }
 }
@@ -117,13 +120,13 @@ impl FromRow<'_, PgRow> for Pet {
         Ok(Self {
             id: PetId::new(id).map_err(|_| corrupt("id"))?,
             version: Version(row.try_get_unchecked(1)?),
-            details: PetDetails::from_stored(
-                PetName::from_stored(name),
-                category.map(Label::from),
-                photo_urls.into_iter().map(PhotoUrl::from_stored).collect(),
-                tags.into_iter().map(Label::from).collect(),
-                status.parse().map_err(|_| corrupt("status"))?,
-            ),
+            details: PetDetails {
+                name: PetName::from_stored(name),
+                category: category.map(Label::from),
+                photo_urls: photo_urls.into_iter().map(PhotoUrl::from_stored).collect(),
+                tags: tags.into_iter().map(Label::from).collect(),
+                status: status.parse().map_err(|_| corrupt("status"))?,
+            },
         })
     }
 }
@@ -165,7 +168,7 @@ macro_rules! decode {
 decode! {
     CallerId, i64, |id| Ok(Self(*id));
     CallerName, String, |name| name.parse();
-    ImageId, [u8; 16], |bytes| Ok(Self::from_bytes(*bytes));
+    ImageId, [u8; 16], |bytes| Ok(Self(*bytes));
     ImageType, String, |name| name.parse();
     OrderId, i64, |id| Self::new(*id);
     PetId, i64, |id| Self::new(*id);

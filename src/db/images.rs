@@ -90,7 +90,7 @@ pub async fn insert(
     .bind(i32::try_from(content.facts.height).unwrap_or(i32::MAX));
     let key = with_timeout(query.fetch_one(&mut *transaction)).await?;
     let query = sqlx::query("insert into images (id, pet_id, sha256) values ($1, $2, $3)")
-        .bind(id.as_bytes())
+        .bind(id.0)
         .bind(pet.get())
         .bind(content.sha256);
     with_timeout(query.execute(transaction)).await?;
@@ -125,14 +125,14 @@ pub async fn find(
          from images join image_contents using (sha256)
          where id = $1 and pet_id = $2",
     );
-    let query = query.bind(id.as_bytes()).bind(pet.get());
+    let query = query.bind(id.0).bind(pet.get());
     with_timeout(query.fetch_optional(executor)).await
 }
 
 /// Deletes an image of a pet. Returns false if the pet has no such image.
 pub async fn delete(executor: impl PgExecutor<'_>, pet: PetId, id: ImageId) -> Result<bool, Error> {
     let query = sqlx::query("delete from images where id = $1 and pet_id = $2")
-        .bind(id.as_bytes())
+        .bind(id.0)
         .bind(pet.get());
     Ok(with_timeout(query.execute(executor)).await?.rows_affected() == 1)
 }

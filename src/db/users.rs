@@ -13,9 +13,10 @@ use super::{
     error::Error,
 };
 use crate::domain::{
+    Text,
     caller::Scopes,
     plan::Plan,
-    user::{self, Profile, Text, User, UserId, Username},
+    user::{self, Profile, User, UserId, Username},
 };
 
 /// Account to be stored.

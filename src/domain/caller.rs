@@ -2,23 +2,18 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{Invalid, address::AddressKey, check_text, plan::Plan};
+use super::{Invalid, address::AddressKey, check_caller_name, plan::Plan};
 
 /// Identifier of a caller in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallerId(pub i64);
 
-/// Name of a caller: 1–64 characters, without control characters, and without white space at either end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallerName(String);
+texts! {
+    /// Name of a caller: 1–64 characters, without control characters, and without white space at either end.
+    CallerName
+}
 
 impl CallerName {
-    /// Returns the name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Returns true if the name is reserved for the caller of a user account (`user:` and the account's id).
     #[must_use]
     pub fn is_of_a_user(&self) -> bool {
@@ -30,12 +25,7 @@ impl FromStr for CallerName {
     type Err = Invalid;
 
     fn from_str(name: &str) -> Result<Self, Invalid> {
-        check_text(name, 64)?;
-        if name.is_empty() || name.trim() != name || name.chars().any(char::is_control) {
-            return Err(Invalid::because(
-                "must be 1 to 64 characters, without control characters or white space around it",
-            ));
-        }
+        check_caller_name(name)?;
         Ok(Self(name.to_owned()))
     }
 }
@@ -49,40 +39,27 @@ impl fmt::Display for CallerName {
 /// Right of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// `read:pets`: get and find pets.
+    /// Get and find pets.
     ReadPets,
-    /// `write:pets`: add, change and delete pets and their images.
+    /// Add, change and delete pets and their images.
     WritePets,
-    /// `read:orders`: read the caller's own store orders and the inventory.
+    /// Read the caller's own store orders and the inventory.
     ReadOrders,
-    /// `write:orders`: place and delete store orders.
+    /// Place and delete store orders.
     WriteOrders,
-    /// `admin`: act on the resources of other callers.
+    /// Act on the resources of other callers.
     Admin,
 }
 
-impl Scope {
-    /// All scopes.
-    pub const ALL: [Self; 5] = [
-        Self::ReadPets,
-        Self::WritePets,
-        Self::ReadOrders,
-        Self::WriteOrders,
-        Self::Admin,
-    ];
-
-    /// Returns the name in tokens, in OpenAPI and on the command line.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ReadPets => "read:pets",
-            Self::WritePets => "write:pets",
-            Self::ReadOrders => "read:orders",
-            Self::WriteOrders => "write:orders",
-            Self::Admin => "admin",
-        }
-    }
-}
+impl_names!(
+    Scope,
+    "must be read:pets, write:pets, read:orders, write:orders or admin",
+    ReadPets = "read:pets",
+    WritePets = "write:pets",
+    ReadOrders = "read:orders",
+    WriteOrders = "write:orders",
+    Admin = "admin",
+);
 
 impl Scope {
     /// Returns the description for OpenAPI.
@@ -95,25 +72,6 @@ impl Scope {
             Self::WriteOrders => "place and delete store orders",
             Self::Admin => "manage the resources of all callers",
         }
-    }
-}
-
-impl fmt::Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl FromStr for Scope {
-    type Err = Invalid;
-
-    fn from_str(name: &str) -> Result<Self, Invalid> {
-        Self::ALL
-            .into_iter()
-            .find(|scope| scope.as_str() == name)
-            .ok_or(Invalid::because(
-                "must be read:pets, write:pets, read:orders, write:orders or admin",
-            ))
     }
 }
 
@@ -131,16 +89,17 @@ impl Scopes {
     /// Returns the default scopes of a new caller: all but `admin`.
     #[must_use]
     pub fn all_but_admin() -> Self {
-        Scope::ALL
-            .into_iter()
-            .filter(|scope| *scope != Scope::Admin)
-            .collect()
+        Self(Self::all().0 & !Self::bit(Scope::Admin))
     }
 
     /// Returns true if `scope` is in the set.
     #[must_use]
     pub const fn contains(self, scope: Scope) -> bool {
-        self.0 & (1 << scope as u8) != 0
+        self.0 & Self::bit(scope) != 0
+    }
+
+    const fn bit(scope: Scope) -> u8 {
+        1 << scope as u8
     }
 
     /// Returns true if `other` is a subset.
@@ -157,19 +116,15 @@ impl Scopes {
 
     /// Iterates over the scopes in the order of [`Scope::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Scope> {
-        Scope::ALL
-            .into_iter()
-            .filter(move |scope| self.contains(*scope))
+        let all = Scope::ALL.into_iter();
+        all.filter(move |scope| self.contains(*scope))
     }
 }
 
 impl FromIterator<Scope> for Scopes {
     fn from_iter<I: IntoIterator<Item = Scope>>(scopes: I) -> Self {
-        Self(
-            scopes
-                .into_iter()
-                .fold(0, |bits, scope| bits | (1 << scope as u8)),
-        )
+        let bits = scopes.into_iter().map(Self::bit);
+        Self(bits.fold(0, |set, bit| set | bit))
     }
 }
 

@@ -43,7 +43,7 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Moment {
         match self {
-            Self::System(beginning) => beginning.elapsed(),
+            Self::System(origin) => origin.elapsed(),
             Self::Manual(nanos) => Duration::from_nanos(nanos.load(Ordering::SeqCst)),
         }
     }

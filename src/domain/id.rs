@@ -20,16 +20,10 @@ macro_rules! identifiers {
             pub const MAX: i64 = MAX;
 
             /// Validates a number.
-            ///
-            /// # Errors
-            /// [`Invalid`] outside 1…[`Self::MAX`].
             pub const fn new(id: i64) -> Result<Self, Invalid> {
-                if id >= 1 && id <= MAX {
-                    Ok(Self(id))
-                } else {
-                    Err(Invalid::because(
-                        "must be an integer from 1 to 9007199254740991",
-                    ))
+                match id {
+                    1..=MAX => Ok(Self(id)),
+                    _ => Err(Invalid::because("must be an integer from 1 to 9007199254740991")),
                 }
             }
 
@@ -52,12 +46,8 @@ macro_rules! identifiers {
             type Err = Invalid;
 
             fn from_str(text: &str) -> Result<Self, Invalid> {
-                let number = text.parse().unwrap_or(0);
-                let id = Self::new(number)?;
-                if text.starts_with(['+', '0']) {
-                    return Self::new(0);
-                }
-                Ok(id)
+                let is_canonical = !text.starts_with(['+', '0']);
+                Self::new(text.parse().ok().filter(|_| is_canonical).unwrap_or(0))
             }
         }
     )*};

@@ -26,52 +26,19 @@ pub enum ImageType {
     WebP,
 }
 
-impl ImageType {
-    /// All types.
-    pub const ALL: [Self; 4] = [Self::Png, Self::Jpeg, Self::Gif, Self::WebP];
-
-    /// Returns the media type.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Png => "image/png",
-            Self::Jpeg => "image/jpeg",
-            Self::Gif => "image/gif",
-            Self::WebP => "image/webp",
-        }
-    }
-}
-
-impl FromStr for ImageType {
-    type Err = Invalid;
-
-    fn from_str(name: &str) -> Result<Self, Invalid> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.as_str() == name)
-            .ok_or(Invalid::because(
-                "must be image/png, image/jpeg, image/gif or image/webp",
-            ))
-    }
-}
+// The names are media types.
+impl_names!(
+    ImageType,
+    "must be image/png, image/jpeg, image/gif or image/webp",
+    Png = "image/png",
+    Jpeg = "image/jpeg",
+    Gif = "image/gif",
+    WebP = "image/webp",
+);
 
 /// Identifier of an image: 128 random bits, which cannot be guessed. Knowing it is enough to see the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ImageId([u8; 16]);
-
-impl ImageId {
-    /// Creates an identifier from random bytes.
-    #[must_use]
-    pub const fn from_bytes(random: [u8; 16]) -> Self {
-        Self(random)
-    }
-
-    /// Returns the bytes.
-    #[must_use]
-    pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-}
+pub struct ImageId(pub [u8; 16]);
 
 impl fmt::Display for ImageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,15 +51,12 @@ impl FromStr for ImageId {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        let is_ours = text.len() == 32
-            && text
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        u128::from_str_radix(text, 16)
-            .ok()
-            .filter(|_| is_ours)
-            .map(|id| Self(id.to_be_bytes()))
-            .ok_or(Invalid::because("must be 32 hexadecimal digits"))
+        // The parser of numbers accepts a sign and capitals.
+        let is_other = |c: char| c == '+' || c.is_ascii_uppercase();
+        match u128::from_str_radix(text, 16) {
+            Ok(id) if text.len() == 32 && !text.contains(is_other) => Ok(Self(id.to_be_bytes())),
+            _ => Err(Invalid::because("must be 32 hexadecimal digits")),
+        }
     }
 }
 
@@ -139,10 +103,7 @@ impl FromStr for RenderingWidth {
     }
 }
 
-/// Checks the `additionalMetadata` of an upload.
-///
-/// # Errors
-/// [`Invalid`] if it is longer than [`MAX_METADATA`] or contains NUL.
+/// Checks the `additionalMetadata` of an upload: at most [`MAX_METADATA`] characters, and no NUL.
 pub fn check_metadata(text: &str) -> Result<(), Invalid> {
     super::check_text(text, MAX_METADATA)
 }

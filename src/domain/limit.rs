@@ -42,14 +42,6 @@ pub struct Window {
     pub reset: Duration,
 }
 
-impl Window {
-    /// Returns true if the window admits no more requests.
-    #[must_use]
-    pub const fn is_used(&self) -> bool {
-        self.remaining == 0
-    }
-}
-
 /// State of a caller's limits; `None` is unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitStatus {

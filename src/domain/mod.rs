@@ -3,7 +3,63 @@
 //! Invariants:
 //! - No I/O; time is an argument.
 //! - A value is valid: constructors validate, and `from_stored` takes values that were validated before they were
-//!   stored. Other layers do not validate again.
+//!   stored, so that they stay readable if the rules become stricter. Other layers do not validate again.
+
+/// Implements the names of the variants of an enum: `ALL`, `as_str`, `Display` and `FromStr`.
+macro_rules! impl_names {
+    ($enum:ident, $invalid:literal, $($variant:ident = $name:literal),+ $(,)?) => {
+        impl $enum {
+            /// All values, in the order of their declaration.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// Returns the name.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name),+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $enum {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl std::str::FromStr for $enum {
+            type Err = $crate::domain::Invalid;
+
+            fn from_str(name: &str) -> Result<Self, Self::Err> {
+                let value = Self::ALL.into_iter().find(|value| value.as_str() == name);
+                value.ok_or($crate::domain::Invalid::because($invalid))
+            }
+        }
+    };
+}
+
+/// Declares validated texts. Each has a constructor of its own.
+macro_rules! texts {
+    ($($(#[$doc:meta])* $name:ident)+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct $name(String);
+
+        impl $name {
+            /// Takes a stored text without validation.
+            #[must_use]
+            pub const fn from_stored(text: String) -> Self {
+                Self(text)
+            }
+
+            /// Returns the text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+    )+};
+}
 
 pub mod address;
 pub mod caller;
@@ -18,6 +74,24 @@ pub mod plan;
 pub mod user;
 
 use std::borrow::Cow;
+
+pub(crate) use impl_names;
+
+/// Maximum number of characters of a [`Text`].
+pub const MAX_TEXT: usize = 255;
+
+texts! {
+    /// Text of at most [`MAX_TEXT`] characters.
+    Text
+}
+
+impl Text {
+    /// Validates a text.
+    pub fn new(text: String) -> Result<Self, Invalid> {
+        check_text(&text, MAX_TEXT)?;
+        Ok(Self(text))
+    }
+}
 
 /// Reason for the client why a value is invalid: "must be 1 to 255 characters".
 ///
@@ -42,6 +116,18 @@ fn check_text(text: &str, max: usize) -> Result<(), Invalid> {
     }
     if text.contains('\0') {
         return Err(Invalid::because("must not contain the character NUL"));
+    }
+    Ok(())
+}
+
+/// Checks the name of a caller or user: 1–64 characters, without control characters, and without white space at either
+/// end.
+fn check_caller_name(name: &str) -> Result<(), Invalid> {
+    check_text(name, 64)?;
+    if name.is_empty() || name.trim() != name || name.chars().any(char::is_control) {
+        return Err(Invalid::because(
+            "must be 1 to 64 characters, without control characters or white space around it",
+        ));
     }
     Ok(())
 }

@@ -5,36 +5,22 @@ use std::{fmt, str::FromStr};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{
-    Invalid,
+    Invalid, Text,
     caller::{CallerId, Scope, Scopes},
-    check_text,
+    check_caller_name,
 };
 
-/// Scopes of every account.
-pub const SCOPES: [Scope; 3] = [Scope::ReadPets, Scope::ReadOrders, Scope::WriteOrders];
 /// Maximum number of accounts in a request to `POST /user/createWithList`.
 pub const MAX_LIST: usize = 1_000;
-const MAX_USERNAME: usize = 64;
-const MAX_TEXT: usize = 255;
 const PASSWORD_LENGTH: std::ops::RangeInclusive<usize> = 8..=128;
 
-/// Name of an account: 1–64 characters, without control characters, and without white space at either end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Username(String);
+texts! {
+    /// Name of an account, in the case that its owner chose: 1–64 characters, without control characters, and without
+    /// white space at either end.
+    Username
+}
 
 impl Username {
-    /// Takes a stored name without validation.
-    #[must_use]
-    pub const fn from_stored(name: String) -> Self {
-        Self(name)
-    }
-
-    /// Returns the name in the case that its owner chose.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// Returns the case-folded name, which is the same for names that differ only in case. Upper case merges letters
     /// that share a capital (ς and σ, ß and ss); lower case before it turns the capital ẞ into ß.
     #[must_use]
@@ -47,12 +33,7 @@ impl FromStr for Username {
     type Err = Invalid;
 
     fn from_str(name: &str) -> Result<Self, Invalid> {
-        check_text(name, MAX_USERNAME)?;
-        if name.is_empty() || name.trim() != name || name.chars().any(char::is_control) {
-            return Err(Invalid::because(
-                "must be 1 to 64 characters, without control characters or white space around it",
-            ));
-        }
+        check_caller_name(name)?;
         let name = Self(name.to_owned());
         // `/user/{name}` would be the path of another operation, or one that clients normalise away.
         let taken = ["login", "logout", "createwithlist", ".", ".."];
@@ -69,9 +50,6 @@ pub struct Password(SecretString);
 
 impl Password {
     /// Validates the length of a new password.
-    ///
-    /// # Errors
-    /// [`Invalid`] when it has fewer than 8 or more than 128 characters.
     pub fn new(text: String) -> Result<Self, Invalid> {
         let text = SecretString::from(text);
         if PASSWORD_LENGTH.contains(&text.expose_secret().chars().count()) {
@@ -110,33 +88,6 @@ pub struct Profile {
     pub phone: Option<Text>,
 }
 
-/// Text of at most 255 characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Text(String);
-
-impl Text {
-    /// Validates a text.
-    ///
-    /// # Errors
-    /// [`Invalid`] when it is too long or holds NUL.
-    pub fn new(text: String) -> Result<Self, Invalid> {
-        check_text(&text, MAX_TEXT)?;
-        Ok(Self(text))
-    }
-
-    /// Takes a stored text without validation.
-    #[must_use]
-    pub const fn from_stored(text: String) -> Self {
-        Self(text)
-    }
-
-    /// Returns the text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 /// Identifier of an account, assigned by the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserId(pub i64);
@@ -162,10 +113,10 @@ pub struct User {
     pub status: i32,
 }
 
-/// Returns [`SCOPES`] as a set.
+/// Returns the scopes of every account.
 #[must_use]
 pub fn scopes() -> Scopes {
-    SCOPES.into_iter().collect()
+    Scopes::from_iter([Scope::ReadPets, Scope::ReadOrders, Scope::WriteOrders])
 }
 
 #[cfg(test)]
@@ -181,12 +132,8 @@ mod tests {
             assert_eq!(fold(&name), fold(&name.to_lowercase()), "{name}");
             assert_eq!(fold(&name), fold(&fold(&name)), "{name}");
         }
-        for (one, other) in [
-            ("Bob", "bOB"),
-            ("ΟΔΟΣ", "οδος"),
-            ("STRASSE", "straße"),
-            ("É", "é"),
-        ] {
+        for pair in ["Bob bOB", "ΟΔΟΣ οδος", "STRASSE straße", "É é"] {
+            let (one, other) = pair.split_once(' ').expect("two names");
             assert_eq!(fold(one), fold(other));
         }
         assert_ne!(fold("bob"), fold("bo b"));
@@ -197,19 +144,12 @@ mod tests {
         for good in ["a", "O'Neil, Äda 🦊", "a/b?c#d", "...", &"é".repeat(64)] {
             assert!(good.parse::<Username>().is_ok(), "{good}");
         }
-        for bad in [
-            "",
-            " a",
-            "a ",
-            "a\nb",
-            "a\0",
-            "Login",
-            "logout",
-            "createWithList",
-            ".",
-            "..",
-            &"é".repeat(65),
-        ] {
+        let too_long = "é".repeat(65);
+        let reserved = ["Login", "logout", "createWithList", ".", ".."];
+        for bad in ["", " a", "a ", "a\nb", "a\0", &too_long]
+            .into_iter()
+            .chain(reserved)
+        {
             assert!(bad.parse::<Username>().is_err(), "{bad:?}");
         }
     }

@@ -6,10 +6,9 @@
 //! - The output has the orientation applied. Its only metadata is the colour profile, which keeps the colours right.
 
 use std::{
-    collections::VecDeque,
     hash::{DefaultHasher, Hash, Hasher},
     io::Cursor,
-    sync::{Arc, Mutex as SyncMutex, MutexGuard as SyncMutexGuard, PoisonError},
+    sync::Arc,
     thread::available_parallelism,
     time::Instant,
 };
@@ -23,6 +22,7 @@ use image::{
     imageops::FilterType,
     metadata::Orientation,
 };
+use moka::{policy::EvictionPolicy, sync::Cache};
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
 
@@ -36,7 +36,7 @@ const MAX_WAITING: usize = 256;
 /// Number of locks against concurrent work on the same rendering. Different renderings seldom share one.
 const LOCKS: usize = 64;
 /// Maximum number of remembered images that cannot be decoded.
-const REMEMBERED: usize = 1_024;
+const REMEMBERED: u64 = 1_024;
 /// JPEG quality, of 100.
 const JPEG_QUALITY: u8 = 85;
 /// Maximum size in bytes of a colour profile that is kept.
@@ -68,7 +68,7 @@ pub struct Renderer {
     waiting: Arc<Semaphore>,
     locks: Arc<[Mutex<()>; LOCKS]>,
     /// Keys of images that are not tried again.
-    undecodable: Arc<SyncMutex<VecDeque<String>>>,
+    undecodable: Cache<String, ()>,
 }
 
 /// Smaller version of an image.
@@ -92,18 +92,17 @@ impl Renderer {
             cores: Arc::new(Semaphore::new(cores.max(1))),
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             locks: Arc::new([const { Mutex::const_new(()) }; LOCKS]),
-            undecodable: Arc::default(),
+            undecodable: Cache::builder()
+                .max_capacity(REMEMBERED)
+                .eviction_policy(EvictionPolicy::lru())
+                .build(),
         }
     }
 
     /// Acquires a permit to wait for a rendering.
-    ///
-    /// # Errors
-    /// [`Error::Busy`].
     pub fn waiting_permit(&self) -> Result<OwnedSemaphorePermit, Error> {
-        Arc::clone(&self.waiting)
-            .try_acquire_owned()
-            .map_err(|_| Error::Busy)
+        let permit = Arc::clone(&self.waiting).try_acquire_owned();
+        permit.map_err(|_| Error::Busy)
     }
 
     /// Locks a rendering, so that this process does not make it twice at the same time.
@@ -116,9 +115,6 @@ impl Renderer {
 
     /// Makes an image at most `width` wide, never larger than it is. `original` returns its bytes, and is awaited once
     /// there is memory for them; `key` identifies them.
-    ///
-    /// # Errors
-    /// [`Error`], or the error of `original`.
     pub async fn render<E: From<Error>>(
         &self,
         key: &str,
@@ -126,7 +122,7 @@ impl Renderer {
         width: RenderingWidth,
         original: impl Future<Output = Result<Bytes, E>>,
     ) -> Result<Rendered, E> {
-        if self.undecodable().iter().any(|known| known == key) {
+        if self.undecodable.contains_key(key) {
             return Err(Error::Undecodable("an earlier attempt failed".into()).into());
         }
         let needed = memory_for(facts, width);
@@ -159,7 +155,7 @@ impl Renderer {
             Ok(Ok(rendered)) => Ok(rendered),
             Ok(Err(error)) => {
                 tracing::warn!(key, %error, "failed to decode an image; not retrying it");
-                self.remember(key);
+                self.undecodable.insert(key.to_owned(), ());
                 Err(Error::Undecodable(error.to_string()).into())
             }
             Err(panic) => {
@@ -168,31 +164,12 @@ impl Renderer {
             }
         }
     }
-
-    fn remember(&self, key: &str) {
-        let mut undecodable = self.undecodable();
-        undecodable.truncate(REMEMBERED - 1);
-        undecodable.push_front(key.to_owned());
-    }
-
-    fn undecodable(&self) -> SyncMutexGuard<'_, VecDeque<String>> {
-        self.undecodable
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Returns the maximum memory for decoding and shrinking an image, without its file, in MiB.
-fn memory_for(
-    Facts {
-        kind,
-        width,
-        height,
-    }: Facts,
-    wanted: RenderingWidth,
-) -> u64 {
-    let pixels = u64::from(width) * u64::from(height);
-    let decoding = match kind {
+fn memory_for(facts: Facts, wanted: RenderingWidth) -> u64 {
+    let pixels = u64::from(facts.width) * u64::from(facts.height);
+    let decoding = match facts.kind {
         // 16 bits per channel.
         ImageType::Png => 9,
         // The coefficients of a progressive JPEG in up to four channels, and three channels of pixels.
@@ -201,21 +178,20 @@ fn memory_for(
         ImageType::Gif | ImageType::WebP => 12,
     };
     // Lanczos first scales the columns, in floats. The orientation is not known yet.
-    let columns = u64::from(wanted.get()) * u64::from(width.max(height));
+    let columns = u64::from(wanted.get()) * u64::from(facts.width.max(facts.height));
     let shrinking = 4 * pixels + 20 * columns.min(pixels);
     (pixels * decoding).max(shrinking).div_ceil(MIB)
 }
 
 fn render(bytes: &[u8], facts: Facts, width: RenderingWidth) -> Result<Rendered, ImageError> {
-    let mut reader = ImageReader::with_format(
-        Cursor::new(without_trailing_chunks(bytes)),
-        match facts.kind {
-            ImageType::Png => ImageFormat::Png,
-            ImageType::Jpeg => ImageFormat::Jpeg,
-            ImageType::Gif => ImageFormat::Gif,
-            ImageType::WebP => ImageFormat::WebP,
-        },
-    );
+    let format = match facts.kind {
+        ImageType::Png => ImageFormat::Png,
+        ImageType::Jpeg => ImageFormat::Jpeg,
+        ImageType::Gif => ImageFormat::Gif,
+        ImageType::WebP => ImageFormat::WebP,
+    };
+    let bytes = Cursor::new(without_trailing_chunks(bytes));
+    let mut reader = ImageReader::with_format(bytes, format);
     let mut limits = Limits::default();
     limits.max_image_width = Some(facts.width);
     limits.max_image_height = Some(facts.height);
@@ -235,15 +211,15 @@ fn without_trailing_chunks(bytes: &[u8]) -> &[u8] {
     let Some(([b'R', b'I', b'F', b'F', length @ ..], _)) = bytes.split_first_chunk::<8>() else {
         return bytes;
     };
-    let end =
-        usize::try_from(u32::from_le_bytes(*length)).map_or(usize::MAX, |it| it.saturating_add(8));
-    &bytes[..end.min(bytes.len())]
+    let end = u64::from(u32::from_le_bytes(*length)) + 8;
+    usize::try_from(end).map_or(bytes, |end| &bytes[..end.min(bytes.len())])
 }
 
 /// Decodes an image to 8 bits per channel. The output has no more, and this halves the memory.
 fn decode(decoder: impl ImageDecoder) -> ImageResult<DynamicImage> {
     use ColorType as C;
-    let (width, height) = decoder.dimensions();
+    use UnsupportedErrorKind as Kind;
+    let (w, h) = decoder.dimensions();
     let colour = decoder.color_type();
     let too_large =
         || ImageError::Limits(LimitError::from_kind(LimitErrorKind::InsufficientMemory));
@@ -254,22 +230,13 @@ fn decode(decoder: impl ImageDecoder) -> ImageResult<DynamicImage> {
         halve(&mut pixels);
     }
     let image = match colour {
-        C::L8 | C::L16 => {
-            ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageLuma8)
-        }
-        C::La8 | C::La16 => {
-            ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageLumaA8)
-        }
-        C::Rgb8 | C::Rgb16 => {
-            ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageRgb8)
-        }
-        C::Rgba8 | C::Rgba16 => {
-            ImageBuffer::from_raw(width, height, pixels).map(DynamicImage::ImageRgba8)
-        }
+        C::L8 | C::L16 => ImageBuffer::from_raw(w, h, pixels).map(DynamicImage::ImageLuma8),
+        C::La8 | C::La16 => ImageBuffer::from_raw(w, h, pixels).map(DynamicImage::ImageLumaA8),
+        C::Rgb8 | C::Rgb16 => ImageBuffer::from_raw(w, h, pixels).map(DynamicImage::ImageRgb8),
+        C::Rgba8 | C::Rgba16 => ImageBuffer::from_raw(w, h, pixels).map(DynamicImage::ImageRgba8),
         other => {
-            let colour = UnsupportedErrorKind::Color(other.into());
-            let format = ImageFormatHint::Unknown;
-            let error = UnsupportedError::from_format_and_kind(format, colour);
+            let (format, kind) = (ImageFormatHint::Unknown, Kind::Color(other.into()));
+            let error = UnsupportedError::from_format_and_kind(format, kind);
             return Err(ImageError::Unsupported(error));
         }
     };
@@ -295,12 +262,8 @@ fn shrink(image: DynamicImage, orientation: Orientation, width: RenderingWidth) 
         O::NoTransforms | O::Rotate180 | O::FlipHorizontal | O::FlipVertical => false,
         O::Rotate90 | O::Rotate270 | O::Rotate90FlipH | O::Rotate270FlipH => true,
     };
-    let seen_width = if is_on_its_side {
-        image.height()
-    } else {
-        image.width()
-    };
-    let wanted = width.get();
+    let (w, h) = (image.width(), image.height());
+    let (wanted, seen_width) = (width.get(), if is_on_its_side { h } else { w });
     if wanted >= seen_width {
         return image;
     }
@@ -309,10 +272,10 @@ fn shrink(image: DynamicImage, orientation: Orientation, width: RenderingWidth) 
         let rounded = (exact + u64::from(seen_width) / 2) / u64::from(seen_width);
         u32::try_from(rounded.max(1)).unwrap_or(side)
     };
-    let (width, height) = (scaled(image.width()), scaled(image.height()));
+    let (width, height) = (scaled(w), scaled(h));
     // Lanczos works on floats, which take four times the memory. Averaging down to twice the size first has no visible
     // effect.
-    let halfway = if image.width() / 4 >= width && image.height() / 4 >= height {
+    let halfway = if w / 4 >= width && h / 4 >= height {
         image.thumbnail_exact(width * 2, height * 2)
     } else {
         image
@@ -345,24 +308,26 @@ fn encode(
     });
     let mut bytes = Vec::new();
     let kind = if lossy {
-        let mut encoder = JpegEncoder::new_with_quality(&mut bytes, JPEG_QUALITY);
-        if let Some(profile) = profile {
-            let _ = encoder.set_icc_profile(profile);
-        }
-        image.write_with_encoder(encoder)?;
+        let encoder = JpegEncoder::new_with_quality(&mut bytes, JPEG_QUALITY);
+        write_with_profile(&image, encoder, profile)?;
         ImageType::Jpeg
     } else {
-        let mut encoder = PngEncoder::new(&mut bytes);
-        if let Some(profile) = profile {
-            let _ = encoder.set_icc_profile(profile);
-        }
-        image.write_with_encoder(encoder)?;
+        write_with_profile(&image, PngEncoder::new(&mut bytes), profile)?;
         ImageType::Png
     };
-    Ok(Rendered {
-        kind,
-        bytes: bytes.into(),
-    })
+    let bytes = bytes.into();
+    Ok(Rendered { kind, bytes })
+}
+
+fn write_with_profile(
+    image: &DynamicImage,
+    mut encoder: impl ImageEncoder,
+    profile: Option<Vec<u8>>,
+) -> ImageResult<()> {
+    if let Some(profile) = profile {
+        let _ = encoder.set_icc_profile(profile);
+    }
+    image.write_with_encoder(encoder)
 }
 
 #[cfg(test)]
@@ -374,11 +339,10 @@ mod tests {
     fn the_largest_image_of_any_type_fits_the_default_budget() {
         let wanted: RenderingWidth = "2048".parse().expect("a width");
         for kind in ImageType::ALL {
-            let (width, height) = (MAX_SIDE, MAX_SIDE);
             let facts = Facts {
                 kind,
-                width,
-                height,
+                width: MAX_SIDE,
+                height: MAX_SIDE,
             };
             assert!(memory_for(facts, wanted) <= 768, "{kind:?}");
         }

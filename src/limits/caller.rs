@@ -301,7 +301,7 @@ impl CallerState {
         let (row, status) = (&self.row.0, self.status(now));
         let windows = [(Limit::Minute, status.minute), (Limit::Day, status.day)];
         let used = |(limit, window): (_, Option<Window>)| {
-            Some((limit, window.filter(Window::is_used)?.reset))
+            Some((limit, window.filter(|window| window.remaining == 0)?.reset))
         };
         let (limits, waits): (_, Vec<_>) = windows.into_iter().filter_map(used).unzip();
         let wait = waits.into_iter().max()?;

@@ -14,6 +14,7 @@ mod cli;
 mod cli_files;
 mod cli_setup;
 mod conditional;
+mod config;
 mod errors;
 mod finds;
 mod idempotency;

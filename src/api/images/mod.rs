@@ -145,7 +145,9 @@ async fn delete(
         }
         // The URL may have been stored with another host.
         let end = image_path(pet, image);
-        let details = stored.details.without_photo_urls(|url| url.ends_with(&end));
+        let mut details = stored.details;
+        let urls = &mut details.photo_urls;
+        urls.retain(|url| !url.as_str().ends_with(&end));
         db::pets::replace(transaction, pet, details, None).await?;
         Ok(())
     };

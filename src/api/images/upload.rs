@@ -38,7 +38,7 @@ use crate::{
     domain::{
         id::PetId,
         image::{ImageId, MAX_IMAGES, check_metadata},
-        pet::PhotoUrl,
+        pet::{PhotoUrl, check_count},
     },
 };
 
@@ -195,7 +195,7 @@ async fn store(
 ) -> Result<Response, Error> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| Error::Internal(error.into()))?;
-    let image = ImageId::from_bytes(random);
+    let image = ImageId(random);
     let url = PhotoUrl::new(image_url(urls, pet, image))
         .map_err(|_| Error::one_violation("Host", "must be a host name"))?;
     let size = received.upload.size();
@@ -265,7 +265,9 @@ async fn add(
         let reason = format!("pet {pet} already has {MAX_IMAGES} images, the maximum");
         return Err(Error::Conflict(reason));
     }
-    let details = stored.details.with_photo_url(url).map_err(|_| {
+    let mut details = stored.details;
+    details.photo_urls.push(url);
+    check_count(details.photo_urls.len()).map_err(|_| {
         Error::Conflict(format!(
             "pet {pet} already has the maximum number of photoUrls"
         ))

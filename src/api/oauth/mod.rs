@@ -130,7 +130,7 @@ async fn token(
     let body = TokenBody {
         access_token: issued.token.expose(),
         token_type: "Bearer",
-        expires_in: issued.lifetime.as_secs(),
+        expires_in: lifetime.as_secs(),
         scope: issued.scopes.to_string(),
     };
     Ok(no_store(StatusCode::OK, &body))

@@ -100,7 +100,7 @@ async fn take_pet(transaction: &mut Connection, new: &NewOrder) -> Result<(), Er
     let pet =
         pet.ok_or_else(|| Error::one_violation("petId", "must be the id of an existing pet"))?;
     let standing = Standing {
-        status: pet.details.status(),
+        status: pet.details.status,
         held: db::orders::is_held(&mut *transaction, id).await?,
     };
     let ordered = standing
@@ -114,8 +114,11 @@ async fn set_status(
     pet: pet::Pet,
     status: pet::Status,
 ) -> Result<(), Error> {
-    if pet.details.status() != status {
-        let details = pet.details.with_status(status);
+    if pet.details.status != status {
+        let details = pet::PetDetails {
+            status,
+            ..pet.details
+        };
         db::pets::replace(transaction, pet.id, details, None).await?;
     }
     Ok(())
@@ -230,7 +233,7 @@ async fn delete(
         let held = db::orders::delete(transaction, id, visible).await?;
         let held = held.ok_or_else(|| no_such_order(id))?;
         if let Some(pet) = pet.filter(|_| held) {
-            let status = pet.details.status();
+            let status = pet.details.status;
             let given_back = Standing { status, held }.given_back();
             set_status(transaction, pet, given_back.status).await?;
         }

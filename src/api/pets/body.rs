@@ -10,6 +10,7 @@ use crate::{
         fields::{Field, FieldType, Violations},
     },
     domain::{
+        Text,
         id::PetId,
         pet::{Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, check_count},
     },
@@ -56,8 +57,8 @@ fn photo_urls<S: Serializer>(urls: &&[PhotoUrl], serializer: S) -> Result<S::Ok,
 
 fn tags<S: Serializer>(tags: &&[Label], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(tags.iter().map(|tag| TagBody {
-        id: tag.id(),
-        name: tag.name(),
+        id: tag.id,
+        name: tag.name.as_ref().map(Text::as_str),
     }))
 }
 
@@ -109,14 +110,14 @@ impl<'a> From<&'a Pet> for PetBody<'a> {
     fn from(Pet { id, details, .. }: &'a Pet) -> Self {
         Self {
             id: id.get(),
-            category: details.category().map(|category| CategoryBody {
-                id: category.id(),
-                name: category.name(),
+            category: details.category.as_ref().map(|category| CategoryBody {
+                id: category.id,
+                name: category.name.as_ref().map(Text::as_str),
             }),
-            name: details.name().as_str(),
-            photo_urls: details.photo_urls(),
-            tags: details.tags(),
-            status: details.status().as_str(),
+            name: details.name.as_str(),
+            photo_urls: &details.photo_urls,
+            tags: &details.tags,
+            status: details.status.as_str(),
         }
     }
 }
@@ -244,23 +245,20 @@ impl NewPetBody {
             label(violations, &at, tag)
         });
         let status = violations.optional("status", self.status, |status| status.parse());
-        PetDetails::new(
-            name?,
+        Some(PetDetails {
+            name: name?,
             category,
             photo_urls,
             tags,
-            status.unwrap_or_default(),
-        )
-        .map_err(|(field, reason)| violations.add(field, reason))
-        .ok()
+            status: status.unwrap_or_default(),
+        })
     }
 }
 
 fn label(violations: &mut Violations, at: &str, label: Field<LabelBody>) -> Option<Label> {
     let LabelBody { id, name } = violations.required(at, label, Ok)?;
-    let id = violations.optional(format_args!("{at}.id"), id, Ok);
-    let name = violations.optional(format_args!("{at}.name"), name, Ok);
-    Label::new(id, name)
-        .map_err(|reason| violations.add(format!("{at}.name"), reason))
-        .ok()
+    Some(Label {
+        id: violations.optional(format_args!("{at}.id"), id, Ok),
+        name: violations.optional(format_args!("{at}.name"), name, Text::new),
+    })
 }

@@ -197,10 +197,10 @@ async fn update_with_form(
     let work = async |transaction: &mut Connection| {
         change(transaction, id, &if_match, |mut pet| {
             if let Some(name) = name {
-                pet.details = pet.details.with_name(name);
+                pet.details.name = name;
             }
             if let Some(status) = status {
-                pet.details = pet.details.with_status(status);
+                pet.details.status = status;
             }
             Ok(pet.details)
         })

@@ -15,8 +15,8 @@ use crate::{
     },
     db::users::NewAccount,
     domain::{
-        Invalid,
-        user::{self, Password, Profile, Text, User, Username},
+        Invalid, Text,
+        user::{self, Password, Profile, User, Username},
     },
 };
 

@@ -4,7 +4,7 @@
 //! - A fetch ends within [`TIMEOUT`] and reads at most [`MAX_SIZE`] bytes per response.
 //! - Redirects and the environment's proxies are not followed: keys come from the operator's URL.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use reqwest::{Client, StatusCode};
 use serde::Deserialize;
@@ -23,34 +23,14 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_SIZE: usize = 256 << 10;
 
 /// Failure to fetch keys. The message contains no part of a token.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// No response, or an unreadable one.
-    #[error("{}", with_causes(.0))]
-    Http(#[from] reqwest::Error),
-    #[error("no response within {} s", TIMEOUT.as_secs())]
-    TimedOut,
-    /// A status other than 200. Redirects are included.
-    #[error("the response has status {0}")]
-    Status(StatusCode),
-    #[error("the response is larger than {MAX_SIZE} bytes")]
-    TooLarge,
-    /// The content is not of the expected form.
-    #[error("{0}")]
-    Malformed(String),
-}
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Builds the HTTP client for issuers.
-///
-/// # Errors
-/// The reason, if the client cannot be built.
+/// Builds the HTTP client for issuers, or returns the reason why it cannot.
 pub fn client() -> Result<Client, String> {
-    let client = http_client::builder().map_err(|error| error.to_string())?;
-    client
-        // Fetches are about an hour apart, so no connection is kept.
-        .pool_max_idle_per_host(0)
-        .build()
-        .map_err(|error| with_causes(&error))
+    let builder = http_client::builder().map_err(|error| error.to_string())?;
+    // Fetches are about an hour apart, so no connection is kept.
+    let client = builder.pool_max_idle_per_host(0).build();
+    client.map_err(|error| with_causes(&error))
 }
 
 /// Fetches the keys of an issuer.
@@ -60,13 +40,11 @@ pub async fn keys(client: &Client, issuer: &Issuer) -> Result<KeySet, Error> {
             Some(url) => url.clone(),
             None => discover(client, issuer).await?,
         };
-        let set = get(client, url).await?;
-        KeySet::parse(&set, issuer)
-            .map_err(|error| Error::Malformed(format!("invalid JWK Set: {error}")))
+        let set = KeySet::parse(&get(client, url).await?, issuer);
+        Ok::<_, Error>(set.map_err(|error| format!("invalid JWK Set: {error}"))?)
     };
-    tokio::time::timeout(TIMEOUT, fetch)
-        .await
-        .map_err(|_| Error::TimedOut)?
+    let result = tokio::time::timeout(TIMEOUT, fetch).await;
+    result.map_err(|_| format!("no response within {} s", TIMEOUT.as_secs()))?
 }
 
 /// Returns the issuer's `jwks_uri` (OpenID Connect Discovery 1.0 §4).
@@ -78,21 +56,15 @@ async fn discover(client: &Client, issuer: &Issuer) -> Result<Url, Error> {
     }
     let base = issuer.issuer.trim_end_matches('/');
     let url = format!("{base}/.well-known/openid-configuration");
-    let malformed = |problem: &dyn ToString| {
-        Error::Malformed(format!(
-            "invalid OpenID configuration: {}",
-            problem.to_string()
-        ))
-    };
+    let malformed = |problem: &dyn Display| format!("invalid OpenID configuration: {problem}");
     let url = url.parse().map_err(|error| malformed(&error))?;
-    let metadata = get(client, url).await?;
-    let metadata: Metadata =
-        serde_json::from_slice(&metadata).map_err(|error| malformed(&error))?;
+    let json = get(client, url).await?;
+    let metadata: Metadata = serde_json::from_slice(&json).map_err(|error| malformed(&error))?;
     if metadata.issuer != issuer.issuer {
-        return Err(malformed(&"its issuer is not the configured one"));
+        return Err(malformed(&"its issuer is not the configured one").into());
     }
     if !issuer.trusts(&metadata.jwks_uri) {
-        return Err(malformed(&"its jwks_uri is not https"));
+        return Err(malformed(&"its jwks_uri is not https").into());
     }
     Ok(metadata.jwks_uri)
 }
@@ -103,12 +75,13 @@ async fn get(client: &Client, url: Url) -> Result<Vec<u8>, Error> {
     trace_context::inject(request.headers_mut());
     let mut response = client.execute(request).await?;
     if response.status() != StatusCode::OK {
-        return Err(Error::Status(response.status()));
+        // Redirects are included.
+        return Err(format!("the response has status {}", response.status()).into());
     }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
         if body.len() + chunk.len() > MAX_SIZE {
-            return Err(Error::TooLarge);
+            return Err(format!("the response is larger than {MAX_SIZE} bytes").into());
         }
         body.extend_from_slice(&chunk);
     }

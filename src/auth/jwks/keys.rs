@@ -39,10 +39,8 @@ struct Key {
 pub struct KeySet(Vec<Key>);
 
 impl KeySet {
-    /// Parses a set and keeps the keys that can verify the issuer's tokens.
-    ///
-    /// # Errors
-    /// If it is not a JWK Set or has too many keys.
+    /// Parses a set and keeps the keys that can verify the issuer's tokens. Fails if it is not a JWK Set or has too
+    /// many keys.
     pub fn parse(json: &[u8], issuer: &Issuer) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Set {
@@ -53,9 +51,8 @@ impl KeySet {
             return Err(format!("more than {MAX_KEYS} keys"));
         }
         let keys = set.keys.into_iter();
-        Ok(Self(
-            keys.filter_map(|jwk| Key::parse(jwk, issuer)).collect(),
-        ))
+        let keys = keys.filter_map(|jwk| Key::parse(jwk, issuer));
+        Ok(Self(keys.collect()))
     }
 
     pub const fn len(&self) -> usize {
@@ -108,23 +105,25 @@ impl Key {
             _ => return None,
         };
         let common = jwk.common;
-        let may_verify = common
-            .public_key_use
-            .is_none_or(|usage| usage == PublicKeyUse::Signature)
-            && common
-                .key_operations
-                .is_none_or(|operations| operations.contains(&KeyOperations::Verify))
-            && common
-                .key_algorithm
-                .is_none_or(|named| named == algorithm.into())
+        let (usage, operations) = (common.public_key_use, common.key_operations);
+        let named = common.key_algorithm;
+        let may_verify = usage.is_none_or(|usage| usage == PublicKeyUse::Signature)
+            && operations.is_none_or(|it| it.contains(&KeyOperations::Verify))
+            && named.is_none_or(|named| named == algorithm.into())
             && issuer.algorithms.contains(&configured)
             // This detects a point that is not on its curve.
             && jwt::crypto::verify("", b"", &public, algorithm).is_ok();
+        // The checks of the library. `Token` and its claims have the others.
+        let mut validation = Validation::new(algorithm);
+        validation.set_required_spec_claims(&["iss", "aud"]);
+        validation.set_issuer(&[&issuer.issuer]);
+        validation.set_audience(&[&issuer.audience]);
+        validation.validate_exp = false;
         may_verify.then(|| Self {
             id: common.key_id,
             algorithm,
             public,
-            validation: validation(algorithm, issuer),
+            validation,
         })
     }
 
@@ -132,16 +131,6 @@ impl Key {
         // The claims are parsed already.
         jwt::decode::<IgnoredAny>(token.text, &self.public, &self.validation).is_ok()
     }
-}
-
-/// Returns the checks of the library. [`Token`] and its claims have the others.
-fn validation(algorithm: jwt::Algorithm, issuer: &Issuer) -> Validation {
-    let mut validation = Validation::new(algorithm);
-    validation.set_required_spec_claims(&["iss", "aud"]);
-    validation.set_issuer(&[&issuer.issuer]);
-    validation.set_audience(&[&issuer.audience]);
-    validation.validate_exp = false;
-    validation
 }
 
 /// Returns the length of a number in bits, without leading zeros.

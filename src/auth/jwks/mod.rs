@@ -52,19 +52,15 @@ pub struct Issuers {
 }
 
 impl Issuers {
-    /// Creates the configured issuers. Their keys are fetched when the first token arrives.
-    ///
-    /// # Errors
-    /// If the HTTP client cannot be built.
+    /// Creates the configured issuers. Their keys are fetched when the first token arrives. Fails if the HTTP client
+    /// cannot be built.
     pub fn new(issuers: Vec<config::Issuer>, clock: Clock) -> Result<Self, String> {
         let mut sources = Vec::new();
         if !issuers.is_empty() {
             let client = fetch::client()?;
-            sources.extend(
-                issuers.into_iter().enumerate().map(|(index, issuer)| {
-                    Source::new(issuer, index, client.clone(), clock.clone())
-                }),
-            );
+            for (index, issuer) in issuers.into_iter().enumerate() {
+                sources.push(Source::new(issuer, index, client.clone(), clock.clone()));
+            }
         }
         Ok(Self {
             sources: sources.into(),
@@ -88,17 +84,14 @@ impl Issuers {
     ) -> Result<Found, Error> {
         let token = Token::parse(token).ok_or(Error::Invalid)?;
         let claims = &token.claims;
-        let source = self
-            .sources
-            .iter()
-            .find(|source| source.issuer.issuer == claims.issuer)
-            .ok_or(Error::Invalid)?;
+        let mut sources = self.sources.iter();
+        let source = sources.find(|source| source.issuer.issuer == claims.issuer);
+        let source = source.ok_or(Error::Invalid)?;
         let issuer = &source.issuer;
-        let expires_in = claims
-            .expires_in(now, issuer.leeway)
-            .ok_or(Error::Invalid)?;
+        let expires_in = claims.expires_in(now, issuer.leeway);
+        let expires_in = expires_in.ok_or(Error::Invalid)?;
         // Before a key is looked up: tokens for other services cause no fetch.
-        if !token.claims.is_for(&issuer.audience) {
+        if !claims.is_for(&issuer.audience) {
             return Err(Error::Invalid);
         }
         source.verify(&token).await?;

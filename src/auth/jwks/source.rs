@@ -6,7 +6,7 @@
 //! - At most [`MAX_WAITING`] requests wait for the issuer.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -19,6 +19,7 @@ use crate::{
     auth::error::Error,
     config,
     domain::clock::{Clock, Moment},
+    http_client::with_causes,
     trace_context,
 };
 
@@ -65,11 +66,8 @@ impl Source {
         })
     }
 
-    /// Verifies the signature, `iss` and `aud` of a token.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if none of the issuer's keys signed it, [`Error::IssuerUnavailable`] if there are no keys and
-    /// none can be fetched, or too many requests wait for a fetch.
+    /// Verifies the signature, `iss` and `aud` of a token. Fails with [`Error::IssuerUnavailable`] if there are no keys
+    /// and none can be fetched, or too many requests wait for a fetch.
     pub async fn verify(self: &Arc<Self>, token: &Token<'_>) -> Result<(), Error> {
         if let Some(keys) = self.cached_keys()
             && let Some(result) = keys.verify(token)
@@ -77,10 +75,8 @@ impl Source {
             return result;
         }
         if let Some(mut fetch) = self.fetch() {
-            let _permit = self
-                .waiting
-                .try_acquire()
-                .map_err(|_| Error::IssuerUnavailable)?;
+            let permit = self.waiting.try_acquire();
+            let _permit = permit.map_err(|_| Error::IssuerUnavailable)?;
             // The channel closes when the fetch ends.
             while fetch.changed().await.is_ok() {}
         }
@@ -91,7 +87,7 @@ impl Source {
     /// Returns the cached keys. If they are old, starts a fetch and does not wait for it.
     fn cached_keys(self: &Arc<Self>) -> Option<Arc<KeySet>> {
         let (keys, fetched_at) = {
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = self.state();
             (state.keys.clone()?, state.fetched_at)
         };
         if self.clock.now() > fetched_at + REFRESH_AFTER {
@@ -103,17 +99,15 @@ impl Source {
     /// Returns the fetch in progress, or starts one. Returns `None` if the last one started less than
     /// [`FETCH_INTERVAL`] ago.
     fn fetch(self: &Arc<Self>) -> Option<watch::Receiver<()>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         if let Some(fetch) = &state.in_progress
             && fetch.has_changed().is_ok()
         {
             return Some(fetch.clone());
         }
         let now = self.clock.now();
-        if state
-            .attempted_at
-            .is_some_and(|last| now < last + FETCH_INTERVAL)
-        {
+        let attempted_at = state.attempted_at;
+        if attempted_at.is_some_and(|last| now < last + FETCH_INTERVAL) {
             return None;
         }
         let (end, fetch) = watch::channel(());
@@ -135,6 +129,10 @@ impl Source {
         Some(fetch)
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Fetches the keys and replaces the cached ones. Keeps those if the fetch fails.
     async fn refresh(&self) {
         let fetched = fetch::keys(&self.client, &self.issuer).await;
@@ -152,11 +150,12 @@ impl Source {
                     ),
                     keys => tracing::debug!(issuer, keys, "fetched the issuer's keys"),
                 }
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = self.state();
                 state.keys = Some(Arc::new(keys));
                 state.fetched_at = self.clock.now();
             }
             Err(error) => {
+                let error = with_causes(&*error);
                 tracing::warn!(issuer, %error, "failed to fetch the issuer's keys; retrying after 30 s");
             }
         }

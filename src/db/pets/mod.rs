@@ -64,7 +64,7 @@ const fn stored(id: PetId, version: Version, details: PetDetails) -> Pet {
 pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error> {
     // A larger pet would delay the rest of the batch.
     const MAX_PARTS: usize = 20;
-    if pet.details.photo_urls().len() + pet.details.tags().len() > MAX_PARTS {
+    if pet.details.photo_urls.len() + pet.details.tags.len() > MAX_PARTS {
         let insert_separately = async |transaction: &mut Connection| insert(transaction, pet).await;
         return Box::pin(database.transact(insert_separately)).await;
     }

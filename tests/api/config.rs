@@ -1,0 +1,212 @@
+//! Configuration: its layers, issuers, and errors that name the key and its origin.
+
+use std::{error::Error as _, io::Write as _, time::Duration};
+
+use pet_inventory::{
+    config::{Algorithm, Config, Error, Issuer},
+    domain::{caller::Scope, plan::Plan},
+};
+
+#[test]
+fn the_defaults_stand() {
+    let config = Config::defaults().expect("config/default.toml is valid");
+    assert_eq!(config.server.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.operations.listen.to_string(), "127.0.0.1:9090");
+    assert_eq!(config.server.max_header_size.0, 16 * 1024);
+    assert_eq!(config.plans.limits(Plan::Free).per_minute, Some(60));
+    assert_eq!(config.plans.limits(Plan::Pro).per_day, Some(50_000));
+    assert_eq!(config.plans.limits(Plan::Enterprise).per_minute, None);
+    assert!(config.database.url.is_none());
+}
+
+/// Loads a file, and variables by their keys, which may also be the names of established variables.
+fn load(file: &str, variables: &[(&str, &str)]) -> Result<Config, Error> {
+    let mut layer = tempfile::NamedTempFile::with_suffix(".test").expect("a temporary file");
+    layer.write_all(file.as_bytes()).expect("write");
+    let variables = variables.iter().map(|(key, value)| {
+        let variable = format!("PET_INVENTORY__{}", key.replace('.', "__").to_uppercase());
+        let is_key = key.contains('.');
+        let name = if is_key { variable.as_str() } else { key };
+        (name.into(), value.into())
+    });
+    Config::from_layers(Some(layer.path()), variables)
+}
+
+#[test]
+fn the_environment_is_over_the_file_and_the_file_over_the_defaults() {
+    let file = "[server]\nlisten = '127.0.0.1:1'\n[operations]\nlisten = '127.0.0.1:2'\n";
+    let variables = [
+        ("server.listen", "127.0.0.1:3"),
+        ("plans.free.per_minute", "unlimited"),
+        ("auth.anonymous_scopes", "read:pets,read:orders"),
+        ("DATABASE_URL", "postgres://secret@host/db"),
+    ];
+    let config = load(file, &variables).expect("valid");
+    assert_eq!(config.server.listen.port(), 3);
+    assert_eq!(config.operations.listen.port(), 2);
+    assert_eq!(config.plans.free.per_minute, None);
+    assert!(config.auth.anonymous_scopes.contains(Scope::ReadPets));
+    assert!(config.database.url.is_some());
+    let printed = format!("{config:?}");
+    assert!(!printed.contains("secret@"), "a secret can be printed");
+}
+
+#[test]
+fn standard_variables_say_where_traces_go() {
+    let headers = "authorization=Bearer%20hunter2, x-a=b";
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", headers),
+        ("OTEL_SERVICE_NAME", "pets"),
+        ("telemetry.otlp_sampling", "0.25"),
+    ];
+    let telemetry = load("", &variables).expect("valid").telemetry;
+    assert_eq!(telemetry.service_name, "pets");
+    assert!((telemetry.otlp_sampling - 0.25).abs() < f64::EPSILON);
+    let endpoint = telemetry.otlp_endpoint.as_ref().expect("an endpoint");
+    assert_eq!(endpoint.as_str(), "http://collector:4318/");
+    let headers = telemetry.otlp_headers.as_ref().expect("headers");
+    let values: Vec<_> = headers.iter().map(|(_, value)| value).collect();
+    assert_eq!(values, ["Bearer hunter2", "b"]);
+    assert!(!format!("{telemetry:?} {values:?}").contains("hunter2"));
+}
+
+#[test]
+fn errors_name_the_key() {
+    let message = |key: &str, value: &str| {
+        let error = load("", &[(key, value)]).expect_err(key);
+        let text = format!("{error} {:?}", error.source().map(ToString::to_string));
+        assert!(!text.contains("hunter2"), "{key}: {text}");
+        text
+    };
+    for (key, value) in [
+        ("server.listen", "nowhere"),
+        ("server.request_timeout", "soon"),
+        ("server.request_timeout", "0s"),
+        ("database.max_connections", "many"),
+        ("plans.free.per_day", "0"),
+        ("auth.anonymous_scopes", "root"),
+        ("auth.anonymous_scopes", "admin"),
+        ("server.public_url", "ftp://x"),
+        ("images.url", "https://example.com/images"),
+        ("images.url", "file://relative"),
+        ("images.url", "s3://"),
+        ("images.max_size", "0"),
+        ("telemetry.otlp_endpoint", "http://user:hunter2@x"),
+        ("telemetry.otlp_headers", "hunter2"),
+        ("telemetry.otlp_sampling", "1.1"),
+    ] {
+        let text = message(key, value);
+        assert!(text.contains(key), "{key}={value}: {text}");
+    }
+    assert!(message("server.listne", "127.0.0.1:1").contains("listne"));
+    assert!(message("nosuch.key", "1").contains("nosuch"));
+}
+
+#[test]
+fn errors_name_the_file() {
+    for (text, key) in [
+        ("[server]\nlisten = 5", "server.listen"),
+        ("[server]\nlistne = '127.0.0.1:1'", "listne"),
+        ("[server]\nrequest_timeout = '0s'", "server.request_timeout"),
+        ("[plans.free]\nper_day = 0", "plans.free.per_day"),
+        (
+            "[database]\nmax_connections = 'many'",
+            "database.max_connections",
+        ),
+    ] {
+        let message = load(text, &[]).expect_err(text).to_string();
+        assert!(message.contains(key), "{text}: {message}");
+        assert!(message.contains(".test"), "{text}: {message}");
+    }
+}
+
+fn issuers_in(file: &str) -> Result<Vec<Issuer>, Error> {
+    Ok(load(file, &[])?.auth.issuers)
+}
+
+/// Loads one issuer, with keys separated by `; `.
+fn issuer(keys: &str) -> Result<Vec<Issuer>, Error> {
+    let keys = keys.replace("; ", "\n");
+    issuers_in(&format!("[[auth.issuers]]\n{keys}"))
+}
+
+const SHORTEST: &str = "issuer = 'https://a.example'; audience = 'us'";
+
+#[test]
+fn what_is_left_out_has_its_default() {
+    let issuers = issuer(SHORTEST).expect("valid");
+    let [issuer] = issuers.as_slice() else {
+        panic!("{issuers:?}");
+    };
+    assert_eq!(issuer.algorithms, [Algorithm::Rs256, Algorithm::Es256]);
+    assert_eq!(issuer.leeway, Duration::from_secs(30));
+    assert_eq!(issuer.scope_claim, "scope");
+    assert!(issuer.plan_claim.is_none() && issuer.jwks_url.is_none() && !issuer.allow_admin);
+    assert!(Config::defaults().expect("valid").auth.issuers.is_empty());
+}
+
+/// The example in `config/default.toml`, without its first `# `.
+#[test]
+fn the_example_is_valid() {
+    let example: Vec<&str> = include_str!("../../config/default.toml")
+        .lines()
+        .skip_while(|line| *line != "# [[auth.issuers]]")
+        .map_while(|line| line.strip_prefix("# "))
+        .collect();
+    let example = example.join("\n");
+    let issuers = issuers_in(&example).unwrap_or_else(|error| panic!("{error}: {example}"));
+    assert_eq!(issuers.len(), 1, "{example}");
+}
+
+#[test]
+fn errors_name_the_key_and_the_issuer() {
+    let check = |keys: &str, parts: &[&str]| {
+        let message = issuer(keys).expect_err(keys).to_string();
+        for part in parts {
+            assert!(message.contains(part), "{keys}: {message}");
+        }
+    };
+    for (more, key) in [
+        ("jwks_url = 'http://a.example/keys'", "jwks_url"),
+        ("jwks_url = 'ftp://127.0.0.1/keys'", "jwks_url"),
+        ("jwks_url = 'https://a:b@a.example/keys'", "jwks_url"),
+        ("jwks_url = 'keys'", "jwks_url"),
+        ("algorithms = ['HS256']", "algorithms"),
+        ("algorithms = ['none']", "algorithms"),
+        ("algorithms = ['rs256']", "algorithms"),
+        ("algorithms = []", "algorithms"),
+        ("scope_claim = ''", "scope_claim"),
+        ("plan_claim = ''", "plan_claim"),
+        ("leeway = '61s'", "leeway"),
+        ("audeince = 'us'", "audeince"),
+    ] {
+        let keys = format!("{SHORTEST}; {more}");
+        check(&keys, &[key, "auth.issuers[0]", ".test"]);
+    }
+    check("issuer = 'http://a.example'; audience = 'us'", &["issuer"]);
+    check(
+        "issuer = 'https://a.example?x'; audience = 'us'",
+        &["issuer"],
+    );
+    check("issuer = 'https://a.example'; audience = ''", &["audience"]);
+    check("issuer = 'https://a.example'", &["audience"]);
+    let twice = format!("{SHORTEST}; [[auth.issuers]]; {SHORTEST}");
+    check(&twice, &["auth.issuers"]);
+}
+
+#[test]
+fn http_is_for_this_machine_alone() {
+    let read = |host: &str| {
+        let url = format!("'http://{host}/keys'");
+        issuer(&format!(
+            "issuer = {url}; audience = 'us'; jwks_url = {url}"
+        ))
+    };
+    for host in ["localhost:1", "127.0.0.1:1", "127.9.9.9", "[::1]:1"] {
+        read(host).unwrap_or_else(|error| panic!("{host}: {error}"));
+    }
+    for host in "localhost.example 127.0.0.1.example 10.0.0.1 [::2]".split(' ') {
+        assert!(read(host).is_err(), "{host}");
+    }
+}
