@@ -2,7 +2,7 @@
 //!
 //! Invariant: only this module decides about trusted certificates, redirects and proxies.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use reqwest::{Client, ClientBuilder, redirect};
 use rustls::{ClientConfig, Error, RootCertStore, crypto::ring};
@@ -36,11 +36,7 @@ fn tls() -> Result<ClientConfig, Error> {
 /// Formats an error with its causes: reqwest's "error sending request" alone does not tell the problem.
 #[must_use]
 pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+    let causes = iter::successors(Some(error), |&error| error.source());
+    let texts: Vec<_> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
 }

@@ -32,10 +32,7 @@
 //! - [`app`]: the composition root: builds every part and runs them.
 //! - [`cli`]: commands, and what they print.
 //!
-//! One module owns each technology: sqlx is in `db` (and `embedded_postgres`), axum in `api` (and `app`), hyper in
-//! `server`, governor in `limits`, JWT and argon2 in `auth`, rustls in `http_client`, OpenTelemetry in `trace_context` and
-//! `telemetry`, clap in `cli`, the environment in `config`. reqwest is in `http_client`, and in the modules that send
-//! requests: `auth` (keys of issuers), `blob_store` (S3), `telemetry` (traces). A **rule** is in `domain`, a **sequence** in
+//! One module owns each technology; `.github/ARCHITECTURE.md` has the table. A **rule** is in `domain`, a **sequence** in
 //! the handler, a **statement** in `db`.
 //!
 //! # Life of a request

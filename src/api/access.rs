@@ -10,18 +10,10 @@ use utoipa::openapi::OpenApi;
 
 use crate::domain::caller::{Scope, Scopes};
 
-/// Access rule of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
-    /// No caller needed; a credential is ignored.
-    Public,
-    /// Caller with all of these scopes, possibly none.
-    Needs(Scopes),
-}
-
-/// Access rules of all operations, by path and method.
+/// Scopes that a caller needs, possibly none, by path and method. The other operations are public: they need no caller,
+/// and ignore a credential.
 #[derive(Debug, Default)]
-pub struct AccessRules(HashMap<String, Vec<(Method, Access)>>);
+pub struct AccessRules(HashMap<String, Vec<(Method, Scopes)>>);
 
 impl AccessRules {
     /// Reads the rules from `document`, with paths relative to `base`.
@@ -40,59 +32,46 @@ impl AccessRules {
                 let Ok(method) = Method::from_str(&method.to_uppercase()) else {
                     continue;
                 };
-                let access = access(&operation["security"])
+                let needed = needed_scopes(&operation["security"])
                     .map_err(|problem| format!("{method} {path}: {problem}"))?;
-                rules
-                    .0
-                    .entry(format!("{base}{path}"))
-                    .or_default()
-                    .push((method, access));
+                let operations = rules.0.entry(format!("{base}{path}")).or_default();
+                operations.extend(needed.map(|scopes| (method, scopes)));
             }
         }
         Ok(rules)
     }
 
-    /// Returns the rule of an operation by the path of its route, or `None` if there is no such operation.
+    /// Returns the scopes that an operation needs, by the path of its route; `None` if it needs no caller or does not
+    /// exist.
     #[must_use]
-    pub fn find(&self, method: &Method, path: &str) -> Option<Access> {
+    pub fn needed_scopes(&self, method: &Method, path: &str) -> Option<Scopes> {
         // HEAD is GET without the body (RFC 9110 §9.3.2).
-        let method = if method == Method::HEAD {
-            &Method::GET
-        } else {
-            method
-        };
-        let operations = self.0.get(path)?;
-        let (_, access) = operations.iter().find(|(known, _)| known == method)?;
-        Some(*access)
+        let is_head = method == Method::HEAD;
+        let method = if is_head { &Method::GET } else { method };
+        let mut operations = self.0.get(path)?.iter();
+        operations.find_map(|(known, scopes)| (known == method).then_some(*scopes))
     }
 }
 
 /// Reads a `security` field: a list of alternative schemes, each with its scopes, which must be the same for all.
-fn access(security: &Value) -> Result<Access, String> {
-    let ways: Vec<_> = security
+fn needed_scopes(security: &Value) -> Result<Option<Scopes>, String> {
+    let ways = security
         .as_array()
-        .ok_or("missing `security(...)`: add the required scopes, or `security(())` for none")?
-        .iter()
-        .flat_map(|way| way.as_object().into_iter().flatten())
-        .map(|(_, scopes)| scopes)
-        .collect();
-    let Some((first, rest)) = ways.split_first() else {
-        return Ok(Access::Public);
+        .ok_or("missing `security(...)`: add the required scopes, or `security(())` for none")?;
+    let ways = ways.iter().filter_map(Value::as_object).flatten();
+    let mut needed = ways.map(|(_scheme, scopes)| scopes);
+    let Some(first) = needed.next() else {
+        return Ok(None);
     };
-    if rest.iter().any(|scopes| scopes != first) {
+    if needed.any(|scopes| scopes != first) {
         return Err("the security schemes require different scopes".into());
     }
-    let scopes: Scopes = first
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|scope| {
-            let name = scope.as_str().unwrap_or_default();
-            name.parse::<Scope>()
-                .map_err(|error| format!("scope {name:?} {error}"))
-        })
-        .collect::<Result<_, _>>()?;
-    Ok(Access::Needs(scopes))
+    let scopes = first.as_array().into_iter().flatten().map(|scope| {
+        let name = scope.as_str().unwrap_or_default();
+        let scope: Result<Scope, _> = name.parse();
+        scope.map_err(|error| format!("scope {name:?} {error}"))
+    });
+    scopes.collect::<Result<_, _>>().map(Some)
 }
 
 #[cfg(test)]
@@ -104,15 +83,15 @@ mod tests {
     #[test]
     fn security_says_what_is_needed() {
         let write: Scopes = [Scope::WritePets].into_iter().collect();
-        let needs = json!([{"api_key": ["write:pets"]}, {"bearer": ["write:pets"]}]);
-        assert_eq!(access(&needs), Ok(Access::Needs(write)));
-        assert_eq!(access(&json!([{}])), Ok(Access::Public));
-        assert!(
-            access(&Value::Null).is_err(),
-            "an operation that says nothing"
-        );
-        assert!(access(&json!([{"api_key": ["write:cats"]}])).is_err());
-        let differ = json!([{"api_key": ["write:pets"]}, {"bearer": []}]);
-        assert!(access(&differ).is_err());
+        let needs_write = json!([{"api_key": ["write:pets"]}, {"bearer": ["write:pets"]}]);
+        for (security, rule) in [
+            (needs_write, Some(Some(write))),
+            (json!([{}]), Some(None)),
+            (Value::Null, None),
+            (json!([{"api_key": ["write:cats"]}]), None),
+            (json!([{"api_key": ["write:pets"]}, {"bearer": []}]), None),
+        ] {
+            assert_eq!(needed_scopes(&security).ok(), rule, "{security}");
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! Extractors that reject requests with [`Error`]. `.clippy.toml` bans axum's own, which reject in plain text.
 
-use std::{borrow::Cow, convert::Infallible, str::FromStr};
+use std::{convert::Infallible, str::FromStr};
 
 use axum::{
     body::{Body, Bytes},
-    extract::{FromRef, FromRequest, FromRequestParts, RawPathParams, Request},
-    http::{HeaderMap, header, request::Parts, uri::Authority},
+    extract::{FromRequest, FromRequestParts, RawPathParams, Request},
+    http::{HeaderMap, HeaderValue, header, request::Parts, uri::Authority},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
@@ -15,8 +15,7 @@ use serde_json::error::Category;
 use super::{
     error::Error,
     fields::{FieldType, Violations},
-    problem::Violation,
-    state::BodyLimits,
+    state::{AppState, BodyLimits},
 };
 use crate::domain::Invalid;
 
@@ -28,17 +27,10 @@ impl<S: Send + Sync, T: FromStr<Err = Invalid>> FromRequestParts<S> for Path<T> 
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
-        let parameters = RawPathParams::from_request_parts(parts, state)
-            .await
-            .map_err(|_| Error::Invalid(vec![Violation::new("path", "must be UTF-8")]))?;
-        let (name, value) = parameters
-            .iter()
-            .next()
-            .ok_or_else(|| Error::Internal("a route without a path parameter".into()))?;
-        value
-            .parse()
-            .map(Self)
-            .map_err(|reason| Error::invalid(name, &reason))
+        let parameters = path_parameters(parts, state).await?;
+        let mut violations = Violations::default();
+        let value = parse_next(&mut parameters.iter(), &mut violations)?;
+        violations.finish(value.map(Self))
     }
 }
 
@@ -55,20 +47,32 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
-        let parameters = RawPathParams::from_request_parts(parts, state)
-            .await
-            .map_err(|_| Error::Invalid(vec![Violation::new("path", "must be UTF-8")]))?;
+        let parameters = path_parameters(parts, state).await?;
         let mut parameters = parameters.iter();
-        let (Some((first, a)), Some((second, b))) = (parameters.next(), parameters.next()) else {
-            return Err(Error::Internal(
-                "a route without two path parameters".into(),
-            ));
-        };
         let mut violations = Violations::default();
-        let a = a.parse().map_err(|reason| violations.add(first, reason));
-        let b = b.parse().map_err(|reason| violations.add(second, reason));
-        violations.finish(a.ok().zip(b.ok()).map(|(a, b)| Self(a, b)))
+        let first = parse_next(&mut parameters, &mut violations)?;
+        let second = parse_next(&mut parameters, &mut violations)?;
+        violations.finish(first.zip(second).map(|(first, second)| Self(first, second)))
     }
+}
+
+async fn path_parameters<S: Send + Sync>(
+    parts: &mut Parts,
+    state: &S,
+) -> Result<RawPathParams, Error> {
+    let parameters = RawPathParams::from_request_parts(parts, state).await;
+    parameters.map_err(|_| Error::one_violation("path", "must be UTF-8"))
+}
+
+/// Parses the next parameter of a path, which the route has.
+fn parse_next<'a, T: FromStr<Err = Invalid>>(
+    parameters: &mut impl Iterator<Item = (&'a str, &'a str)>,
+    violations: &mut Violations,
+) -> Result<Option<T>, Error> {
+    let missing = || Error::internal("a route without a path parameter");
+    let (name, value) = parameters.next().ok_or_else(missing)?;
+    let value = value.parse().map_err(|reason| violations.add(name, reason));
+    Ok(value.ok())
 }
 
 /// Host that the client addressed, or `localhost` if the request names none.
@@ -80,10 +84,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Host {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         // HTTP/2 sends the host in the request target.
-        let host = parts.uri.authority().map(Authority::as_str).or_else(|| {
-            let host = parts.headers.get(header::HOST)?;
-            host.to_str().ok()
-        });
+        let authority = parts.uri.authority().map(Authority::as_str);
+        let host = authority.or_else(|| parts.headers.get(header::HOST)?.to_str().ok());
         Ok(Self(host.unwrap_or("localhost").to_owned()))
     }
 }
@@ -103,41 +105,34 @@ struct Parameter {
 impl Parameters {
     /// Parses `application/x-www-form-urlencoded`, which is the format of queries, too.
     fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
-        let decode = |text: &str| {
-            Self::decode(text)
-                .ok_or_else(|| Error::Invalid(vec![Violation::new(place, "must be UTF-8")]))
+        let decode = |text| {
+            let not_utf8 = || Error::one_violation(place, "must be UTF-8");
+            Self::decode(text).ok_or_else(not_utf8)
         };
-        encoded
-            .split('&')
-            .filter(|pair| !pair.is_empty())
-            .map(|pair| {
-                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                Ok(Parameter {
-                    name: decode(name)?,
-                    value: decode(value)?,
-                    encoded: format!("{name}={value}"),
-                })
+        let pairs = encoded.split('&').filter(|pair| !pair.is_empty());
+        let parameters = pairs.map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Ok(Parameter {
+                name: decode(name)?,
+                value: decode(value)?,
+                encoded: format!("{name}={value}"),
             })
-            .collect::<Result<_, _>>()
-            .map(Self)
+        });
+        parameters.collect::<Result<_, _>>().map(Self)
     }
 
     /// Decodes a name or a value. Returns `None` if it is not UTF-8.
     #[must_use]
     pub fn decode(encoded: &str) -> Option<String> {
         let spaced = encoded.replace('+', " ");
-        percent_decode_str(&spaced)
-            .decode_utf8()
-            .ok()
-            .map(Cow::into_owned)
+        let decoded = percent_decode_str(&spaced).decode_utf8().ok()?;
+        Some(decoded.into_owned())
     }
 
     /// Returns all values of a parameter.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0
-            .iter()
-            .filter(move |parameter| parameter.name == name)
-            .map(|parameter| parameter.value.as_str())
+        let named = self.0.iter().filter(move |one| one.name == name);
+        named.map(|one| one.value.as_str())
     }
 
     /// Returns the values of a list parameter, which may be repeated, separated by commas, or both.
@@ -177,10 +172,10 @@ impl Parameters {
         let kept = self
             .0
             .iter()
-            .filter(|kept| names.contains(&kept.name.as_str()));
-        let kept = kept.map(|kept| kept.encoded.as_str());
-        let last = format!("{name}={value}");
-        kept.chain([last.as_str()]).collect::<Vec<_>>().join("&")
+            .filter(|one| names.contains(&one.name.as_str()));
+        let mut query: String = kept.map(|one| one.encoded.clone() + "&").collect();
+        query.extend([name, "=", value]);
+        query
     }
 }
 
@@ -200,23 +195,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
-impl<S, T> FromRequest<S> for Json<T>
-where
-    S: Send + Sync,
-    BodyLimits: FromRef<S>,
-    T: FieldType,
-{
+impl<T: FieldType> FromRequest<AppState> for Json<T> {
     type Rejection = Error;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
-        require_media_type(request.headers(), "application/json", &["application/json"])?;
-        require_plain(request.headers())?;
-        let body = read_body(request.into_body(), BodyLimits::from_ref(state)).await?;
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
+        let body = read_plain_body(request, "application/json", state.body_limits).await?;
         // serde would accept an array for an object, with its elements as the fields.
         if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
             parse_json::<IgnoredAny>(&body)?;
             let reason = format!("must be {}", T::KIND.name());
-            return Err(Error::Invalid(vec![Violation::new("body", reason)]));
+            return Err(Error::one_violation("body", reason));
         }
         parse_json(&body).map(Self)
     }
@@ -226,21 +214,13 @@ where
 #[derive(Debug)]
 pub struct MergePatch(pub serde_json::Value);
 
-impl<S> FromRequest<S> for MergePatch
-where
-    S: Send + Sync,
-    BodyLimits: FromRef<S>,
-{
+impl FromRequest<AppState> for MergePatch {
     type Rejection = Error;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
-        require_media_type(
-            request.headers(),
-            "application/merge-patch+json or application/json",
-            &["application/merge-patch+json", "application/json"],
-        )?;
-        require_plain(request.headers())?;
-        parse_json(&read_body(request.into_body(), BodyLimits::from_ref(state)).await?).map(Self)
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
+        const ACCEPTED: &str = "application/merge-patch+json or application/json";
+        let body = read_plain_body(request, ACCEPTED, state.body_limits).await?;
+        parse_json(&body).map(Self)
     }
 }
 
@@ -248,42 +228,41 @@ where
 #[derive(Debug)]
 pub struct Form(pub Parameters);
 
-impl<S> FromRequest<S> for Form
-where
-    S: Send + Sync,
-    BodyLimits: FromRef<S>,
-{
+impl FromRequest<AppState> for Form {
     type Rejection = Error;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Error> {
-        const FORM: &str = "application/x-www-form-urlencoded";
-        let media_type = require_media_type(request.headers(), FORM, &[FORM]);
-        let plain = require_plain(request.headers());
-        let body = read_body(request.into_body(), BodyLimits::from_ref(state)).await?;
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
+        let (parts, body) = request.into_parts();
+        let body = read_body(body, state.body_limits).await?;
         if body.is_empty() {
             return Ok(Self(Parameters::default()));
         }
-        media_type?;
-        plain?;
+        require_media_type(&parts.headers, "application/x-www-form-urlencoded")?;
+        require_plain(&parts.headers)?;
         let text = std::str::from_utf8(&body)
-            .map_err(|_| Error::Invalid(vec![Violation::new("body", "must be UTF-8")]))?;
+            .map_err(|_| Error::one_violation("body", "must be UTF-8"))?;
         Parameters::parse(text, "body").map(Self)
     }
 }
 
-fn require_media_type(
-    headers: &HeaderMap,
+/// Checks the head of a request, then reads its body.
+async fn read_plain_body(
+    request: Request,
     accepted: &'static str,
-    essences: &[&str],
-) -> Result<(), Error> {
-    if essences
-        .iter()
-        .any(|essence| has_media_type(headers, essence))
-    {
-        Ok(())
-    } else {
-        Err(Error::UnsupportedMediaType(accepted))
+    limits: BodyLimits,
+) -> Result<Bytes, Error> {
+    require_media_type(request.headers(), accepted)?;
+    require_plain(request.headers())?;
+    read_body(request.into_body(), limits).await
+}
+
+/// Rejects a body of another media type than those in `accepted`, separated by "or".
+fn require_media_type(headers: &HeaderMap, accepted: &'static str) -> Result<(), Error> {
+    let mut essences = accepted.split(" or ");
+    if essences.any(|essence| has_media_type(headers, essence)) {
+        return Ok(());
     }
+    Err(Error::UnsupportedMediaType(accepted))
 }
 
 /// Rejects an encoded body (RFC 9110 §8.4), which would be misread, since decoding is not supported.
@@ -300,20 +279,17 @@ pub fn require_plain(headers: &HeaderMap) -> Result<(), Error> {
         })
     });
     if plain {
-        Ok(())
-    } else {
-        Err(Error::EncodedBody)
+        return Ok(());
     }
+    Err(Error::EncodedBody)
 }
 
 /// Returns true if `Content-Type` has this media type, with any parameters.
 #[must_use]
 pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.split(';').next())
-        .is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
+    let value = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str);
+    let sent = value.and_then(|value| value.ok()?.split(';').next());
+    sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
 }
 
 /// Reads a whole body within its limits, so that no handler acts on half of a request.
@@ -332,10 +308,10 @@ pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Error> {
         Err(_) => Err(Error::BodyTimeout),
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(Error::Invalid(vec![Violation::new(
+        Ok(Err(_)) => Err(Error::one_violation(
             "body",
             "must be complete; it ends early",
-        )])),
+        )),
     }
 }
 
@@ -348,6 +324,6 @@ fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
             Category::Eof => format!("must be complete JSON; it ends early ({place})"),
             Category::Syntax | Category::Io => format!("must be valid JSON ({place})"),
         };
-        Error::Invalid(vec![Violation::new("body", reason)])
+        Error::one_violation("body", reason)
     })
 }

@@ -97,7 +97,7 @@ impl<T: FieldType> FieldType for Vec<Field<T>> {
 }
 
 /// Field of a JSON object, or element of an array.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, Copy)]
 pub enum Field<T> {
     /// Absent, or `null`, which means the same.
     #[default]
@@ -139,19 +139,17 @@ impl Violations {
         field: Field<T>,
         check: impl FnOnce(T) -> Result<U, Invalid>,
     ) -> Option<U> {
-        match field {
-            Field::Absent => None,
-            Field::Value(value) => check(value)
-                .map_err(|reason| self.add(name.to_string(), reason))
-                .ok(),
+        let checked = match field {
+            Field::Absent => return None,
+            Field::Value(value) => check(value).map_err(|reason| reason.to_string()),
             Field::WrongType => {
                 let bounds = T::PAST_BOUNDS.and_then(|value| check(value).err());
                 let kind = || format!("must be {}", T::KIND.name());
-                let reason = bounds.map_or_else(kind, |bounds| bounds.to_string());
-                self.add(name.to_string(), reason);
-                None
+                Err(bounds.map_or_else(kind, |bounds| bounds.to_string()))
             }
-        }
+        };
+        let violated = |reason| self.add(name.to_string(), reason);
+        checked.map_err(violated).ok()
     }
 
     /// Checks a field that must be present.
@@ -182,10 +180,8 @@ impl Violations {
         let elements = self.optional(name, field, |elements| {
             check_length(elements.len()).map(|()| elements)
         });
+        let elements = elements.unwrap_or_default().into_iter().enumerate();
         elements
-            .unwrap_or_default()
-            .into_iter()
-            .enumerate()
             .filter_map(|(index, element)| check(self, format!("{name}[{index}]"), element))
             .collect()
     }

@@ -1,12 +1,6 @@
 //! Liveness and readiness endpoints, without credentials or limits, on both listeners.
 
-use axum::{
-    Router,
-    extract::State,
-    http::header,
-    response::{IntoResponse, Response},
-    routing::get,
-};
+use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
 
 use super::{
     error::Error,
@@ -22,26 +16,22 @@ pub fn router() -> Router<AppState> {
 }
 
 /// Succeeds while the process runs. Does not check the database, since a restart of the process would not fix it.
-async fn live() -> Response {
-    ok()
+async fn live() -> impl IntoResponse {
+    let headers = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    (headers, r#"{"status":"ok"}"#)
 }
 
 /// Succeeds while the database responds and the process is not about to stop.
 async fn ready(
     State(database): State<Database>,
     State(readiness): State<Readiness>,
-) -> Result<Response, Error> {
+) -> Result<impl IntoResponse, Error> {
     if readiness.is_stopping() {
         return Err(Error::Stopping);
     }
     database.ping().await?;
-    Ok(ok())
-}
-
-fn ok() -> Response {
-    let headers = [
-        (header::CONTENT_TYPE, "application/json"),
-        (header::CACHE_CONTROL, "no-store"),
-    ];
-    (headers, r#"{"status":"ok"}"#).into_response()
+    Ok(live().await)
 }

@@ -5,7 +5,8 @@
 //!
 //! Invariants:
 //! - The response to a change is stored in the transaction of the change, so a crash loses both or neither.
-//! - The layer stores refusals, which changed nothing, under the same claim, so no key has two responses.
+//! - The layer stores refusals, which changed nothing, under the same claim, so no key has two responses. If another
+//!   response was stored in the meantime, that one is returned, since the order of the two requests is unknown.
 //! - 5xx and 429 responses are not stored: the client should retry.
 
 use std::sync::Arc;
@@ -18,19 +19,14 @@ use axum::{
 use http_body_util::BodyExt;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    error::Error,
-    problem::{Problem, Violation},
-};
+use super::{error::Error, problem::Problem};
 use crate::{
-    db::{self, Connection, Database, idempotency::StoredResponse},
+    db::{self, Connection, Database, Executor, idempotency::StoredResponse},
     domain::caller::CallerKey,
 };
 
 /// Request header of `draft-ietf-httpapi-idempotency-key-header`.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const MAX_KEY: usize = 255;
-
 /// Header of a replayed response.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -55,58 +51,50 @@ impl ClientKey {
         headers: &HeaderMap,
         owner: impl FnOnce() -> CallerKey,
     ) -> Result<Option<Self>, Error> {
-        let Some(value) = headers.get(IDEMPOTENCY_KEY) else {
+        let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+        let Some(value) = values.next() else {
             return Ok(None);
         };
-        let text = read_key(value)?;
-        if headers.get_all(IDEMPOTENCY_KEY).iter().count() > 1 {
-            return Err(invalid("must be given once"));
-        }
-        let caller = owner().to_string();
-        Ok(Some(Self { caller, text }))
+        let once = |key| match values.next() {
+            None => Ok(key),
+            Some(_) => Err("must be given once"),
+        };
+        let text = parse_key(value)
+            .and_then(once)
+            .map_err(|reason| Error::one_violation("Idempotency-Key", reason))?;
+        Ok(Some(Self {
+            caller: owner().to_string(),
+            text: text.to_owned(),
+        }))
     }
 
     /// Adds the fingerprint: the SHA-256 of the request.
     #[must_use]
     pub fn with_fingerprint(self, fingerprint: Vec<u8>) -> Idempotency {
+        let client_key = self;
         Idempotency(Some(Arc::new(Key {
-            caller: self.caller,
-            text: self.text,
+            client_key,
             fingerprint,
         })))
     }
 }
 
-/// Reads a key, bare or as a quoted string (RFC 8941 §3.3.3).
-fn read_key(value: &HeaderValue) -> Result<String, Error> {
-    let text = value
-        .to_str()
-        .map_err(|_| invalid("must be printable ASCII characters"))?
-        .trim();
+/// Parses a key, bare or as a quoted string (RFC 8941 §3.3.3).
+fn parse_key(value: &HeaderValue) -> Result<&str, &'static str> {
+    const MAX_KEY: usize = 255;
+    const UNPRINTABLE: &str = "must be printable ASCII characters";
+    let text = value.to_str().map_err(|_| UNPRINTABLE)?.trim();
     let key = match text.strip_prefix('"') {
         Some(open) => open
             .strip_suffix('"')
-            .ok_or_else(|| invalid("must have a closing quote if it begins with a quote"))?,
+            .ok_or("must have a closing quote if it begins with a quote")?,
         None => text,
     };
-    if key.contains('\t') {
-        return Err(invalid("must be printable ASCII characters"));
+    match key.len() {
+        _ if key.contains('\t') => Err(UNPRINTABLE),
+        1..=MAX_KEY => Ok(key),
+        _ => Err("must be 1 to 255 characters"),
     }
-    if key.is_empty() || key.len() > MAX_KEY {
-        return Err(invalid("must be 1 to 255 characters"));
-    }
-    Ok(key.to_owned())
-}
-
-fn invalid(reason: &str) -> Error {
-    Error::Invalid(vec![Violation::new("Idempotency-Key", reason)])
-}
-
-#[derive(Debug)]
-struct Key {
-    caller: String,
-    text: String,
-    fingerprint: Vec<u8>,
 }
 
 impl Idempotency {
@@ -121,32 +109,10 @@ impl Idempotency {
     /// # Errors
     /// [`Error::IdempotencyKeyReused`] if the key was used for another request.
     pub async fn stored_response(&self, database: &Database) -> Result<Option<Response>, Error> {
-        let Some(key) = &self.0 else {
-            return Ok(None);
-        };
-        let stored = db::idempotency::find(database.pool(), &key.caller, &key.text).await?;
-        stored.map(|stored| key.replay(stored)).transpose()
-    }
-
-    /// Stores the response to a request that changed nothing. Returns the response to the same request that was stored
-    /// in the meantime, if any, since the order of the two requests is unknown.
-    pub(super) async fn store(
-        &self,
-        database: &Database,
-        response: &SerializedResponse,
-    ) -> Result<Option<Response>, Error> {
-        let Some(key) = &self.0 else {
-            return Ok(None);
-        };
-        database
-            .transact(async |transaction: &mut Connection| {
-                let earlier = key.claim(transaction).await?;
-                if earlier.is_none() {
-                    key.store(transaction, response).await?;
-                }
-                Ok(earlier)
-            })
-            .await
+        match &self.0 {
+            Some(key) => key.find(database.pool()).await,
+            None => Ok(None),
+        }
     }
 
     /// Runs `work` in a transaction that also stores its response, or returns the response stored before.
@@ -158,46 +124,52 @@ impl Idempotency {
         W: AsyncFnOnce(&mut Connection) -> Result<Response, Error> + Clone,
     {
         database
-            .transact(async |transaction: &mut Connection| match &self.0 {
-                None => work(transaction).await,
-                Some(key) => key.run(transaction, work).await,
+            .transact(async |transaction: &mut Connection| {
+                let Some(key) = &self.0 else {
+                    return work(transaction).await;
+                };
+                if let Some(earlier) = key.claim(transaction).await? {
+                    return Ok(earlier);
+                }
+                let response = work(transaction).await?;
+                let (serialized, response) = SerializedResponse::of(response).await?;
+                key.store(transaction, &serialized).await?;
+                Ok(response)
             })
             .await
     }
 }
 
-impl Key {
-    async fn run<W>(&self, transaction: &mut Connection, work: W) -> Result<Response, Error>
-    where
-        W: AsyncFnOnce(&mut Connection) -> Result<Response, Error>,
-    {
-        if let Some(earlier) = self.claim(transaction).await? {
-            return Ok(earlier);
-        }
-        let (serialized, response) = SerializedResponse::of(work(transaction).await?).await?;
-        self.store(transaction, &serialized).await?;
-        Ok(response)
-    }
+#[derive(Debug)]
+struct Key {
+    client_key: ClientKey,
+    fingerprint: Vec<u8>,
+}
 
+impl Key {
     /// Claims the key until the transaction ends and returns the stored response, if any. Only the holder of the claim
     /// can rely on there being none.
     async fn claim(&self, transaction: &mut Connection) -> Result<Option<Response>, Error> {
-        if !db::idempotency::claim(transaction, &self.caller, &self.text).await? {
+        let ClientKey { caller, text } = &self.client_key;
+        if !db::idempotency::claim(transaction, caller, text).await? {
             return Err(Error::IdempotencyKeyInUse);
         }
-        let stored = db::idempotency::find(transaction, &self.caller, &self.text).await?;
-        stored.map(|stored| self.replay(stored)).transpose()
+        self.find(transaction).await
     }
 
-    /// Returns the stored response if it belongs to the same request.
-    fn replay(&self, stored: StoredResponse) -> Result<Response, Error> {
+    /// Returns the stored response, if any, to be replayed.
+    async fn find(&self, executor: impl Executor<'_>) -> Result<Option<Response>, Error> {
+        let ClientKey { caller, text } = &self.client_key;
+        let Some(stored) = db::idempotency::find(executor, caller, text).await? else {
+            return Ok(None);
+        };
         if stored.fingerprint != self.fingerprint {
             return Err(Error::IdempotencyKeyReused);
         }
         metrics::counter!("idempotent_replays_total").increment(1);
-        let serialized: SerializedResponse = serde_json::from_value(stored.response)
-            .map_err(|error| Error::Internal(error.into()))?;
-        serialized.into_response()
+        let serialized: SerializedResponse =
+            serde_json::from_value(stored.response).map_err(Error::internal)?;
+        serialized.into_response().map(Some)
     }
 
     /// Stores a response, unless there is one.
@@ -206,18 +178,18 @@ impl Key {
         transaction: &mut Connection,
         response: &SerializedResponse,
     ) -> Result<(), Error> {
+        let ClientKey { caller, text } = &self.client_key;
         let stored = StoredResponse {
             fingerprint: self.fingerprint.clone(),
-            response: serde_json::to_value(response)
-                .map_err(|error| Error::Internal(error.into()))?,
+            response: serde_json::to_value(response).map_err(Error::internal)?,
         };
-        Ok(db::idempotency::store(transaction, &self.caller, &self.text, &stored).await?)
+        Ok(db::idempotency::store(transaction, caller, text, &stored).await?)
     }
 }
 
 /// Response as it is stored.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SerializedResponse {
+struct SerializedResponse {
     status: u16,
     headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -227,20 +199,15 @@ pub(super) struct SerializedResponse {
 
 impl SerializedResponse {
     /// Returns the parts of a response that are stored, and the response.
-    pub(super) async fn of(response: Response) -> Result<(Self, Response), Error> {
+    async fn of(response: Response) -> Result<(Self, Response), Error> {
         let (parts, body) = response.into_parts();
-        let body = body
-            .collect()
-            .await
-            .map_err(|error| Error::Internal(error.into()))?
-            .to_bytes();
+        let body = body.collect().await.map_err(Error::internal)?.to_bytes();
+        let text = |(name, value): (&HeaderName, &HeaderValue)| {
+            Some((name.to_string(), value.to_str().ok()?.to_owned()))
+        };
         let serialized = Self {
             status: parts.status.as_u16(),
-            headers: parts
-                .headers
-                .iter()
-                .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.into())))
-                .collect(),
+            headers: parts.headers.iter().filter_map(text).collect(),
             problem: parts.extensions.get().cloned(),
             body: String::from_utf8_lossy(&body).into_owned(),
         };
@@ -249,21 +216,17 @@ impl SerializedResponse {
 
     fn into_response(self) -> Result<Response, Error> {
         let mut response = Response::new(Body::from(self.body));
-        *response.status_mut() =
-            StatusCode::from_u16(self.status).map_err(|error| Error::Internal(error.into()))?;
+        *response.status_mut() = StatusCode::from_u16(self.status).map_err(Error::internal)?;
+        let headers = response.headers_mut();
         for (name, value) in self.headers {
-            if let (Ok(name), Ok(value)) =
-                (HeaderName::try_from(name), HeaderValue::try_from(value))
-            {
-                response.headers_mut().insert(name, value);
+            if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value.parse()) {
+                headers.insert(name, value);
             }
         }
+        headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
         if let Some(problem) = self.problem {
             response.extensions_mut().insert(problem);
         }
-        response
-            .headers_mut()
-            .insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
         Ok(response)
     }
 }

@@ -1,8 +1,8 @@
 //! `GET /limits`: the limits of the caller's plan, and their state.
 
 use axum::{
-    http::{HeaderValue, StatusCode, header},
-    response::Response,
+    http::{StatusCode, header},
+    response::IntoResponse,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -79,17 +79,13 @@ impl From<Window> for WindowBody {
 async fn get(
     context: RequestContext,
     CurrentCaller(caller): CurrentCaller,
-) -> Result<Response, Error> {
-    let status = context.limit_status();
+) -> Result<impl IntoResponse, Error> {
+    let status = context.limit_status.get().copied().unwrap_or_default();
     let body = LimitsBody {
         plan: caller.plan.as_str(),
         minute: status.minute.map(WindowBody::from),
         day: status.day.map(WindowBody::from),
     };
-    let mut response = response::json(StatusCode::OK, &body)?;
-    let no_store = HeaderValue::from_static("no-store");
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, no_store);
-    Ok(response)
+    let response = response::json(StatusCode::OK, &body)?;
+    Ok(([(header::CACHE_CONTROL, "no-store")], response))
 }

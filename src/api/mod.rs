@@ -39,16 +39,14 @@ use axum::{
 };
 use tower::{ServiceBuilder, util::MapRequest};
 use utoipa::openapi::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
 
 use self::{
-    access::AccessRules,
     error::Error,
     layers::{
         access_log::AccessLogLayer,
         authenticate::AuthenticateLayer,
         authorize::authorize,
-        catch_panic::catch_panic,
+        catch_panic::CatchPanicLayer,
         check::CheckLayer,
         client_address::client_address,
         idempotency::IdempotencyLayer,
@@ -62,7 +60,8 @@ use self::{
     state::{AppState, Links},
 };
 
-/// All resources of the API.
+/// Operations of callers. Open operations, which need no caller: [`users::open_router`] and, outside the base path, at the
+/// paths that their RFCs define, [`oauth::router`].
 fn resources() -> Operations {
     Operations::with_document(openapi::base())
         .merge(pets::router())
@@ -72,39 +71,17 @@ fn resources() -> Operations {
         .merge(limits::router())
 }
 
-/// Open operations of the API, limited per client address.
-fn open() -> Operations {
-    Operations::new().merge(users::open_router())
-}
-
-/// Endpoints outside the API's base path, at the paths that their RFCs define. They need no caller.
-fn outside_base() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().merge(oauth::router())
-}
-
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
 #[must_use]
 pub fn document(links: &Links) -> OpenApi {
     let operations = resources().merge(images::uploads()).into_document();
-    openapi::complete(
-        operations,
-        open().into_document(),
-        outside_base().into_openapi(),
-        links,
-    )
+    let open = users::open_router().into_document();
+    openapi::complete(operations, open, oauth::router().into_openapi(), links)
 }
 
-/// Access rules of all operations.
-///
-/// # Errors
-/// If the `security` of an operation cannot be read; the message names it. A test rules it out.
-pub fn access_rules(document: &OpenApi) -> Result<Arc<AccessRules>, String> {
-    AccessRules::from_document(document, openapi::BASE).map(Arc::new)
-}
-
-/// The operations, without layers.
+/// Routes of the operations of callers, without layers and without uploads, which have layers of their own.
 pub fn operations() -> Router<AppState> {
-    resources().into_routes()
+    resources().router
 }
 
 /// `operations`, the document and the pages, with all layers.
@@ -116,10 +93,8 @@ pub fn router(
     state: AppState,
     document: &OpenApi,
 ) -> Result<Router, serde_json::Error> {
-    let uploads = images::uploads().into_routes();
-    let open = open()
-        .into_routes()
-        .merge(outside_base().split_for_parts().0);
+    let uploads = images::uploads().router;
+    let open = users::open_router().router.merge(oauth::router());
     let public = health::router()
         .merge(pages::router())
         .merge(openapi::router(document)?)
@@ -129,7 +104,7 @@ pub fn router(
     let around_public = ServiceBuilder::new()
         .layer(RequestSpanLayer) // first: every response and log line has the request's id
         .layer(AccessLogLayer) // also of requests that are refused, panic, or whose client disconnects
-        .layer(catch_panic()) // inside the access log, which records the 500, and the request id
+        .layer(CatchPanicLayer) // inside the access log, which records the 500, and the request id
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let around_api = around_public
         .clone()
@@ -140,7 +115,7 @@ pub fn router(
         .layer(AuthenticateLayer(state.clone())) // failures count against the client address
         .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
         .layer(CheckLayer(authorize)) // before the body is read; a refusal counts against the limits
-        .layer(catch_panic()); // inside the limits, against which a panic does not count
+        .layer(CatchPanicLayer); // inside the limits, against which a panic does not count
     let around_operations = around_uploads
         .clone()
         .layer(TimeoutLayer(state.request_timeout.0)) // an upload has timeouts for the parts of its body
@@ -164,18 +139,14 @@ pub fn operations_router(
 ) -> Router {
     const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
     let metrics = async move || ([(header::CONTENT_TYPE, TEXT)], metrics());
-    Router::new()
-        .merge(health::router())
-        .route("/metrics", get(metrics))
-        .fallback(async || Error::NoSuchRoute)
-        .layer(
-            ServiceBuilder::new()
-                .layer(RequestSpanLayer)
-                .layer(AccessLogLayer)
-                .layer(catch_panic())
-                .layer(CheckLayer(validate_request)),
-        )
-        .with_state(state)
+    let layers = ServiceBuilder::new()
+        .layer(RequestSpanLayer)
+        .layer(AccessLogLayer)
+        .layer(CatchPanicLayer)
+        .layer(CheckLayer(validate_request));
+    let routes = health::router().route("/metrics", get(metrics));
+    let routes = routes.fallback(async || Error::NoSuchRoute);
+    routes.layer(layers).with_state(state)
 }
 
 /// A router as the server calls it, with its type of request bodies.
@@ -203,10 +174,8 @@ fn without_trailing_slash(uri: &Uri) -> Option<Uri> {
     if trimmed.len() == path.len() || !trimmed.starts_with(openapi::BASE) {
         return None;
     }
-    let target = match uri.query() {
-        Some(query) => format!("{trimmed}?{query}"),
-        None => trimmed.to_owned(),
-    };
+    let query = uri.query().map(|query| format!("?{query}"));
+    let target = trimmed.to_owned() + query.as_deref().unwrap_or_default();
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(target.parse().ok()?);
     Uri::from_parts(parts).ok()

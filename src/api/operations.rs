@@ -11,7 +11,8 @@ use super::{openapi::BASE, state::AppState};
 /// Operations, without layers.
 #[derive(Default)]
 pub struct Operations {
-    routes: Router<AppState>,
+    /// Their routes.
+    pub router: Router<AppState>,
     /// Used only for its document.
     documented: OpenApiRouter,
 }
@@ -27,8 +28,8 @@ impl Operations {
     #[must_use]
     pub fn with_document(document: OpenApi) -> Self {
         Self {
-            routes: Router::new(),
             documented: OpenApiRouter::with_openapi(document),
+            ..Self::default()
         }
     }
 
@@ -36,11 +37,10 @@ impl Operations {
     #[must_use]
     pub fn routes(mut self, (schemas, paths, methods): UtoipaMethodRouter<AppState>) -> Self {
         for path in paths.paths.keys() {
-            self.routes = self.routes.route(&format!("{BASE}{path}"), methods.clone());
+            self.router = self.router.route(&format!("{BASE}{path}"), methods.clone());
         }
-        self.documented = self
-            .documented
-            .routes((schemas, paths, MethodRouter::new()));
+        let documented = (schemas, paths, MethodRouter::new());
+        self.documented = self.documented.routes(documented);
         self
     }
 
@@ -48,14 +48,9 @@ impl Operations {
     #[must_use]
     pub fn merge(self, more: Self) -> Self {
         Self {
-            routes: self.routes.merge(more.routes),
+            router: self.router.merge(more.router),
             documented: self.documented.merge(more.documented),
         }
-    }
-
-    /// Returns the routes.
-    pub fn into_routes(self) -> Router<AppState> {
-        self.routes
     }
 
     /// Returns the document.

@@ -132,16 +132,17 @@ pub async fn respond<F: Find>(
     let mut items = find.page(&database, after, limit + 1).await?;
     let more = items.len() > limit;
     items.truncate(limit);
-    let mut body = Chunk::opening();
-    body.extend::<F>(&items)?;
-    let mut response = json_response(Body::from(body.closing()));
+    let mut body = append::<F>(vec![b'['], &items)?;
+    body.push(b']');
+    let mut response = json_response(Body::from(body));
     if let Some(last) = items.last().filter(|_| more) {
-        let cursor = write_cursor(F::id(last));
+        // Opaque to clients, so that the format can change.
+        let cursor = BASE64_URL_SAFE_NO_PAD.encode(F::id(last).to_string());
         let names = [kept, &["limit"]].concat();
         let next = query.query_with(&names, ("cursor", &cursor));
         let url = links.url(&format!("{BASE}{path}?{next}"));
-        let link = HeaderValue::try_from(format!("<{url}>; rel=\"next\""))
-            .map_err(|error| Error::Internal(error.into()))?;
+        let link = HeaderValue::try_from(format!("<{url}>; rel=\"next\""));
+        let link = link.map_err(Error::internal)?;
         response.headers_mut().insert(header::LINK, link);
     }
     Ok(response)
@@ -155,21 +156,25 @@ async fn whole<F: Find>(
     after: Option<F::Id>,
 ) -> Result<Response, Error> {
     let items = find.page(&database, after, Pace::FIRST.0).await?;
-    let mut chunk = Chunk::opening();
-    chunk.extend::<F>(&items)?;
+    let mut first = append::<F>(vec![b'['], &items)?;
     let Some(last) = last_of_full::<F>(&items, Pace::FIRST) else {
-        return Ok(json_response(Body::from(chunk.closing())));
+        first.push(b']');
+        return Ok(json_response(Body::from(first)));
     };
-    let pace = Pace::FIRST.after(chunk.json.len());
-    let first = stream::once(std::future::ready(Ok(chunk.part())));
-    let rest = Rest {
-        database,
-        find,
-        after: last,
-        pace,
-    };
+    let pace = Pace::FIRST.after(first.len());
+    let first = stream::once(std::future::ready(Ok(first.into())));
     let (chunks, following) = mpsc::channel(1);
-    tokio::spawn(rest.send(chunks).in_current_span());
+    let rest = async move {
+        tokio::select! {
+            // The client disconnected.
+            () = chunks.closed() => {}
+            sent = send_rest(&database, &find, last, pace, &chunks) => if let Err(error) = sent {
+                tracing::error!(%error, "failed to stream a list; closing the connection");
+                let _ = chunks.send(Err(error)).await;
+            }
+        }
+    };
+    tokio::spawn(rest.in_current_span());
     let following = stream::unfold(following, async |mut following| {
         following.recv().await.map(|chunk| (chunk, following))
     });
@@ -194,55 +199,35 @@ impl Pace {
     }
 }
 
-struct Rest<F: Find> {
-    database: Database,
-    find: F,
-    after: F::Id,
-    pace: Pace,
-}
-
-impl<F: Find> Rest<F> {
-    /// Sends the pages. PostgreSQL searches for a page while the one before it is serialized and sent. No database
-    /// connection is held while waiting for a slow client.
-    async fn send(self, chunks: mpsc::Sender<Result<Bytes, Error>>) {
-        let all = async {
-            if let Err(error) = self.send_all(&chunks).await {
-                tracing::error!(%error, "failed to stream a list; closing the connection");
-                let _ = chunks.send(Err(error)).await;
-            }
+/// Sends the pages after `last`. PostgreSQL searches for a page while the one before it is serialized and sent. No
+/// database connection is held while waiting for a slow client.
+async fn send_rest<F: Find>(
+    database: &Database,
+    find: &F,
+    last: F::Id,
+    mut pace: Pace,
+    chunks: &mpsc::Sender<Result<Bytes, Error>>,
+) -> Result<(), Error> {
+    // The intended size of a page, so that it rarely has to grow.
+    let chunk = |items: &[F::Item]| append::<F>(Vec::with_capacity(Pace::BYTES), items);
+    let find_page = |after, Pace(limit)| find.page(database, Some(after), limit);
+    let mut items = find_page(last, pace).await?;
+    let mut next_pace = pace;
+    while let Some(last) = last_of_full::<F>(&items, pace) {
+        let send = async {
+            let chunk = chunk(&items)?;
+            let bytes = chunk.len();
+            let _ = chunks.send(Ok(chunk.into())).await;
+            Ok::<_, Error>(bytes)
         };
-        // Stops when the client disconnects.
-        tokio::select! {
-            () = chunks.closed() => {}
-            () = all => {}
-        }
+        let (next, bytes) = tokio::join!(find_page(last, next_pace), send);
+        (pace, next_pace) = (next_pace, pace.after(bytes?));
+        items = next?;
     }
-
-    async fn send_all(&self, chunks: &mpsc::Sender<Result<Bytes, Error>>) -> Result<(), Error> {
-        // Of `items`, and of the page after them.
-        let (mut pace, mut next_pace) = (self.pace, self.pace);
-        let mut items = self.page(self.after, pace).await?;
-        while let Some(last) = last_of_full::<F>(&items, pace) {
-            let write = async {
-                let mut chunk = Chunk::following();
-                chunk.extend::<F>(&items)?;
-                let bytes = chunk.json.len();
-                let _ = chunks.send(Ok(chunk.part())).await;
-                Ok::<_, Error>(bytes)
-            };
-            let (next, bytes) = tokio::join!(self.page(last, next_pace), write);
-            (pace, next_pace) = (next_pace, pace.after(bytes?));
-            items = next?;
-        }
-        let mut chunk = Chunk::following();
-        chunk.extend::<F>(&items)?;
-        let _ = chunks.send(Ok(chunk.closing())).await;
-        Ok(())
-    }
-
-    async fn page(&self, after: F::Id, Pace(limit): Pace) -> Result<Vec<F::Item>, db::Error> {
-        self.find.page(&self.database, Some(after), limit).await
-    }
+    let mut chunk = chunk(&items)?;
+    chunk.push(b']');
+    let _ = chunks.send(Ok(chunk.into())).await;
+    Ok(())
 }
 
 /// Returns the last match of a full page, which another page may follow.
@@ -250,62 +235,24 @@ fn last_of_full<F: Find>(items: &[F::Item], Pace(limit): Pace) -> Option<F::Id> 
     items.last().filter(|_| items.len() == limit).map(F::id)
 }
 
-struct Chunk {
-    json: Vec<u8>,
-    /// True if the next element is the first of the array.
-    first: bool,
-}
-
-impl Chunk {
-    fn opening() -> Self {
-        Self {
-            json: vec![b'['],
-            first: true,
+/// Appends matches to a part of a JSON array: its beginning, `[`, or nothing, after which a comma is needed.
+fn append<F: Find>(mut json: Vec<u8>, items: &[F::Item]) -> Result<Vec<u8>, Error> {
+    for item in items {
+        if json != b"[" {
+            json.push(b',');
         }
+        F::write(item, &mut json).map_err(Error::internal)?;
     }
-
-    fn following() -> Self {
-        Self {
-            // The intended size of a page, so that it rarely has to grow.
-            json: Vec::with_capacity(Pace::BYTES),
-            first: false,
-        }
-    }
-
-    fn extend<F: Find>(&mut self, items: &[F::Item]) -> Result<(), Error> {
-        for item in items {
-            if !std::mem::take(&mut self.first) {
-                self.json.push(b',');
-            }
-            F::write(item, &mut self.json).map_err(|error| Error::Internal(error.into()))?;
-        }
-        Ok(())
-    }
-
-    fn part(self) -> Bytes {
-        self.json.into()
-    }
-
-    fn closing(mut self) -> Bytes {
-        self.json.push(b']');
-        self.json.into()
-    }
+    Ok(json)
 }
 
 fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// Encodes the last identifier of a page. Opaque to clients, so that the format can change.
-fn write_cursor(last: impl Display) -> String {
-    BASE64_URL_SAFE_NO_PAD.encode(last.to_string())
-}
-
 fn read_cursor<Id: FromStr>(cursor: &str) -> Result<Id, Invalid> {
-    BASE64_URL_SAFE_NO_PAD
-        .decode(cursor)
-        .ok()
-        .and_then(|bytes| String::from_utf8(bytes).ok())
-        .and_then(|text| text.parse().ok())
+    let bytes = BASE64_URL_SAFE_NO_PAD.decode(cursor).ok();
+    bytes
+        .and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok())
         .ok_or(Invalid::because("must be a cursor from a Link header"))
 }

@@ -97,8 +97,8 @@ impl Problem {
     pub const MEDIA_TYPE: &'static str = "application/problem+json";
 
     /// Creates a problem of type `about:blank`.
-    #[must_use]
-    pub fn new(status: StatusCode, detail: String, errors: Vec<Violation>) -> Self {
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
         Self {
             kind: "about:blank".into(),
             title: status.canonical_reason().unwrap_or("Error").into(),
@@ -107,18 +107,36 @@ impl Problem {
             code: status.as_u16(),
             message: detail.clone(),
             detail,
-            errors,
+            errors: Vec::new(),
             violated_policies: Vec::new(),
+        }
+    }
+
+    /// Creates the problem of invalid input, with a summary for clients that read only `message`.
+    #[must_use]
+    pub fn invalid(errors: Vec<Violation>) -> Self {
+        let detail = match &errors[..] {
+            [only] => format!("{} {}", only.field, only.reason),
+            many => {
+                let fields: Vec<_> = many.iter().map(|error| error.field.as_str()).collect();
+                format!("{} fields are invalid: {}", many.len(), fields.join(", "))
+            }
+        };
+        Self {
+            errors,
+            ..Self::new(StatusCode::BAD_REQUEST, detail)
         }
     }
 
     /// Creates a problem for reached limits (`draft-ietf-httpapi-ratelimit-headers`).
     #[must_use]
-    pub fn quota_exceeded(policies: &[&str], detail: String) -> Self {
+    pub fn quota_exceeded(policies: &[&str], retry_after: u64) -> Self {
+        let reached = policies.join(" and ");
+        let detail = format!("limit reached: {reached}; retry in {retry_after} s");
         Self {
             kind: "https://iana.org/assignments/http-problem-types#quota-exceeded".into(),
             violated_policies: policies.iter().map(|policy| (*policy).to_owned()).collect(),
-            ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail, Vec::new())
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
         }
     }
 
@@ -136,7 +154,7 @@ impl Problem {
             StatusCode::URI_TOO_LONG => "the request target is too long",
             other => other.canonical_reason().unwrap_or("the request failed"),
         };
-        Self::new(status, detail.to_owned(), Vec::new())
+        Self::new(status, detail)
     }
 
     /// Returns the HTTP status.
@@ -148,10 +166,9 @@ impl Problem {
     /// Serializes the problem of the request with this id.
     #[must_use]
     pub fn into_json(mut self, request_id: &str) -> Vec<u8> {
-        /// Initial capacity in bytes, enough for most problems.
-        const ROOM: usize = 512;
         request_id.clone_into(&mut self.instance);
-        let mut json = Vec::with_capacity(ROOM);
+        // Enough for most problems.
+        let mut json = Vec::with_capacity(512);
         match serde_json::to_writer(&mut json, &self) {
             Ok(()) => json,
             Err(_) => Vec::new(),

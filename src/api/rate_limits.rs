@@ -46,10 +46,9 @@ impl RateLimits {
             let _ = Limit::ALL.map(|limit| refused(plan, limit));
         }
         let open = plans.free.per_minute.and_then(NonZeroU32::new);
-        let buckets = |per_minute| TokenBuckets::new(per_minute, per_minute, clock.clone());
         Self {
             status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
-            open: open.map(buckets),
+            open: open.map(|limit| TokenBuckets::new(limit, limit, clock.clone())),
             admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
             limiter: Limiter::new(plans, database, clock),
         }
@@ -84,17 +83,10 @@ impl RateLimits {
     ) -> Either<Admission, impl Future<Output = Admission> + Send + use<>> {
         let plan = caller.plan as usize;
         match self.limiter.admit(caller, client) {
-            Either::Left(admission) => {
-                self.count(plan, &admission);
-                Either::Left(admission)
-            }
+            Either::Left(admission) => Either::Left(self.counted(plan, admission)),
             Either::Right(waiting) => {
                 let limits = Arc::clone(self);
-                Either::Right(async move {
-                    let admission = waiting.await;
-                    limits.count(plan, &admission);
-                    admission
-                })
+                Either::Right(async move { limits.counted(plan, waiting.await) })
             }
         }
     }
@@ -106,8 +98,7 @@ impl RateLimits {
     pub async fn admit_status(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
         if let Err(retry_after) = self.status.take(&CallerKey::new(caller, client)) {
             let refusal = Err(exceeded(Limit::Status, retry_after));
-            self.count(caller.plan as usize, &refusal);
-            return refusal;
+            return self.counted(caller.plan as usize, refusal);
         }
         let status = self.limiter.status(caller, client).await?;
         Ok((status, Permit::default()))
@@ -123,13 +114,16 @@ impl RateLimits {
         };
         let taken = self.open.as_ref().map_or(Ok(()), |open| open.take(&client));
         let admission = taken.map_err(|retry_after| exceeded(Limit::Minute, retry_after));
-        self.count(PLANS.len() - 1, &admission);
-        admission
+        self.counted(PLANS.len() - 1, admission)
     }
 
-    /// Counts an admission in the metrics; `plan` is an index of [`PLANS`].
-    fn count<T>(&self, plan: usize, admission: &Result<T, limits::Error>) {
-        match admission {
+    /// Counts an admission in the metrics, and returns it; `plan` is an index of [`PLANS`].
+    fn counted<T>(
+        &self,
+        plan: usize,
+        admission: Result<T, limits::Error>,
+    ) -> Result<T, limits::Error> {
+        match &admission {
             Ok(_) => self.admitted[plan].increment(1),
             Err(limits::Error::Exceeded(limits, _)) => {
                 for limit in limits {
@@ -138,6 +132,7 @@ impl RateLimits {
             }
             Err(limits::Error::Database(_)) => {}
         }
+        admission
     }
 }
 

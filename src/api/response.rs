@@ -14,7 +14,7 @@ use super::error::Error;
 /// # Errors
 /// [`Error::Internal`] if `body` cannot be serialized.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Response, Error> {
-    let body = serde_json::to_vec(body).map_err(|error| Error::Internal(error.into()))?;
+    let body = serde_json::to_vec(body).map_err(Error::internal)?;
     let headers = [(header::CONTENT_TYPE, "application/json")];
     Ok((status, headers, body).into_response())
 }
@@ -32,8 +32,7 @@ pub fn created(location: String, body: &impl Serialize) -> Result<Response, Erro
 /// # Errors
 /// [`Error::Internal`] if `location` is not a valid header value.
 pub fn located(location: String, mut response: Response) -> Result<Response, Error> {
-    let location =
-        HeaderValue::try_from(location).map_err(|error| Error::Internal(error.into()))?;
+    let location = HeaderValue::try_from(location).map_err(Error::internal)?;
     response.headers_mut().insert(header::LOCATION, location);
     Ok(response)
 }

@@ -45,12 +45,12 @@ pub struct Parts {
     pub plans: Plans,
     /// Failed-authentication limit by client address.
     pub failed_authentication: FailedAuthenticationLimit,
-    /// Proxies that are trusted to name the client address.
-    pub trusted_proxies: TrustedProxies,
+    /// Proxies that are trusted to set `X-Forwarded-For`.
+    pub trusted_proxies: Arc<[IpNet]>,
     /// Limits of concurrent requests.
     pub concurrency: ConcurrencyLimits,
     /// Scopes of anonymous callers.
-    pub anonymous: AnonymousScopes,
+    pub anonymous: Scopes,
     /// Limits of JSON and form bodies.
     pub body_limits: BodyLimits,
     /// Image store.
@@ -120,12 +120,6 @@ macro_rules! impl_from_ref {
 impl_from_ref! {
     database: Database,
     authenticator: Authenticator,
-    access: Arc<AccessRules>,
-    plans: Plans,
-    failed_authentication: FailedAuthenticationLimit,
-    trusted_proxies: TrustedProxies,
-    anonymous: AnonymousScopes,
-    body_limits: BodyLimits,
     blobs: BlobStore,
     uploads: Uploads,
     renderer: Renderer,
@@ -133,16 +127,10 @@ impl_from_ref! {
     links: Links,
     token_lifetime: TokenLifetime,
     passwords: Passwords,
-    logins: Logins,
     sign_up: SignUp,
-    session_lifetime: SessionLifetime,
     request_timeout: RequestTimeout,
     readiness: Readiness,
 }
-
-/// Proxies that are trusted to set `X-Forwarded-For`.
-#[derive(Debug, Clone)]
-pub struct TrustedProxies(pub Arc<[IpNet]>);
 
 /// Limits of concurrent requests. While a response of unknown length is streamed, it counts against a lower limit of
 /// its own, so that slow readers do not block other requests.
@@ -153,6 +141,24 @@ pub struct ConcurrencyLimits {
     /// Permits from there to the end of a streamed body.
     pub streams: Arc<Semaphore>,
     max_requests: usize,
+}
+
+impl ConcurrencyLimits {
+    /// Allows `max_requests` concurrent requests, and half as many streamed responses.
+    #[must_use]
+    pub fn new(max_requests: usize) -> Self {
+        Self {
+            requests: Arc::new(Semaphore::new(max_requests)),
+            streams: Arc::new(Semaphore::new(max_requests.div_ceil(2))),
+            max_requests,
+        }
+    }
+
+    /// Returns the number of requests in progress.
+    #[must_use]
+    pub fn in_flight(&self) -> InFlight {
+        InFlight::of(&self.requests, self.max_requests)
+    }
 }
 
 /// Number of requests in progress, and its limit.
@@ -170,28 +176,6 @@ impl InFlight {
         Self { now, max }
     }
 }
-
-impl ConcurrencyLimits {
-    /// Allows `requests` concurrent requests, and half as many streamed responses.
-    #[must_use]
-    pub fn new(requests: usize) -> Self {
-        Self {
-            requests: Arc::new(Semaphore::new(requests)),
-            streams: Arc::new(Semaphore::new(requests.div_ceil(2))),
-            max_requests: requests,
-        }
-    }
-
-    /// Returns the number of requests in progress.
-    #[must_use]
-    pub fn in_flight(&self) -> InFlight {
-        InFlight::of(&self.requests, self.max_requests)
-    }
-}
-
-/// Scopes of a request without a credential.
-#[derive(Debug, Clone, Copy)]
-pub struct AnonymousScopes(pub Scopes);
 
 /// Time limit until a response begins.
 #[derive(Debug, Clone, Copy)]

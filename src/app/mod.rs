@@ -18,12 +18,13 @@ pub use self::{demo::DEMO_KEYS, error::Error};
 use crate::{
     api::{
         self, HttpApi,
+        access::AccessRules,
         layers::access_log,
+        openapi::BASE,
         rate_limits::RateLimits,
         state::{
-            AnonymousScopes, AppState, BodyLimits, ConcurrencyLimits, Links, OrphanedBlobs, Parts,
-            Readiness, RequestTimeout, SessionLifetime, SignUp, TokenLifetime, TrustedProxies,
-            Uploads,
+            AppState, BodyLimits, ConcurrencyLimits, Links, OrphanedBlobs, Parts, Readiness,
+            RequestTimeout, SessionLifetime, SignUp, TokenLifetime, Uploads,
         },
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords, secret::Secret},
@@ -118,9 +119,10 @@ impl App {
         let logins_per_minute = config.users.logins_per_minute;
         let links = Links::new(config.server.public_url.as_ref());
         let document = api::document(&links);
+        let access = AccessRules::from_document(&document, BASE);
         let state = AppState::new(Parts {
             authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
-            access: api::access_rules(&document).map_err(Error::Api)?,
+            access: access.map_err(Error::Api)?.into(),
             limits: Arc::new(limits),
             plans: config.plans,
             failed_authentication: FailedAuthenticationLimit::new(
@@ -131,9 +133,9 @@ impl App {
             logins: Logins::new(logins_per_minute, logins_per_minute, clock),
             sign_up: SignUp(config.users.sign_up),
             session_lifetime: SessionLifetime(config.users.session_lifetime),
-            trusted_proxies: TrustedProxies(config.limits.trusted_proxies.into()),
+            trusted_proxies: config.limits.trusted_proxies.into(),
             concurrency: ConcurrencyLimits::new(config.server.max_requests),
-            anonymous: AnonymousScopes(config.auth.anonymous_scopes),
+            anonymous: config.auth.anonymous_scopes,
             body_limits: BodyLimits {
                 max_size: config.server.max_body_size.as_u64(),
                 timeout: config.server.body_timeout,
@@ -157,7 +159,6 @@ impl App {
         let hooks = Hooks {
             on_start: access_log::enable_batches,
             on_park: access_log::write_batch,
-            after_connection: access_log::write_batch,
         };
         let workers = Workers::start(routers, hooks).map_err(Error::Workers)?;
         let operations_router = api::operations_router(

@@ -1,4 +1,5 @@
-//! A client's socket: ends writes that make no progress, and lets the client read the last response.
+//! A client's socket: ends writes that make no progress, and lets the client read the last response, also if the
+//! request's body has not been read to its end.
 
 use std::{
     io,
@@ -12,6 +13,9 @@ use std::{
     time::Duration,
 };
 
+use bytes::{BufMut as _, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Sleep,
@@ -34,9 +38,17 @@ const READS: usize = 16;
 pub struct ClientStream<S> {
     stream: S,
     write_timeout: Duration,
-    write_deadline: Option<Pin<Box<Sleep>>>,
-    linger_deadline: Option<Pin<Box<Sleep>>>,
+    write_deadline: Deadline,
+    linger_deadline: Deadline,
     is_unread: Arc<AtomicBool>,
+}
+
+type Deadline = Option<Pin<Box<Sleep>>>;
+
+/// Polls a deadline, which begins with the first poll.
+fn poll_deadline(deadline: &mut Deadline, time: Duration, context: &mut Context<'_>) -> Poll<()> {
+    let deadline = deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(time)));
+    deadline.as_mut().poll(context)
 }
 
 impl<S> ClientStream<S> {
@@ -61,11 +73,11 @@ impl<S> ClientStream<S> {
             self.write_deadline = None;
             return written;
         }
-        let timeout = self.write_timeout;
-        let deadline = self
-            .write_deadline
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        ready!(deadline.as_mut().poll(context));
+        ready!(poll_deadline(
+            &mut self.write_deadline,
+            self.write_timeout,
+            context
+        ));
         metrics::counter!("http_server_stalled_connections_total").increment(1);
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
@@ -77,10 +89,7 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
         if !self.is_unread.load(Ordering::Relaxed) {
             return Poll::Ready(());
         }
-        let deadline = self
-            .linger_deadline
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
-        if deadline.as_mut().poll(context).is_ready() {
+        if poll_deadline(&mut self.linger_deadline, LINGER, context).is_ready() {
             return Poll::Ready(());
         }
         let mut scratch = [MaybeUninit::uninit(); 16 << 10];
@@ -128,9 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
             Some(whole) => {
                 let mut rest = &mut *whole;
                 for slice in slices {
-                    let (start, end) = rest.split_at_mut(slice.len());
-                    start.copy_from_slice(slice);
-                    rest = end;
+                    rest.put_slice(slice);
                 }
                 Pin::new(&mut self.stream).poll_write(context, whole)
             }
@@ -154,5 +161,44 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
             ready!(self.bound(shut, context))?;
         }
         self.poll_linger(context).map(Ok)
+    }
+}
+
+/// Body of a request. Tells the [`ClientStream`] when it has been read to its end.
+#[derive(Debug)]
+pub struct RequestBody {
+    body: Incoming,
+    is_unread: Arc<AtomicBool>,
+}
+
+impl RequestBody {
+    /// Wraps the body. Sets `is_unread` until its end has been read.
+    pub(super) fn new(body: Incoming, is_unread: Arc<AtomicBool>) -> Self {
+        is_unread.store(!body.is_end_stream(), Ordering::Relaxed);
+        Self { body, is_unread }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if frame.is_none() || self.body.is_end_stream() {
+            self.is_unread.store(false, Ordering::Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

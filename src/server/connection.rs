@@ -13,7 +13,9 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request, header};
+use futures_util::FutureExt as _;
+use http::{HeaderValue, Request, Response, header};
+use http_body::Body;
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -27,12 +29,10 @@ use tokio::{
     net::TcpStream,
     time::{sleep, timeout},
 };
+use tower::Service;
 
 use super::{
-    client_stream::ClientStream,
-    http_service::{BoxError, HttpService},
-    limits::Limits,
-    request_body::RequestBody,
+    client_stream::{ClientStream, RequestBody},
     shutdown::Shutdown,
     streams::Streams,
 };
@@ -54,6 +54,44 @@ const LAST_REQUESTS: Duration = Duration::from_secs(1);
 /// Time that an idle HTTP/2 client has to close its connection after GOAWAY.
 const GOING_AWAY: Duration = Duration::from_secs(1);
 
+/// Bounds of the connections of a listener.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Maximum time until a request head is complete, and between two requests of a connection.
+    pub header_timeout: Duration,
+    /// Maximum time for which a write, or an HTTP/2 stream, makes no progress.
+    pub idle_timeout: Duration,
+    /// Maximum size of a request head in bytes.
+    pub max_header_size: usize,
+    /// Maximum number of open connections.
+    pub max_connections: usize,
+}
+
+/// A service that responds to each request, and is always ready. Each connection gets a clone.
+pub trait HttpService:
+    Service<Request<RequestBody>, Response = Response<Self::Body>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static
+{
+    /// Body of a response.
+    type Body: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static;
+}
+
+impl<S, B> HttpService for S
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
+    type Body = B;
+}
+
+/// Any error.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Serves a connection until the client closes it, a timeout expires, or, after the start of the graceful stage of
 /// `shutdown`, until its requests have been answered.
 pub async fn serve<S: HttpService>(
@@ -66,10 +104,7 @@ pub async fn serve<S: HttpService>(
     let stream = TcpStream::from_std(stream)?;
     stream.set_nodelay(true)?;
     let peer = PeerAddress(stream.peer_addr()?);
-    let last_requests = async || {
-        shutdown.graceful().await;
-        sleep(LAST_REQUESTS).await;
-    };
+    let last_requests = || shutdown.graceful().then(|()| sleep(LAST_REQUESTS));
     let is_http2 = tokio::select! {
         () = last_requests() => return Ok(()),
         is_http2 = timeout(limits.header_timeout, begins_http2(&stream)) => is_http2??,
@@ -109,10 +144,7 @@ pub async fn serve<S: HttpService>(
                 () = streams.idle() => {}
             }
         };
-        let cut_off = async {
-            sleep(GOING_AWAY).await;
-            streams.idle().await;
-        };
+        let cut_off = sleep(GOING_AWAY).then(|()| streams.idle());
         return Ok(until(connection, stop, cut_off).await?);
     }
     let stopping = shutdown.clone();
@@ -125,8 +157,8 @@ pub async fn serve<S: HttpService>(
         async move {
             let mut response = response.await?;
             if is_last || stopping.is_graceful() {
-                let close = HeaderValue::from_static("close");
-                response.headers_mut().insert(header::CONNECTION, close);
+                let headers = response.headers_mut();
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
         }

@@ -1,9 +1,12 @@
 //! Listening sockets, and the limit of open files.
 
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::{SocketAddr, TcpStream},
+};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 
 /// Maximum number of response bytes that the kernel takes before it can send them. Its default is megabytes, also for
 /// a client that reads nothing.
@@ -45,20 +48,13 @@ pub(super) fn drain(listener: TcpListener) -> Vec<TcpStream> {
     let mut waiting = Vec::new();
     loop {
         match listener.accept() {
-            Ok((stream, _)) => waiting.push(stream),
+            Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => waiting.push(stream),
+            Ok(_) => {}
             // The client closed it; others may follow.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(_) => break,
+            Err(_) => return waiting,
         }
     }
-    drop(listener);
-    waiting
-        .into_iter()
-        .filter_map(|stream| {
-            stream.set_nonblocking(true).ok()?;
-            TcpStream::from_std(stream).ok()
-        })
-        .collect()
 }
 
 /// Raises the soft limit of open files to the hard limit, since each connection is a file. Logs a warning when that is

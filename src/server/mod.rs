@@ -9,26 +9,22 @@
 
 mod client_stream;
 mod connection;
-mod http_service;
-mod limits;
 pub mod listener;
-mod request_body;
 mod shutdown;
 mod streams;
 mod workers;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::TcpStream, sync::Arc, time::Duration};
 
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::task::TaskTracker;
 
 pub use self::{
-    http_service::HttpService,
-    limits::Limits,
-    request_body::RequestBody,
+    client_stream::RequestBody,
+    connection::{HttpService, Limits},
     shutdown::Shutdown,
     workers::{Hooks, Workers, cores},
 };
@@ -45,13 +41,10 @@ pub async fn serve<S: HttpService>(
     let connections = Arc::new(Semaphore::new(limits.max_connections));
     let tasks = TaskTracker::new();
     let begin = |stream: TcpStream, permit: OwnedSemaphorePermit| {
-        let worker = workers.next();
-        let Ok(stream) = stream.into_std() else {
-            return;
-        };
-        let (service, shutdown) = (worker.service.clone(), shutdown.child());
-        let after_connection = workers.hooks.after_connection;
-        worker.runtime.spawn(tasks.track_future(async move {
+        let (runtime, service) = workers.next();
+        let (service, shutdown) = (service.clone(), shutdown.child());
+        let on_park = workers.hooks.on_park;
+        runtime.spawn(tasks.track_future(async move {
             let gauge = metrics::gauge!("http_server_open_connections", "listener" => name);
             gauge.increment(1);
             tokio::select! {
@@ -62,7 +55,7 @@ pub async fn serve<S: HttpService>(
                     }
                 }
             }
-            after_connection();
+            on_park();
             gauge.decrement(1);
             drop(permit);
         }));
@@ -89,8 +82,9 @@ async fn accept(
     let accept = async {
         let permit = Arc::clone(connections).acquire_owned().await.ok()?;
         loop {
-            match listener.accept().await {
-                Ok((stream, _)) => return Some((stream, permit)),
+            let accepted = listener.accept().await;
+            match accepted.and_then(|(stream, _)| stream.into_std()) {
+                Ok(stream) => return Some((stream, permit)),
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     // Most likely out of file descriptors: other connections have to end first.

@@ -24,21 +24,20 @@ impl Shutdown {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let stages = shutdown.clone();
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+            let mut signalled = async || {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+            };
+            signalled().await;
             tracing::info!(
                 ?grace,
                 "stopping: completing requests in progress; a second signal stops at once"
             );
-            stages.graceful.cancel();
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                () = tokio::time::sleep(grace) => {}
-            }
-            stages.forced.cancel();
+            stages.begin();
+            let _ = tokio::time::timeout(grace, signalled()).await;
+            stages.force();
         });
         Ok(shutdown)
     }

@@ -29,13 +29,11 @@ tokio::task_local! {
 
 /// Progress of the streams of a connection. Clones share it.
 #[derive(Debug, Clone)]
-pub struct Streams {
-    shared: Arc<Shared>,
-    idle_timeout: Duration,
-}
+pub struct Streams(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    idle_timeout: Duration,
     opened: Instant,
     /// Time of the last progress, in milliseconds after `opened`.
     progress: AtomicU64,
@@ -46,25 +44,23 @@ struct Shared {
 impl Streams {
     /// Streams of a new connection. After its response head, each one ends when it makes no progress for `idle_timeout`.
     pub fn new(idle_timeout: Duration) -> Self {
-        let shared = Shared {
+        Self(Arc::new(Shared {
+            idle_timeout,
             opened: Instant::now(),
             progress: AtomicU64::new(0),
             handled: AtomicUsize::new(0),
-        };
-        Self {
-            shared: Arc::new(shared),
-            idle_timeout,
-        }
+        }))
     }
 
     /// Waits until no request is being handled, and no stream has made progress for `idle_timeout`.
     pub async fn idle(&self) {
+        let shared = &self.0;
         loop {
-            let progress = Duration::from_millis(self.shared.progress.load(Ordering::Relaxed));
-            let quiet = self.shared.opened.elapsed().saturating_sub(progress);
-            let rest = match self.shared.handled.load(Ordering::Relaxed) {
-                0 => self.idle_timeout.saturating_sub(quiet),
-                _ => self.idle_timeout,
+            let progress = Duration::from_millis(shared.progress.load(Ordering::Relaxed));
+            let quiet = shared.opened.elapsed().saturating_sub(progress);
+            let rest = match shared.handled.load(Ordering::Relaxed) {
+                0 => shared.idle_timeout.saturating_sub(quiet),
+                _ => shared.idle_timeout,
             };
             if rest.is_zero() {
                 return;
@@ -75,23 +71,23 @@ impl Streams {
 
     /// Counts a request as handled until the guard is dropped.
     pub fn handle(&self) -> Handled {
-        self.shared.handled.fetch_add(1, Ordering::Relaxed);
+        self.0.handled.fetch_add(1, Ordering::Relaxed);
         self.note_progress();
         Handled(self.clone())
     }
 
     /// Divides a response body into pieces, and notes their progress.
-    pub fn follow<B: Body>(&self, body: B) -> Pieces<B> {
+    pub fn follow<B: Body + Unpin>(&self, body: B) -> Pieces<B> {
         Pieces {
-            body: Box::pin(body),
+            body,
             rest: Bytes::new(),
             streams: self.clone(),
         }
     }
 
     fn note_progress(&self) {
-        let now = u64::try_from(self.shared.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.shared.progress.store(now, Ordering::Relaxed);
+        let now = u64::try_from(self.0.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.progress.store(now, Ordering::Relaxed);
     }
 }
 
@@ -101,7 +97,7 @@ pub struct Handled(Streams);
 impl Drop for Handled {
     fn drop(&mut self) {
         self.0.note_progress();
-        self.0.shared.handled.fetch_sub(1, Ordering::Relaxed);
+        self.0.0.handled.fetch_sub(1, Ordering::Relaxed);
         let _ = HAS_RESPONSE.try_with(|has_response| has_response.store(true, Ordering::Relaxed));
     }
 }
@@ -111,7 +107,7 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        let idle_timeout = self.idle_timeout;
+        let idle_timeout = self.0.idle_timeout;
         let has_response = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&has_response);
         tokio::spawn(HAS_RESPONSE.scope(has_response, async move {
@@ -137,7 +133,7 @@ where
 
 /// A response body in pieces.
 pub struct Pieces<B> {
-    body: Pin<Box<B>>,
+    body: B,
     rest: Bytes,
     streams: Streams,
 }
@@ -163,7 +159,7 @@ impl Buf for Piece {
     }
 }
 
-impl<B: Body> Body for Pieces<B> {
+impl<B: Body + Unpin> Body for Pieces<B> {
     type Data = Piece;
     type Error = B::Error;
 
@@ -173,16 +169,15 @@ impl<B: Body> Body for Pieces<B> {
     ) -> Poll<Option<Result<Frame<Piece>, B::Error>>> {
         self.streams.note_progress();
         if self.rest.is_empty() {
-            match ready!(self.body.as_mut().poll_frame(context)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(mut data) => self.rest = data.copy_to_bytes(data.remaining()),
-                    Err(frame) => {
-                        let trailers = frame.into_trailers().map(Frame::trailers);
-                        return Poll::Ready(trailers.ok().map(Ok));
-                    }
-                },
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => return Poll::Ready(None),
+            let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)?) else {
+                return Poll::Ready(None);
+            };
+            match frame.into_data() {
+                Ok(mut data) => self.rest = data.copy_to_bytes(data.remaining()),
+                Err(frame) => {
+                    let trailers = frame.into_trailers().map(Frame::trailers);
+                    return Poll::Ready(trailers.ok().map(Ok));
+                }
             }
         }
         let length = self.rest.len().min(PIECE);
@@ -198,12 +193,11 @@ impl<B: Body> Body for Pieces<B> {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (body, rest) = (self.body.size_hint(), self.rest.len() as u64);
-        let mut both = SizeHint::new();
-        both.set_lower(body.lower() + rest);
-        if let Some(upper) = body.upper() {
-            both.set_upper(upper + rest);
+        let (mut size, rest) = (self.body.size_hint(), self.rest.len() as u64);
+        if let Some(upper) = size.upper() {
+            size.set_upper(upper + rest);
         }
-        both
+        size.set_lower(size.lower() + rest);
+        size
     }
 }

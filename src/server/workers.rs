@@ -25,21 +25,14 @@ const TICK: Duration = Duration::from_millis(100);
 pub struct Hooks {
     /// When a thread starts.
     pub on_start: fn(),
-    /// Before a thread sleeps, and ten times a second.
+    /// Before a thread sleeps, ten times a second, and after a connection is closed.
     pub on_park: fn(),
-    /// After a connection is closed.
-    pub after_connection: fn(),
-}
-
-/// A runtime, and the service that it runs.
-pub struct Worker<S> {
-    pub(super) runtime: Handle,
-    pub(super) service: S,
 }
 
 /// Workers, to which connections are assigned in turn. They stop when dropped.
 pub struct Workers<S> {
-    all: Vec<Worker<S>>,
+    /// Their runtimes and services.
+    all: Vec<(Handle, S)>,
     next: AtomicUsize,
     pub(super) hooks: Hooks,
     _running: DropGuard,
@@ -77,10 +70,7 @@ impl<S> Workers<S> {
                     }));
                     (hooks.on_park)();
                 })?;
-            Ok(Worker {
-                runtime: handle,
-                service,
-            })
+            Ok((handle, service))
         };
         let all: io::Result<_> = services.into_iter().enumerate().map(start).collect();
         Ok(Self {
@@ -93,21 +83,19 @@ impl<S> Workers<S> {
 
     /// The current runtime as the only worker.
     pub fn current(service: S) -> Self {
-        let runtime = Handle::current();
         Self {
-            all: vec![Worker { runtime, service }],
+            all: vec![(Handle::current(), service)],
             next: AtomicUsize::new(0),
             hooks: Hooks {
                 on_start: || {},
                 on_park: || {},
-                after_connection: || {},
             },
             _running: CancellationToken::new().drop_guard(),
         }
     }
 
-    /// The worker that gets the next connection.
-    pub(super) fn next(&self) -> &Worker<S> {
+    /// Runtime and service of the worker that gets the next connection.
+    pub(super) fn next(&self) -> &(Handle, S) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);
         &self.all[next % self.all.len()]
     }

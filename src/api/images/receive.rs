@@ -88,7 +88,7 @@ async fn of_form(mut form: Multipart, mut sink: Sink<'_>) -> Result<Received, Er
     let metadata = metadata.map(|text| {
         let text =
             String::from_utf8(text).map_err(|_| Error::one_violation(METADATA, "must be UTF-8"))?;
-        image::check_metadata(&text).map_err(|reason| Error::invalid(METADATA, &reason))?;
+        image::check_metadata(&text).map_err(|reason| Error::one_violation(METADATA, reason))?;
         Ok::<_, Error>(text)
     });
     sink.finish(metadata.transpose()?)

@@ -13,10 +13,8 @@
 use std::{
     cell::RefCell,
     collections::HashMap,
-    convert::Infallible,
     error::Error as StdError,
-    pin::Pin,
-    task::{Context, Poll, ready},
+    iter,
     time::{Duration, Instant},
 };
 
@@ -26,11 +24,9 @@ use axum::{
     response::Response,
 };
 use metrics::Histogram;
-use pin_project_lite::pin_project;
-use tower::{Layer, Service};
 use tracing::Span;
 
-use super::Inner;
+use super::{Inner, Middleware, OnResponse, Then};
 use crate::api::{error::Cause, request_context::RequestContext};
 
 /// Maximum number of records in a batch, for a worker that does not sleep.
@@ -60,69 +56,37 @@ pub fn write_batch() {
 #[derive(Debug, Clone, Copy)]
 pub struct AccessLogLayer;
 
-impl<S> Layer<S> for AccessLogLayer {
-    type Service = AccessLog<S>;
+impl_layer!(AccessLogLayer);
 
-    fn layer(&self, inner: S) -> AccessLog<S> {
-        AccessLog { inner }
-    }
-}
+impl Middleware for AccessLogLayer {
+    type Future<S: Inner> = Then<S::Future, Guard>;
 
-/// Service of an [`AccessLogLayer`].
-#[derive(Debug, Clone)]
-pub struct AccessLog<S> {
-    inner: S,
-}
-
-impl<S: Inner> Service<Request> for AccessLog<S> {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = AccessLogFuture<S::Future>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
+    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
         let guard = Guard(Some(Record {
             begun: Instant::now(),
             method: request.method().clone(),
-            route: request.extensions().get::<MatchedPath>().cloned(),
+            route: request.extensions().get().cloned(),
             status: CLIENT_CLOSED_REQUEST,
             latency: Duration::ZERO,
             context: RequestContext::of(&request).clone(),
         }));
-        AccessLogFuture {
-            inner: self.inner.call(request),
-            guard,
+        Then {
+            inner: inner.call(request),
+            then: Some(guard),
         }
-    }
-}
-
-pin_project! {
-    /// Future of [`AccessLog`].
-    pub struct AccessLogFuture<F> {
-        #[pin]
-        inner: F,
-        guard: Guard,
-    }
-}
-
-impl<F: Future<Output = Result<Response, Infallible>>> Future for AccessLogFuture<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let Ok(response) = ready!(this.inner.poll(context));
-        this.guard
-            .write(response.status().as_u16(), response.extensions().get());
-        Poll::Ready(Ok(response))
     }
 }
 
 /// Writes the record of a request once: with its response, or when it is dropped without one.
 #[derive(Debug)]
-struct Guard(Option<Record>);
+pub struct Guard(Option<Record>);
+
+impl OnResponse for Guard {
+    fn on_response(mut self, response: Response) -> Response {
+        self.write(response.status().as_u16(), response.extensions().get());
+        response
+    }
+}
 
 impl Guard {
     fn write(&mut self, status: u16, cause: Option<&Cause>) {
@@ -132,7 +96,7 @@ impl Guard {
         record.status = status;
         record.latency = record.begun.elapsed();
         if let Some(Cause(cause)) = cause {
-            let (id, route) = (record.context.id().as_str(), record.route());
+            let (id, route) = (record.context.id.as_str(), record.route());
             let (method, error) = (&record.method, describe(cause));
             tracing::error!(request_id = id, %method, route, error, "request failed");
         }
@@ -154,13 +118,11 @@ impl Drop for Guard {
 /// Formats an error and its sources in one line.
 fn describe(error: &dyn StdError) -> String {
     let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
+    for cause in iter::successors(error.source(), |&cause| cause.source()) {
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
         }
-        source = error.source();
     }
     text
 }
@@ -185,17 +147,18 @@ impl Record {
 
     /// Adds it to the batch of this thread; writes it at once if the thread has none.
     fn write_in_batch(self) {
-        let pending = PENDING.with_borrow_mut(|pending| match pending {
+        let is_full = PENDING.with_borrow_mut(|pending| match pending {
             Some(pending) => {
                 pending.push(self);
-                Ok(pending.len())
+                pending.len() >= BATCH
             }
-            None => Err(self),
+            None => {
+                self.write();
+                false
+            }
         });
-        match pending {
-            Ok(length) if length < BATCH => {}
-            Ok(_) => write_batch(),
-            Err(record) => record.write(),
+        if is_full {
+            write_batch();
         }
     }
 
@@ -206,15 +169,11 @@ impl Record {
             route = self.route(),
             status = self.status,
             latency_ms = self.latency.as_secs_f64() * 1e3,
-            caller = self.context.caller().map(|caller| caller.name.as_str()),
-            request_id = self.context.id().as_str(),
+            caller = self.context.caller.get().map(|caller| caller.name.as_str()),
+            request_id = self.context.id.as_str(),
         );
-        record_duration(
-            method_label(&self.method),
-            self.route(),
-            self.status,
-            self.latency,
-        );
+        let method = method_label(&self.method);
+        record_duration(method, self.route(), self.status, self.latency);
     }
 }
 
@@ -248,11 +207,10 @@ fn record_duration(method: &'static str, route: &str, status: u16, latency: Dura
             Some(of_route) => of_route,
             None => histograms.entry(route.to_owned()).or_default(),
         };
-        let index = of_route
-            .iter()
-            .position(|(key, _)| *key == (method, status));
-        let index = index.unwrap_or_else(|| {
-            of_route.push(((method, status), look_up()));
+        let key = (method, status);
+        let known = of_route.iter().position(|(known, _)| *known == key);
+        let index = known.unwrap_or_else(|| {
+            of_route.push((key, look_up()));
             of_route.len() - 1
         });
         of_route[index].1.record(latency);
@@ -261,47 +219,30 @@ fn record_duration(method: &'static str, route: &str, status: u16, latency: Dura
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{
-            Arc, Mutex,
-            atomic::{AtomicUsize, Ordering},
-        },
-    };
+    use std::fs;
 
-    use axum::http::HeaderMap;
     use futures_util::FutureExt as _;
-    use tower::service_fn;
+    use tempfile::NamedTempFile;
+    use tower::{Service, ServiceBuilder, service_fn};
 
     use super::*;
-    use crate::api::{layers::request_span::RequestSpanLayer, request_id::RequestId};
+    use crate::api::layers::{
+        request_span::RequestSpanLayer,
+        testing::{get, request_of},
+    };
 
-    /// Counts the lines that are written to it, and keeps the last one.
-    #[derive(Clone, Default)]
-    struct Lines(Arc<AtomicUsize>, Arc<Mutex<String>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            *self.1.lock().expect("a lock") = String::from_utf8_lossy(line).into_owned();
-            Ok(line.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Lines {
-        /// Runs `test` with a subscriber that writes here.
-        fn with(&self, test: impl FnOnce()) {
-            let writer = self.clone();
-            let subscriber = tracing_subscriber::fmt()
-                .with_ansi(false)
-                .with_writer(move || writer.clone())
-                .finish();
-            tracing::subscriber::with_default(subscriber, test);
-        }
+    /// Runs `check` with a function that returns the lines logged so far.
+    fn with_log(check: impl FnOnce(&dyn Fn() -> Vec<String>)) {
+        let log = NamedTempFile::new().expect("a file");
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(log.reopen().expect("a file"))
+            .finish();
+        let lines = || {
+            let text = fs::read_to_string(log.path()).expect("a log");
+            text.lines().map(str::to_owned).collect()
+        };
+        tracing::subscriber::with_default(subscriber, || check(&lines));
     }
 
     #[test]
@@ -313,43 +254,42 @@ mod tests {
                 route: None,
                 status: 200,
                 latency: Duration::ZERO,
-                context: RequestContext::new(RequestId::of(&HeaderMap::new())),
+                context: RequestContext::of(&request_of(None)).clone(),
             };
             record.write_in_batch();
         };
-        let lines = Lines::default();
-        let written = || lines.0.load(Ordering::Relaxed);
-        lines.with(|| {
+        with_log(|lines| {
             record();
-            assert_eq!(written(), 1);
+            assert_eq!(lines().len(), 1);
             enable_batches();
             record();
-            assert_eq!(written(), 1);
+            assert_eq!(lines().len(), 1);
             write_batch();
-            assert_eq!(written(), 2);
+            assert_eq!(lines().len(), 2);
             (1..BATCH).for_each(|_| record());
-            assert_eq!(written(), 2);
+            assert_eq!(lines().len(), 2);
             record();
-            assert_eq!(written(), 2 + BATCH);
+            assert_eq!(lines().len(), 2 + BATCH);
         });
     }
 
     #[test]
     fn request_that_is_dropped_is_recorded_with_499() {
         let handler = service_fn(async |request: Request| match request.uri().path() {
-            "/" => Ok::<_, Infallible>(Response::default()),
+            "/" => Ok(Response::default()),
             _ => std::future::pending().await,
         });
-        let lines = Lines::default();
-        for (path, status) in [("/", "status=200"), ("/slow", "status=499")] {
-            let request = Request::builder().uri(path).body(axum::body::Body::empty());
-            lines.with(|| {
-                let mut service = RequestSpanLayer.layer(AccessLogLayer.layer(handler));
-                drop(service.call(request.expect("a request")).now_or_never());
-            });
-            let line = lines.1.lock().expect("a lock").clone();
-            assert!(line.contains(status), "{line}");
-        }
-        assert_eq!(lines.0.load(Ordering::Relaxed), 2);
+        let around = ServiceBuilder::new()
+            .layer(RequestSpanLayer)
+            .layer(AccessLogLayer);
+        let mut service = around.service(handler);
+        with_log(|lines| {
+            for (count, path, status) in [(1, "/", "status=200"), (2, "/slow", "status=499")] {
+                drop(service.call(get(path)).now_or_never());
+                let lines = lines();
+                let last = lines.last().is_some_and(|line| line.contains(status));
+                assert!(lines.len() == count && last, "{lines:?}");
+            }
+        });
     }
 }

@@ -2,28 +2,18 @@
 //!
 //! Invariant: every operation that needs a caller finds it in the request's context.
 
-use std::{
-    convert::Infallible,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use axum::{
     extract::{MatchedPath, Request},
-    http::HeaderMap,
-    response::{IntoResponse, Response},
+    response::IntoResponse,
 };
 use futures_util::future::Either;
-use tower::{Layer, Service};
 
-use super::{Inner, LayerFuture, refuse};
+use super::{Inner, LayerFuture, Middleware, respond};
 use crate::{
     api::{
-        access::Access,
-        credentials::credentials,
-        error::Error,
-        request_context::RequestContext,
-        state::{AnonymousScopes, AppState},
+        credentials::credentials, error::Error, request_context::RequestContext, state::AppState,
     },
     auth::{self, Credentials},
     domain::{
@@ -36,77 +26,47 @@ use crate::{
 #[derive(Clone)]
 pub struct AuthenticateLayer(pub AppState);
 
-impl<S> Layer<S> for AuthenticateLayer {
-    type Service = Authenticate<S>;
+impl_layer!(AuthenticateLayer);
 
-    fn layer(&self, inner: S) -> Authenticate<S> {
-        Authenticate {
-            inner,
-            state: self.0.clone(),
-        }
-    }
-}
+impl Middleware for AuthenticateLayer {
+    type Future<S: Inner> = LayerFuture<S::Future>;
 
-/// Service of an [`AuthenticateLayer`].
-#[derive(Clone)]
-pub struct Authenticate<S> {
-    inner: S,
-    state: AppState,
-}
-
-impl<S: Inner> Service<Request> for Authenticate<S> {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = LayerFuture<S::Future>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        // Without a rule there is no such operation: the router responds with 404 or 405.
-        let Some(access) = access(&self.state, &request) else {
-            return Either::Left(self.inner.call(request));
+    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
+        let Self(state) = self;
+        let context = RequestContext::of(&request);
+        let route = request.extensions().get().map(MatchedPath::as_str);
+        let needed = |route| state.access.needed_scopes(request.method(), route);
+        let Some(needed) = route.and_then(needed) else {
+            return Either::Left(inner.call(request));
         };
-        let context = RequestContext::of(&request).clone();
-        context.set_access(access);
-        if access == Access::Public {
-            return Either::Left(self.inner.call(request));
-        }
-        match from_memory(&self.state, request.headers()) {
+        let _ = context.needed_scopes.set(needed);
+        let cached = match credentials(request.headers()) {
+            Ok(None) => Some(anonymous(state.anonymous)),
+            Ok(Some(credentials)) => state.authenticator.get_cached(credentials).map(Ok),
+            Err(_) => None,
+        };
+        match cached {
             Some(Ok(caller)) => {
-                context.set_caller(caller);
-                Either::Left(self.inner.call(request))
+                let _ = context.caller.set(caller);
+                Either::Left(inner.call(request))
             }
-            Some(Err(error)) => refuse(error),
+            Some(Err(error)) => respond(error),
             None => {
-                let (state, mut inner) = (self.state.clone(), self.inner.clone());
+                let (state, context) = (state.clone(), context.clone());
+                let mut inner = inner.clone();
                 Either::Right(Box::pin(async move {
                     let credentials = credentials(request.headers()).transpose();
                     let credentials = credentials.unwrap_or(Err(auth::Error::Invalid));
                     match look_up(&state, credentials, context.client_address()).await {
-                        Ok(caller) => context.set_caller(caller),
-                        Err(error) => return Ok(error.into_response()),
+                        Ok(caller) => {
+                            let _ = context.caller.set(caller);
+                            inner.call(request).await
+                        }
+                        Err(error) => Ok(error.into_response()),
                     }
-                    inner.call(request).await
                 }))
             }
         }
-    }
-}
-
-/// Returns the access rule of the operation.
-fn access(state: &AppState, request: &Request) -> Option<Access> {
-    let route = request.extensions().get::<MatchedPath>()?;
-    state.access.find(request.method(), route.as_str())
-}
-
-/// Resolves cached credentials, or none; `None` if the credentials have to be looked up.
-fn from_memory(state: &AppState, headers: &HeaderMap) -> Option<Result<Arc<Caller>, Error>> {
-    match credentials(headers) {
-        Ok(None) => Some(anonymous(state.anonymous)),
-        Ok(Some(credentials)) => state.authenticator.get_cached(credentials).map(Ok),
-        Err(_) => None,
     }
 }
 
@@ -118,21 +78,17 @@ async fn look_up(
     client: Option<AddressKey>,
 ) -> Result<Arc<Caller>, Error> {
     let limit = &state.failed_authentication;
-    let is_external = credentials
-        .as_ref()
-        .is_ok_and(|credentials| state.authenticator.is_external(*credentials));
+    let is_external = |credentials: &Credentials<'_>| state.authenticator.is_external(*credentials);
     let permit = match client {
         // A slow issuer must not hold the permits of other credentials.
-        Some(client) if is_external => {
+        Some(client) if credentials.as_ref().is_ok_and(is_external) => {
             limit.check(client).map_err(Error::too_many_failures)?;
             None
         }
-        Some(client) => Some(
-            limit
-                .permit(client)
-                .await
-                .map_err(Error::too_many_failures)?,
-        ),
+        Some(client) => {
+            let permit = limit.permit(client).await;
+            Some(permit.map_err(Error::too_many_failures)?)
+        }
         None => None,
     };
     let found = match credentials {
@@ -146,7 +102,7 @@ async fn look_up(
     Ok(found?)
 }
 
-fn anonymous(AnonymousScopes(scopes): AnonymousScopes) -> Result<Arc<Caller>, Error> {
+fn anonymous(scopes: Scopes) -> Result<Arc<Caller>, Error> {
     if scopes == Scopes::default() {
         return Err(Error::Unauthenticated);
     }

@@ -4,7 +4,7 @@
 
 use axum::extract::Request;
 
-use crate::api::{access::Access, error::Error, request_context::RequestContext};
+use crate::api::{error::Error, request_context::RequestContext};
 
 /// Checks that the caller has the scopes that the operation needs.
 ///
@@ -12,10 +12,10 @@ use crate::api::{access::Access, error::Error, request_context::RequestContext};
 /// [`Error::Forbidden`].
 pub fn authorize(request: &Request) -> Result<(), Error> {
     let context = RequestContext::of(request);
-    let Some(Access::Needs(needed)) = context.access() else {
+    let Some(&needed) = context.needed_scopes.get() else {
         return Ok(());
     };
-    let caller = context.caller().ok_or(Error::Unauthenticated)?;
+    let caller = context.caller.get().ok_or(Error::Unauthenticated)?;
     match needed.iter().find(|scope| !caller.scopes.contains(*scope)) {
         Some(missing) => Err(Error::Forbidden { needed, missing }),
         None => Ok(()),
@@ -24,35 +24,26 @@ pub fn authorize(request: &Request) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use axum::{body::Body, http::HeaderMap};
-
     use super::*;
     use crate::{
-        api::request_id::RequestId,
+        api::layers::testing::request_of,
         domain::caller::{Caller, Scope, Scopes},
     };
 
     #[test]
     fn caller_needs_all_scopes_of_the_operation() {
-        let ask = |access: Option<Access>, scopes: Option<Scopes>| {
-            let context = RequestContext::new(RequestId::of(&HeaderMap::new()));
-            if let Some(access) = access {
-                context.set_access(access);
-            }
-            if let Some(scopes) = scopes {
-                context.set_caller(Caller::anonymous(scopes).into());
-            }
-            let mut request = Request::new(Body::empty());
-            request.extensions_mut().insert(context);
+        let ask = |needed: Option<Scopes>, scopes: Option<Scopes>| {
+            let request = request_of(None);
+            let context = RequestContext::of(&request);
+            let _ = needed.map(|needed| context.needed_scopes.set(needed));
+            let _ = scopes.map(|scopes| context.caller.set(Caller::anonymous(scopes).into()));
             authorize(&request)
         };
-        let read: Scopes = [Scope::ReadPets].into_iter().collect();
-        let needs = Some(Access::Needs(read));
+        let read: Option<Scopes> = Some([Scope::ReadPets].into_iter().collect());
         assert!(ask(None, None).is_ok());
-        assert!(ask(Some(Access::Public), None).is_ok());
-        assert!(ask(needs, Some(read)).is_ok());
-        assert!(matches!(ask(needs, None), Err(Error::Unauthenticated)));
-        let other = Some(Scopes::default());
-        assert!(matches!(ask(needs, other), Err(Error::Forbidden { .. })));
+        assert!(ask(read, read).is_ok());
+        assert!(matches!(ask(read, None), Err(Error::Unauthenticated)));
+        let none = Some(Scopes::default());
+        assert!(matches!(ask(read, none), Err(Error::Forbidden { .. })));
     }
 }

@@ -1,11 +1,6 @@
 //! Bounds the number of requests in progress.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::sync::Arc;
 
 use axum::{
     body::{Body, HttpBody},
@@ -14,10 +9,8 @@ use axum::{
 };
 use futures_util::future::Either;
 use http_body_util::BodyExt;
-use pin_project_lite::pin_project;
-use tower::{Layer, Service};
 
-use super::{Inner, LayerFuture, refuse};
+use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
 use crate::{
     api::{error::Error, state::ConcurrencyLimits},
     db::deadline::{self, Scope},
@@ -28,92 +21,49 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct LoadShedLayer(pub Arc<ConcurrencyLimits>);
 
-impl<S> Layer<S> for LoadShedLayer {
-    type Service = LoadShed<S>;
+impl_layer!(LoadShedLayer);
 
-    fn layer(&self, inner: S) -> LoadShed<S> {
-        LoadShed {
-            inner,
-            limits: Arc::clone(&self.0),
-        }
-    }
-}
+impl Middleware for LoadShedLayer {
+    type Future<S: Inner> = LayerFuture<Then<Scope<S::Future>, RequestPermit>>;
 
-/// Service of a [`LoadShedLayer`].
-#[derive(Debug, Clone)]
-pub struct LoadShed<S> {
-    inner: S,
-    limits: Arc<ConcurrencyLimits>,
-}
-
-impl<S: Inner> Service<Request> for LoadShed<S> {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = LayerFuture<LoadShedFuture<S::Future>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        match RequestPermit::try_acquire(&self.limits) {
-            Some(permit) => Either::Left(LoadShedFuture {
-                inner: deadline::scope(self.inner.call(request)),
-                permit: Some(permit),
-            }),
-            None => refuse(overloaded()),
-        }
-    }
-}
-
-pin_project! {
-    /// Future of a request with a permit.
-    pub struct LoadShedFuture<F> {
-        #[pin]
-        inner: Scope<F>,
-        permit: Option<RequestPermit>,
-    }
-}
-
-impl<F: Future<Output = Result<Response, Infallible>>> Future for LoadShedFuture<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let response = ready!(this.inner.poll(context))?;
-        let permit = this.permit.take();
-        if response.body().size_hint().exact().is_some() {
-            return Poll::Ready(Ok(response));
-        }
-        let streams = permit.map(|permit| Arc::clone(&permit.0.streams));
-        let stream = streams.and_then(|streams| streams.try_acquire_owned().ok());
-        let Some(stream) = stream else {
-            return Poll::Ready(Ok(overloaded().into_response()));
+    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
+        let Ok(permit) = self.0.requests.try_acquire() else {
+            return respond(overloaded());
         };
-        // The permit is held until the body ends or is dropped.
-        Poll::Ready(Ok(response.map(|body| {
-            Body::new(body.map_frame(move |frame| {
-                let _ = &stream;
-                frame
-            }))
-        })))
+        permit.forget();
+        let permit = RequestPermit(Arc::clone(&self.0));
+        Either::Left(Then {
+            inner: deadline::scope(inner.call(request)),
+            then: Some(permit),
+        })
     }
 }
 
 /// Permit of a request. Not an `OwnedSemaphorePermit`, which would clone an `Arc` that all workers share.
 #[derive(Debug)]
-struct RequestPermit(Arc<ConcurrencyLimits>);
-
-impl RequestPermit {
-    fn try_acquire(limits: &Arc<ConcurrencyLimits>) -> Option<Self> {
-        limits.requests.try_acquire().ok()?.forget();
-        Some(Self(Arc::clone(limits)))
-    }
-}
+pub struct RequestPermit(Arc<ConcurrencyLimits>);
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
         self.0.requests.add_permits(1);
+    }
+}
+
+impl OnResponse for RequestPermit {
+    /// Exchanges the permit for one of a stream, which is held until the body ends or is dropped.
+    fn on_response(self, response: Response) -> Response {
+        if response.body().size_hint().exact().is_some() {
+            return response;
+        }
+        let Ok(stream) = Arc::clone(&self.0.streams).try_acquire_owned() else {
+            return overloaded().into_response();
+        };
+        response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _ = &stream;
+                frame
+            }))
+        })
     }
 }
 
@@ -125,7 +75,7 @@ fn overloaded() -> Error {
 #[cfg(test)]
 mod tests {
     use axum::http::StatusCode;
-    use tower::{ServiceExt, service_fn};
+    use tower::{Layer, ServiceExt, service_fn};
 
     use super::*;
 
@@ -133,18 +83,15 @@ mod tests {
     async fn request_beyond_the_permits_is_503_and_a_permit_returns() {
         let handler = service_fn(async |_: Request| {
             tokio::task::yield_now().await;
-            Ok::<_, Infallible>(Response::default())
+            Ok(Response::default())
         });
         let service = LoadShedLayer(Arc::new(ConcurrencyLimits::new(1))).layer(handler);
         let ask = async || {
-            let response = service.clone().oneshot(Request::default()).await;
-            response.expect("a response").status()
+            let Ok(response) = service.clone().oneshot(Request::default()).await;
+            response.status()
         };
-        let (first, second) = tokio::join!(ask(), ask());
-        assert_eq!(
-            (first, second),
-            (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE)
-        );
+        let both = tokio::join!(ask(), ask());
+        assert_eq!(both, (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
         assert_eq!(ask().await, StatusCode::OK);
     }
 }

@@ -1,13 +1,6 @@
 //! Enforces the limits of the caller's plan, and reports their state in the headers of every response.
 
-use std::{
-    convert::Infallible,
-    future,
-    ops::Range,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::{ops::Range, sync::Arc};
 
 use axum::{
     body::Bytes,
@@ -16,10 +9,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::future::Either;
-use pin_project_lite::pin_project;
-use tower::{Layer, Service};
 
-use super::{Inner, LayerFuture, operation_path};
+use super::{Inner, LayerFuture, Middleware, OnResponse, Then, operation_path, respond};
 use crate::{
     api::{
         error::{Cause, Error},
@@ -29,12 +20,11 @@ use crate::{
     },
     config::{PlanLimits, Plans},
     domain::{
-        caller::Caller,
         clock::whole_seconds,
         limit::{LimitStatus, Window},
         plan::Plan,
     },
-    limits::{self, Permit},
+    limits::{Admission, Permit},
 };
 
 /// `draft-ietf-httpapi-ratelimit-headers`.
@@ -56,160 +46,109 @@ pub struct RateLimitLayer {
     policies: Arc<[Option<PolicyHeaders>; 3]>,
 }
 
+impl_layer!(RateLimitLayer);
+
+impl Middleware for RateLimitLayer {
+    type Future<S: Inner> = LayerFuture<Then<S::Future, Admitted>>;
+
+    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
+        let context = RequestContext::of(&request);
+        let Some(caller) = context.caller.get() else {
+            return unlimited(inner, request);
+        };
+        let (plan, client) = (caller.plan, context.client_address());
+        let is_status = operation_path(&request) == Some("/limits");
+        if !is_status && self.policies[plan as usize].is_none() {
+            self.limits.admit_unlimited(plan);
+            return unlimited(inner, request);
+        }
+        let waiting = match (!is_status).then(|| self.limits.admit(caller, client)) {
+            Some(Either::Left(admission)) => return self.proceed(admission, plan, inner, request),
+            Some(Either::Right(waiting)) => Some(waiting),
+            None => None,
+        };
+        let (layer, caller, mut inner) = (self.clone(), Arc::clone(caller), inner.clone());
+        Either::Right(Box::pin(async move {
+            let admission = match waiting {
+                Some(waiting) => waiting.await,
+                None => layer.limits.admit_status(&caller, client).await,
+            };
+            layer.proceed(admission, plan, &mut inner, request).await
+        }))
+    }
+}
+
+fn unlimited<S: Inner>(inner: &mut S, request: Request) -> LayerFuture<Then<S::Future, Admitted>> {
+    let (inner, then) = (inner.call(request), None);
+    Either::Left(Then { inner, then })
+}
+
 impl RateLimitLayer {
     /// Creates the layer of a worker. Workers do not share header values, which are counted references.
     #[must_use]
     pub fn new(limits: Arc<RateLimits>, plans: &Plans) -> Self {
         let policies = Plan::ALL.map(|plan| PolicyHeaders::new(plans.limits(plan)));
-        Self {
-            limits,
-            policies: Arc::new(policies),
-        }
-    }
-}
-
-impl<S> Layer<S> for RateLimitLayer {
-    type Service = RateLimit<S>;
-
-    fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit {
-            inner,
-            layer: self.clone(),
-        }
-    }
-}
-
-/// Service of a [`RateLimitLayer`].
-#[derive(Debug, Clone)]
-pub struct RateLimit<S> {
-    inner: S,
-    layer: RateLimitLayer,
-}
-
-impl<S: Inner> Service<Request> for RateLimit<S> {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = LayerFuture<RateLimitFuture<S::Future>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
+        let policies = Arc::new(policies);
+        Self { limits, policies }
     }
 
-    fn call(&mut self, request: Request) -> Self::Future {
-        let RateLimitLayer { limits, policies } = &self.layer;
-        let context = RequestContext::of(&request);
-        let Some(caller) = context.caller() else {
-            return Either::Left(self.unlimited(request));
-        };
-        let is_status = operation_path(&request) == Some("/limits");
-        if policies[caller.plan as usize].is_none() && !is_status {
-            limits.admit_unlimited(caller.plan);
-            return Either::Left(self.unlimited(request));
-        }
-        let client = context.client_address();
-        let limited = Limited {
-            layer: self.layer.clone(),
-            context: context.clone(),
-            caller: Arc::clone(caller),
-        };
-        let waiting = if is_status {
-            None
-        } else {
-            match limits.admit(caller, client) {
-                Either::Left(Ok(admitted)) => {
-                    return Either::Left(limited.proceed(admitted, &mut self.inner, request));
-                }
-                Either::Left(Err(error)) => {
-                    return Either::Right(Box::pin(future::ready(Ok(limited.refuse(error)))));
-                }
-                Either::Right(waiting) => Some(waiting),
-            }
-        };
-        let mut inner = self.inner.clone();
-        Either::Right(Box::pin(async move {
-            let admission = match waiting {
-                Some(waiting) => waiting.await,
-                None => {
-                    let limits = &limited.layer.limits;
-                    limits.admit_status(&limited.caller, client).await
-                }
-            };
-            match admission {
-                Ok(admitted) => limited.proceed(admitted, &mut inner, request).await,
-                Err(error) => Ok(limited.refuse(error)),
-            }
-        }))
-    }
-}
-
-impl<S: Inner> RateLimit<S> {
-    fn unlimited(&mut self, request: Request) -> RateLimitFuture<S::Future> {
-        RateLimitFuture {
-            inner: self.inner.call(request),
-            admitted: None,
-        }
-    }
-}
-
-/// Request whose response has the headers of its caller's plan.
-#[derive(Debug)]
-struct Limited {
-    layer: RateLimitLayer,
-    context: RequestContext,
-    caller: Arc<Caller>,
-}
-
-impl Limited {
+    /// Passes the request of a caller on, or refuses it.
     fn proceed<S: Inner>(
-        self,
-        (status, permit): (LimitStatus, Permit),
+        &self,
+        admission: Admission,
+        plan: Plan,
         inner: &mut S,
         request: Request,
-    ) -> RateLimitFuture<S::Future> {
-        self.context.set_limit_status(status);
-        RateLimitFuture {
-            inner: inner.call(request),
-            admitted: Some((self, status, permit)),
+    ) -> LayerFuture<Then<S::Future, Admitted>> {
+        let context = RequestContext::of(&request);
+        match admission {
+            Ok((status, permit)) => {
+                let _ = context.limit_status.set(status);
+                let then = Some(Admitted {
+                    layer: self.clone(),
+                    plan,
+                    status,
+                    permit,
+                });
+                let inner = inner.call(request);
+                Either::Left(Then { inner, then })
+            }
+            Err(error) => {
+                let mut response = Error::from(error).into_response();
+                if let Some(caller) = context.caller.get() {
+                    let limiter = &self.limits.limiter;
+                    let status = limiter.known_status(caller, context.client_address());
+                    self.write_headers(plan, &mut response, &status);
+                }
+                respond(response)
+            }
         }
     }
 
-    fn refuse(&self, error: limits::Error) -> Response {
-        let (limiter, client) = (&self.layer.limits.limiter, self.context.client_address());
-        let status = limiter.known_status(&self.caller, client);
-        let mut response = Error::from(error).into_response();
-        self.write_headers(&mut response, &status);
-        response
-    }
-
-    fn write_headers(&self, response: &mut Response, status: &LimitStatus) {
-        if let Some(policy) = &self.layer.policies[self.caller.plan as usize] {
+    fn write_headers(&self, plan: Plan, response: &mut Response, status: &LimitStatus) {
+        if let Some(policy) = &self.policies[plan as usize] {
             policy.write(response.headers_mut(), status);
         }
     }
 }
 
-pin_project! {
-    /// Future of [`RateLimit`].
-    pub struct RateLimitFuture<F> {
-        #[pin]
-        inner: F,
-        admitted: Option<(Limited, LimitStatus, Permit)>,
-    }
+/// Admitted request of a caller. Its response has the headers of the plan.
+#[derive(Debug)]
+pub struct Admitted {
+    layer: RateLimitLayer,
+    plan: Plan,
+    status: LimitStatus,
+    permit: Permit,
 }
 
-impl<F: Future<Output = Result<Response, Infallible>>> Future for RateLimitFuture<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let Ok(mut response) = ready!(this.inner.poll(context));
-        if let Some((limited, status, permit)) = this.admitted {
-            if !is_counted(&response) {
-                limited.layer.limits.limiter.give_back(permit);
-            }
-            limited.write_headers(&mut response, status);
+impl OnResponse for Admitted {
+    fn on_response(self, mut response: Response) -> Response {
+        if !is_counted(&response) {
+            self.layer.limits.limiter.give_back(&self.permit);
         }
-        Poll::Ready(Ok(response))
+        let Self { plan, status, .. } = self;
+        self.layer.write_headers(plan, &mut response, &status);
+        response
     }
 }
 
@@ -254,18 +193,17 @@ impl PolicyHeaders {
         if *limits == PlanLimits::default() {
             return None;
         }
-        let policy = |name, limit: Option<u32>, seconds| {
-            limit.map(|limit| format!("\"{name}\";q={limit};w={seconds}"))
-        };
-        let policies = [
-            policy("minute", limits.per_minute, 60),
-            policy("day", limits.per_day, 86_400),
-        ];
-        let policies: Vec<_> = policies.into_iter().flatten().collect();
+        let minute = limits
+            .per_minute
+            .map(|limit| format!("\"minute\";q={limit};w=60"));
+        let day = limits
+            .per_day
+            .map(|limit| format!("\"day\";q={limit};w=86400"));
+        let policies: Vec<_> = minute.into_iter().chain(day).collect();
+        // Words, digits and punctuation: always a valid value.
+        let policy = HeaderValue::try_from(policies.join(", "));
         Some(Self {
-            // Words, digits and punctuation: always a valid value.
-            policy: HeaderValue::try_from(policies.join(", "))
-                .unwrap_or(HeaderValue::from_static("")),
+            policy: policy.unwrap_or(HeaderValue::from_static("")),
             minute: limits.per_minute.unwrap_or_default().into(),
             day: limits.per_day.unwrap_or_default().into(),
         })
@@ -274,7 +212,7 @@ impl PolicyHeaders {
     /// Writes the headers of a response. The numbers of the `X-` headers share the memory of `RateLimit`, because
     /// allocations are what the headers cost.
     fn write(&self, headers: &mut HeaderMap, status: &LimitStatus) {
-        let mut state = Text::default();
+        let mut state = Vec::with_capacity(64);
         let mut tighter: Option<(Window, &HeaderValue, [Range<usize>; 2])> = None;
         for (name, window, limit) in [
             ("\"minute\";r=", status.minute, &self.minute),
@@ -283,22 +221,20 @@ impl PolicyHeaders {
             let Some(window) = window else {
                 continue;
             };
-            state.push(if tighter.is_some() { ", " } else { "" });
-            state.push(name);
-            let remaining = state.push_number(window.remaining);
-            state.push(";t=");
-            let reset = state.push_number(whole_seconds(window.reset));
-            if tighter
-                .as_ref()
-                .is_none_or(|(tighter, ..)| window.remaining < tighter.remaining)
-            {
+            state.extend_from_slice(if tighter.is_some() { b", " } else { b"" });
+            state.extend_from_slice(name.as_bytes());
+            let remaining = push_number(&mut state, window.remaining);
+            state.extend_from_slice(b";t=");
+            let reset = push_number(&mut state, whole_seconds(window.reset));
+            let is_tighter = |(other, ..): &(Window, _, _)| window.remaining < other.remaining;
+            if tighter.as_ref().is_none_or(is_tighter) {
                 tighter = Some((window, limit, [remaining, reset]));
             }
         }
         let Some((_, limit, [remaining, reset])) = tighter else {
             return;
         };
-        let state = Bytes::from(state.0);
+        let state = Bytes::from(state);
         let shared = |value: Bytes| {
             let value = HeaderValue::from_maybe_shared(value);
             value.unwrap_or(HeaderValue::from_static(""))
@@ -311,86 +247,44 @@ impl PolicyHeaders {
     }
 }
 
-struct Text(Vec<u8>);
-
-impl Default for Text {
-    /// An empty text with room for two windows.
-    fn default() -> Self {
-        Self(Vec::with_capacity(64))
-    }
-}
-
-impl Text {
-    fn push(&mut self, part: &str) {
-        self.0.extend_from_slice(part.as_bytes());
-    }
-
-    /// Appends a number; returns its range.
-    fn push_number(&mut self, number: impl itoa::Integer) -> Range<usize> {
-        let start = self.0.len();
-        self.push(itoa::Buffer::new().format(number));
-        start..self.0.len()
-    }
+/// Appends a number; returns its range.
+fn push_number(text: &mut Vec<u8>, number: impl itoa::Integer) -> Range<usize> {
+    let start = text.len();
+    text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    start..text.len()
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
-    use tower::{ServiceExt, service_fn};
+    use tower::{Layer, ServiceExt, service_fn};
 
     use super::*;
     use crate::{
-        api::request_id::RequestId,
-        config::Config,
-        db::{ConnectOptions, Database},
-        domain::{
-            caller::{CallerId, Scopes},
-            clock::Clock,
-        },
+        api::layers::testing::{ok, request_of, unreachable_database},
+        domain::clock::Clock,
     };
-
-    /// Sends a request of a caller through the layer, while the counters cannot be reached.
-    async fn respond(plan: Option<Plan>) -> Response {
-        let config = Config::defaults().expect("the defaults");
-        // A reserved port.
-        let options = ConnectOptions::new_without_pgpass()
-            .host("127.0.0.1")
-            .port(1);
-        let database = Database::new(options, &config.database);
-        let limits = RateLimits::new(config.plans.clone(), database, Clock::manual());
-        let handler = service_fn(async |_: Request| Ok::<_, Infallible>(Response::default()));
-        let service = RateLimitLayer::new(Arc::new(limits), &config.plans).layer(handler);
-        let mut request = Request::new(Body::empty());
-        let context = RequestContext::new(RequestId::of(request.headers()));
-        if let Some(plan) = plan {
-            context.set_caller(Arc::new(Caller {
-                id: Some(CallerId(7)),
-                name: "acme".parse().expect("a name"),
-                plan,
-                scopes: Scopes::all(),
-            }));
-        }
-        request.extensions_mut().insert(context);
-        service.oneshot(request).await.expect("a response")
-    }
-
-    #[tokio::test]
-    async fn unlimited_request_passes_without_headers() {
-        for plan in [None, Some(Plan::Enterprise)] {
-            let response = respond(plan).await;
-            assert_eq!(response.status(), StatusCode::OK);
-            assert!(!response.headers().contains_key(RATELIMIT_POLICY));
-        }
-    }
 
     #[tokio::test]
     async fn limited_request_is_503_with_headers_while_counters_are_unreachable() {
-        let response = respond(Some(Plan::Free)).await;
-        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(
-            response.headers()[RATELIMIT_POLICY],
-            "\"minute\";q=60;w=60, \"day\";q=1000;w=86400"
-        );
-        assert_eq!(response.headers()[X_RATELIMIT_REMAINING], "60");
+        let free = "\"minute\";q=60;w=60, \"day\";q=1000;w=86400";
+        for (plan, status, policy, remaining) in [
+            (None, StatusCode::OK, None, None),
+            (Some(Plan::Enterprise), StatusCode::OK, None, None),
+            (
+                Some(Plan::Free),
+                StatusCode::SERVICE_UNAVAILABLE,
+                Some(free),
+                Some("60"),
+            ),
+        ] {
+            let (database, config) = unreachable_database();
+            let limits = RateLimits::new(config.plans.clone(), database, Clock::manual());
+            let layer = RateLimitLayer::new(Arc::new(limits), &config.plans);
+            let Ok(response) = layer.layer(service_fn(ok)).oneshot(request_of(plan)).await;
+            assert_eq!(response.status(), status, "{plan:?}");
+            let header = |name| Some(response.headers().get(name)?.to_str().expect("text"));
+            assert_eq!(header(RATELIMIT_POLICY), policy, "{plan:?}");
+            assert_eq!(header(X_RATELIMIT_REMAINING), remaining, "{plan:?}");
+        }
     }
 }

@@ -6,12 +6,7 @@
 //!   address or other header.
 //! - Every 4xx and 5xx response is a problem document.
 
-use std::{
-    borrow::Cow,
-    convert::Infallible,
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
+use std::borrow::Cow;
 
 use axum::{
     body::Body,
@@ -19,11 +14,9 @@ use axum::{
     http::{HeaderValue, StatusCode, Version, header, uri::Authority},
     response::Response,
 };
-use pin_project_lite::pin_project;
-use tower::{Layer, Service};
 use tracing::{Instrument as _, Span, field::Empty, instrument::Instrumented};
 
-use super::{Inner, access_log::method_label};
+use super::{Inner, Middleware, OnResponse, Then, access_log::method_label};
 use crate::{
     api::{
         error::{OAuthErrorBody, X_REQUEST_ID},
@@ -38,64 +31,49 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub struct RequestSpanLayer;
 
-impl<S> Layer<S> for RequestSpanLayer {
-    type Service = RequestSpan<S>;
+impl_layer!(RequestSpanLayer);
 
-    fn layer(&self, inner: S) -> RequestSpan<S> {
-        RequestSpan { inner }
-    }
-}
+impl Middleware for RequestSpanLayer {
+    type Future<S: Inner> = Then<Instrumented<S::Future>, Spanned>;
 
-/// Service of a [`RequestSpanLayer`].
-#[derive(Debug, Clone)]
-pub struct RequestSpan<S> {
-    inner: S,
-}
-
-impl<S: Inner> Service<Request> for RequestSpan<S> {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = RequestSpanFuture<S::Future>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, mut request: Request) -> Self::Future {
+    fn call<S: Inner>(&self, inner: &mut S, mut request: Request) -> Self::Future<S> {
         let context = RequestContext::new(RequestId::of(request.headers()));
-        let mut span = begin(&request, context.id().as_str());
+        let mut span = begin(&request, context.id.as_str());
         if span.is_disabled() {
             // With the log level debug, lines of a request have its id.
-            span = tracing::debug_span!("request", id = context.id().as_str());
+            span = tracing::debug_span!("request", id = context.id.as_str());
         }
         request.extensions_mut().insert(context.clone());
-        let entered = span.enter();
-        let inner = self.inner.call(request);
-        drop(entered);
-        RequestSpanFuture {
-            inner: inner.instrument(span),
+        let then = Some(Spanned {
+            span: span.clone(),
             context,
+        });
+        let inner = span.in_scope(|| inner.call(request)).instrument(span);
+        Then { inner, then }
+    }
+}
+
+/// Request with its span.
+#[derive(Debug)]
+pub struct Spanned {
+    span: Span,
+    context: RequestContext,
+}
+
+impl OnResponse for Spanned {
+    fn on_response(self, response: Response) -> Response {
+        let Self { span, context } = self;
+        if !span.is_disabled() {
+            let status = response.status();
+            span.record("http.response.status_code", i64::from(status.as_u16()));
+            let caller = context.caller.get().map(|caller| caller.name.as_str());
+            span.record("enduser.id", caller);
+            if status.is_server_error() {
+                span.record("error.type", status.as_str());
+                span.record("otel.status_code", "ERROR");
+            }
         }
-    }
-}
-
-pin_project! {
-    /// Future of [`RequestSpan`].
-    pub struct RequestSpanFuture<F> {
-        #[pin]
-        inner: Instrumented<F>,
-        context: RequestContext,
-    }
-}
-
-impl<F: Future<Output = Result<Response, Infallible>>> Future for RequestSpanFuture<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        let Ok(response) = ready!(this.inner.as_mut().poll(context));
-        end(this.inner.span(), &response, this.context);
-        Poll::Ready(Ok(finish(response, this.context.id())))
+        finish(response, &context.id)
     }
 }
 
@@ -139,21 +117,6 @@ fn begin(request: &Request, id: &str) -> Span {
     span
 }
 
-/// Records the response.
-fn end(span: &Span, response: &Response, context: &RequestContext) {
-    if span.is_disabled() {
-        return;
-    }
-    let status = response.status();
-    span.record("http.response.status_code", i64::from(status.as_u16()));
-    let caller = context.caller().map(|caller| caller.name.as_str());
-    span.record("enduser.id", caller);
-    if status.is_server_error() {
-        span.record("error.type", status.as_str());
-        span.record("otel.status_code", "ERROR");
-    }
-}
-
 fn name(method: &'static str, route: Option<&str>) -> Cow<'static, str> {
     let method = if method == "_OTHER" { "HTTP" } else { method };
     match route {
@@ -182,10 +145,8 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
             .unwrap_or_else(|| Problem::of_status(status));
         let body = problem.into_json(id.as_str());
         let headers = response.headers_mut();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static(Problem::MEDIA_TYPE),
-        );
+        let problem_json = HeaderValue::from_static(Problem::MEDIA_TYPE);
+        headers.insert(header::CONTENT_TYPE, problem_json);
         headers.insert(header::CONTENT_LENGTH, body.len().into());
         if status == StatusCode::REQUEST_TIMEOUT || status == StatusCode::PAYLOAD_TOO_LARGE {
             // The rest of the request body is not read (RFC 9110, sections 15.5.9 and 15.5.14).
@@ -199,27 +160,26 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
 #[cfg(test)]
 mod tests {
     use axum::response::IntoResponse as _;
-    use http_body_util::BodyExt as _;
-    use tower::{ServiceExt, service_fn};
+    use tower::{Layer, ServiceExt, service_fn};
 
     use super::*;
-    use crate::api::error::Error;
+    use crate::api::{
+        error::Error,
+        layers::testing::{get, text},
+    };
 
     #[tokio::test]
     async fn response_has_the_id_of_the_request_and_an_error_has_a_problem() {
         let handler = service_fn(async |request: Request| {
-            assert_eq!(RequestContext::of(&request).id().as_str(), "my-id");
-            Ok::<_, Infallible>(Error::NoSuchRoute.into_response())
+            assert_eq!(RequestContext::of(&request).id.as_str(), "my-id");
+            Ok(Error::NoSuchRoute.into_response())
         });
-        let request = Request::builder()
-            .header(X_REQUEST_ID, "my-id")
-            .body(Body::empty());
-        let service = RequestSpanLayer.layer(handler);
-        let response = service.oneshot(request.expect("a request")).await;
-        let response = response.expect("a response");
+        let mut request = get("/");
+        let id = HeaderValue::from_static("my-id");
+        request.headers_mut().insert(X_REQUEST_ID, id);
+        let Ok(response) = RequestSpanLayer.layer(handler).oneshot(request).await;
         assert_eq!(response.headers()[X_REQUEST_ID], "my-id");
-        let body = response.into_body().collect().await.expect("a body");
-        let body = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+        let body = text(response).await;
         assert!(
             body.contains("\"status\":404") && body.contains("my-id"),
             "{body}"

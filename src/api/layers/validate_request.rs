@@ -5,7 +5,7 @@ use axum::{
     http::{HeaderName, Version, header, uri::Authority},
 };
 
-use crate::api::{error::Error, problem::Violation};
+use crate::api::error::Error;
 
 /// Maximum length of a request target in bytes. RFC 9110, section 4.1, recommends at least 8,000.
 const MAX_TARGET: usize = 8_192;
@@ -25,14 +25,11 @@ const MAX_CONDITION: usize = 4_096;
 /// # Errors
 /// [`Error::UriTooLong`], [`Error::Invalid`].
 pub fn validate_request(request: &Request) -> Result<(), Error> {
-    let target = request
-        .uri()
-        .path_and_query()
-        .map_or(0, |target| target.as_str().len());
-    if target > MAX_TARGET {
+    let target = request.uri().path_and_query();
+    if target.is_some_and(|target| target.as_str().len() > MAX_TARGET) {
         return Err(Error::UriTooLong(MAX_TARGET));
     }
-    let mut lengths = CONDITIONS.each_ref().map(|_| 0);
+    let mut lengths = [0; CONDITIONS.len()];
     for (name, value) in request.headers() {
         if let Some(which) = CONDITIONS.iter().position(|condition| condition == name) {
             lengths[which] += value.len();
@@ -40,8 +37,7 @@ pub fn validate_request(request: &Request) -> Result<(), Error> {
     }
     if let Some(which) = lengths.iter().position(|length| *length > MAX_CONDITION) {
         let reason = format!("must be at most {MAX_CONDITION} characters");
-        let violation = Violation::new(CONDITIONS[which].as_str(), reason);
-        return Err(Error::Invalid(vec![violation]));
+        return Err(Error::one_violation(CONDITIONS[which].as_str(), reason));
     }
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let broken = match (hosts.next(), hosts.next()) {
@@ -52,8 +48,5 @@ pub fn validate_request(request: &Request) -> Result<(), Error> {
         (None, _) => (request.version() == Version::HTTP_11).then_some("is required"),
         (Some(_), Some(_)) => Some("must be given once"),
     };
-    match broken {
-        Some(reason) => Err(Error::Invalid(vec![Violation::new("Host", reason)])),
-        None => Ok(()),
-    }
+    broken.map_or(Ok(()), |reason| Err(Error::one_violation("Host", reason)))
 }
