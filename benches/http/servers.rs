@@ -118,7 +118,7 @@ async fn fixed() {
     let config = Config::load(None).expect("a configuration");
     let _telemetry = telemetry::start(&config.telemetry).expect("a log");
     let operations: Router<AppState> = Router::new().route("/api/v3/pet/{petId}", get(answer));
-    let app = App::build_around(config, Clock::system(), operations)
+    let app = App::build_with(config, Clock::system(), operations)
         .await
         .expect("a service");
     println!("http://{}", app.local_addr());

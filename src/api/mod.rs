@@ -46,7 +46,7 @@ use self::{
         access_log::AccessLogLayer,
         authenticate::AuthenticateLayer,
         authorize::authorize,
-        catch_panic::CatchPanicLayer,
+        catch_panic::catch_panic,
         check::CheckLayer,
         client_address::client_address,
         idempotency::IdempotencyLayer,
@@ -104,7 +104,7 @@ pub fn router(
     let around_public = ServiceBuilder::new()
         .layer(RequestSpanLayer) // first: every response and log line has the request's id
         .layer(AccessLogLayer) // also of requests that are refused, panic, or whose client disconnects
-        .layer(CatchPanicLayer) // inside the access log, which records the 500, and the request id
+        .layer(catch_panic()) // inside the access log, which records the 500, and the request id
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let around_api = around_public
         .clone()
@@ -115,7 +115,7 @@ pub fn router(
         .layer(AuthenticateLayer(state.clone())) // failures count against the client address
         .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
         .layer(CheckLayer(authorize)) // before the body is read; a refusal counts against the limits
-        .layer(CatchPanicLayer); // inside the limits, against which a panic does not count
+        .layer(catch_panic()); // inside the limits, against which a panic does not count
     let around_operations = around_uploads
         .clone()
         .layer(TimeoutLayer(state.request_timeout.0)) // an upload has timeouts for the parts of its body
@@ -142,7 +142,7 @@ pub fn operations_router(
     let layers = ServiceBuilder::new()
         .layer(RequestSpanLayer)
         .layer(AccessLogLayer)
-        .layer(CatchPanicLayer)
+        .layer(catch_panic())
         .layer(CheckLayer(validate_request));
     let routes = health::router().route("/metrics", get(metrics));
     let routes = routes.fallback(async || Error::NoSuchRoute);

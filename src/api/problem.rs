@@ -179,10 +179,9 @@ impl Problem {
 /// Leaves the body empty: [`super::layers::request_span`] writes it, since it knows the request id.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        /// Number of headers of a 429 response. Reserved at once, since a refusal must be cheap.
-        const HEADERS: usize = 9;
         let mut response = Response::new(Body::empty());
-        response.headers_mut().reserve(HEADERS);
+        // As many as a 429 response has, since a refusal must be cheap.
+        response.headers_mut().reserve(9);
         *response.status_mut() = self.status();
         response.extensions_mut().insert(self);
         response

@@ -7,38 +7,36 @@ use crate::{api::state::AppState, db::Usage, telemetry::Metrics};
 /// Returns a function that updates the gauges and renders all metrics.
 pub fn render(metrics: Metrics, state: AppState) -> impl Fn() -> String + Clone {
     move || {
-        read(&state);
+        let database = &state.database;
+        for (pool, usage) in database.usage() {
+            set_pool(pool, usage);
+        }
+        set(
+            "db_client_breaker_open",
+            database.breaker().is_open().into(),
+        );
+
+        let requests = state.concurrency.in_flight();
+        set("http_server_active_requests", requests.now);
+        set("http_server_active_requests_max", requests.max);
+        let uploads = state.uploads.in_flight();
+        set("images_uploads_in_flight", uploads.now);
+        set("images_uploads_in_flight_max", uploads.max);
+        set("password_hashes_waiting", state.passwords.in_progress());
         metrics.render()
     }
 }
 
-fn read(state: &AppState) {
-    let database = &state.database;
-    for (pool, usage) in database.usage() {
-        of_pool(pool, usage);
-    }
-    let open = database.breaker().is_open();
-    gauge!("db_client_breaker_open").set(if open { 1.0 } else { 0.0 });
-
-    let requests = state.concurrency.in_flight();
-    set("http_server_active_requests", requests.now);
-    set("http_server_active_requests_max", requests.max);
-    let uploads = state.uploads.in_flight();
-    set("images_uploads_in_flight", uploads.now);
-    set("images_uploads_in_flight_max", uploads.max);
-    set("password_hashes_waiting", state.passwords.in_progress());
-}
-
-fn of_pool(pool: &'static str, usage: Usage) {
-    let connections = |state| gauge!("db_client_connections", "db_client_connection_pool_name" => pool, "db_client_connection_state" => state);
+fn set_pool(pool: &'static str, usage: Usage) {
+    const POOL: &str = "db_client_connection_pool_name";
+    let connections = |state| gauge!("db_client_connections", POOL => pool, "db_client_connection_state" => state);
     connections("idle").set(usage.idle);
     connections("used").set(usage.used);
     if let Some(max) = usage.max {
-        gauge!("db_client_connection_max", "db_client_connection_pool_name" => pool).set(max);
+        gauge!("db_client_connection_max", POOL => pool).set(max);
     }
     let waiting = u32::try_from(usage.waiting).unwrap_or(u32::MAX);
-    gauge!("db_client_connection_pending_requests", "db_client_connection_pool_name" => pool)
-        .set(waiting);
+    gauge!("db_client_connection_pending_requests", POOL => pool).set(waiting);
 }
 
 fn set(name: &'static str, number: usize) {

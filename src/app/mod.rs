@@ -2,9 +2,9 @@
 //!
 //! Building and running are separate, so that the addresses are known before the first request: tests bind port 0.
 
-mod demo;
 mod error;
 mod gauges;
+mod keys;
 mod listen;
 
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism};
@@ -13,8 +13,8 @@ use axum::Router;
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 
-use self::listen::{Listener, listen};
-pub use self::{demo::DEMO_KEYS, error::Error};
+use self::listen::listen;
+pub use self::{error::Error, keys::DEMO_KEYS};
 use crate::{
     api::{
         self, HttpApi,
@@ -27,15 +27,15 @@ use crate::{
             RequestTimeout, SessionLifetime, SignUp, TokenLifetime, Uploads,
         },
     },
-    auth::{Authenticator, jwks::Issuers, password::Passwords, secret::Secret},
+    auth::{Authenticator, jwks::Issuers, password::Passwords},
     blob_store::BlobStore,
     config::{self, Config, DemoKeys},
     db::{self, Database},
-    domain::{Invalid, caller::Scopes, clock::Clock, plan::Plan},
+    domain::clock::Clock,
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
     images::renderings::Renderer,
     limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
-    maintenance::{self, orphaned_blobs},
+    maintenance,
     server::{self, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
 };
@@ -58,58 +58,53 @@ impl App {
     /// # Errors
     /// [`Error`], saying what to do next.
     pub async fn build(config: Config) -> Result<Self, Error> {
-        Self::build_with(config, Clock::system()).await
+        Self::build_with(config, Clock::system(), api::operations()).await
     }
 
-    /// Like [`App::build`], with the clock of the limits and of the credential cache.
-    ///
-    /// # Errors
-    /// As [`App::build`].
-    pub async fn build_with(config: Config, clock: Clock) -> Result<Self, Error> {
-        Self::build_around(config, clock, api::operations()).await
-    }
-
-    /// Like [`App::build_with`], with other operations on the API's paths: `benches/http` measures the layers around
-    /// operations that cost nothing.
+    /// Like [`App::build`], with the clock of the limits and of the credential cache, and with operations on the API's
+    /// paths: `benches/http` measures the layers around operations that cost nothing.
     ///
     /// # Errors
     /// As [`App::build`].
     #[doc(hidden)]
-    pub async fn build_around(
+    pub async fn build_with(
         config: Config,
         clock: Clock,
         operations: Router<AppState>,
     ) -> Result<Self, Error> {
         // Before the first metric is looked up.
         let metrics = telemetry::metrics()?;
-        let (embedded_postgres, options) = match &config.database.url {
-            Some(url) => (None, db::parse_url(url)?),
+        let (options, embedded_postgres) = match &config.database.url {
+            Some(url) => (db::parse_url(url)?, None),
             None => {
-                let embedded = Box::pin(start_embedded_postgres(&config)).await?;
-                let options = embedded.connect_options();
-                (Some(embedded), options)
+                let directory = &config.local_postgres.directory;
+                let search = search_path(&config);
+                let embedded = EmbeddedPostgres::start(directory, &search, Durability::Durable);
+                let embedded = Box::pin(embedded).await?;
+                (embedded.connect_options(), Some(embedded))
             }
         };
-        let own = embedded_postgres.is_some();
+        let is_embedded = embedded_postgres.is_some();
         Box::pin(db::migrations::apply(&options)).await?;
         let database = Database::new(options, &config.database);
         database.detect_pooler().await?;
 
-        let api = listen(&config, Listener::Api, own)?;
-        let private = listen(&config, Listener::Operations, own)?;
+        let listen = |key, setting| listen(&config, key, setting, is_embedded);
+        let api = listen("server.listen", |it| it.server.listen)?;
+        let private = listen("operations.listen", |it| it.operations.listen)?;
         let mut admitted = Vec::new();
         if let Some(key) = &config.environment.bootstrap_api_key {
-            admitted.push(Box::pin(bootstrap(&database, key.expose_secret())).await?);
+            admitted.push(Box::pin(keys::bootstrap(&database, key.expose_secret())).await?);
         }
         // These keys are public, so they are valid on this machine only.
-        let demo_keys = own
+        let demo_keys = is_embedded
             && match config.local_postgres.demo_keys {
                 DemoKeys::Loopback => api.1.ip().is_loopback(),
                 DemoKeys::Always => true,
                 DemoKeys::Never => false,
             };
         if demo_keys {
-            admitted.extend(Box::pin(demo::store_keys(&database)).await?);
+            admitted.extend(Box::pin(keys::store_demo_keys(&database)).await?);
         }
 
         let limits = RateLimits::new(config.plans.clone(), database.clone(), clock.clone());
@@ -161,10 +156,8 @@ impl App {
             on_park: access_log::write_batch,
         };
         let workers = Workers::start(routers, hooks).map_err(Error::Workers)?;
-        let operations_router = api::operations_router(
-            state.clone(),
-            gauges::render(metrics.clone(), state.clone()),
-        );
+        let render = gauges::render(metrics.clone(), state.clone());
+        let operations_router = api::operations_router(state.clone(), render);
         Ok(Self {
             api: (api.0, api.1, workers),
             operations: (private.0, private.1, api::http_service(operations_router)),
@@ -209,23 +202,9 @@ impl App {
         let state = self.state;
         let database = state.database.clone();
         let limiter = state.limits.limiter.clone();
-        let tasks = [
-            tokio::spawn(state.authenticator.clone().follow_changes()),
-            tokio::spawn(maintenance::purge_expired_rows(database.clone())),
-            tokio::spawn(maintenance::fold_inventory(database.clone())),
-            tokio::spawn(orphaned_blobs::sweep(
-                database.clone(),
-                state.blobs.clone(),
-                state.orphaned_blobs.clone(),
-            )),
-            tokio::spawn(maintenance::flush_limits(limiter.clone())),
-            tokio::spawn(maintenance::sweep_limits(
-                state.limits.clone(),
-                state.failed_authentication.clone(),
-                state.logins.clone(),
-            )),
-            tokio::spawn(telemetry::maintain_metrics(self.metrics)),
-        ];
+        let mut tasks = maintenance::start(&state);
+        tasks.spawn(state.authenticator.clone().follow_changes());
+        tasks.spawn(telemetry::maintain_metrics(self.metrics));
         let serving = shutdown.separate();
         let (stopping, stop) = (shutdown.clone(), serving.clone());
         tokio::spawn(async move {
@@ -240,22 +219,14 @@ impl App {
         let (listener, _, service) = self.operations;
         let (limits, until) = (self.limits, last.clone());
         let operations = tokio::spawn(async move {
-            server::serve(
-                listener,
-                &Workers::current(service),
-                limits,
-                "operations",
-                until,
-            )
-            .await;
+            let worker = Workers::current(service);
+            server::serve(listener, &worker, limits, "operations", until).await;
         });
         let (listener, _, workers) = self.api;
         server::serve(listener, &workers, limits, "api", serving).await;
         last.force();
         let _ = operations.await;
-        for task in tasks {
-            task.abort();
-        }
+        drop(tasks);
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
 
         // A statement that does not end must not block the stop: PostgreSQL rolls back what is not committed.
@@ -265,12 +236,6 @@ impl App {
         }
         Ok(())
     }
-}
-
-/// Starts the embedded PostgreSQL.
-async fn start_embedded_postgres(config: &Config) -> Result<EmbeddedPostgres, Error> {
-    let directory = &config.local_postgres.directory;
-    Ok(EmbeddedPostgres::start(directory, &search_path(config), Durability::Durable).await?)
 }
 
 /// Directories in which PostgreSQL's programs are searched for.
@@ -288,24 +253,4 @@ fn hashes_at_once(users: &config::Users) -> usize {
         || available_parallelism().map_or(1, |cores| cores.get() / 2),
         NonZeroUsize::get,
     )
-}
-
-/// Stores the first key of a database without keys, for a caller `bootstrap` with all scopes.
-async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
-    const REASON: Invalid = Invalid::because("must be 16 to 256 visible ASCII characters");
-    if !(16..=256).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(Error::BootstrapKey(REASON));
-    }
-    let key = Secret::custom(key);
-    let name = "bootstrap".parse().map_err(Error::BootstrapKey)?;
-    let mut transaction = database.begin().await?;
-    if !db::credentials::any_stored(&mut *transaction).await?
-        && let Some(caller) =
-            db::callers::insert(&mut *transaction, &name, Plan::Enterprise, Scopes::all()).await?
-    {
-        demo::store(&mut transaction, caller, &key).await?;
-        tracing::info!("stored BOOTSTRAP_API_KEY as the first key, of caller bootstrap");
-    }
-    transaction.commit().await?;
-    Ok(key)
 }

@@ -125,10 +125,10 @@ async fn transfer(
         parts.complete().await?;
         Ok(())
     };
-    let sent: Result<(), Error> = send.await;
-    if sent.is_err() {
+    let result: Result<(), Error> = send.await;
+    if result.is_err() {
         // Abandoned parts cost storage. If this fails, a lifecycle rule of the bucket has to remove them.
         let _ = parts.abort().await;
     }
-    sent
+    result
 }

@@ -4,9 +4,8 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
-    output::{Error, say},
+    output::{Error, say, table},
     session::with_database,
-    table::table,
 };
 use crate::{
     config::{Config, Plans},
@@ -44,43 +43,56 @@ pub enum Callers {
 
 impl Callers {
     pub async fn run(self, config: &Config) -> Result<(), Error> {
+        let plans = &config.plans;
         match self {
             Self::List { json } => {
                 let callers = with_database(config, async |database| {
                     Ok(db::callers::list(database.pool()).await?)
                 })
                 .await?;
-                let list = if json { list_json } else { list_text };
-                say(list(&callers, &config.plans))?;
+                let rows = callers.iter();
+                say(if json {
+                    let callers: Value = rows.map(|caller| to_json(caller, plans)).collect();
+                    callers.to_string()
+                } else {
+                    table(HEADING, rows.map(|caller| to_row(caller, plans)))
+                })
             }
             Self::Show { name, json } => {
-                let found = with_database(config, async |database| {
+                let (used, caller) = with_database(config, async |database| {
                     let pool = database.pool();
-                    let Some(caller) = db::callers::find(pool, &name).await? else {
-                        return Ok(None);
-                    };
+                    let found = db::callers::find(pool, &name).await?;
+                    let caller = found.ok_or_else(|| unknown(&name))?;
                     let key = CallerKey::Caller(caller.id).to_string();
-                    Ok(Some((db::limits::used_today(pool, &key).await?, caller)))
+                    Ok((db::limits::used_today(pool, &key).await?, caller))
                 })
                 .await?;
-                let Some((used, caller)) = found else {
-                    return Err(unknown(&name));
-                };
-                let show = if json { show_json } else { show_text };
-                say(show(&caller, used, &config.plans))?;
+                if json {
+                    let mut json = to_json(&caller, plans);
+                    // Includes requests that replicas leased but have not used, for about a second.
+                    json["usedToday"] = json!(used);
+                    return say(json);
+                }
+                say(format_args!(
+                    "Name        {}\nPlan        {}\nScopes      {}\nCredentials {}\nUsed today  {used} of {}",
+                    caller.name,
+                    caller.plan,
+                    caller.scopes,
+                    caller.live_credentials,
+                    or_unlimited(plans.limits(caller.plan).per_day)
+                ))
             }
             Self::SetPlan { name, plan } => {
-                let found = with_database(config, async |database| {
+                let is_found = with_database(config, async |database| {
                     Ok(db::callers::set_plan(database.pool(), &name, plan).await?)
                 })
                 .await?;
-                if !found {
+                if !is_found {
                     return Err(unknown(&name));
                 }
-                say(format_args!("caller {name} is on plan {plan}"))?;
+                say(format_args!("caller {name} is on plan {plan}"))
             }
         }
-        Ok(())
     }
 }
 
@@ -88,35 +100,8 @@ fn unknown(name: &CallerName) -> Error {
     format!("no caller {name}; see: pet-inventory callers list").into()
 }
 
-/// Formats a caller as JSON. `usedToday` includes requests that replicas leased but have not used, for about a second.
-fn show_json(caller: &CallerRecord, used: u32, plans: &Plans) -> String {
-    let mut json = to_json(caller, plans);
-    json["usedToday"] = json!(used);
-    json.to_string()
-}
-
-fn show_text(caller: &CallerRecord, used: u32, plans: &Plans) -> String {
-    let per_day = plans.limits(caller.plan).per_day;
-    format!(
-        "Name        {}\nPlan        {}\nScopes      {}\nCredentials {}\nUsed today  {used} of {}",
-        caller.name,
-        caller.plan,
-        caller.scopes,
-        caller.live_credentials,
-        limit(per_day)
-    )
-}
-
-fn limit(limit: Option<u32>) -> String {
+fn or_unlimited(limit: Option<u32>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
-}
-
-fn list_json(callers: &[CallerRecord], plans: &Plans) -> String {
-    let callers: Vec<_> = callers
-        .iter()
-        .map(|caller| to_json(caller, plans))
-        .collect();
-    Value::from(callers).to_string()
 }
 
 fn to_json(caller: &CallerRecord, plans: &Plans) -> Value {
@@ -131,26 +116,23 @@ fn to_json(caller: &CallerRecord, plans: &Plans) -> Value {
     })
 }
 
-fn list_text(callers: &[CallerRecord], plans: &Plans) -> String {
-    let heading = [
-        "NAME",
-        "PLAN",
-        "PER MINUTE",
-        "PER DAY",
-        "CREDENTIALS",
-        "SCOPES",
-    ];
-    let mut rows = vec![heading.map(str::to_owned)];
-    rows.extend(callers.iter().map(|caller| {
-        let limits = plans.limits(caller.plan);
-        [
-            caller.name.clone(),
-            caller.plan.to_string(),
-            limit(limits.per_minute),
-            limit(limits.per_day),
-            caller.live_credentials.to_string(),
-            caller.scopes.to_string(),
-        ]
-    }));
-    table(&rows)
+const HEADING: [&str; 6] = [
+    "NAME",
+    "PLAN",
+    "PER MINUTE",
+    "PER DAY",
+    "CREDENTIALS",
+    "SCOPES",
+];
+
+fn to_row(caller: &CallerRecord, plans: &Plans) -> [String; 6] {
+    let limits = plans.limits(caller.plan);
+    [
+        caller.name.clone(),
+        caller.plan.to_string(),
+        or_unlimited(limits.per_minute),
+        or_unlimited(limits.per_day),
+        caller.live_credentials.to_string(),
+        caller.scopes.to_string(),
+    ]
 }

@@ -9,52 +9,31 @@ use super::{
     session::Session,
 };
 use crate::{
-    blob_store::{self, BlobStore},
+    blob_store::BlobStore,
     config::Config,
     db::{self, Database, ServerVersion},
 };
 
-/// Result of the check of one part.
-struct Finding {
-    part: &'static str,
-    /// Status, or the problem and its fix.
-    result: Result<String, String>,
-}
-
 /// Prints one line per part; the exit code is a failure if any check fails.
 pub async fn run(config: &Config) -> Result<ExitCode, Error> {
     // `Config` is always valid.
-    let mut findings = vec![Finding {
-        part: "configuration",
-        result: Ok("valid; see: pet-inventory config show".to_owned()),
-    }];
+    let valid = Ok("valid; see: pet-inventory config show".to_owned());
+    let mut results = vec![("configuration", valid)];
     match Session::open(config).await {
         Ok(session) => {
-            findings.push(Finding {
-                part: "database",
-                result: database(config, &session).await,
-            });
-            findings.push(Finding {
-                part: "schema",
-                result: schema(&session).await,
-            });
+            results.push(("database", database(config, &session).await));
+            results.push(("schema", schema(&session).await));
             session.close().await?;
         }
-        Err(error) => findings.push(Finding {
-            part: "database",
-            result: Err(error.to_string()),
-        }),
+        Err(error) => results.push(("database", Err(error))),
     }
-    findings.push(Finding {
-        part: "images",
-        result: images(config).await.map_err(|error| error.to_string()),
-    });
+    results.push(("images", images(config).await));
     let mut code = ExitCode::SUCCESS;
-    for Finding { part, result } in findings {
+    for (part, result) in results {
         match result {
-            Ok(text) => say(format_args!("ok      {part:<14} {text}"))?,
-            Err(text) => {
-                say(format_args!("FAILED  {part:<14} {text}"))?;
+            Ok(status) => say(format_args!("ok      {part:<14} {status}"))?,
+            Err(problem) => {
+                say(format_args!("FAILED  {part:<14} {problem}"))?;
                 code = ExitCode::FAILURE;
             }
         }
@@ -62,17 +41,17 @@ pub async fn run(config: &Config) -> Result<ExitCode, Error> {
     Ok(code)
 }
 
-async fn database(config: &Config, session: &Session) -> Result<String, String> {
+async fn database(config: &Config, session: &Session) -> Result<String, Error> {
     const NEXT: &str = "check database.url (DATABASE_URL), the network and PostgreSQL's log";
-    let database = Database::new(session.options().clone(), &config.database);
+    let database = Database::new(session.options.clone(), &config.database);
     let version = database.server_version().await;
     database.close().await;
     let version = version.map_err(|error| format!("{error}: {NEXT}"))?;
     let oldest = ServerVersion::OLDEST_SUPPORTED;
     if version < oldest {
-        return Err(format!(
-            "PostgreSQL {version} is too old: upgrade to {oldest} or newer"
-        ));
+        return Err(
+            format!("PostgreSQL {version} is too old: upgrade to {oldest} or newer").into(),
+        );
     }
     Ok(match &config.database.url {
         Some(_) => format!("PostgreSQL {version} at database.url"),
@@ -83,20 +62,18 @@ async fn database(config: &Config, session: &Session) -> Result<String, String> 
     })
 }
 
-async fn schema(session: &Session) -> Result<String, String> {
-    let pending = db::migrations::pending(session.options())
-        .await
-        .map_err(|error| error.to_string())?;
-    match pending.len() {
+async fn schema(session: &Session) -> Result<String, Error> {
+    match db::migrations::pending(&session.options).await?.len() {
         0 => Ok("up to date".to_owned()),
         count => Err(format!(
             "pending migrations: {count}; serve applies them at startup, or run: pet-inventory migrate"
-        )),
+        )
+        .into()),
     }
 }
 
 /// Writes a few bytes to the image store, and deletes them.
-async fn images(config: &Config) -> Result<String, blob_store::Error> {
+async fn images(config: &Config) -> Result<String, Error> {
     let blobs = BlobStore::new(config)?;
     let mut upload = blobs.upload().await?;
     upload.write(Bytes::from_static(b"check")).await?;

@@ -1,12 +1,10 @@
 //! `clients`: creates, lists and revokes OAuth 2.0 clients.
 
 use clap::Subcommand;
-use serde::Serialize;
 
 use super::{
-    credentials::{self, Made, Owner},
+    credentials::{self, Owner},
     output::{Error, say},
-    session::with_database,
 };
 use crate::{auth::secret, config::Config, db::credentials::CredentialKind};
 
@@ -35,56 +33,27 @@ pub enum Clients {
 
 impl Clients {
     pub async fn run(self, config: &Config) -> Result<(), Error> {
+        const KIND: CredentialKind = CredentialKind::ClientSecret;
         match self {
             Self::Create { owner, json } => {
-                let made = with_database(config, async |database| {
-                    credentials::make(database, owner, secret::Kind::ClientSecret, None).await
-                })
-                .await?;
-                say(if json {
-                    made_json(&made)?
-                } else {
-                    made_text(&made)
-                })?;
-                Ok(())
+                let kind = secret::Kind::ClientSecret;
+                let created = owner.create(config, kind, None).await?;
+                if json {
+                    return say(created.to_json("client_secret")?);
+                }
+                say(format_args!(
+                    "Caller         {} (plan {})\nId             {}\nclient_id      {}\nclient_secret  {}\n\n\
+                     This is the only time the secret is shown. Get a token with it:\n\
+                     \x20 curl -u 'CLIENT_ID:CLIENT_SECRET' -d grant_type=client_credentials http://HOST/oauth/token",
+                    created.caller,
+                    created.plan,
+                    created.id,
+                    created.client_id.as_deref().unwrap_or_default(),
+                    created.secret.expose()
+                ))
             }
-            Self::List { json } => {
-                credentials::list(config, CredentialKind::ClientSecret, json).await
-            }
-            Self::Revoke { id } => {
-                credentials::revoke(config, CredentialKind::ClientSecret, "client", id).await
-            }
+            Self::List { json } => credentials::list(config, KIND, json).await,
+            Self::Revoke { id } => credentials::revoke(config, KIND, "client", id).await,
         }
     }
-}
-
-fn made_json(made: &Made) -> Result<String, Error> {
-    #[derive(Serialize)]
-    struct Json<'a> {
-        caller: &'a str,
-        plan: &'a str,
-        id: i64,
-        client_id: Option<&'a str>,
-        client_secret: &'a str,
-    }
-    Ok(serde_json::to_string(&Json {
-        caller: made.caller.as_str(),
-        plan: made.plan.as_str(),
-        id: made.id,
-        client_id: made.client_id.as_deref(),
-        client_secret: made.secret.expose(),
-    })?)
-}
-
-fn made_text(made: &Made) -> String {
-    format!(
-        "Caller         {} (plan {})\nId             {}\nclient_id      {}\nclient_secret  {}\n\n\
-         This is the only time the secret is shown. Get a token with it:\n\
-         \x20 curl -u 'CLIENT_ID:CLIENT_SECRET' -d grant_type=client_credentials http://HOST/oauth/token",
-        made.caller,
-        made.plan,
-        made.id,
-        made.client_id.as_deref().unwrap_or_default(),
-        made.secret.expose()
-    )
 }

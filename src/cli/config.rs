@@ -17,13 +17,7 @@ pub enum Settings {
 
 impl Settings {
     pub fn run(&self, file: Option<&Path>) -> Result<(), Error> {
-        match self {
-            Self::Show => {
-                for setting in Config::settings(file)? {
-                    say(setting)?;
-                }
-            }
-        }
-        Ok(())
+        let Self::Show = self;
+        Config::settings(file)?.into_iter().try_for_each(say)
     }
 }

@@ -1,20 +1,21 @@
 //! Creation, listing and revocation of credentials, for `keys`, `clients` and `sessions`.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    output::{Error, say},
+    output::{Error, say, table},
     session::with_database,
-    table::table,
 };
 use crate::{
     auth::secret::{self, Secret},
     config::Config,
     db::{
-        self, Connection, Database,
-        callers::CallerRecord,
+        self, Connection,
         credentials::{CredentialKind, CredentialRecord, NewCredential},
     },
     domain::{
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// Owner and scopes of a new credential.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Args)]
 pub struct Owner {
     /// Caller that owns the credential; created if it does not exist
     #[arg(long, value_name = "NAME")]
@@ -39,91 +40,111 @@ pub struct Owner {
 }
 
 /// New credential; its secret is shown only once.
-pub struct Made {
-    pub caller: CallerName,
-    pub plan: Plan,
+#[derive(Serialize)]
+pub struct Created {
+    pub caller: String,
+    pub plan: &'static str,
     pub id: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
+    #[serde(skip)]
     pub secret: Secret,
 }
 
-/// Creates a credential, and its caller if it does not exist.
-pub async fn make(
-    database: &Database,
-    owner: Owner,
-    kind: secret::Kind,
-    expires_at: Option<DateTime<Utc>>,
-) -> Result<Made, Error> {
-    let scopes: Option<Scopes> =
-        (!owner.scopes.is_empty()).then(|| owner.scopes.iter().copied().collect());
-    let mut transaction = database.begin().await?;
-    let (caller, plan) = caller(&mut transaction, &owner, scopes).await?;
-    let secret = Secret::generate(kind)?;
-    let client_id = match kind {
-        secret::Kind::ClientSecret => Some(secret::generate_client_id()?),
-        secret::Kind::ApiKey | secret::Kind::AccessToken | secret::Kind::Session => None,
-    };
-    let credential = NewCredential {
-        caller,
-        hash: secret.hash(),
-        hint: secret.hint(),
-        client_id: client_id.clone(),
-        scopes,
-        expires_at,
-    };
-    let id = db::credentials::insert(&mut *transaction, credential)
-        .await?
-        .ok_or("failed to generate a unique secret; run the command again")?;
-    transaction.commit().await?;
-    Ok(Made {
-        caller: owner.caller,
-        plan,
-        id,
-        client_id,
-        secret,
-    })
+impl Created {
+    /// Formats it as JSON, with the secret as the member `name`.
+    pub fn to_json(&self, name: &str) -> Result<String, Error> {
+        #[derive(Serialize)]
+        struct Json<'a> {
+            #[serde(flatten)]
+            created: &'a Created,
+            #[serde(flatten)]
+            secret: BTreeMap<&'a str, &'a str>,
+        }
+        let secret = BTreeMap::from([(name, self.secret.expose())]);
+        let created = self;
+        Ok(serde_json::to_string(&Json { created, secret })?)
+    }
 }
 
-async fn caller(
-    transaction: &mut Connection,
-    owner: &Owner,
-    scopes: Option<Scopes>,
-) -> Result<(CallerId, Plan), Error> {
-    if let Some(known) = db::callers::find(&mut *transaction, &owner.caller).await? {
-        agree(owner, scopes, &known)?;
-        return Ok((known.id, known.plan));
+impl Owner {
+    /// Creates a credential, and its caller if it does not exist.
+    pub async fn create(
+        self,
+        config: &Config,
+        kind: secret::Kind,
+        expires_at: Option<DateTime<Utc>>,
+    ) -> Result<Created, Error> {
+        let secret = Secret::generate(kind)?;
+        let client_id = match kind {
+            secret::Kind::ClientSecret => Some(secret::generate_client_id()?),
+            secret::Kind::ApiKey | secret::Kind::AccessToken | secret::Kind::Session => None,
+        };
+        with_database(config, async |database| {
+            let mut transaction = database.begin().await?;
+            let scopes: Option<Scopes> =
+                (!self.scopes.is_empty()).then(|| self.scopes.iter().copied().collect());
+            let (caller, plan) = self.caller(&mut transaction, scopes).await?;
+            let credential = NewCredential {
+                caller,
+                hash: secret.hash(),
+                hint: secret.hint(),
+                client_id: client_id.clone(),
+                scopes,
+                expires_at,
+            };
+            let id = db::credentials::insert(&mut *transaction, credential)
+                .await?
+                .ok_or("failed to generate a unique secret; run the command again")?;
+            transaction.commit().await?;
+            Ok(Created {
+                caller: self.caller.to_string(),
+                plan: plan.as_str(),
+                id,
+                client_id,
+                secret,
+            })
+        })
+        .await
     }
-    if owner.caller.is_of_a_user() {
-        return Err("names that start with user: are reserved; pass another --caller".into());
-    }
-    let plan = owner
-        .plan
-        .ok_or("a new caller needs a plan; add --plan free, --plan pro or --plan enterprise")?;
-    let scopes = scopes.unwrap_or_else(Scopes::all_but_admin);
-    let id = db::callers::insert(&mut *transaction, &owner.caller, plan, scopes)
-        .await?
-        .ok_or("another command has just created this caller; run the command again")?;
-    Ok((id, plan))
-}
 
-/// Checks that the options match the plan and scopes of an existing caller.
-fn agree(owner: &Owner, scopes: Option<Scopes>, known: &CallerRecord) -> Result<(), Error> {
-    let (name, plan) = (&owner.caller, known.plan);
-    if owner.plan.is_some_and(|wanted| wanted != plan) {
-        return Err(format!(
-            "caller {name} is on plan {plan} already; change it with: \
-             pet-inventory callers set-plan {name} PLAN"
-        )
-        .into());
+    /// Creates the caller, or checks that the options match the existing one.
+    async fn caller(
+        &self,
+        connection: &mut Connection,
+        scopes: Option<Scopes>,
+    ) -> Result<(CallerId, Plan), Error> {
+        let name = &self.caller;
+        if let Some(known) = db::callers::find(&mut *connection, name).await? {
+            let plan = known.plan;
+            if self.plan.is_some_and(|wanted| wanted != plan) {
+                return Err(format!(
+                    "caller {name} is on plan {plan} already; change it with: \
+                     pet-inventory callers set-plan {name} PLAN"
+                )
+                .into());
+            }
+            if scopes.is_some_and(|scopes| !known.scopes.contains_all(scopes)) {
+                return Err(format!(
+                    "caller {name} has only these scopes: {}; omit --scope, or choose from them",
+                    known.scopes
+                )
+                .into());
+            }
+            return Ok((known.id, plan));
+        }
+        if name.is_of_a_user() {
+            return Err("names that start with user: are reserved; pass another --caller".into());
+        }
+        let plan = self
+            .plan
+            .ok_or("a new caller needs a plan; add --plan free, --plan pro or --plan enterprise")?;
+        let scopes = scopes.unwrap_or_else(Scopes::all_but_admin);
+        let id = db::callers::insert(connection, name, plan, scopes)
+            .await?
+            .ok_or("another command has just created this caller; run the command again")?;
+        Ok((id, plan))
     }
-    if scopes.is_some_and(|scopes| !known.scopes.contains_all(scopes)) {
-        let scopes = known.scopes;
-        return Err(format!(
-            "caller {name} has only these scopes: {scopes}; omit --scope, or choose from them"
-        )
-        .into());
-    }
-    Ok(())
 }
 
 /// Prints the credentials of a kind, without their secrets.
@@ -133,11 +154,13 @@ pub async fn list(config: &Config, kind: CredentialKind, json: bool) -> Result<(
     })
     .await?;
     say(if json {
-        list_json(&records)
+        records.iter().map(to_json).collect::<Value>().to_string()
     } else {
-        list_text(&records)
-    })?;
-    Ok(())
+        let heading = [
+            "ID", "NAME", "CALLER", "PLAN", "CREATED", "EXPIRES", "REVOKED", "SCOPES",
+        ];
+        table(heading, records.iter().map(to_row))
+    })
 }
 
 /// Revokes a credential of a kind. `what` is the kind's name in messages, such as "key".
@@ -160,55 +183,41 @@ pub async fn revoke(
         )
         .into());
     }
-    say(format_args!("{what} {id} is revoked"))?;
-    Ok(())
+    say(format_args!("{what} {id} is revoked"))
 }
 
 fn time(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-fn list_json(records: &[CredentialRecord]) -> String {
-    let records: Vec<_> = records
-        .iter()
-        .map(|record| {
-            let mut json = json!({
-                "id": record.id,
-                "hint": record.hint,
-                "caller": record.caller,
-                "plan": record.plan.as_str(),
-                "scopes": record.scopes.iter().map(Scope::as_str).collect::<Vec<_>>(),
-                "createdAt": time(record.created_at),
-                "expiresAt": record.expires_at.map(time),
-                "revokedAt": record.revoked_at.map(time),
-            });
-            if let Some(client_id) = &record.client_id {
-                json["client_id"] = json!(client_id);
-            }
-            json
-        })
-        .collect();
-    Value::from(records).to_string()
+fn to_json(record: &CredentialRecord) -> Value {
+    let mut json = json!({
+        "id": record.id,
+        "hint": record.hint,
+        "caller": record.caller,
+        "plan": record.plan.as_str(),
+        "scopes": record.scopes.iter().map(Scope::as_str).collect::<Vec<_>>(),
+        "createdAt": time(record.created_at),
+        "expiresAt": record.expires_at.map(time),
+        "revokedAt": record.revoked_at.map(time),
+    });
+    if let Some(client_id) = &record.client_id {
+        json["client_id"] = json!(client_id);
+    }
+    json
 }
 
-fn list_text(records: &[CredentialRecord]) -> String {
-    let heading = [
-        "ID", "NAME", "CALLER", "PLAN", "CREATED", "EXPIRES", "REVOKED", "SCOPES",
-    ];
-    let mut rows = vec![heading.map(str::to_owned)];
-    rows.extend(records.iter().map(|record| {
-        let or_dash = |moment: Option<DateTime<Utc>>| moment.map_or_else(|| "-".to_owned(), time);
-        let name = record.client_id.clone();
-        [
-            record.id.to_string(),
-            name.unwrap_or_else(|| format!("{}…", record.hint)),
-            record.caller.clone(),
-            record.plan.to_string(),
-            time(record.created_at),
-            or_dash(record.expires_at),
-            or_dash(record.revoked_at),
-            record.scopes.to_string(),
-        ]
-    }));
-    table(&rows)
+fn to_row(record: &CredentialRecord) -> [String; 8] {
+    let or_dash = |moment: Option<_>| moment.map_or_else(|| "-".to_owned(), time);
+    let name = record.client_id.clone();
+    [
+        record.id.to_string(),
+        name.unwrap_or_else(|| format!("{}…", record.hint)),
+        record.caller.clone(),
+        record.plan.to_string(),
+        time(record.created_at),
+        or_dash(record.expires_at),
+        or_dash(record.revoked_at),
+        record.scopes.to_string(),
+    ]
 }

@@ -2,17 +2,17 @@
 
 use std::{
     fs::File,
-    io::{self, BufWriter, IsTerminal, Write},
+    io::{self, BufWriter, Write},
     path::PathBuf,
     time::Duration,
 };
 
 use clap::Args;
 use futures_util::TryStreamExt;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::{
-    output::{Error, say},
+    output::{Error, progress, say},
     pet_file::Format,
     session::{connect_without_timeout, with_database},
 };
@@ -30,42 +30,35 @@ pub struct ExportPets {
 impl ExportPets {
     pub async fn run(self, config: &Config) -> Result<(), Error> {
         let format = Format::of(self.format, self.file.as_deref())?;
-        let mut out: Box<dyn Write> = match &self.file {
+        let out: Box<dyn Write> = match &self.file {
             Some(file) => Box::new(
                 File::create_new(file).map_err(|error| format!("{}: {error}", file.display()))?,
             ),
             None => Box::new(io::stdout().lock()),
         };
-        let bytes = with_database(config, async |database| {
+        let bar = ProgressBar::no_length();
+        let bar = progress(bar, "{spinner} {binary_bytes} {binary_bytes_per_sec}")?;
+        with_database(config, async |database| {
             let mut connection = connect_without_timeout(database).await?;
-            let progress = progress();
-            let mut pieces =
-                std::pin::pin!(db::exports::copy(&mut connection, format.into()).await?);
-            let mut buffered = BufWriter::with_capacity(1 << 20, &mut out);
+            bar.enable_steady_tick(Duration::from_millis(100));
+            let pieces = db::exports::copy(&mut connection, format.into()).await?;
+            let mut pieces = std::pin::pin!(pieces);
+            let mut out = BufWriter::with_capacity(1 << 20, out);
             while let Some(piece) = pieces.try_next().await? {
-                buffered.write_all(piece.as_ref())?;
-                progress.inc(piece.as_ref().len() as u64);
+                out.write_all(piece.as_ref())?;
+                bar.inc(piece.as_ref().len() as u64);
             }
-            buffered.flush()?;
-            drop(buffered);
-            progress.finish_and_clear();
-            Ok(progress.position())
+            Ok(out.flush()?)
         })
         .await?;
-        if let Some(file) = &self.file {
-            say(format_args!("wrote {bytes} bytes to {}", file.display()))?;
+        bar.finish_and_clear();
+        match &self.file {
+            Some(file) => say(format_args!(
+                "wrote {} bytes to {}",
+                bar.position(),
+                file.display()
+            )),
+            None => Ok(()),
         }
-        Ok(())
     }
-}
-
-fn progress() -> ProgressBar {
-    if !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{spinner} {binary_bytes} {binary_bytes_per_sec}");
-    let bar = ProgressBar::no_length();
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    bar.enable_steady_tick(Duration::from_millis(100));
-    bar
 }

@@ -1,6 +1,10 @@
 //! `healthcheck`: requests `/livez` of the running service, from inside its container, which has no curl.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -17,29 +21,22 @@ pub async fn run(config: &Config) -> Result<(), Error> {
     let mut address = config.server.listen;
     if address.ip().is_unspecified() {
         // The unspecified address is no destination, but includes loopback.
-        let here = if address.is_ipv4() {
-            [127, 0, 0, 1].into()
-        } else {
-            std::net::Ipv6Addr::LOCALHOST.into()
-        };
-        address.set_ip(here);
+        address.set_ip(match address {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
     }
-    let status = tokio::time::timeout(TIMEOUT, ask(address))
-        .await
-        .map_err(|_| {
-            let seconds = TIMEOUT.as_secs();
-            format!("http://{address}/livez did not respond within {seconds} s")
-        })?
-        .map_err(|error| format!("http://{address}/livez: {error}"))?;
-    if !status.starts_with("HTTP/1.1 200") {
-        return Err(format!("http://{address}/livez responded with {status}").into());
-    }
-    say("ok")?;
-    Ok(())
+    let problem = match tokio::time::timeout(TIMEOUT, request_status(address)).await {
+        Ok(Ok(status)) if status.starts_with("HTTP/1.1 200") => return say("ok"),
+        Ok(Ok(status)) => format!(" responded with {status}"),
+        Ok(Err(error)) => format!(": {error}"),
+        Err(_) => format!(" did not respond within {} s", TIMEOUT.as_secs()),
+    };
+    Err(format!("http://{address}/livez{problem}").into())
 }
 
 /// Returns the status line of the response.
-async fn ask(address: SocketAddr) -> std::io::Result<String> {
+async fn request_status(address: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("GET /livez HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

@@ -2,12 +2,10 @@
 
 use chrono::{DateTime, Utc};
 use clap::Subcommand;
-use serde::Serialize;
 
 use super::{
-    credentials::{self, Made, Owner},
+    credentials::{self, Owner},
     output::{Error, say},
-    session::with_database,
 };
 use crate::{auth::secret, config::Config, db::credentials::CredentialKind};
 
@@ -39,6 +37,7 @@ pub enum Keys {
 
 impl Keys {
     pub async fn run(self, config: &Config) -> Result<(), Error> {
+        const KIND: CredentialKind = CredentialKind::ApiKey;
         match self {
             Self::Create {
                 owner,
@@ -46,65 +45,35 @@ impl Keys {
                 json,
             } => {
                 let expires_at = expires.map(expiry).transpose()?;
-                let made = with_database(config, async |database| {
-                    credentials::make(database, owner, secret::Kind::ApiKey, expires_at).await
-                })
-                .await?;
-                say(if json {
-                    made_json(&made)?
-                } else {
-                    made_text(&made)
-                })?;
-                Ok(())
+                let kind = secret::Kind::ApiKey;
+                let created = owner.create(config, kind, expires_at).await?;
+                if json {
+                    return say(created.to_json("key")?);
+                }
+                say(format_args!(
+                    "Caller  {} (plan {})\nKey id  {}\nKey     {}\n\nThis is the only time the key is shown. \
+                     Send it in the header api_key, or as Authorization: Bearer.",
+                    created.caller,
+                    created.plan,
+                    created.id,
+                    created.secret.expose()
+                ))
             }
-            Self::List { json } => credentials::list(config, CredentialKind::ApiKey, json).await,
-            Self::Revoke { id } => {
-                credentials::revoke(config, CredentialKind::ApiKey, "key", id).await
-            }
+            Self::List { json } => credentials::list(config, KIND, json).await,
+            Self::Revoke { id } => credentials::revoke(config, KIND, "key", id).await,
         }
     }
-}
-
-fn expiry(expires: humantime::Duration) -> Result<DateTime<Utc>, Error> {
-    chrono::Duration::from_std(*expires)
-        .ok()
-        .and_then(|duration| now().checked_add_signed(duration))
-        .ok_or_else(|| {
-            "--expires is too far in the future; pass a shorter duration, such as 90d".into()
-        })
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "the lifetime of the key starts now"
 )]
-fn now() -> DateTime<Utc> {
-    Utc::now()
-}
-
-fn made_json(made: &Made) -> Result<String, Error> {
-    #[derive(Serialize)]
-    struct Json<'a> {
-        caller: &'a str,
-        plan: &'a str,
-        id: i64,
-        key: &'a str,
-    }
-    Ok(serde_json::to_string(&Json {
-        caller: made.caller.as_str(),
-        plan: made.plan.as_str(),
-        id: made.id,
-        key: made.secret.expose(),
-    })?)
-}
-
-fn made_text(made: &Made) -> String {
-    format!(
-        "Caller  {} (plan {})\nKey id  {}\nKey     {}\n\nThis is the only time the key is shown. \
-         Send it in the header api_key, or as Authorization: Bearer.",
-        made.caller,
-        made.plan,
-        made.id,
-        made.secret.expose()
-    )
+fn expiry(expires: humantime::Duration) -> Result<DateTime<Utc>, Error> {
+    chrono::Duration::from_std(*expires)
+        .ok()
+        .and_then(|duration| Utc::now().checked_add_signed(duration))
+        .ok_or_else(|| {
+            "--expires is too far in the future; pass a shorter duration, such as 90d".into()
+        })
 }

@@ -20,7 +20,7 @@ pub struct Migrate {
 impl Migrate {
     pub async fn run(self, config: &Config) -> Result<ExitCode, Error> {
         let session = Session::open(config).await?;
-        let result = self.migrate(session.options()).await;
+        let result = self.migrate(&session.options).await;
         session.close().await?;
         result
     }

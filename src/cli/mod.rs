@@ -22,7 +22,6 @@ mod pet_file;
 mod serve;
 mod session;
 mod sessions;
-mod table;
 
 use std::{
     io::{self, Write as _},
@@ -110,7 +109,7 @@ pub async fn run() -> ExitCode {
     match cli.run().await {
         Ok(code) => code,
         // The reader of stdout has closed it early, as `head` does: not an error to report.
-        Err(error) if is_broken_pipe(&error) => ExitCode::from(OF_SIGPIPE),
+        Err(error) if is_broken_pipe(&error) => ExitCode::from(SIGPIPE_CODE),
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -119,7 +118,7 @@ pub async fn run() -> ExitCode {
 }
 
 /// Exit code that shells report for a program ended by SIGPIPE, which Rust programs ignore.
-const OF_SIGPIPE: u8 = 128 + 13;
+const SIGPIPE_CODE: u8 = 128 + 13;
 
 fn is_broken_pipe(error: &Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
@@ -131,29 +130,27 @@ impl Cli {
         let config = Config::load(self.config.as_deref())?;
         let _telemetry = telemetry::start(&config.telemetry)?;
         match self.command.unwrap_or(Command::Serve) {
-            Command::Serve => serve::run(config).await?,
+            Command::Serve => serve::run(config).await,
             Command::Migrate(command) => return command.run(&config).await,
             Command::Openapi => {
                 let links = Links::new(config.server.public_url.as_ref());
-                say(serde_json::to_string_pretty(&api::document(&links))?)?;
+                say(serde_json::to_string_pretty(&api::document(&links))?)
             }
-            Command::Keys(command) => command.run(&config).await?,
-            Command::Clients(command) => command.run(&config).await?,
-            Command::Sessions(command) => command.run(&config).await?,
-            Command::Callers(command) => command.run(&config).await?,
-            Command::Import(command) => command.run(&config).await?,
-            Command::Export(command) => command.run(&config).await?,
+            Command::Keys(command) => command.run(&config).await,
+            Command::Clients(command) => command.run(&config).await,
+            Command::Sessions(command) => command.run(&config).await,
+            Command::Callers(command) => command.run(&config).await,
+            Command::Import(command) => command.run(&config).await,
+            Command::Export(command) => command.run(&config).await,
             Command::Check => return check::run(&config).await,
-            Command::Config(command) => command.run(self.config.as_deref())?,
-            Command::Healthcheck => healthcheck::run(&config).await?,
+            Command::Config(command) => command.run(self.config.as_deref()),
+            Command::Healthcheck => healthcheck::run(&config).await,
             Command::Completions { shell } => {
-                let mut command = Self::command();
-                let name = command.get_name().to_owned();
-                let mut script = Vec::new();
-                clap_complete::generate(shell, &mut command, name, &mut script);
-                io::stdout().write_all(&script)?;
+                let (mut command, mut script) = (Self::command(), Vec::new());
+                clap_complete::generate(shell, &mut command, "pet-inventory", &mut script);
+                Ok(io::stdout().write_all(&script)?)
             }
         }
-        Ok(ExitCode::SUCCESS)
+        .map(|()| ExitCode::SUCCESS)
     }
 }

@@ -25,35 +25,31 @@ pub async fn run(config: Config) -> Result<(), Error> {
     };
     // A closed stdout must not end the service.
     let _ = say(greeting(&app, &database));
-    app.run(shutdown).await?;
-    Ok(())
+    Ok(app.run(shutdown).await?)
 }
 
 fn greeting(app: &App, database: &str) -> String {
     let api = format!("http://{}", app.local_addr());
-    let mut text = format!(
-        "pet-inventory {version} is ready\n\
-         \x20 API        {api}/api/v3\n\
-         \x20 Docs       {api}/docs\n\
-         \x20 Metrics    http://{operations}/metrics\n\
-         \x20 Data       {database}",
-        version = env!("CARGO_PKG_VERSION"),
-        operations = app.operations_addr(),
-    );
-    if app.has_demo_keys() {
+    let keys = if app.has_demo_keys() {
         let keys = DEMO_KEYS
             .map(|(key, plan)| format!("{key} ({plan})"))
             .join(", ");
         let [(key, _), ..] = DEMO_KEYS;
-        let demo = format!(
-            "\n  Demo keys  {keys}\n\
+        format!(
+            "Demo keys  {keys}\n\
              \x20 Try        curl -H 'api_key: {key}' '{api}/api/v3/pet/findByStatus?status=available'"
-        );
-        text.push_str(&demo);
+        )
     } else {
-        text.push_str(
-            "\n  Keys       pet-inventory keys create --caller NAME --plan free|pro|enterprise",
-        );
-    }
-    text
+        "Keys       pet-inventory keys create --caller NAME --plan free|pro|enterprise".to_owned()
+    };
+    format!(
+        "pet-inventory {version} is ready\n\
+         \x20 API        {api}/api/v3\n\
+         \x20 Docs       {api}/docs\n\
+         \x20 Metrics    http://{operations}/metrics\n\
+         \x20 Data       {database}\n\
+         \x20 {keys}",
+        version = env!("CARGO_PKG_VERSION"),
+        operations = app.operations_addr(),
+    )
 }

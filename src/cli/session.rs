@@ -10,37 +10,23 @@ use crate::{
 
 /// Access to the database for the duration of a command.
 pub struct Session {
-    options: db::ConnectOptions,
+    pub options: db::ConnectOptions,
     embedded: Option<EmbeddedPostgres>,
 }
 
 impl Session {
     /// Uses the configured URL, or else joins the running embedded PostgreSQL or starts it.
     pub async fn open(config: &Config) -> Result<Self, Error> {
-        if let Some(url) = &config.database.url {
-            return Ok(Self {
-                options: db::parse_url(url)?,
-                embedded: None,
-            });
-        }
-        let directory = &config.local_postgres.directory;
-        let embedded = EmbeddedPostgres::join_or_start(directory, &search_path(config)).await?;
-        Ok(Self {
-            options: embedded.connect_options(),
-            embedded: Some(embedded),
-        })
-    }
-
-    pub const fn options(&self) -> &db::ConnectOptions {
-        &self.options
-    }
-
-    /// Applies pending migrations, and opens the database.
-    pub async fn database(&self, config: &Config) -> Result<Database, Error> {
-        Box::pin(db::migrations::apply(&self.options)).await?;
-        let database = Database::new(self.options.clone(), &config.database);
-        database.detect_pooler().await?;
-        Ok(database)
+        let (options, embedded) = match &config.database.url {
+            Some(url) => (db::parse_url(url)?, None),
+            None => {
+                let directory = &config.local_postgres.directory;
+                let search = search_path(config);
+                let embedded = EmbeddedPostgres::join_or_start(directory, &search).await?;
+                (embedded.connect_options(), Some(embedded))
+            }
+        };
+        Ok(Self { options, embedded })
     }
 
     /// Stops the embedded PostgreSQL if [`Session::open`] started it.
@@ -52,14 +38,16 @@ impl Session {
     }
 }
 
-/// Runs `work` on the configured database, and closes the session even if `work` fails.
+/// Runs `work` on the configured database, after pending migrations, and closes the session even if `work` fails.
 pub async fn with_database<T>(
     config: &Config,
     work: impl AsyncFnOnce(&Database) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let session = Session::open(config).await?;
     let result = async {
-        let database = session.database(config).await?;
+        Box::pin(db::migrations::apply(&session.options)).await?;
+        let database = Database::new(session.options.clone(), &config.database);
+        database.detect_pooler().await?;
         let result = work(&database).await;
         database.close().await;
         result

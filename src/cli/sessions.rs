@@ -22,11 +22,10 @@ pub enum Sessions {
 
 impl Sessions {
     pub async fn run(self, config: &Config) -> Result<(), Error> {
+        const KIND: CredentialKind = CredentialKind::Session;
         match self {
-            Self::List { json } => credentials::list(config, CredentialKind::Session, json).await,
-            Self::Revoke { id } => {
-                credentials::revoke(config, CredentialKind::Session, "session", id).await
-            }
+            Self::List { json } => credentials::list(config, KIND, json).await,
+            Self::Revoke { id } => credentials::revoke(config, KIND, "session", id).await,
         }
     }
 }

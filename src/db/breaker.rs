@@ -84,8 +84,7 @@ impl Breaker {
         self.0.is_open.load(Ordering::Acquire)
     }
 
-    /// Admits a statement unless the breaker is open. The error is classified as
-    /// [`Unavailable`](super::Error::Unavailable).
+    /// Admits a statement, or returns an error of the class [`super::Error::Unavailable`] if the breaker is open.
     pub fn admit(&self) -> Result<(), sqlx::Error> {
         if !self.is_open() {
             return Ok(());

@@ -104,8 +104,7 @@ impl Database {
         self.0.pool.begin(Duration::ZERO).await
     }
 
-    /// Runs `work` in a transaction, which is rolled back if `work` fails. Retries serialization failures and deadlocks
-    /// ([`Error::Contended`]) a few times.
+    /// Runs `work` in a transaction, rolled back if `work` fails. Retries it a few times if it is [`Error::Contended`].
     pub async fn transact<T, E, W>(&self, work: W) -> Result<T, E>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<T, E> + Clone,
@@ -114,8 +113,7 @@ impl Database {
         self.0.pool.transact(|| Duration::ZERO, work).await
     }
 
-    /// Opens a connection without timeouts and without logging of slow statements, for commands that a person waits
-    /// for.
+    /// Opens a connection without timeouts or logging of slow statements, for commands that a person waits for.
     pub async fn connect_without_timeout(&self) -> Result<Connection, Error> {
         let options = self.0.pool.connect_options().disable_statement_logging();
         Ok(Connection::connect_with(&options).await?)

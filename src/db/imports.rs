@@ -15,6 +15,7 @@ use crate::domain::{id::PetId, pet::NewPet};
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
 const LOCK_KEY: i64 = 0x7065_7473_696d_706f;
+const DELETE_STAGED: &str = "truncate pet_imports, pet_import_rows";
 /// Maximum number of reported conflicts.
 const MAX_REPORTED_CONFLICTS: i64 = 100;
 
@@ -74,7 +75,7 @@ impl Import {
         let staged: Option<i64> = staged.bind(file).fetch_optional(&mut connection).await?;
         if staged.is_none() {
             let mut transaction = connection.begin().await?;
-            delete_staged(&mut transaction).await?;
+            transaction.execute(DELETE_STAGED).await?;
             let insert = sqlx::query("insert into pet_imports (file) values ($1)").bind(file);
             insert.execute(&mut *transaction).await?;
             transaction.commit().await?;
@@ -123,7 +124,7 @@ impl Import {
         let conflicts = find_conflicts(&mut transaction).await?;
         if !conflicts.is_empty() {
             // Once fixed, it is another file, with another SHA-256.
-            delete_staged(&mut transaction).await?;
+            transaction.execute(DELETE_STAGED).await?;
             transaction.commit().await?;
             return Ok(ImportOutcome::Conflicts(conflicts));
         }
@@ -142,17 +143,10 @@ impl Import {
             }
             Err(error) => return Err(error.into()),
         };
-        delete_staged(&mut transaction).await?;
+        transaction.execute(DELETE_STAGED).await?;
         transaction.commit().await?;
         Ok(ImportOutcome::Added(added))
     }
-}
-
-async fn delete_staged(transaction: &mut PgConnection) -> Result<(), Error> {
-    transaction
-        .execute("truncate pet_imports, pet_import_rows")
-        .await?;
-    Ok(())
 }
 
 /// Returns the first chosen identifiers that are taken, in the order of lines.

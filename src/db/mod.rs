@@ -39,7 +39,7 @@ pub mod users;
 
 pub use self::{
     codec::SecretHash,
-    connect::{ConnectOptions, Connection, parse_url},
+    connect::{ConnectOptions, Connection, Executor, parse_url},
     database::{Database, ServerVersion},
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},

@@ -1,12 +1,12 @@
 //! Creates a database cluster in a directory and starts PostgreSQL on it.
 //!
-//! Invariants:
-//! - The cluster is complete or absent.
+//! Invariant: the cluster is complete or absent.
 
-use std::fs::{self, DirBuilder, File, Permissions};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::unistd::{User, geteuid};
@@ -14,14 +14,13 @@ use tempfile::TempDir;
 
 use super::error::Error;
 use super::find::{SearchPath, programs};
-use super::launch::{Launcher, Process, has_proc, lock_data, poll};
-use super::lock::SOCKET_PREFIX;
+use super::process::{Process, UNDER_WATCH, lock_data, poll, postmaster};
 
 /// Part of the socket's file name. No TCP port is opened.
 pub(super) const PORT: u16 = 5432;
 /// Time limit for startup, which may include recovery after a crash.
 const READY: Duration = Duration::from_mins(1);
-const LONGEST_LOG: usize = 10 * 1024 * 1024;
+const MAX_LOG: usize = 10 * 1024 * 1024;
 
 /// Data loss that a power failure may cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +31,7 @@ pub enum Durability {
     Throwaway,
 }
 
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 7] = [
     "port=5432",
     "listen_addresses=",
     // Enough for a process on dozens of cores and for interactive use.
@@ -42,8 +41,6 @@ const SETTINGS: [&str; 9] = [
     "cluster_name=pet-inventory",
     "timezone=UTC",
     "log_timezone=UTC",
-    "log_destination=stderr",
-    "logging_collector=off",
 ];
 const THROWAWAY_SETTINGS: [&str; 3] = [
     "fsync=off",
@@ -54,7 +51,11 @@ const THROWAWAY_SETTINGS: [&str; 3] = [
 pub(super) struct Cluster {
     directory: PathBuf,
     data: PathBuf,
-    pub(super) launcher: Launcher,
+    pub(super) log: PathBuf,
+    /// Directory of `initdb` and `postgres`.
+    programs: PathBuf,
+    /// User and group to run them as if this process is root, which they refuse to run as.
+    owner: Option<(u32, u32)>,
     durability: Durability,
 }
 
@@ -67,15 +68,12 @@ impl Cluster {
         let data = directory.join("postgres");
         let made_by = fs::read_to_string(data.join("PG_VERSION")).ok();
         let made_by = made_by.and_then(|version| version.trim().parse().ok());
-        let launcher = Launcher {
+        Ok(Self {
+            log: directory.join("postgres.log"),
             programs: programs(search, made_by)?,
             owner: owner(&data)?,
-            log: directory.join("postgres.log"),
-        };
-        Ok(Self {
             directory,
             data,
-            launcher,
             durability,
         })
     }
@@ -92,10 +90,7 @@ impl Cluster {
         if version.try_exists().map_err(Error::io("read", &version))? {
             return Ok(());
         }
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&unfinished)
-            .map_err(Error::io("create", &unfinished))?;
+        fs::create_dir(&unfinished).map_err(Error::io("create", &unfinished))?;
         self.give_to_owner(&unfinished)?;
         let mut arguments = vec![
             "--auth=trust",
@@ -107,13 +102,10 @@ impl Cluster {
             arguments.push("--no-sync");
         }
         let from = self.log_length();
-        let mut initdb = self
-            .launcher
-            .launch("initdb", &unfinished, None, &arguments)?;
-        if let Some(outcome) = poll(Duration::MAX, || initdb.ended())
-            && !outcome.success()
-        {
-            return Err(self.failed("initdb", Some(outcome), from));
+        let mut initdb = self.launch("initdb", &unfinished, None, &arguments)?;
+        let outcome = poll(Duration::MAX, || initdb.ended());
+        if outcome.is_some_and(|outcome| !outcome.success()) {
+            return Err(self.failed("initdb", outcome, from));
         }
         fs::rename(&unfinished, &self.data)
             .map_err(Error::io("move the new cluster to", &self.data))?;
@@ -122,48 +114,40 @@ impl Cluster {
             .map_err(Error::io("sync", &self.directory))
     }
 
-    /// Creates a private directory for the socket. It is in `/tmp` because the path of a socket must stay under about
-    /// 100 bytes, even if that of the data is long.
-    pub(super) fn create_socket_directory(&self) -> Result<TempDir, Error> {
-        let created = tempfile::Builder::new()
-            .prefix(SOCKET_PREFIX)
+    /// Starts PostgreSQL and returns when it accepts connections in the private directory for its socket, which is in
+    /// `/tmp` because the path of a socket must stay under about 100 bytes, even if that of the data is long.
+    pub(super) fn start(&self) -> Result<(Process, TempDir), Error> {
+        let sockets = tempfile::Builder::new()
+            .prefix("pet-inventory-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in("/tmp")
             .map_err(Error::io("create a directory in", Path::new("/tmp")))?;
-        self.give_to_owner(created.path())?;
-        Ok(created)
-    }
-
-    /// Starts PostgreSQL and returns when it accepts connections.
-    pub(super) fn start(&self, socket: &Path) -> Result<Process, Error> {
-        let log = &self.launcher.log;
-        if self.log_length() > LONGEST_LOG {
-            File::create(log).map_err(Error::io("empty", log))?;
+        self.give_to_owner(sockets.path())?;
+        if self.log_length() > MAX_LOG {
+            File::create(&self.log).map_err(Error::io("empty", &self.log))?;
         }
         let from = self.log_length();
-        drop(lock_data(&self.data)?);
-        self.remove_stale_pid_file()?;
-        let sockets = format!("unix_socket_directories={}", socket.display());
-        let mut settings = vec![sockets.as_str()];
+        let path = sockets.path();
+        let directories = format!("unix_socket_directories={}", path.display());
+        let mut settings = vec![directories.as_str()];
         settings.extend(SETTINGS);
         if self.durability == Durability::Throwaway {
             settings.extend(THROWAWAY_SETTINGS);
         }
         let arguments: Vec<_> = settings.into_iter().flat_map(|it| ["-c", it]).collect();
-        let mut postgres =
-            self.launcher
-                .launch("postgres", &self.data, Some(socket), &arguments)?;
-        let id = postgres.id().to_string();
-        let mut outcome = None;
-        let is_ready = poll(READY, || {
-            outcome = postgres.ended();
-            (outcome.is_some() || self.is_ready(&id)).then_some(outcome.is_none())
+        let mut postgres = self.launch("postgres", &self.data, Some(path), &arguments)?;
+        let outcome = poll(READY, || match postgres.ended() {
+            Some(outcome) => Some(Err(outcome)),
+            None => match postmaster(&self.data)? {
+                (id, Some(_)) if id == postgres.id() => Some(Ok(())),
+                _ => None,
+            },
         });
-        if is_ready == Some(true) {
-            return Ok(postgres);
+        if outcome == Some(Ok(())) {
+            return Ok((postgres, sockets));
         }
         self.stop(postgres)?;
-        Err(self.failed("postgres", outcome, from))
+        Err(self.failed("postgres", outcome.and_then(Result::err), from))
     }
 
     /// Stops PostgreSQL, and waits until its processes and the watcher have ended.
@@ -172,73 +156,90 @@ impl Cluster {
         lock_data(&self.data).map(drop)
     }
 
-    fn pid_file(&self) -> PathBuf {
-        self.data.join("postmaster.pid")
-    }
-
-    /// Returns true if PostgreSQL accepts connections. Line 1 of the file is its process id, line 8 its status.
-    fn is_ready(&self, id: &str) -> bool {
-        let text = fs::read_to_string(self.pid_file()).unwrap_or_default();
-        let mut lines = text.lines().map(str::trim_end);
-        lines.next() == Some(id) && lines.nth(6) == Some("ready")
-    }
-
-    /// Removes the `postmaster.pid` of a killed PostgreSQL. Its process id may belong to another program now, which
-    /// PostgreSQL would take for itself. If the process works in the data directory, it is a PostgreSQL that another
-    /// program started; then PostgreSQL reports it.
-    fn remove_stale_pid_file(&self) -> Result<(), Error> {
-        let file = self.pid_file();
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        let Some(id) = text.lines().next().filter(|_| has_proc()) else {
-            return Ok(());
-        };
-        let inode = |path: &Path| fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
-        // The id of a single-user session is negative.
-        let process = PathBuf::from(format!("/proc/{}", id.trim().trim_start_matches('-')));
-        // PostgreSQL itself removes the file of a dead process, once it has checked the shared memory.
-        if !process.exists() || inode(&process.join("cwd")) == inode(&self.data) {
-            return Ok(());
+    /// Starts a program on `data`: `postgres` with a socket directory, `initdb` without.
+    ///
+    /// On Linux, the program gets the data directory as an open file, not as a path: its user may have no access to the
+    /// parent directories, and the path may be longer than PostgreSQL allows. The working directory is `/` because
+    /// PostgreSQL returns to it by name after it has found its executable.
+    fn launch(
+        &self,
+        program: &str,
+        data: &Path,
+        socket: Option<&Path>,
+        arguments: &[&str],
+    ) -> Result<Process, Error> {
+        let locked = lock_data(data)?;
+        let output = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&self.log)
+            .map_err(Error::io("open", &self.log))?;
+        // An unfinished cluster is worthless, so `initdb` needs no gentler signal.
+        let (signal, socket) = socket.map_or(("KILL", Path::new("")), |socket| ("INT", socket));
+        let has_proc = Path::new("/proc/self/fd").exists();
+        let inherited = Path::new("/proc/self/fd/3");
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", UNDER_WATCH, "pet-inventory", signal])
+            .args([socket, &self.programs.join(program)])
+            .arg("-D")
+            .arg(if has_proc { inherited } else { data })
+            .args(arguments)
+            .current_dir("/")
+            // Ctrl-C in the terminal must not reach PostgreSQL, because the service drains first.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(locked)
+            .stderr(output);
+        // The id that a killed PostgreSQL left may belong to another process now. `pg_ctl` sets this variable for an id
+        // that PostgreSQL must not take for a running server. PostgreSQL still refuses to start if the shared memory of
+        // the data is in use, as by a server that another program started.
+        if let Some((id, _)) = postmaster(data) {
+            command.env("PG_GRANDPARENT_PID", id.to_string());
         }
-        fs::remove_file(&file).map_err(Error::io("remove", &file))
+        if let Some((user, group)) = self.owner {
+            command.uid(user).gid(group);
+        }
+        command
+            .spawn()
+            .map(Process)
+            .map_err(Error::io("run /bin/sh for", data))
     }
 
     fn give_to_owner(&self, path: &Path) -> Result<(), Error> {
-        let Some((user, group)) = self.launcher.owner else {
-            return Ok(());
-        };
-        chown(path, Some(user), Some(group)).map_err(Error::io("change the owner of", path))
+        let (user, group) = self.owner.unzip();
+        chown(path, user, group).map_err(Error::io("change the owner of", path))
     }
 
     fn log_length(&self) -> usize {
-        fs::metadata(&self.launcher.log).map_or(0, |log| usize::try_from(log.len()).unwrap_or(0))
+        fs::metadata(&self.log).map_or(0, |log| usize::try_from(log.len()).unwrap_or(0))
     }
 
     /// Returns the error for a program that ended with `outcome`, or was not ready in time. Its output starts at `from`.
     fn failed(&self, program: &'static str, outcome: Option<ExitStatus>, from: usize) -> Error {
-        let log = self.launcher.log.clone();
         // A failure to read the log must not hide the error that its last lines are for.
-        let text = fs::read(&log).unwrap_or_default();
+        let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(text.get(from..).unwrap_or_default());
-        let mut lines: Vec<_> = text.lines().rev().take(10).collect();
-        lines.reverse();
-        let tail = lines.join("\n");
-        let code = outcome.and_then(|outcome| outcome.code());
-        match (code, self.launcher.owner) {
-            // Of the shell: the program could not be executed.
-            (Some(126), Some((user, _))) => Error::NotRunnable {
-                programs: self.launcher.programs.clone(),
+        let lines: Vec<_> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(10)..].join("\n");
+        // 126 is the shell's code for a program that it cannot execute.
+        if let (Some(126), Some((user, _))) = (outcome.and_then(|it| it.code()), self.owner) {
+            let programs = self.programs.clone();
+            return Error::NotRunnable {
+                programs,
                 user,
                 tail,
-            },
-            _ => Error::Failed {
-                program,
-                problem: outcome.map_or_else(
-                    || format!("not ready after {READY:?}; recovery continues at the next start"),
-                    |outcome| outcome.to_string(),
-                ),
-                log,
-                tail,
-            },
+            };
+        }
+        Error::Failed {
+            program,
+            problem: outcome.map_or_else(
+                || format!("not ready after {READY:?}; recovery continues at the next start"),
+                |outcome| outcome.to_string(),
+            ),
+            log: self.log.clone(),
+            tail,
         }
     }
 }
@@ -248,14 +249,12 @@ fn owner(data: &Path) -> Result<Option<(u32, u32)>, Error> {
     if !geteuid().is_root() {
         return Ok(None);
     }
-    if let Ok(data) = fs::metadata(data)
-        && data.uid() != 0
-    {
+    if let Some(data) = fs::metadata(data).ok().filter(|data| data.uid() != 0) {
         return Ok(Some((data.uid(), data.gid())));
     }
     let user = ["postgres", "nobody"]
         .into_iter()
-        .find_map(|name| User::from_name(name).ok().flatten());
-    user.map(|user| Some((user.uid.as_raw(), user.gid.as_raw())))
-        .ok_or(Error::NoUser)
+        .find_map(|name| User::from_name(name).ok().flatten())
+        .ok_or(Error::NoUser)?;
+    Ok(Some((user.uid.as_raw(), user.gid.as_raw())))
 }

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Failure to find, start or stop the embedded PostgreSQL.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages describe the fields")]
+#[expect(missing_docs, reason = "the messages describe variants and fields")]
 pub enum Error {
-    /// No installation was found.
     #[error(
         "no PostgreSQL installation found. Do one of these: run `.ci/setup`; set DATABASE_URL to a running database; \
          install PostgreSQL (`apt install postgresql`, `dnf install postgresql-server`, `brew install postgresql`); \
@@ -15,20 +14,17 @@ pub enum Error {
          `initdb` and `postgres`"
     )]
     NotFound,
-    /// `POSTGRES_BIN_DIR` names the wrong directory.
     #[error(
         "POSTGRES_BIN_DIR is {}, which does not contain both `initdb` and `postgres`: set it to the directory that \
          does, or unset it to search the usual directories",
         folder.display()
     )]
     NotInBinDir { folder: PathBuf },
-    /// This process is root, which PostgreSQL refuses to run as, and there is no user to run it as.
     #[error(
         "PostgreSQL refuses to run as root, and this system has neither a user `postgres` nor `nobody`: create one \
          (`useradd --system postgres`), or run pet-inventory as a regular user"
     )]
     NoUser,
-    /// This process is root, and the user that PostgreSQL runs as cannot execute its programs.
     #[error(
         "the user (id {user}) that PostgreSQL runs as when pet-inventory runs as root cannot execute the programs in \
          {}: move them to a directory that every user can access, such as /opt, and set POSTGRES_BIN_DIR; or run \
@@ -40,14 +36,12 @@ pub enum Error {
         user: u32,
         tail: String,
     },
-    /// Another server uses the directory.
     #[error(
         "another pet-inventory (process {pid}) already serves from {}: stop it, or set another directory with \
          PET_INVENTORY__LOCAL_POSTGRES__DIRECTORY",
         directory.display()
     )]
     InUse { pid: u32, directory: PathBuf },
-    /// Another process has used the directory for too long.
     #[error(
         "waited {seconds} s for the {holder} that uses {}: try again when the command has ended or the server is \
          ready; see postgres.log in that directory, and `fuser` of its file `lock`",
@@ -58,14 +52,12 @@ pub enum Error {
         directory: PathBuf,
         seconds: u64,
     },
-    /// PostgreSQL, or an orphaned process of an earlier one, does not end.
     #[error(
         "PostgreSQL processes still use {} after {seconds} s: end them (`fuser -k -KILL` and that path, which loses no \
          committed data), and start again",
         folder.display()
     )]
     Lingers { folder: PathBuf, seconds: u64 },
-    /// `initdb` failed, or `postgres` ended before it was ready.
     #[error(
         "{program} failed ({problem}): fix the problem in the last lines of {}, and start again:\n{tail}",
         log.display()
@@ -76,7 +68,6 @@ pub enum Error {
         log: PathBuf,
         tail: String,
     },
-    /// A file operation failed.
     #[error(
         "failed to {action} {}: {source}. Check its owner and the free disk space, or set another directory with \
          PET_INVENTORY__LOCAL_POSTGRES__DIRECTORY",
@@ -87,7 +78,6 @@ pub enum Error {
         path: PathBuf,
         source: io::Error,
     },
-    /// A thread could not run, or ended early.
     #[error("the thread that runs PostgreSQL failed: start pet-inventory again")]
     Thread,
 }

@@ -1,5 +1,6 @@
 //! Finds the directory that holds the PostgreSQL programs `initdb` and `postgres`.
 
+use std::cmp::Reverse;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -34,56 +35,44 @@ const INSTALLED: [(&str, &str); 8] = [
 pub(super) fn programs(search: &SearchPath, made_by: Option<u32>) -> Result<PathBuf, Error> {
     if let Some(folder) = &search.bin_dir {
         let folder = std::path::absolute(folder).map_err(Error::io("find", folder))?;
-        return if holds_both(&folder) {
-            Ok(folder)
-        } else {
-            Err(Error::NotInBinDir { folder })
-        };
+        if !holds_both(&folder) {
+            return Err(Error::NotInBinDir { folder });
+        }
+        return Ok(folder);
     }
-    let path = search.path.as_deref().unwrap_or_default();
-    let mut found: Vec<PathBuf> = path
-        .as_bytes()
-        .split(|byte| *byte == b':')
-        .map(|folder| PathBuf::from(OsStr::from_bytes(folder)))
-        .filter(|folder| folder.is_absolute())
-        .collect();
     let mut installed: Vec<PathBuf> = INSTALLED
         .iter()
         .flat_map(|(parent, prefix)| children(Path::new(parent), prefix))
         .collect();
-    installed.sort_by_key(|folder| std::cmp::Reverse(version(folder)));
-    found.extend(installed);
-    found.retain(|folder| holds_both(folder));
-
-    let same = found
-        .iter()
-        .position(|folder| made_by.is_some() && version(folder) == made_by);
-    found
-        .into_iter()
-        .nth(same.unwrap_or(0))
-        .ok_or(Error::NotFound)
+    installed.sort_by_key(|folder| Reverse(version(folder)));
+    let path = search.path.as_deref().unwrap_or_default().as_bytes();
+    let mut found: Vec<PathBuf> = path
+        .split(|byte| *byte == b':')
+        .map(|folder| PathBuf::from(OsStr::from_bytes(folder)))
+        .filter(|folder| folder.is_absolute())
+        .chain(installed)
+        .filter(|folder| holds_both(folder))
+        .collect();
+    // The sort is stable.
+    found.sort_by_key(|folder| made_by.is_none() || version(folder) != made_by);
+    found.into_iter().next().ok_or(Error::NotFound)
 }
 
 fn holds_both(folder: &Path) -> bool {
-    ["initdb", "postgres"]
-        .iter()
-        .all(|program| folder.join(program).is_file())
+    ["initdb", "postgres"].map(|program| folder.join(program).is_file()) == [true; 2]
 }
 
-fn children(parent: &Path, prefix: &str) -> Vec<PathBuf> {
+fn children(parent: &Path, prefix: &str) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     entries
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+        .filter(move |entry| entry.file_name().to_string_lossy().starts_with(prefix))
         .map(|entry| entry.path().join("bin"))
-        .collect()
 }
 
 /// Returns the number at the end of the directory name: 15 for `/usr/lib/postgresql/15/bin`, 16 for
 /// `…/postgresql@16/bin`.
 fn version(bin: &Path) -> Option<u32> {
     let name = bin.parent()?.file_name()?.to_str()?;
-    let digits = name
-        .rfind(|c: char| !c.is_ascii_digit())
-        .map_or(0, |before| before + 1);
-    name.get(digits..)?.parse().ok()
+    let digits = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    name[digits..].parse().ok()
 }

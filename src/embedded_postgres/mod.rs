@@ -15,8 +15,8 @@
 mod cluster;
 mod error;
 mod find;
-mod launch;
 mod lock;
+mod process;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tokio::task::spawn_blocking;
 
 use cluster::{Cluster, PORT};
-use launch::Process;
-use lock::{Lock, Role, Taken};
+use lock::{Role, Taken};
+use process::Process;
 
 pub use cluster::Durability;
 pub use error::Error;
@@ -74,50 +74,33 @@ impl EmbeddedPostgres {
         durability: Durability,
         role: Role,
     ) -> Result<Self, Error> {
-        let (directory, search) = (directory.to_owned(), search.clone());
-        // If the caller stops waiting, the result is dropped, which stops PostgreSQL.
-        spawn_blocking(move || Self::open_blocking(&directory, &search, durability, role))
-            .await
-            .map_err(|_| Error::Thread)?
-    }
-
-    fn open_blocking(
-        directory: &Path,
-        search: &SearchPath,
-        durability: Durability,
-        role: Role,
-    ) -> Result<Self, Error> {
         let directory = std::path::absolute(directory).map_err(Error::io("find", directory))?;
-        fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
-        let lock = match Lock::take(&directory, role)? {
-            Taken::Ours(lock) => lock,
-            Taken::Served(socket) => {
-                return Ok(Self {
-                    socket,
-                    running: None,
-                });
-            }
-        };
-        let cluster = Cluster::find(directory, search, durability)?;
-        cluster.initialize()?;
-        let socket = cluster.create_socket_directory()?;
-        let path = socket.path().to_owned();
-        let postgres = cluster.start(&path)?;
-        lock.sign(Some(&path))?;
-
-        let (stop, stopped) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name("embedded-postgres".into())
-            .spawn(move || {
-                let result = run(&cluster, postgres, &lock, &stopped);
-                drop(socket);
-                result
-            })
-            .map_err(|_| Error::Thread)?;
-        Ok(Self {
-            socket: path,
-            running: Some((stop, thread)),
+        let search = search.clone();
+        // If the caller stops waiting, the result is dropped, which stops PostgreSQL.
+        spawn_blocking(move || {
+            fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
+            let (socket, running) = match lock::take(&directory, role)? {
+                Taken::Served(socket) => (socket, None),
+                Taken::Ours(lock) => {
+                    let cluster = Cluster::find(directory, &search, durability)?;
+                    cluster.initialize()?;
+                    let (postgres, sockets) = cluster.start()?;
+                    let path = sockets.path().to_owned();
+                    let (stop, stopped) = mpsc::channel();
+                    let thread = thread::Builder::new()
+                        .name("embedded-postgres".into())
+                        .spawn(move || {
+                            let _until_stopped = (sockets, lock);
+                            run(&cluster, postgres, &stopped)
+                        })
+                        .map_err(|_| Error::Thread)?;
+                    (path, Some((stop, thread)))
+                }
+            };
+            Ok(Self { socket, running })
         })
+        .await
+        .map_err(|_| Error::Thread)?
     }
 
     /// Returns true if another process runs PostgreSQL.
@@ -148,33 +131,23 @@ impl EmbeddedPostgres {
             return Ok(());
         };
         drop(stop);
-        spawn_blocking(|| thread.join())
-            .await
-            .map_err(|_| Error::Thread)?
-            .map_err(|_| Error::Thread)?
+        let joined = spawn_blocking(|| thread.join()).await;
+        joined.ok().and_then(Result::ok).ok_or(Error::Thread)?
     }
 }
 
-/// Stops PostgreSQL on request. The directory stays locked until then, even if PostgreSQL ends before.
-fn run(
-    cluster: &Cluster,
-    mut postgres: Process,
-    lock: &Lock,
-    stop: &Receiver<()>,
-) -> Result<(), Error> {
+/// Stops PostgreSQL on request, even if it ended before.
+fn run(cluster: &Cluster, mut postgres: Process, stop: &Receiver<()>) -> Result<(), Error> {
     while stop.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
         if let Some(outcome) = postgres.ended() {
             tracing::error!(
                 %outcome,
-                log = %cluster.launcher.log.display(),
+                log = %cluster.log.display(),
                 "lost the embedded PostgreSQL, which ended unexpectedly; requests that need it get 503 until you \
                  restart pet-inventory"
             );
-            let _ = lock.sign(None);
             let _ = stop.recv();
         }
     }
-    // Commands must not join it any more. If this fails, they report that they cannot connect.
-    let _ = lock.sign(None);
     cluster.stop(postgres)
 }

@@ -4,71 +4,76 @@
 
 pub mod orphaned_blobs;
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
+
+use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    api::rate_limits::RateLimits,
+    api::state::AppState,
     db::{self, Database},
-    limits::{Limiter, failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
 };
 
+/// Starts the periodic tasks. They end when the set is dropped.
+#[must_use]
+pub fn start(state: &AppState) -> JoinSet<()> {
+    let database = || state.database.clone();
+    let (blobs, orphaned) = (state.blobs.clone(), state.orphaned_blobs.clone());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(flush_limits(state.clone()));
+    tasks.spawn(sweep_limits(state.clone()));
+    tasks.spawn(fold_inventory(database()));
+    tasks.spawn(purge_expired_rows(database()));
+    tasks.spawn(orphaned_blobs::sweep(database(), blobs, orphaned));
+    tasks
+}
+
 /// Returns unused requests to the limits of callers.
-pub async fn flush_limits(limiter: Limiter) {
-    const PERIOD: Duration = Duration::from_millis(500);
+async fn flush_limits(state: AppState) {
     loop {
-        tokio::time::sleep(PERIOD).await;
-        limiter.flush();
+        sleep(Duration::from_millis(500)).await;
+        state.limits.limiter.flush();
     }
 }
 
 /// Removes full token buckets and expired blocks of client addresses.
-pub async fn sweep_limits(
-    limits: Arc<RateLimits>,
-    failed_authentication: FailedAuthenticationLimit,
-    logins: Logins,
-) {
-    const PERIOD: Duration = Duration::from_secs(30);
+async fn sweep_limits(state: AppState) {
     loop {
-        tokio::time::sleep(PERIOD).await;
-        limits.sweep();
-        failed_authentication.sweep();
-        logins.sweep();
+        sleep(Duration::from_secs(30)).await;
+        state.limits.sweep();
+        state.failed_authentication.sweep();
+        state.logins.sweep();
     }
 }
 
 /// Folds inventory changes, so that a read has few of them to add up.
-pub async fn fold_inventory(database: Database) {
-    const EVERY: Duration = Duration::from_secs(5);
+async fn fold_inventory(database: Database) {
+    let fold = async || {
+        while db::inventory::fold(database.pool()).await? > 0 {}
+        Ok::<_, db::Error>(())
+    };
     loop {
-        tokio::time::sleep(EVERY).await;
-        if let Err(error) = fold_once(&database).await {
+        sleep(Duration::from_secs(5)).await;
+        if let Err(error) = fold().await {
             tracing::warn!(%error, "failed to fold inventory changes; retrying in 5 s");
         }
     }
 }
 
-async fn fold_once(database: &Database) -> Result<(), db::Error> {
-    while db::inventory::fold(database.pool()).await? > 0 {}
-    Ok(())
-}
-
 /// Deletes idempotency keys after a day, expired access tokens and sessions, and limit usage of past days.
-pub async fn purge_expired_rows(database: Database) {
-    const EVERY: Duration = Duration::from_mins(1);
+async fn purge_expired_rows(database: Database) {
+    let purge = async || {
+        let pool = database.pool();
+        // Each call deletes up to 1,000 rows, so that locks are short.
+        while db::idempotency::purge_expired(pool).await? > 0 {}
+        while db::oauth::purge_expired(pool).await? > 0 {}
+        while db::sessions::purge_expired(pool).await? > 0 {}
+        while db::limits::purge_expired(pool).await? > 0 {}
+        Ok::<_, db::Error>(())
+    };
     loop {
-        tokio::time::sleep(EVERY).await;
-        if let Err(error) = sweep_once(&database).await {
+        sleep(Duration::from_mins(1)).await;
+        if let Err(error) = purge().await {
             tracing::warn!(%error, "failed to purge expired rows; retrying in 60 s");
         }
     }
-}
-
-async fn sweep_once(database: &Database) -> Result<(), db::Error> {
-    let pool = database.pool();
-    // Each call deletes up to 1,000 rows, so that locks are short.
-    while db::idempotency::purge_expired(pool).await? > 0 {}
-    while db::oauth::purge_expired(pool).await? > 0 {}
-    while db::sessions::purge_expired(pool).await? > 0 {}
-    while db::limits::purge_expired(pool).await? > 0 {}
-    Ok(())
 }

@@ -51,10 +51,8 @@ async fn sweep_deleted(database: &Database, blobs: &BlobStore) -> Result<(), Err
             return Ok(());
         };
         after.clone_from(last);
-        let deleted = delete(blobs, keys).await?;
+        let deleted = delete(blobs, keys, "deleted").await?;
         db::images::delete_orphaned_keys(pool, &deleted).await?;
-        metrics::counter!("images_swept_total", "kind" => "deleted")
-            .increment(deleted.len() as u64);
     }
 }
 
@@ -83,36 +81,39 @@ pub async fn sweep_orphans(
     while let Some(keys) = old.try_next().await? {
         let orphans = db::images::keys_without_rows(database.pool(), &keys).await?;
         if !orphans.is_empty() {
-            let deleted = delete(blobs, orphans).await?;
-            let number = deleted.len() as u64;
-            metrics::counter!("images_swept_total", "kind" => "orphan").increment(number);
+            let number = delete(blobs, orphans, "orphan").await?.len();
             tracing::info!(number, "deleted orphaned blobs of unfinished uploads");
         }
     }
     Ok(())
 }
 
-/// Deletes blobs, and returns the keys of those that were deleted. Fails only if none could be deleted.
-async fn delete(blobs: &BlobStore, keys: Vec<String>) -> Result<Vec<String>, Error> {
-    let Err(error) = blobs.delete(&keys).await else {
-        return Ok(keys);
-    };
-    let mut deleted = Vec::new();
-    for key in keys {
-        match blobs.delete(std::slice::from_ref(&key)).await {
-            Ok(()) => deleted.push(key),
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(
-                    error,
-                    key,
-                    "failed to delete a blob; the next sweep retries"
-                );
+/// Deletes blobs of a kind, and returns the keys of those that were deleted. Fails only if none could be deleted.
+async fn delete(
+    blobs: &BlobStore,
+    mut keys: Vec<String>,
+    kind: &'static str,
+) -> Result<Vec<String>, Error> {
+    if let Err(error) = blobs.delete(&keys).await {
+        let mut deleted = Vec::new();
+        for key in keys {
+            match blobs.delete(std::slice::from_ref(&key)).await {
+                Ok(()) => deleted.push(key),
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(
+                        error,
+                        key,
+                        "failed to delete a blob; the next sweep retries"
+                    );
+                }
             }
         }
+        if deleted.is_empty() {
+            return Err(error.into());
+        }
+        keys = deleted;
     }
-    if deleted.is_empty() {
-        return Err(error.into());
-    }
-    Ok(deleted)
+    metrics::counter!("images_swept_total", "kind" => kind).increment(keys.len() as u64);
+    Ok(keys)
 }

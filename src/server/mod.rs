@@ -29,6 +29,13 @@ pub use self::{
     workers::{Hooks, Workers, cores},
 };
 
+/// Errors of `accept` that concern one connection.
+const OF_ONE_CONNECTION: [io::ErrorKind; 3] = [
+    io::ErrorKind::ConnectionAborted,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::ConnectionRefused,
+];
+
 /// Serves the connections of `listener` by `workers` in turn until `shutdown`; returns when the last one is closed.
 /// `name` labels the metrics.
 pub async fn serve<S: HttpService>(
@@ -85,7 +92,7 @@ async fn accept(
             let accepted = listener.accept().await;
             match accepted.and_then(|(stream, _)| stream.into_std()) {
                 Ok(stream) => return Some((stream, permit)),
-                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if OF_ONE_CONNECTION.contains(&error.kind()) => {}
                 Err(error) => {
                     // Most likely out of file descriptors: other connections have to end first.
                     tracing::error!(%error, "failed to accept a connection; retrying in 0.1 s");
@@ -98,12 +105,4 @@ async fn accept(
         () = shutdown.graceful() => None,
         accepted = accept => accepted,
     }
-}
-
-fn is_of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind as E;
-    matches!(
-        error.kind(),
-        E::ConnectionAborted | E::ConnectionReset | E::ConnectionRefused
-    )
 }

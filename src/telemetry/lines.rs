@@ -12,97 +12,66 @@ use std::{
     time::Duration,
 };
 
-use tracing_subscriber::fmt::MakeWriter;
-
 /// Time for which lines are collected.
-const GATHERED: Duration = Duration::from_millis(5);
+const DELAY: Duration = Duration::from_millis(5);
 /// Buffer size in bytes above which the thread that logs writes the lines itself.
 const MAX_WAITING: usize = 1 << 20;
 
-#[derive(Clone)]
-pub struct Lines(Arc<Shared>);
-
-struct Shared {
+#[derive(Default)]
+pub struct Lines {
     waiting: Mutex<Vec<u8>>,
-    some: Condvar,
+    is_waiting: Condvar,
     /// Locked from taking lines until they are written, which keeps their order. The content is a spare buffer.
     writing: Mutex<Vec<u8>>,
 }
 
 impl Lines {
     /// Starts the writing thread.
-    pub fn start() -> io::Result<Self> {
-        let lines = Self(Arc::new(Shared {
-            waiting: Mutex::default(),
-            some: Condvar::new(),
-            writing: Mutex::default(),
-        }));
-        let writer = lines.clone();
+    pub fn start() -> io::Result<Arc<Self>> {
+        let lines = Arc::new(Self::default());
+        let shared = Arc::clone(&lines);
         let thread = thread::Builder::new().name("log".into());
-        thread.spawn(move || writer.write_for_ever())?;
+        thread.spawn(move || shared.write_forever())?;
         Ok(lines)
     }
 
-    fn write_for_ever(&self) {
+    fn write_forever(&self) {
         loop {
-            let waiting = lock(&self.0.waiting);
-            let woken = self
-                .0
-                .some
-                .wait_while(waiting, |waiting| waiting.is_empty());
-            drop(woken);
+            let waiting = lock(&self.waiting);
+            drop(self.is_waiting.wait_while(waiting, |it| it.is_empty()));
             #[expect(clippy::disallowed_methods, reason = "runs on a dedicated thread")]
-            thread::sleep(GATHERED);
+            thread::sleep(DELAY);
             self.flush();
         }
     }
 
     /// Writes all buffered lines.
     pub fn flush(&self) {
-        let mut writing = lock(&self.0.writing);
-        mem::swap(&mut *writing, &mut *lock(&self.0.waiting));
+        let mut writing = lock(&self.writing);
+        mem::swap(&mut *writing, &mut *lock(&self.waiting));
         // If stderr is closed, the error cannot be reported.
         let _ = io::stderr().write_all(&writing);
         writing.clear();
     }
 }
 
-impl io::Write for Lines {
+impl io::Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut waiting = lock(&self.0.waiting);
+        let mut waiting = lock(&self.waiting);
         if waiting.is_empty() {
-            self.0.some.notify_one();
+            self.is_waiting.notify_one();
         }
         waiting.extend_from_slice(line);
-        let full = waiting.len() > MAX_WAITING;
-        drop(waiting);
-        if full {
-            Self::flush(self);
+        if waiting.len() > MAX_WAITING {
+            drop(waiting);
+            Lines::flush(self);
         }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Self::flush(self);
+        Lines::flush(self);
         Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
-
-/// Guard that writes the buffered lines when dropped.
-#[must_use]
-pub struct Flush(pub(super) Lines);
-
-impl Drop for Flush {
-    fn drop(&mut self) {
-        self.0.flush();
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use metrics::Unit;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+use self::Kind::{Counter, Gauge, Histogram};
 use super::{error::Error, process};
 
 /// Bucket bounds of the latency histograms, in seconds.
@@ -18,6 +19,8 @@ const LATENCIES: [f64; 14] = [
 /// Bucket bounds of the batch-size histogram, in requests.
 const BATCHES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0];
 
+type Labels = &'static [(&'static str, &'static [&'static str])];
+
 /// Description of a metric.
 #[derive(Debug, Clone, Copy)]
 pub struct Described {
@@ -26,7 +29,7 @@ pub struct Described {
     /// Type, as in `# TYPE`.
     pub kind: Kind,
     /// Labels with their possible values. An empty list means one value per route, issuer and the like.
-    pub labels: &'static [(&'static str, &'static [&'static str])],
+    pub labels: Labels,
     /// Help text, as in `# HELP`.
     pub help: &'static str,
 }
@@ -40,26 +43,7 @@ pub enum Kind {
     Histogram,
 }
 
-type Labels = &'static [(&'static str, &'static [&'static str])];
-
-const fn counter(name: &'static str, labels: Labels, help: &'static str) -> Described {
-    described(name, Kind::Counter, labels, help)
-}
-
-const fn gauge(name: &'static str, labels: Labels, help: &'static str) -> Described {
-    described(name, Kind::Gauge, labels, help)
-}
-
-const fn histogram(name: &'static str, labels: Labels, help: &'static str) -> Described {
-    described(name, Kind::Histogram, labels, help)
-}
-
-const fn described(
-    name: &'static str,
-    kind: Kind,
-    labels: Labels,
-    help: &'static str,
-) -> Described {
+const fn metric(kind: Kind, name: &'static str, labels: Labels, help: &'static str) -> Described {
     Described {
         name,
         kind,
@@ -73,6 +57,12 @@ const POOLS: (&str, &[&str]) = (
     "db_client_connection_pool_name",
     &["requests", "batches", "finds"],
 );
+const CPU: Described = metric(
+    Counter,
+    "process_cpu_seconds_total",
+    &[],
+    "CPU time of the process.",
+);
 #[rustfmt::skip]
 const METHODS: (&str, &[&str]) =
     ("http_request_method", &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "_OTHER"]);
@@ -80,60 +70,68 @@ const METHODS: (&str, &[&str]) =
 /// All metrics. Names, types and labels are stable; new metrics may be added.
 #[rustfmt::skip]
 pub const METRICS: &[Described] = &[
-    histogram("http_server_request_duration_seconds",
+    metric(Histogram, "http_server_request_duration_seconds",
         &[METHODS, ("http_route", &[]), ("http_response_status_code", &[])],
         "Duration of HTTP requests, from the request head to the response head."),
-    gauge("http_server_active_requests", &[], "API requests in progress."),
-    gauge("http_server_active_requests_max", &[], "Maximum number of API requests in progress (server.max_requests)."),
-    counter("http_server_shed_requests_total", &[], "Requests refused because server.max_requests were in progress."),
-    counter("http_server_stalled_connections_total", &[], "Connections and HTTP/2 streams closed because a write made no progress."),
-    gauge("http_server_open_connections", &[("listener", &["api", "operations"])], "Open client connections."),
+    metric(Gauge, "http_server_active_requests", &[], "API requests in progress."),
+    metric(Gauge, "http_server_active_requests_max", &[],
+        "Maximum number of API requests in progress (server.max_requests)."),
+    metric(Counter, "http_server_shed_requests_total", &[],
+        "Requests refused because server.max_requests were in progress."),
+    metric(Counter, "http_server_stalled_connections_total", &[],
+        "Connections and HTTP/2 streams closed because a write made no progress."),
+    metric(Gauge, "http_server_open_connections", &[("listener", &["api", "operations"])], "Open client connections."),
 
-    counter("limits_admitted_total", &[PLANS], "Requests admitted by the limits of their plan."),
-    counter("limits_refused_total", &[PLANS, ("limit", &["minute", "day", "in-flight", "limits"])],
+    metric(Counter, "limits_admitted_total", &[PLANS], "Requests admitted by the limits of their plan."),
+    metric(Counter, "limits_refused_total", &[PLANS, ("limit", &["minute", "day", "in-flight", "limits"])],
         "Requests refused by a limit of their plan."),
-    counter("limits_blocked_addresses_total", &[],
+    metric(Counter, "limits_blocked_addresses_total", &[],
         "Client addresses that reached the failed-authentication limit."),
-    counter("logins_total", &[("result", &["ok", "wrong", "limited", "failed"])],
+    metric(Counter, "logins_total", &[("result", &["ok", "wrong", "limited", "failed"])],
         "Login attempts: successful, wrong, over the limit of the account, failed by a fault of the service."),
-    gauge("password_hashes_waiting", &[], "Password hashes in progress or queued."),
-    counter("jwks_fetches_total", &[("issuer", &[]), ("result", &["ok", "failed"])],
+    metric(Gauge, "password_hashes_waiting", &[], "Password hashes in progress or queued."),
+    metric(Counter, "jwks_fetches_total", &[("issuer", &[]), ("result", &["ok", "failed"])],
         "Fetches of an issuer's keys. The issuer is its index in auth.issuers, from 0."),
-    counter("idempotent_replays_total", &[], "Responses replayed for a repeated Idempotency-Key."),
+    metric(Counter, "idempotent_replays_total", &[], "Responses replayed for a repeated Idempotency-Key."),
 
-    gauge("db_client_connections", &[POOLS, ("db_client_connection_state", &["idle", "used"])],
+    metric(Gauge, "db_client_connections", &[POOLS, ("db_client_connection_state", &["idle", "used"])],
         "Open connections to PostgreSQL: for requests, for batched statements (batches), for finds."),
-    gauge("db_client_connection_max", &[("db_client_connection_pool_name", &["requests", "finds"])],
+    metric(Gauge, "db_client_connection_max", &[("db_client_connection_pool_name", &["requests", "finds"])],
         "Maximum number of connections to PostgreSQL: database.max_connections; two per worker for finds."),
-    gauge("db_client_connection_pending_requests", &[POOLS], "Requests that wait for a connection or a batched statement."),
-    histogram("db_client_operation_batch_size",
+    metric(Gauge, "db_client_connection_pending_requests", &[POOLS],
+        "Requests that wait for a connection or a batched statement."),
+    metric(Histogram, "db_client_operation_batch_size",
         &[("db_query_summary", &["SELECT pets", "INSERT pets", "SELECT credentials", "UPDATE limit_usage"])],
         "Requests per batched statement."),
-    counter("db_client_transaction_retries_total", &[], "Transactions retried after a serialization failure or a deadlock."),
-    gauge("db_client_breaker_open", &[], "Circuit breaker of PostgreSQL: 1 is open (unreachable), 0 is closed."),
-    counter("db_client_breaker_opened_total", &[], "Openings of the circuit breaker of PostgreSQL."),
+    metric(Counter, "db_client_transaction_retries_total", &[],
+        "Transactions retried after a serialization failure or a deadlock."),
+    metric(Gauge, "db_client_breaker_open", &[],
+        "Circuit breaker of PostgreSQL: 1 is open (unreachable), 0 is closed."),
+    metric(Counter, "db_client_breaker_opened_total", &[], "Openings of the circuit breaker of PostgreSQL."),
 
-    gauge("images_uploads_in_flight", &[], "Uploads in progress."),
-    gauge("images_uploads_in_flight_max", &[], "Maximum number of uploads in progress (images.max_uploads)."),
-    counter("images_uploaded_total", &[], "Stored images."),
-    counter("images_uploaded_bytes_total", &[], "Size of the stored images in bytes."),
-    counter("images_rendered_total", &[("result", &["ok", "undecodable", "panicked"])], "Renderings of images."),
-    histogram("images_rendering_seconds", &[], "Duration of the rendering of an image."),
-    counter("images_store_failures_total", &[("operation", &["read", "write", "delete"])],
+    metric(Gauge, "images_uploads_in_flight", &[], "Uploads in progress."),
+    metric(Gauge, "images_uploads_in_flight_max", &[], "Maximum number of uploads in progress (images.max_uploads)."),
+    metric(Counter, "images_uploaded_total", &[], "Stored images."),
+    metric(Counter, "images_uploaded_bytes_total", &[], "Size of the stored images in bytes."),
+    metric(Counter, "images_rendered_total", &[("result", &["ok", "undecodable", "panicked"])],
+        "Renderings of images."),
+    metric(Histogram, "images_rendering_seconds", &[], "Duration of the rendering of an image."),
+    metric(Counter, "images_store_failures_total", &[("operation", &["read", "write", "delete"])],
         "Failed image store operations."),
-    counter("images_swept_total", &[("kind", &["deleted", "orphan"])],
+    metric(Counter, "images_swept_total", &[("kind", &["deleted", "orphan"])],
         "Deleted orphaned blobs: of deleted images, and of uploads that were not completed."),
-    counter("images_sweep_failures_total", &[], "Failed deletions of orphaned blobs."),
+    metric(Counter, "images_sweep_failures_total", &[], "Failed deletions of orphaned blobs."),
 
-    counter("otlp_exports_total", &[("result", &["ok", "failed"])], "Exports of spans to telemetry.otlp_endpoint."),
-    gauge("pet_inventory_build_info", &[("version", &[])], "Version of the service, as a label; always 1."),
-    counter("process_cpu_seconds_total", &[], "CPU time of the process."),
-    gauge("process_resident_memory_bytes", &[], "Resident memory of the process."),
-    gauge("process_virtual_memory_bytes", &[], "Virtual memory of the process."),
-    gauge("process_threads", &[], "Threads of the process."),
-    gauge("process_open_fds", &[], "Open file descriptors of the process."),
-    gauge("process_max_fds", &[], "Maximum number of open file descriptors."),
-    gauge("process_start_time_seconds", &[], "Start time of the process, in seconds since 1970."),
+    metric(Counter, "otlp_exports_total", &[("result", &["ok", "failed"])],
+        "Exports of spans to telemetry.otlp_endpoint."),
+    metric(Gauge, "pet_inventory_build_info", &[("version", &[])], "Version of the service, as a label; always 1."),
+    CPU,
+    metric(Gauge, "process_resident_memory_bytes", &[], "Resident memory of the process."),
+    metric(Gauge, "process_virtual_memory_bytes", &[], "Virtual memory of the process."),
+    metric(Gauge, "process_threads", &[], "Threads of the process."),
+    metric(Gauge, "process_open_fds", &[], "Open file descriptors of the process."),
+    metric(Gauge, "process_max_fds", &[], "Maximum number of open file descriptors."),
+    metric(Gauge, "process_start_time_seconds", &[], "Start time of the process, in seconds since 1970."),
 ];
 
 /// Handle to the metrics that the macros of the `metrics` crate record.
@@ -147,9 +145,7 @@ impl Metrics {
         process::measure();
         self.upkeep();
         let mut text = self.0.render();
-        if let Some(metric) = METRICS.iter().find(|it| it.name == process::CPU) {
-            process::write_cpu_time(&mut text, metric.help);
-        }
+        process::write_cpu_time(&mut text, CPU.name, CPU.help);
         text
     }
 
@@ -190,24 +186,19 @@ pub fn metrics() -> Result<Metrics, Error> {
 }
 
 fn describe() {
-    for Described {
-        name,
-        kind,
-        labels,
-        help,
-    } in METRICS
-    {
-        match kind {
-            Kind::Counter => metrics::describe_counter!(*name, *help),
-            Kind::Gauge => metrics::describe_gauge!(*name, *help),
-            Kind::Histogram => metrics::describe_histogram!(*name, Unit::Count, *help),
+    for metric in METRICS {
+        let (name, help) = (metric.name, metric.help);
+        match metric.kind {
+            Counter => metrics::describe_counter!(name, help),
+            Gauge => metrics::describe_gauge!(name, help),
+            Histogram => metrics::describe_histogram!(name, Unit::Count, help),
         }
         // Counters start at 0, because Prometheus cannot see an increase in one that first appears at 1.
-        match (kind, labels) {
-            (Kind::Counter, []) if !process::is_its(name) => metrics::counter!(*name).increment(0),
-            (Kind::Counter, [(label, values)]) => {
+        match (metric.kind, metric.labels) {
+            (Counter, []) if name != CPU.name => metrics::counter!(name).increment(0),
+            (Counter, [(label, values)]) => {
                 for value in *values {
-                    metrics::counter!(*name, *label => *value).increment(0);
+                    metrics::counter!(name, *label => *value).increment(0);
                 }
             }
             _ => {}

@@ -10,6 +10,7 @@ mod traces;
 
 use std::{
     io::{self, IsTerminal},
+    sync::Arc,
     time::Duration,
 };
 
@@ -24,11 +25,7 @@ pub use self::{
     error::Error,
     metrics::{Described, Kind, METRICS, Metrics, metrics},
 };
-use self::{
-    json::JsonLines,
-    lines::{Flush, Lines},
-    traces::Traces,
-};
+use self::{json::JsonLines, lines::Lines, traces::Traces};
 use crate::{
     config::{self, LogFormat},
     trace_context,
@@ -37,8 +34,15 @@ use crate::{
 /// Guard of logging and traces. When dropped, it sends the last spans and then writes the last log lines.
 #[must_use]
 pub struct Telemetry {
-    _traces: Option<Traces>,
-    _lines: Flush,
+    traces: Option<Traces>,
+    lines: Arc<Lines>,
+}
+
+impl Drop for Telemetry {
+    fn drop(&mut self) {
+        self.traces = None;
+        self.lines.flush();
+    }
 }
 
 /// Starts logging and, if configured, sending traces, until the returned guard is dropped.
@@ -55,38 +59,31 @@ pub fn start(config: &config::Telemetry) -> Result<Telemetry, Error> {
         LogFormat::Auto => io::stderr().is_terminal(),
     };
     let traces = Traces::start(config)?;
-    let registry = tracing_subscriber::registry();
     let writer = Lines::start()?;
-    let lines = fmt::layer().with_writer(writer.clone());
-    if human {
+    let lines = fmt::layer().with_writer(Arc::clone(&writer));
+    let lines = if human {
         let lines = lines.compact().with_target(false);
-        let lines = lines.with_ansi(io::stderr().is_terminal());
-        registry
-            .with(lines.with_filter(filter))
-            .with(traces.as_ref().map(Traces::layer))
-            .try_init()
+        lines.with_ansi(io::stderr().is_terminal()).boxed()
     } else {
-        let json = JsonLines {
-            in_traces: traces.is_some(),
-        };
-        let lines = lines.fmt_fields(JsonFields::new()).event_format(json);
-        registry
-            .with(lines.with_filter(filter))
-            .with(traces.as_ref().map(Traces::layer))
-            .try_init()
-    }
-    .map_err(|error| Error::Twice(error.to_string()))?;
+        let in_traces = traces.is_some();
+        let lines = lines.fmt_fields(JsonFields::new());
+        lines.event_format(JsonLines { in_traces }).boxed()
+    };
+    tracing_subscriber::registry()
+        .with(lines.with_filter(filter))
+        .with(traces.as_ref().map(Traces::layer))
+        .try_init()
+        .map_err(|error| Error::Twice(error.to_string()))?;
     Ok(Telemetry {
-        _traces: traces,
-        _lines: Flush(writer),
+        traces,
+        lines: writer,
     })
 }
 
 /// Bounds the memory of metrics, forever.
 pub async fn maintain_metrics(metrics: Metrics) {
-    const PERIOD: Duration = Duration::from_secs(1);
     loop {
-        tokio::time::sleep(PERIOD).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         metrics.upkeep();
     }
 }

@@ -44,13 +44,13 @@ impl<S: Subscriber> Layer<S> for Statements {
         let end = SystemTime::now();
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let text = if fields.statement.trim().is_empty() {
-            fields.summary
-        } else {
-            fields.statement
+        // sqlx omits the statement if the summary is all of it.
+        let text = match fields.statement.trim() {
+            "" => &fields.summary,
+            statement => statement,
         };
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let (operation, collection) = of(&text);
+        let (operation, collection) = operation_and_table(&text);
         let name = match collection {
             Some(collection) => format!("{operation} {collection}"),
             None => operation.clone(),
@@ -62,8 +62,7 @@ impl<S: Subscriber> Layer<S> for Statements {
             KeyValue::new("db.response.returned_rows", fields.rows),
         ];
         if let Some(collection) = collection {
-            let collection = collection.to_owned();
-            attributes.push(KeyValue::new("db.collection.name", collection));
+            attributes.push(KeyValue::new("db.collection.name", collection.to_owned()));
         }
         attributes.push(KeyValue::new("db.query.text", text));
         let mut span = self
@@ -78,23 +77,23 @@ impl<S: Subscriber> Layer<S> for Statements {
 }
 
 /// Returns the operation and the table of a statement. `with` counts as the `insert`, `update` or `delete` in it.
-fn of(text: &str) -> (String, Option<&str>) {
+fn operation_and_table(text: &str) -> (String, Option<&str>) {
     const VERBS: [&str; 4] = ["insert into ", "update ", "delete from ", "from "];
     let first = text.split([' ', ';']).next().unwrap_or_default();
-    let operation = match first {
-        "with" => VERBS[..3].iter().find(|verb| text.contains(*verb)),
-        _ => None,
+    let verb = VERBS.into_iter().find(|verb| match first {
+        "with" => text.contains(verb),
+        _ => verb.starts_with(first),
+    });
+    let (verb, operation) = match verb {
+        None | Some("from ") => ("from ", first),
+        Some(verb) => (verb, verb.split(' ').next().unwrap_or(first)),
     };
-    let operation = operation.map_or(first, |verb| verb.split(' ').next().unwrap_or(first));
-    let verb = VERBS
-        .iter()
-        .find(|verb| verb.starts_with(operation))
-        .unwrap_or(&"from ");
-    let collection = text.find(verb).map(|at| &text[at + verb.len()..]);
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let collection = collection.map(|rest| rest.split(|c| !is_name(c)).next().unwrap_or_default());
-    let collection = collection.filter(|name| !name.is_empty());
-    (operation.to_uppercase(), collection)
+    let table = text
+        .split_once(verb)
+        .and_then(|(_, rest)| rest.split(|c| !is_name(c)).next())
+        .filter(|name| !name.is_empty());
+    (operation.to_uppercase(), table)
 }
 
 /// Fields of an event of sqlx.
@@ -152,7 +151,11 @@ mod tests {
             ("begin; set local lock_timeout = '10ms'", "BEGIN", None),
             ("commit", "COMMIT", None),
         ] {
-            assert_eq!(of(text), (operation.to_owned(), collection), "{text}");
+            assert_eq!(
+                operation_and_table(text),
+                (operation.to_owned(), collection),
+                "{text}"
+            );
         }
     }
 }

@@ -40,11 +40,16 @@ const QUEUE: usize = 8_192;
 /// Maximum number of spans in one request.
 const BATCH: usize = 512;
 /// Maximum time for which a span is queued.
-const GATHERED: Duration = Duration::from_secs(1);
+const DELAY: Duration = Duration::from_secs(1);
 /// Maximum duration of a request to the collector.
-const TIME: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum duration of sending the last spans at shutdown.
 const FLUSH: Duration = Duration::from_secs(1);
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn failed(error: impl ToString) -> Error {
+    Error::Traces(error.to_string())
+}
 
 /// Exporter of spans. When dropped, it sends the last of them.
 pub struct Traces(SdkTracerProvider);
@@ -55,38 +60,30 @@ impl Traces {
         let Some(endpoint) = &config.otlp_endpoint else {
             return Ok(None);
         };
-        let failed = |error: &dyn ToString| Error::Traces(error.to_string());
         let headers = config.otlp_headers.iter().flat_map(OtlpHeaders::iter);
+        let endpoint = endpoint.as_str().trim_end_matches('/');
         let exporter = SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
-            .with_endpoint(format!(
-                "{}/v1/traces",
-                endpoint.as_str().trim_end_matches('/')
-            ))
-            .with_timeout(TIME)
+            .with_endpoint(format!("{endpoint}/v1/traces"))
+            .with_timeout(TIMEOUT)
             .with_http_client(Client::new(headers.collect())?)
             .build()
-            .map_err(|error| failed(&error))?;
+            .map_err(failed)?;
         let batches = BatchConfigBuilder::default()
             .with_max_queue_size(QUEUE)
             .with_max_export_batch_size(BATCH)
-            .with_scheduled_delay(GATHERED)
-            .build();
+            .with_scheduled_delay(DELAY);
         let processor = BatchSpanProcessor::builder(exporter)
-            .with_batch_config(batches)
+            .with_batch_config(batches.build())
             .build();
         let mut instance = [0; 16];
-        getrandom::fill(&mut instance).map_err(|error| failed(&error))?;
+        getrandom::fill(&mut instance).map_err(failed)?;
+        let instance = format!("{:032x}", u128::from_be_bytes(instance));
         let resource = Resource::builder()
             .with_service_name(config.service_name.clone())
-            .with_attributes([
-                KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
-                KeyValue::new(
-                    "service.instance.id",
-                    format!("{:032x}", u128::from_be_bytes(instance)),
-                ),
-            ])
+            .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+            .with_attribute(KeyValue::new("service.instance.id", instance))
             .build();
         // The sampling decision of the caller takes precedence.
         let ratio = Sampler::TraceIdRatioBased(config.otlp_sampling);
@@ -136,16 +133,14 @@ struct Client {
 
 impl Client {
     fn new(headers: HeaderMap) -> Result<Self, Error> {
-        let failed = |error: &dyn ToString| Error::Traces(error.to_string());
-        let http = http_client::builder()
-            .map_err(|error| failed(&error))?
-            .timeout(TIME)
-            .default_headers(headers)
-            .build()
-            .map_err(|error| failed(&with_causes(&error)))?;
         Ok(Self {
-            http,
-            runtime: Handle::try_current().map_err(|error| failed(&error))?,
+            http: http_client::builder()
+                .map_err(failed)?
+                .timeout(TIMEOUT)
+                .default_headers(headers)
+                .build()
+                .map_err(|error| failed(with_causes(&error)))?,
+            runtime: Handle::try_current().map_err(failed)?,
             failing: Arc::default(),
         })
     }

@@ -221,7 +221,10 @@ pub async fn build(database_url: &str, settings: &[(&str, &str)]) -> App {
 }
 
 async fn build_with(config: Config, clock: Clock) -> App {
-    App::build_with(config, clock).await.expect("a service")
+    let operations = pet_inventory::api::operations();
+    App::build_with(config, clock, operations)
+        .await
+        .expect("a service")
 }
 
 /// Returns a configuration for tests, with environment variables over the defaults.

@@ -64,8 +64,7 @@ impl Multipart {
         })
     }
 
-    /// Skips the rest of the current part and returns the next. After the last one, waits for the end of the body and
-    /// returns `None`.
+    /// Skips the rest of the current part. Returns the next one, or `None` once the body has ended after the last.
     pub async fn next_part(&mut self) -> Result<Option<Part>, Error> {
         while self.data().await?.is_some() {}
         while !self.buffer.starts_with(b"--") {

@@ -1,96 +1,82 @@
 //! Responds with 500 if a handler or a layer panics.
 
-use std::{
-    future::{self, Ready},
-    panic::{self, AssertUnwindSafe},
-    thread,
-};
+use std::any::Any;
 
-use axum::{extract::Request, response::IntoResponse};
-use futures_util::{
-    FutureExt,
-    future::{CatchUnwind, Either, Map},
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
 };
+use bytes::Bytes;
+use tower::{layer::util::Stack, util::MapResponseLayer};
+use tower_http::{BoxError, body::UnsyncBoxBody, catch_panic::CatchPanicLayer};
 
-use super::{Inner, Middleware, Outcome};
 use crate::api::error::Error;
 
-/// Layer that catches panics.
-#[derive(Debug, Clone, Copy)]
-pub struct CatchPanicLayer;
+/// Layer that catches panics. The second part restores the type of bodies, which the first one boxes.
+pub type CatchPanic = Stack<
+    CatchPanicLayer<fn(Box<dyn Any + Send>) -> Response>,
+    MapResponseLayer<fn(Boxed) -> Response>,
+>;
 
-impl_layer!(CatchPanicLayer);
+type Boxed = Response<UnsyncBoxBody<Bytes, BoxError>>;
 
-impl Middleware for CatchPanicLayer {
-    type Future<S: Inner> = Either<
-        Map<CatchUnwind<AssertUnwindSafe<S::Future>>, fn(thread::Result<Outcome>) -> Outcome>,
-        Ready<Outcome>,
-    >;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
-        // A service that panicked is not called again: each request has a clone of it.
-        match panic::catch_unwind(AssertUnwindSafe(|| inner.call(request))) {
-            Ok(future) => Either::Left(
-                AssertUnwindSafe(future)
-                    .catch_unwind()
-                    .map(recover as fn(_) -> _),
-            ),
-            Err(panic) => Either::Right(future::ready(recover(Err(panic)))),
-        }
-    }
+/// Returns the layer.
+#[must_use]
+pub fn catch_panic() -> CatchPanic {
+    Stack::new(
+        CatchPanicLayer::custom(respond as fn(_) -> _),
+        MapResponseLayer::new(|response| response.map(Body::new)),
+    )
 }
 
-fn recover(result: thread::Result<Outcome>) -> Outcome {
-    result.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        let text = text.unwrap_or("unknown payload");
-        Ok(Error::internal(format!("a handler panicked: {text}")).into_response())
-    })
+#[expect(clippy::needless_pass_by_value, reason = "tower-http gives it away")]
+fn respond(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("unknown payload");
+    Error::internal(format!("a handler panicked: {text}")).into_response()
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::{http::StatusCode, response::Response};
+    use std::convert::Infallible;
+
+    use axum::{extract::Request, http::StatusCode};
+    use http_body_util::BodyExt as _;
     use tower::{ServiceBuilder, ServiceExt, service_fn};
 
     use super::*;
-    use crate::api::layers::{
-        request_span::RequestSpanLayer,
-        testing::{get, text},
-    };
+    use crate::api::layers::request_span::RequestSpanLayer;
 
     #[tokio::test]
     async fn panic_is_a_500_without_its_text_and_the_next_request_is_answered() {
-        let in_future = service_fn(async |request: Request| {
+        let handler = service_fn(async |request: Request| {
             assert!(request.uri().path() != "/panic", "the cause");
-            Ok(Response::new("fine".into()))
+            Ok::<_, Infallible>(Response::new(Body::from("fine")))
         });
-        let in_call = service_fn(|request: Request| {
-            assert!(request.uri().path() != "/panic", "the cause");
-            future::ready(Ok(Response::new("fine".into())))
-        });
-        let around = ServiceBuilder::new()
+        let service = ServiceBuilder::new()
             .layer(RequestSpanLayer)
-            .layer(CatchPanicLayer);
-        let (in_future, in_call) = (around.service(in_future), around.service(in_call));
-        for (path, status, part) in [
+            .layer(catch_panic())
+            .service(handler);
+        let ask = async |path: &str| {
+            let request = Request::builder().uri(path).body(Body::empty());
+            let response = service.clone().oneshot(request.expect("a request")).await;
+            let response = response.expect("a response");
+            let status = response.status();
+            let body = response.into_body().collect().await.expect("a body");
             (
-                "/panic",
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "\"status\":500",
-            ),
-            ("/", StatusCode::OK, "fine"),
-        ] {
-            for result in [
-                in_future.clone().oneshot(get(path)).await,
-                in_call.clone().oneshot(get(path)).await,
-            ] {
-                let Ok(response) = result;
-                assert_eq!(response.status(), status);
-                let body = text(response).await;
-                assert!(body.contains(part) && !body.contains("the cause"), "{body}");
-            }
-        }
+                status,
+                String::from_utf8_lossy(&body.to_bytes()).into_owned(),
+            )
+        };
+        let (status, body) = ask("/panic").await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(
+            body.contains("\"status\":500") && !body.contains("the cause"),
+            "{body}"
+        );
+        assert_eq!(ask("/").await, (StatusCode::OK, "fine".to_owned()));
     }
 }

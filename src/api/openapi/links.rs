@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use utoipa::openapi::{RefOr, link::Link, path::Operation};
 
-/// Each line has an operation, the status of a response, parameters with their values, and the operations to call with
-/// them.
+/// Each line has an operation, the status of a response, parameters with values, and the operations to call with them.
 const LINKS: &str = "\
 addPet 201 petId=$response.body#/id: getPetById patchPet updatePetWithForm deletePet uploadFile listImages
 updatePet 200 petId=$response.body#/id: getPetById deletePet

@@ -172,9 +172,8 @@ impl Batchers {
         queues.retain(|queue| !queue.is::<Queue<B>>());
         let (sender, receiver) = mpsc::channel(MAX_QUEUED);
         self.context.counters.add_queue(&sender);
-        self.context
-            .tasks
-            .spawn(serve::<B>(receiver, self.context.clone()));
+        let context = self.context.clone();
+        self.context.tasks.spawn(serve::<B>(receiver, context));
         queues.push(Box::new(sender.clone()));
         sender
     }

@@ -1,0 +1,86 @@
+//! First keys of a database: `BOOTSTRAP_API_KEY`, and demo keys on an embedded PostgreSQL.
+//!
+//! Invariant: neither has the format of generated keys, so a process looks them up in the database only if it admits
+//! them explicitly; elsewhere their rows have no effect.
+
+use super::error::Error;
+use crate::{
+    auth::secret::Secret,
+    db::{self, Connection, Database, credentials::NewCredential},
+    domain::{Invalid, caller::Scopes, plan::Plan},
+};
+
+/// Demo keys and their plans, for evaluation without setup.
+pub const DEMO_KEYS: [(&str, Plan); 3] = [
+    ("special-key", Plan::Enterprise),
+    ("pro-key", Plan::Pro),
+    ("free-key", Plan::Free),
+];
+
+/// Stores the demo keys that are not stored yet, and returns all of them.
+pub async fn store_demo_keys(database: &Database) -> Result<Vec<Secret>, Error> {
+    let mut transaction = database.begin().await?;
+    let mut keys = Vec::new();
+    for (key, plan) in DEMO_KEYS {
+        let key = Secret::custom(key);
+        let scopes = match plan {
+            Plan::Enterprise => Scopes::all(),
+            Plan::Free | Plan::Pro => Scopes::all_but_admin(),
+        };
+        store(
+            &mut transaction,
+            &format!("demo-{plan}"),
+            plan,
+            scopes,
+            &key,
+        )
+        .await?;
+        keys.push(key);
+    }
+    transaction.commit().await?;
+    Ok(keys)
+}
+
+/// Stores the first key of a database without keys, for a caller `bootstrap` with all scopes, and returns it.
+pub async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
+    const REASON: Invalid = Invalid::because("must be 16 to 256 visible ASCII characters");
+    if !(16..=256).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Error::BootstrapKey(REASON));
+    }
+    let key = Secret::custom(key);
+    let mut transaction = database.begin().await?;
+    let (plan, scopes) = (Plan::Enterprise, Scopes::all());
+    if !db::credentials::any_stored(&mut *transaction).await?
+        && store(&mut transaction, "bootstrap", plan, scopes, &key).await?
+    {
+        tracing::info!("stored BOOTSTRAP_API_KEY as the first key, of caller bootstrap");
+    }
+    transaction.commit().await?;
+    Ok(key)
+}
+
+/// Stores a caller, and a key that has all of its scopes and does not expire. Returns false if the caller is stored.
+async fn store(
+    connection: &mut Connection,
+    name: &str,
+    plan: Plan,
+    scopes: Scopes,
+    key: &Secret,
+) -> Result<bool, db::Error> {
+    let name = name
+        .parse()
+        .map_err(|reason| db::Error::Corrupt(format!("caller name {name} {reason}")))?;
+    let Some(caller) = db::callers::insert(&mut *connection, &name, plan, scopes).await? else {
+        return Ok(false);
+    };
+    let credential = NewCredential {
+        caller,
+        hash: key.hash(),
+        hint: key.hint(),
+        client_id: None,
+        scopes: None,
+        expires_at: None,
+    };
+    db::credentials::insert(connection, credential).await?;
+    Ok(true)
+}
