@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::expect_used,
-    reason = "a benchmark that cannot go on says why and ends"
+    reason = "a failed benchmark panics with the reason"
 )]
 
 use std::time::Duration;

@@ -3,7 +3,7 @@
 #![expect(
     clippy::expect_used,
     clippy::panic,
-    reason = "a test that cannot go on says why and fails"
+    reason = "a failed test panics with the reason"
 )]
 
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ const ROWS: [(i64, &str); 16] = [
     ),
     (
         3,
-        r#"insert into idempotency_keys (caller, key, fingerprint, answer)
+        r#"insert into idempotency_keys (caller, key, fingerprint, response)
            values ('acme', 'k', sha256('request'), '{"status": 201, "headers": [], "body": ""}')"#,
     ),
     (
@@ -228,7 +228,7 @@ async fn check_callers(connection: &mut PgConnection) {
     assert_ne!(caller.scopes, Scopes::all());
     let kept = db::idempotency::find(&mut *connection, "acme", "k").await;
     assert_eq!(
-        kept.expect("a database").expect("an answer").response["status"],
+        kept.expect("a database").expect("a response").response["status"],
         201
     );
     // Callers with names reserved for accounts have been renamed, but not the account's own caller.

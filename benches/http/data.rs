@@ -25,7 +25,7 @@ impl Postgres {
         let server =
             EmbeddedPostgres::start(&folder.path().join("data"), &search, Durability::Durable)
                 .await
-                .expect("a PostgreSQL of our own");
+                .expect("an embedded PostgreSQL");
         Self { folder, server }
     }
 

@@ -34,7 +34,7 @@ pub async fn rows(bench: &Bench<'_>) {
     };
     let image = folder.join("image.jpg");
     fs::write(&image, megabyte()).expect("written");
-    let ask = |method, path, pets, headers| Ask {
+    let requests = |method, path, pets, headers| Ask {
         method,
         path,
         pets,
@@ -43,41 +43,65 @@ pub async fn rows(bench: &Bench<'_>) {
         body: "",
     };
     let jpeg = r#"["content-type"] = "image/jpeg""#;
-    let ours = ask(
+    let service_load = requests(
         "POST",
         "/api/v3/pet/{n}/uploadImage",
         bench.database.pets,
         jpeg,
     );
-    let ours = Load::of_file(folder, "upload", &ours, &image, MARK);
+    let service_load = Load::of_file(folder, "upload", &service_load, &image, MARK);
     // nginx overwrites 100 files, so that the disk does not fill up.
-    let theirs = ask("PUT", "/put/{n}", 100, jpeg);
-    let theirs = Load::of_file(folder, "put", &theirs, &image, MARK);
-    compare("uploadImage, 1 MB", bench, &ours, &nginx, &theirs).await;
+    let nginx_load = requests("PUT", "/put/{n}", 100, jpeg);
+    let nginx_load = Load::of_file(folder, "put", &nginx_load, &image, MARK);
+    compare(
+        "uploadImage, 1 MB",
+        bench,
+        &service_load,
+        &nginx,
+        &nginx_load,
+    )
+    .await;
 
     let (pet, id, key) = bench.database.an_image().await;
     let (url, file) = (
         format!("/api/v3/pet/{pet}/images/{id}"),
         format!("/images/{key}"),
     );
-    let ask = |path| ask("GET", path, 1, "");
-    let ours = Load::new(folder, "image", &ask(&url));
-    let theirs = Load::new(folder, "file", &ask(&file));
-    compare("GET of an image, 1 MB", bench, &ours, &nginx, &theirs).await;
+    let requests = |path| requests("GET", path, 1, "");
+    let service_load = Load::new(folder, "image", &requests(&url));
+    let nginx_load = Load::new(folder, "file", &requests(&file));
+    compare(
+        "GET of an image, 1 MB",
+        bench,
+        &service_load,
+        &nginx,
+        &nginx_load,
+    )
+    .await;
 }
 
-async fn compare(row: &str, bench: &Bench<'_>, ours: &Load, nginx: &Nginx, theirs: &Load) {
+async fn compare(
+    row: &str,
+    bench: &Bench<'_>,
+    service_load: &Load,
+    nginx: &Nginx,
+    nginx_load: &Load,
+) {
     let (mut of_nginx, mut service) = (vec![], ServiceRounds::default());
     let seconds = bench.options.seconds();
-    bench.round(&bench.service, ours, CONNECTIONS, 1).await;
+    bench
+        .round(&bench.service, service_load, CONNECTIONS, 1)
+        .await;
     for _ in 0..bench.options.rounds() {
-        let run = theirs.run(&nginx.address, CONNECTIONS, seconds).await;
+        let run = nginx_load.run(&nginx.address, CONNECTIONS, seconds).await;
         assert!(run.refused < 1.0, "nginx refused {}", run.refused);
         of_nginx.push(Round {
             run,
             ..Round::default()
         });
-        bench.service_round(ours, CONNECTIONS, &mut service).await;
+        bench
+            .service_round(service_load, CONNECTIONS, &mut service)
+            .await;
     }
     let refused: f64 = service.service.iter().map(|round| round.run.refused).sum();
     assert!(refused < 1.0, "{refused} were refused");

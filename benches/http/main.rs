@@ -1,19 +1,16 @@
 //! HTTP benchmark: the service under load, compared with a naive implementation and with lower bounds.
 //!
 //! It starts an embedded PostgreSQL (durable: each commit waits for the disk), the real program (keys, limits, request
-//! ids,
-//! metrics, ETags, and the access log written to a file), and the variants to compare with:
+//! ids, metrics, ETags, and the access log written to a file), and the variants to compare with:
 //!
 //! - *naive*: the obvious implementation: axum, a `PgPool` of 16 connections, one `query_as … where id = $1` or
-//!   `insert` per
-//!   request, and keys in a hash map; no log, metrics, limits or ETags.
+//!   `insert` per request, and keys in a hash map; no log, metrics, limits or ETags.
 //! - *static*: the JSON of one pet from memory, behind all of the service's layers.
 //! - *pgbench*: the same row by a prepared statement, without HTTP.
 //! - *nginx*: the same bytes from and to the same folder, without waiting for the disk.
 //!
 //! `wrk` (Debian package `wrk`) generates the load. Everything shares this machine, so absolute numbers mean little:
-//! the
-//! variants of a row run in turns, and the result is the ratio of their medians over all rounds.
+//! the variants of a row run alternately, and the result is the ratio of their medians over all rounds.
 //!
 //! ```text
 //! cargo bench --bench http                      the table
@@ -33,7 +30,7 @@
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::struct_excessive_bools,
-    reason = "a benchmark that cannot go on says why and ends; it rounds; naive code uses axum as it comes"
+    reason = "a failed benchmark panics with the reason; it rounds; the naive server uses axum without changes"
 )]
 
 mod callers;

@@ -224,7 +224,7 @@ async fn naive() {
         .map_err(failed)?;
         json(StatusCode::CREATED, &pet)
     }
-    let url = std::env::var("DATABASE_URL").expect("the bench says so");
+    let url = std::env::var("DATABASE_URL").expect("set by the benchmark");
     let pool = PgPoolOptions::new()
         .max_connections(16)
         // A ping before each use would make it slower by a seventh.

@@ -14,7 +14,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-use test_support::{Ask, TestApp, make_key, scopes};
+use test_support::{RequestExt, TestApp, make_key, scopes};
 
 const SETTINGS: [(&str, &str); 3] = [
     ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
@@ -47,14 +47,14 @@ const ACTORS: [&str; 17] = [
 ];
 
 /// Resources of one request: a pet, and its owner's account and order.
-struct Scene {
+struct Resources {
     number: i64,
     owner: User,
     other: User,
 }
 
-impl Scene {
-    async fn set(connection: &mut Connection, number: i64) -> Self {
+impl Resources {
+    async fn insert(connection: &mut Connection, number: i64) -> Self {
         let accounts = ["owner", "other"].map(|name| NewAccount {
             username: format!("{name}{number}").parse().expect("a name"),
             profile: Profile::default(),
@@ -174,15 +174,15 @@ impl Scene {
     }
 }
 
-/// Inserts a session of `user`, revoked if `is_over`, and returns its token.
-async fn session(connection: &mut Connection, user: &User, is_over: bool) -> String {
+/// Inserts a session of `user`, revoked if `is_revoked`, and returns its token.
+async fn session(connection: &mut Connection, user: &User, is_revoked: bool) -> String {
     let token = Secret::generate(Kind::Session).expect("random");
     let insert = "insert into credentials (caller_id, kind, hash, hint, expires_at, revoked_at)
                   values ($1, 'session', $2, 'pis_', now() + interval '1 hour', case when $3 then now() end)";
     let inserted = sqlx::query(insert)
         .bind(user.caller.0)
         .bind(token.hash())
-        .bind(is_over);
+        .bind(is_revoked);
     inserted.execute(connection).await.expect("a session");
     token.expose().to_owned()
 }
@@ -210,13 +210,13 @@ async fn access_table_matches_the_snapshot() {
             let mut row = format!("{operation:<26}");
             for actor in ACTORS {
                 cells += 1;
-                let scene = Scene::set(&mut connection, 10 * cells).await;
-                let request = scene.request(&app, &method, path, operation);
-                let request = match scene.credential(&mut connection, actor).await {
+                let resources = Resources::insert(&mut connection, 10 * cells).await;
+                let request = resources.request(&app, &method, path, operation);
+                let request = match resources.credential(&mut connection, actor).await {
                     Some(credential) => request.bearer_auth(credential),
                     None => request,
                 };
-                let status = request.answer().await.status.as_u16();
+                let status = request.response().await.status.as_u16();
                 row = format!("{row}{status:<13}");
             }
             rows.push(row);

@@ -10,18 +10,18 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::{Value, json};
 use test_support::{
-    self, Answer, Ask, Home, Service, TestApp, TestDatabase, eventually, make_key, scopes,
+    self, Home, RequestExt, Response, Service, TestApp, TestDatabase, eventually, make_key, scopes,
 };
 
 /// Checks that a response is a 401 with a challenge. Returns its body without `instance`, which differs per request.
 #[track_caller]
-fn unauthorized(answer: &Answer) -> Value {
-    let mut problem = answer.problem(401);
+fn unauthorized(response: &Response) -> Value {
+    let mut problem = response.problem(401);
     assert!(
-        answer
+        response
             .header("www-authenticate")
             .starts_with("Bearer realm="),
-        "{answer}"
+        "{response}"
     );
     problem["instance"] = Value::Null;
     problem
@@ -67,21 +67,21 @@ fn unknown_key() -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn api_key_is_accepted_in_either_header() {
     let app = TestApp::start().await;
-    by_key(&app, &app.key).answer().await.is(200);
-    by_bearer(&app, &app.key).answer().await.is(200);
+    by_key(&app, &app.key).response().await.is(200);
+    by_bearer(&app, &app.key).response().await.is(200);
     for scheme in ["bearer", "BEARER"] {
         let request = app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
         let request = request.header("authorization", format!("{scheme} {}", app.key));
-        request.answer().await.is(200);
+        request.response().await.is(200);
     }
     let request = app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
-    request.header("API_KEY", &app.key).answer().await.is(200);
+    request.header("API_KEY", &app.key).response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_api_keys_all_get_the_same_401() {
     let app = TestApp::start().await;
-    let unknown = unauthorized(&by_key(&app, &unknown_key()).answer().await);
+    let unknown = unauthorized(&by_key(&app, &unknown_key()).response().await);
     let mistyped = format!("{}0", &app.key[..app.key.len() - 1]);
     for key in [
         &revoked_key(&app, Scopes::all()).await,
@@ -95,12 +95,14 @@ async fn invalid_api_keys_all_get_the_same_401() {
         &app.key.to_lowercase(),
         &"k".repeat(5_000),
     ] {
-        let answers = [by_key(&app, key), by_bearer(&app, key)].map(Ask::answer);
-        for answer in futures_util::future::join_all(answers).await {
-            assert_eq!(unauthorized(&answer), unknown, "{key}");
+        let responses = [by_key(&app, key), by_bearer(&app, key)].map(RequestExt::response);
+        for response in futures_util::future::join_all(responses).await {
+            assert_eq!(unauthorized(&response), unknown, "{key}");
             assert!(
-                answer.header("www-authenticate").contains("invalid_token"),
-                "{answer}"
+                response
+                    .header("www-authenticate")
+                    .contains("invalid_token"),
+                "{response}"
             );
         }
     }
@@ -109,7 +111,7 @@ async fn invalid_api_keys_all_get_the_same_401() {
         let request = app
             .anonymous(Method::GET, "/pet/1")
             .header("api_key", value);
-        assert_eq!(unauthorized(&request.answer().await), unknown);
+        assert_eq!(unauthorized(&request.response().await), unknown);
     }
     for authorization in [
         "Bearer",
@@ -123,7 +125,7 @@ async fn invalid_api_keys_all_get_the_same_401() {
             .anonymous(Method::GET, "/pet/1")
             .header("authorization", authorization);
         assert_eq!(
-            unauthorized(&request.answer().await),
+            unauthorized(&request.response().await),
             unknown,
             "{authorization}"
         );
@@ -138,18 +140,22 @@ async fn missing_credential_is_401_with_a_challenge() {
         "/pet/findByStatus?status=sold",
         "/pet/not-a-number",
     ] {
-        let answer = app.anonymous(Method::GET, path).answer().await;
-        unauthorized(&answer);
+        let response = app.anonymous(Method::GET, path).response().await;
+        unauthorized(&response);
         assert!(
-            !answer.header("www-authenticate").contains("error="),
-            "{answer}"
+            !response.header("www-authenticate").contains("error="),
+            "{response}"
         );
     }
     // The credential is checked before the body: this one is not valid JSON.
-    let answer = app.anonymous(Method::POST, "/pet").body("{").answer().await;
-    unauthorized(&answer);
+    let response = app
+        .anonymous(Method::POST, "/pet")
+        .body("{")
+        .response()
+        .await;
+    unauthorized(&response);
     for path in ["/livez", "/readyz", "/api/v3/openapi.json", "/docs/"] {
-        app.bare(Method::GET, path).answer().await.is(200);
+        app.bare(Method::GET, path).response().await.is(200);
     }
 }
 
@@ -159,18 +165,18 @@ async fn api_key_outside_its_headers_is_ignored() {
     let key = &app.key;
     for name in ["api_key", "access_token", "authorization", "key", "token"] {
         let path = format!("/pet/findByStatus?status=sold&{name}={key}");
-        unauthorized(&app.anonymous(Method::GET, &path).answer().await);
+        unauthorized(&app.anonymous(Method::GET, &path).response().await);
         let request = app
             .anonymous(Method::GET, "/pet/1")
             .header("cookie", format!("{name}={key}"));
-        unauthorized(&request.answer().await);
+        unauthorized(&request.response().await);
     }
     let request = app.anonymous(Method::GET, "/pet/1").header("api-key", key);
-    unauthorized(&request.answer().await);
+    unauthorized(&request.response().await);
     let form = app
         .anonymous(Method::POST, "/pet/1")
         .form(&[("api_key", key.as_str()), ("name", "a")]);
-    unauthorized(&form.answer().await);
+    unauthorized(&form.response().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,8 +190,8 @@ async fn two_credentials_must_both_be_valid_and_of_one_caller() {
         .secret;
     let both =
         |one: &str, two: &str| by_key(&app, one).header("authorization", format!("Bearer {two}"));
-    both(&app.key, &app.key).answer().await.is(200);
-    both(&app.key, &same).answer().await.is(200);
+    both(&app.key, &app.key).response().await.is(200);
+    both(&app.key, &same).response().await.is(200);
     for (one, two) in [
         (&app.key, &other),
         (&other, &app.key),
@@ -194,10 +200,10 @@ async fn two_credentials_must_both_be_valid_and_of_one_caller() {
         (&app.key, &String::new()),
         (&String::new(), &app.key),
     ] {
-        unauthorized(&both(one, two).answer().await);
+        unauthorized(&both(one, two).response().await);
     }
     let basic = by_key(&app, &app.key).header("authorization", "Basic dXNlcjpwYXNz");
-    unauthorized(&basic.answer().await);
+    unauthorized(&basic.response().await);
     // Only the scopes that both keys have count.
     for (one, two) in [(&app.key, &reader), (&reader, &app.key)] {
         let add = app
@@ -206,7 +212,7 @@ async fn two_credentials_must_both_be_valid_and_of_one_caller() {
         let add = add
             .header("api_key", one)
             .header("authorization", format!("Bearer {two}"));
-        add.answer().await.problem(403);
+        add.response().await.problem(403);
     }
 }
 
@@ -218,11 +224,11 @@ async fn repeated_credential_header_is_401() {
         unauthorized(
             &by_key(&app, &app.key)
                 .header("api_key", second)
-                .answer()
+                .response()
                 .await,
         );
         let bearer = by_bearer(&app, &app.key).header("authorization", format!("Bearer {second}"));
-        unauthorized(&bearer.answer().await);
+        unauthorized(&bearer.response().await);
     }
 }
 
@@ -230,23 +236,23 @@ async fn repeated_credential_header_is_401() {
 async fn api_key_is_401_once_revoked_or_expired() {
     let app = TestApp::start().await;
     let key = app.make_key("brief", Scopes::all()).await;
-    by_key(&app, &key.secret).answer().await.is(200);
+    by_key(&app, &key.secret).response().await.is(200);
     let mut connection = app.database.connect().await;
     revoke(&mut connection, key.id).await;
     // The key is cached; the revocation reaches the cache as a notification.
-    eventually(async || by_key(&app, &key.secret).answer().await.status == 401).await;
-    unauthorized(&by_key(&app, &key.secret).answer().await);
+    eventually(async || by_key(&app, &key.secret).response().await.status == 401).await;
+    unauthorized(&by_key(&app, &key.secret).response().await);
 
     let tomorrow = Utc::now() + Duration::days(1);
     let lasting = make_key(&mut connection, "brief", Scopes::all(), Some(tomorrow)).await;
-    by_key(&app, &lasting.secret).answer().await.is(200);
+    by_key(&app, &lasting.secret).response().await.is(200);
     app.database
         .run(&format!(
             "update credentials set expires_at = now() where id = {}",
             lasting.id
         ))
         .await;
-    eventually(async || by_key(&app, &lasting.secret).answer().await.status == 401).await;
+    eventually(async || by_key(&app, &lasting.secret).response().await.status == 401).await;
 }
 
 /// Returns each operation that needs a credential: name, scopes, and a request that gets 2xx or 404 with them.
@@ -315,23 +321,23 @@ async fn operations_require_a_valid_credential_with_their_scopes() {
     let revoked = revoked_key(&app, Scopes::all()).await;
     let powerless = app.make_key("powerless", Scopes::default()).await.secret;
     app.post("/pet", &json!({"id": 8, "name": "a"}))
-        .answer()
+        .response()
         .await
         .is(201);
     for (name, needed, request) in operations(&app) {
-        let ask = async |key: &str| {
+        let send = async |key: &str| {
             let request = request.try_clone().expect("a body in memory");
-            request.header("api_key", key).answer().await
+            request.header("api_key", key).response().await
         };
         unauthorized(
             &request
                 .try_clone()
                 .expect("a body in memory")
-                .answer()
+                .response()
                 .await,
         );
         for key in ["malformed", &unknown_key(), &expired, &revoked] {
-            unauthorized(&ask(key).await);
+            unauthorized(&send(key).await);
         }
         let others: Scopes = Scope::ALL
             .into_iter()
@@ -342,22 +348,22 @@ async fn operations_require_a_valid_credential_with_their_scopes() {
             let Some(missing) = needed.first() else {
                 continue;
             };
-            let answer = ask(key).await;
-            let problem = answer.problem(403);
+            let response = send(key).await;
+            let problem = response.problem(403);
             let missing = missing.as_str();
             let detail = problem["detail"].as_str().expect("a text");
-            assert!(detail.contains(missing), "{name}: {answer}");
-            let challenge = answer.header("www-authenticate");
+            assert!(detail.contains(missing), "{name}: {response}");
+            let challenge = response.header("www-authenticate");
             assert!(
                 challenge.contains("insufficient_scope") && challenge.contains(missing),
-                "{name}: {answer}"
+                "{name}: {response}"
             );
         }
         let right = app.make_key("right", scopes(&needed)).await.secret;
-        let answer = ask(&right).await;
+        let response = send(&right).await;
         assert!(
-            answer.status.is_success() || answer.status == 404,
-            "{name}: {answer}"
+            response.status.is_success() || response.status == 404,
+            "{name}: {response}"
         );
     }
 }
@@ -369,32 +375,37 @@ async fn api_key_scopes_are_limited_to_those_of_its_caller() {
     app.database
         .run("update callers set scopes = '{read:pets}' where name = 'shrunk'")
         .await;
-    by_key(&app, &key).answer().await.is(200);
+    by_key(&app, &key).response().await.is(200);
     let add = app
         .anonymous(Method::POST, "/pet")
         .json(&json!({"name": "a"}));
-    add.header("api_key", &key).answer().await.problem(403);
+    add.header("api_key", &key).response().await.problem(403);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn anonymous_scopes_do_not_apply_to_invalid_credentials() {
     let app = TestApp::with(&[("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets")]).await;
     let find = || app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
-    find().answer().await.is(200);
-    unauthorized(&find().header("api_key", unknown_key()).answer().await);
-    unauthorized(&find().header("authorization", "Basic eDp5").answer().await);
+    find().response().await.is(200);
+    unauthorized(&find().header("api_key", unknown_key()).response().await);
+    unauthorized(
+        &find()
+            .header("authorization", "Basic eDp5")
+            .response()
+            .await,
+    );
     let add = app
         .anonymous(Method::POST, "/pet")
         .json(&json!({"name": "a"}));
-    add.answer().await.problem(403);
+    add.response().await.problem(403);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn demo_keys_are_401_on_an_external_database() {
     let app = TestApp::start().await;
     for key in ["special-key", "pro-key", "free-key"] {
-        unauthorized(&by_key(&app, key).answer().await);
-        unauthorized(&by_bearer(&app, key).answer().await);
+        unauthorized(&by_key(&app, key).response().await);
+        unauthorized(&by_bearer(&app, key).response().await);
     }
     assert_eq!(
         app.database
@@ -405,7 +416,7 @@ async fn demo_keys_are_401_on_an_external_database() {
     // Refused even if a row has the hash of a demo key.
     let special = "update credentials set hash = sha256('special-key')";
     app.database.run(special).await;
-    unauthorized(&by_key(&app, "special-key").answer().await);
+    unauthorized(&by_key(&app, "special-key").response().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -419,12 +430,12 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
     assert_eq!(database.number("select count(*) from credentials").await, 1);
 
     let app = TestApp::on(database, &settings).await;
-    by_key(&app, FIRST).answer().await.is(200);
-    by_bearer(&app, FIRST).answer().await.is(200);
+    by_key(&app, FIRST).response().await.is(200);
+    by_bearer(&app, FIRST).response().await.is(200);
     let add = app
         .anonymous(Method::POST, "/pet")
         .json(&json!({"name": "a"}));
-    add.header("api_key", FIRST).answer().await.is(201);
+    add.header("api_key", FIRST).response().await.is(201);
     assert_eq!(
         app.database
             .number("select count(*) from callers where name = 'bootstrap'")
@@ -444,7 +455,7 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
             .await,
         1
     );
-    unauthorized(&by_key(&first, "second-bootstrap-key").answer().await);
+    unauthorized(&by_key(&first, "second-bootstrap-key").response().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -480,10 +491,10 @@ async fn demo_keys_work_beyond_loopback_only_if_set_to_always() {
             .env("PET_INVENTORY__LOCAL_POSTGRES__DEMO_KEYS", setting);
         let service = Service::start(&home, command).await;
         let request = service.request(Method::GET, "/limits", "free-key");
-        let status = request.answer().await.status;
+        let status = request.response().await.status;
         assert_eq!(status, if good { 200 } else { 401 }, "{listen} {setting}");
         assert_eq!(
-            service.greeting.contains("free-key"),
+            service.startup_output.contains("free-key"),
             good,
             "{listen} {setting}"
         );

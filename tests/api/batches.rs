@@ -1,4 +1,4 @@
-//! Batched statements: requests that share one get the same responses as without batches.
+//! Batched statements: requests that share a statement get the same responses as without batches.
 
 use std::{
     collections::HashSet,
@@ -9,45 +9,45 @@ use futures_util::future::join_all;
 use pet_inventory::{domain::caller::Scopes, server::Shutdown};
 use serde_json::json;
 use sqlx::Executor as _;
-use test_support::{Ask, TestApp, TestDatabase, eventually, make_key};
+use test_support::{RequestExt, TestApp, TestDatabase, eventually, make_key};
 
 /// Number of changes of each pet.
-const TURNS: i64 = 60;
+const CHANGES: i64 = 60;
 
-/// Changes a pet with each operation in turn, as fast as possible. The pet's name is the turn.
-async fn change(app: &TestApp, id: i64, turn: i64) {
-    let name = turn.to_string();
+/// Changes a pet by one of three operations, which take turns. The pet's name is the number of the change.
+async fn change(app: &TestApp, id: i64, number: i64) {
+    let name = number.to_string();
     let tags = json!([{"name": "watched"}]);
     let pet = json!({"id": id, "name": name, "tags": tags});
     let path = format!("/pet/{id}");
-    match turn % 3 {
-        0 => drop(app.put("/pet", &pet).answer().await.is(200)),
+    match number % 3 {
+        0 => drop(app.put("/pet", &pet).response().await.is(200)),
         1 => {
             let change = json!({"name": name, "tags": tags});
-            app.patch(&path, &change).answer().await.is(200);
+            app.patch(&path, &change).response().await.is(200);
         }
         _ => {
             // Deletes and re-creates the pet, with the batched insert.
-            app.delete(&path).answer().await.is(200);
-            app.post("/pet", &pet).answer().await.is(201);
+            app.delete(&path).response().await.is(200);
+            app.post("/pet", &pet).response().await.is(201);
         }
     }
 }
 
-/// Reads a pet by its id or its tag; returns the turn that wrote it, or `None` if the pet does not exist.
-async fn turn_of(app: &TestApp, id: i64, by_tag: bool) -> Option<i64> {
+/// Reads a pet by its id or its tag; returns the number of the change that wrote it, or `None` if the pet does not exist.
+async fn last_change(app: &TestApp, id: i64, by_tag: bool) -> Option<i64> {
     let pet = if by_tag {
         let find = app.get("/pet/findByTags?tags=watched");
-        let found = find.answer().await.is(200).json();
+        let found = find.response().await.is(200).json();
         let mut pets = found.as_array().expect("pets").iter();
         pets.find(|pet| pet["id"] == id).cloned()
     } else {
-        let answer = app.get(&format!("/pet/{id}")).answer().await;
-        assert!([200, 404].contains(&answer.status.as_u16()), "{answer}");
-        (answer.status == 200).then(|| answer.json())
+        let response = app.get(&format!("/pet/{id}")).response().await;
+        assert!([200, 404].contains(&response.status.as_u16()), "{response}");
+        (response.status == 200).then(|| response.json())
     };
     let name = pet?["name"].as_str().expect("a name").to_owned();
-    Some(name.parse().expect("a turn"))
+    Some(name.parse().expect("a number"))
 }
 
 /// Reads by id and by tag while four writers change the same pets.
@@ -57,34 +57,34 @@ async fn read_sees_every_write_completed_before_it() {
     let mut ids = Vec::new();
     for _ in 0..4 {
         let pet = json!({"name": "0", "tags": [{"name": "watched"}]});
-        ids.push(app.post("/pet", &pet).answer().await.is(201).id());
+        ids.push(app.post("/pet", &pet).response().await.is(201).id());
     }
-    // Per pet: the last turn that began, and the last one that completed.
-    let begun: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
-    let answered: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
+    // Per pet: the last change that has started, and the last one that has completed.
+    let started: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
+    let completed: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
     let done = AtomicBool::new(false);
 
     let writers = (0..ids.len()).map(async |pet| {
-        for turn in 1..=TURNS {
-            begun[pet].store(turn, Ordering::SeqCst);
-            change(&app, ids[pet], turn).await;
-            answered[pet].store(turn, Ordering::SeqCst);
+        for number in 1..=CHANGES {
+            started[pet].store(number, Ordering::SeqCst);
+            change(&app, ids[pet], number).await;
+            completed[pet].store(number, Ordering::SeqCst);
         }
     });
     let reads = AtomicI64::new(0);
     let readers = (0..24_usize).map(async |reader| {
         let pet = reader % ids.len();
         while !done.load(Ordering::SeqCst) {
-            let before = answered[pet].load(Ordering::SeqCst);
-            match turn_of(&app, ids[pet], reader % 4 == 3).await {
-                Some(turn) => assert!(turn >= before, "{turn}, not {before}"),
-                // Allowed if a turn that deletes the pet was in progress during the read.
+            let before = completed[pet].load(Ordering::SeqCst);
+            match last_change(&app, ids[pet], reader % 4 == 3).await {
+                Some(number) => assert!(number >= before, "{number}, not {before}"),
+                // Allowed if a change that deletes the pet was in progress during the read.
                 None => {
-                    let begun = begun[pet].load(Ordering::SeqCst);
-                    let mut since = before + 1..=begun;
+                    let started = started[pet].load(Ordering::SeqCst);
+                    let mut since = before + 1..=started;
                     assert!(
-                        since.any(|turn| turn % 3 == 2),
-                        "gone since {before}, by {begun}"
+                        since.any(|number| number % 3 == 2),
+                        "gone since {before}, by {started}"
                     );
                 }
             }
@@ -125,36 +125,44 @@ async fn concurrent_inserts_get_their_own_results() {
         if let Some(id) = id {
             pet["id"] = json!(id);
         }
-        (id, pet.clone(), app.post("/pet", &pet).answer().await)
+        (id, pet.clone(), app.post("/pet", &pet).response().await)
     });
-    let answers = join_all(posts).await;
+    let responses = join_all(posts).await;
 
     let mut stored = HashSet::from([taken]);
-    for (id, pet, answer) in &answers {
-        match (id, answer.status.as_u16()) {
+    for (id, pet, response) in &responses {
+        match (id, response.status.as_u16()) {
             (_, 201) => {
-                let body = answer.json();
-                assert!(stored.insert(answer.id()), "given twice: {answer}");
-                assert!(id.is_none_or(|id| id == answer.id()), "{answer}");
+                let body = response.json();
+                assert!(stored.insert(response.id()), "given twice: {response}");
+                assert!(id.is_none_or(|id| id == response.id()), "{response}");
                 assert_eq!(body["name"], pet["name"]);
                 let again = app
-                    .get(&format!("/pet/{}", answer.id()))
-                    .answer()
+                    .get(&format!("/pet/{}", response.id()))
+                    .response()
                     .await
                     .is(200);
-                assert_eq!(again.json(), body, "what is stored is what was said");
-                assert_eq!(again.etag(), answer.etag());
+                assert_eq!(
+                    again.json(),
+                    body,
+                    "the stored pet is the one of the response"
+                );
+                assert_eq!(again.etag(), response.etag());
                 assert_eq!(again.json()["photoUrls"], pet["photoUrls"]);
             }
-            (Some(_), 409) => drop(answer.problem(409)),
-            _ => panic!("{id:?}: {answer}"),
+            (Some(_), 409) => drop(response.problem(409)),
+            _ => panic!("{id:?}: {response}"),
         }
     }
     // Each chosen id is stored, by a request that chose it or by the sequence.
     assert!(chosen.iter().all(|id| stored.contains(id)));
-    let unchosen = answers.iter().filter(|(id, ..)| id.is_none());
+    let unchosen = responses.iter().filter(|(id, ..)| id.is_none());
     assert_eq!(unchosen.clone().count(), 60);
-    assert!(unchosen.clone().all(|(.., answer)| answer.status == 201));
+    assert!(
+        unchosen
+            .clone()
+            .all(|(.., response)| response.status == 201)
+    );
     assert_eq!(app.count().await, stored.len());
 }
 
@@ -169,18 +177,18 @@ async fn blocked_insert_is_503_and_its_batch_succeeds() {
     let posts = (0..30).map(async |n| {
         let id = if n == 15 { 777 } else { 2_000 + n };
         let pet = json!({"name": "a", "id": id});
-        (id, app.post("/pet", &pet).answer().await)
+        (id, app.post("/pet", &pet).response().await)
     });
-    for (id, answer) in join_all(posts).await {
+    for (id, response) in join_all(posts).await {
         if id == 777 {
-            answer.problem(503);
+            response.problem(503);
         } else {
-            answer.is(201);
+            response.is(201);
         }
     }
     other.execute("commit").await.expect("committed");
     let pet = json!({"name": "a", "id": 777});
-    app.post("/pet", &pet).answer().await.problem(409);
+    app.post("/pet", &pet).response().await.problem(409);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,17 +198,17 @@ async fn terminated_connections_cause_503_at_worst_and_are_replaced() {
     let done = AtomicBool::new(false);
     let cut = "select count(pg_terminate_backend(pid)) from pg_stat_activity
                where datname = current_database() and application_name = 'pet-inventory'";
-    let ask = async || {
+    let send_requests = async || {
         while !done.load(Ordering::SeqCst) {
             let pet = json!({"name": "b"});
-            for answer in [
-                app.get(&format!("/pet/{id}")).answer().await,
-                app.post("/pet", &pet).answer().await,
+            for response in [
+                app.get(&format!("/pet/{id}")).response().await,
+                app.post("/pet", &pet).response().await,
             ] {
-                match answer.status.as_u16() {
+                match response.status.as_u16() {
                     200 | 201 => {}
-                    503 => drop(answer.problem(503)),
-                    _ => panic!("{answer}"),
+                    503 => drop(response.problem(503)),
+                    _ => panic!("{response}"),
                 }
             }
         }
@@ -213,12 +221,12 @@ async fn terminated_connections_cause_503_at_worst_and_are_replaced() {
             }
             done.store(true, Ordering::SeqCst);
         },
-        join_all((0..16).map(|_| ask()))
+        join_all((0..16).map(|_| send_requests()))
     );
     eventually(async || {
         let pet = json!({"name": "c"});
-        app.get(&format!("/pet/{id}")).answer().await.status == 200
-            && app.post("/pet", &pet).answer().await.status == 201
+        app.get(&format!("/pet/{id}")).response().await.status == 200
+            && app.post("/pet", &pet).response().await.status == 201
     })
     .await;
 }
@@ -228,17 +236,17 @@ async fn disconnected_clients_do_not_fail_other_requests() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let path = format!("/pet/{id}");
-    for turn in 0..20 {
-        let asked = (0..24).map(async |n| {
+    for round in 0..20 {
+        let requests = (0..24).map(async |n| {
             if n % 2 == 0 {
-                app.get(&path).answer().await.is(200);
+                app.get(&path).response().await.is(200);
             } else {
                 // Up to 3 ms: before the request is read, while it waits, or after the response.
-                let patience = std::time::Duration::from_micros(50 * (turn * n) % 3_000);
-                let _ = tokio::time::timeout(patience, app.get(&path).send()).await;
+                let timeout = std::time::Duration::from_micros(50 * (round * n) % 3_000);
+                let _ = tokio::time::timeout(timeout, app.get(&path).send()).await;
             }
         });
-        join_all(asked).await;
+        join_all(requests).await;
     }
 }
 
@@ -250,20 +258,20 @@ async fn shutdown_closes_all_database_connections() {
     let (client, address) = (test_support::client(), app.local_addr());
     let shutdown = Shutdown::default();
     let running = tokio::spawn(app.run(shutdown.clone()));
-    let asked = (0..16).map(async |_| {
+    let requests = (0..16).map(async |_| {
         let add = client
             .post(format!("http://{address}/api/v3/pet"))
             .json(&json!({"name": "a"}));
         let id = add
             .header("api_key", &key.secret)
-            .answer()
+            .response()
             .await
             .is(201)
             .id();
         let get = client.get(format!("http://{address}/api/v3/pet/{id}"));
-        get.header("api_key", &key.secret).answer().await.is(200);
+        get.header("api_key", &key.secret).response().await.is(200);
     });
-    join_all(asked).await;
+    join_all(requests).await;
     let connected = "select count(*) from pg_stat_activity
                      where datname = current_database() and application_name = 'pet-inventory'";
     assert!(database.number(connected).await > 0);

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{Ask, Home, Said, Service, TestDatabase, eventually};
+use test_support::{Home, Output, RequestExt, Service, TestDatabase, eventually};
 
 /// Runs commands on an external database.
 struct Commands {
@@ -20,15 +20,15 @@ impl Commands {
         }
     }
 
-    async fn run(&self, arguments: &[&str]) -> Said {
+    async fn run(&self, arguments: &[&str]) -> Output {
         let mut command = self.home.command(arguments);
         command.env("DATABASE_URL", self.database.url());
-        Said::by(command).await
+        Output::of(command).await
     }
 
     async fn json(&self, arguments: &[&str]) -> Value {
-        let said = self.run(arguments).await.is(0);
-        one_json_line(&said)
+        let output = self.run(arguments).await.is(0);
+        one_json_line(&output)
     }
 
     async fn serve(&self) -> Service {
@@ -39,9 +39,9 @@ impl Commands {
 }
 
 #[track_caller]
-fn one_json_line(said: &Said) -> Value {
-    assert_eq!(said.stdout.lines().count(), 1, "{said:?}");
-    serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+fn one_json_line(output: &Output) -> Value {
+    assert_eq!(output.stdout.lines().count(), 1, "{output:?}");
+    serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
 #[track_caller]
@@ -58,31 +58,31 @@ async fn keys_create_list_and_revoke_apply_to_a_running_service() {
     let commands = Commands::on(TestDatabase::empty().await);
     let service = commands.serve().await;
     assert!(
-        service.greeting.contains("keys create"),
+        service.startup_output.contains("keys create"),
         "{}",
-        service.greeting
+        service.startup_output
     );
-    let made = commands
+    let created = commands
         .json(&[
             "keys", "create", "--caller", "acme", "--plan", "pro", "--json",
         ])
         .await;
-    let mut members = names(&made);
+    let mut members = names(&created);
     members.sort_unstable();
-    assert_eq!(members, ["caller", "id", "key", "plan"], "{made}");
+    assert_eq!(members, ["caller", "id", "key", "plan"], "{created}");
     assert_eq!(
-        (&made["caller"], &made["plan"]),
+        (&created["caller"], &created["plan"]),
         (&json!("acme"), &json!("pro"))
     );
     let (id, key) = (
-        made["id"].as_i64().expect("a number"),
-        made["key"].as_str().expect("a text"),
+        created["id"].as_i64().expect("a number"),
+        created["key"].as_str().expect("a text"),
     );
-    assert!(key.starts_with("pik_"), "{made}");
+    assert!(key.starts_with("pik_"), "{created}");
     service
         .request(Method::POST, "/pet", key)
         .json(&json!({"name": "a"}))
-        .answer()
+        .response()
         .await
         .is(201);
 
@@ -110,7 +110,7 @@ async fn keys_create_list_and_revoke_apply_to_a_running_service() {
         .is(0);
     eventually(async || {
         let request = service.request(Method::GET, "/pet/1", key);
-        request.answer().await.status == 401
+        request.response().await.status == 401
     })
     .await;
     let again = commands
@@ -139,17 +139,17 @@ async fn keys_create_sets_scopes_expiry_and_caller() {
         &["--plan", "free", "--scope", "read:pets", "--expires", "90d"],
     ]
     .concat();
-    let made = commands.json(&narrow).await;
-    let key = made["key"].as_str().expect("a text");
+    let created = commands.json(&narrow).await;
+    let key = created["key"].as_str().expect("a text");
     service
         .request(Method::GET, "/pet/1", key)
-        .answer()
+        .response()
         .await
         .problem(404);
     service
         .request(Method::POST, "/pet", key)
         .json(&json!({"name": "a"}))
-        .answer()
+        .response()
         .await
         .problem(403);
     let listed = commands.json(&["keys", "list", "--json"]).await;
@@ -191,7 +191,7 @@ async fn keys_create_sets_scopes_expiry_and_caller() {
     let brief = brief["key"].as_str().expect("a text");
     service
         .request(Method::GET, "/pet/1", brief)
-        .answer()
+        .response()
         .await
         .problem(401);
     service.stop().await;
@@ -249,8 +249,8 @@ async fn migrate_check_lists_missing_migrations_and_changes_nothing() {
     let done = commands.run(&["migrate"]).await.is(0);
     assert!(done.stdout.starts_with("applied 0001"), "{done:?}");
     for arguments in [&["migrate", "--check"][..], &["migrate"]] {
-        let said = commands.run(arguments).await.is(0);
-        assert_eq!(said.stdout, "the schema is up to date\n");
+        let output = commands.run(arguments).await.is(0);
+        assert_eq!(output.stdout, "the schema is up to date\n");
     }
 }
 
@@ -267,14 +267,14 @@ async fn commands_use_embedded_postgres_with_and_without_a_service() {
         "--json",
     ];
     let before = one_json_line(&home.run(&create).await.is(0));
-    home.nothing_runs().await;
+    home.wait_until_unused().await;
     let service = home.serve().await;
     let beside = one_json_line(&home.run(&create).await.is(0));
-    for made in [&before, &beside] {
-        let key = made["key"].as_str().expect("a text");
+    for created in [&before, &beside] {
+        let key = created["key"].as_str().expect("a text");
         service
             .request(Method::GET, "/pet/1", key)
-            .answer()
+            .response()
             .await
             .problem(404);
     }
@@ -284,7 +284,7 @@ async fn commands_use_embedded_postgres_with_and_without_a_service() {
     let key = before["key"].as_str().expect("a text");
     eventually(async || {
         let request = service.request(Method::GET, "/pet/1", key);
-        request.answer().await.status == 401
+        request.response().await.status == 401
     })
     .await;
     home.run(&["migrate", "--check"]).await.is(0);
@@ -293,23 +293,23 @@ async fn commands_use_embedded_postgres_with_and_without_a_service() {
 
     let mut healthcheck = home.command(["healthcheck"]);
     healthcheck.env("PET_INVENTORY__SERVER__LISTEN", service.address.to_string());
-    assert_eq!(Said::by(healthcheck).await.is(0).stdout, "ok\n");
+    assert_eq!(Output::of(healthcheck).await.is(0).stdout, "ok\n");
     let address = service.address.to_string();
     service.stop().await;
     let mut healthcheck = home.command(["healthcheck"]);
     healthcheck.env("PET_INVENTORY__SERVER__LISTEN", &address);
-    let dead = Said::by(healthcheck).await.is(1);
+    let dead = Output::of(healthcheck).await.is(1);
     assert!(dead.stderr.contains(&address), "{dead:?}");
-    home.nothing_runs().await;
+    home.wait_until_unused().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_prints_only_the_document() {
     let home = Home::new();
-    let said = home.run(&["openapi"]).await.is(0);
-    let document: Value = serde_json::from_str(&said.stdout).expect("JSON");
-    assert!(document["paths"]["/pet"]["post"].is_object(), "{said:?}");
-    assert_eq!(said.stderr, "");
+    let output = home.run(&["openapi"]).await.is(0);
+    let document: Value = serde_json::from_str(&output.stdout).expect("JSON");
+    assert!(document["paths"]["/pet"]["post"].is_object(), "{output:?}");
+    assert_eq!(output.stderr, "");
     assert!(!home.path().join("data").exists(), "it needs no database");
 }
 
@@ -354,9 +354,9 @@ async fn help_describes_every_command() {
             &["<NAME>", "<PLAN>", "enterprise"],
         ),
     ] {
-        let said = home.run(arguments).await.is(0);
+        let output = home.run(arguments).await.is(0);
         for word in words {
-            assert!(said.stdout.contains(word), "no {word} in {said:?}");
+            assert!(output.stdout.contains(word), "no {word} in {output:?}");
         }
     }
     let version = home.run(&["--version"]).await.is(0);
@@ -379,23 +379,23 @@ async fn invalid_configuration_fails_startup_and_names_its_key() {
     ] {
         let mut command = home.command(["serve"]);
         command.env(name, value);
-        let said = Said::by(command).await.is(1);
+        let output = Output::of(command).await.is(1);
         assert!(
-            said.stderr.contains(key) && said.stdout.is_empty(),
-            "{said:?}"
+            output.stderr.contains(key) && output.stdout.is_empty(),
+            "{output:?}"
         );
     }
     let file = home.path().join("pets.toml");
     std::fs::write(&file, "[server]\nlisten = 5\n").expect("a file");
     let mut command = home.command(["--config", "pets.toml", "serve"]);
     command.env_remove("PET_INVENTORY__SERVER__LISTEN");
-    let said = Said::by(command).await.is(1);
+    let output = Output::of(command).await.is(1);
     assert!(
-        said.stderr.contains("server.listen") && said.stderr.contains("pets.toml"),
-        "{said:?}"
+        output.stderr.contains("server.listen") && output.stderr.contains("pets.toml"),
+        "{output:?}"
     );
-    let said = home.run(&["--config", "missing.toml"]).await.is(1);
-    assert!(said.stderr.contains("missing.toml"), "{said:?}");
+    let output = home.run(&["--config", "missing.toml"]).await.is(1);
+    assert!(output.stderr.contains("missing.toml"), "{output:?}");
     assert!(!home.path().join("data").exists(), "nothing was started");
 }
 
@@ -405,11 +405,11 @@ async fn database_password_is_not_printed() {
     let mut command = home.command(["serve"]);
     command.env("DATABASE_URL", "postgres://user:hunter2@127.0.0.1:1/db");
     command.env("PET_INVENTORY__TELEMETRY__LOG", "trace");
-    let said = Said::by(command).await.is(1);
-    assert!(said.stderr.contains("DATABASE_URL"), "{said:?}");
+    let output = Output::of(command).await.is(1);
+    assert!(output.stderr.contains("DATABASE_URL"), "{output:?}");
     assert!(
-        !said.stderr.contains("hunter2") && said.stdout.is_empty(),
-        "{said:?}"
+        !output.stderr.contains("hunter2") && output.stdout.is_empty(),
+        "{output:?}"
     );
 }
 
@@ -426,9 +426,9 @@ async fn port_in_use_fails_startup_and_names_its_key() {
         command
             .env("DATABASE_URL", commands.database.url())
             .env(name, &address);
-        let said = Said::by(command).await.is(1);
+        let output = Output::of(command).await.is(1);
         for words in [key, &address, name] {
-            assert!(said.stderr.contains(words), "no {words} in {said:?}");
+            assert!(output.stderr.contains(words), "no {words} in {output:?}");
         }
     }
 }
@@ -446,7 +446,7 @@ async fn default_port_in_use_is_replaced_by_a_free_one() {
     assert_ne!(service.operations.port(), 9090);
     service
         .request(Method::GET, "/pet/findByStatus?status=sold", "free-key")
-        .answer()
+        .response()
         .await
         .is(200);
     assert!(service.log().contains("8080"), "{}", service.log());
@@ -474,9 +474,9 @@ async fn command_with_closed_stdout_exits_with_141_without_a_message() {
             .stdout(writer);
         let ended = command.spawn().expect("the program").wait_with_output();
         let ended = ended.await.expect("it ends");
-        let said = String::from_utf8_lossy(&ended.stderr);
+        let output = String::from_utf8_lossy(&ended.stderr);
         // 128 + SIGPIPE, as shells report it.
-        assert_eq!(ended.status.code(), Some(141), "{arguments:?}: {said}");
-        assert_eq!(said, "", "{arguments:?}");
+        assert_eq!(ended.status.code(), Some(141), "{arguments:?}: {output}");
+        assert_eq!(output, "", "{arguments:?}");
     }
 }

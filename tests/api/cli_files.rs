@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use std::{fmt::Write as _, fs, process::Stdio};
-use test_support::{Ask, Home, Said, TestApp, TestDatabase, eventually};
+use test_support::{Home, Output, RequestExt, TestApp, TestDatabase, eventually};
 
 struct Store {
     home: Home,
@@ -23,8 +23,8 @@ impl Store {
         command
     }
 
-    async fn run(&self, arguments: &[&str]) -> Said {
-        Said::by(self.command(arguments)).await
+    async fn run(&self, arguments: &[&str]) -> Output {
+        Output::of(self.command(arguments)).await
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -37,7 +37,7 @@ impl Store {
 }
 
 /// Returns pets with values that are easily lost in conversion: control characters, quotes, separators, absent fields.
-fn odd_pets() -> Vec<Value> {
+fn unusual_pets() -> Vec<Value> {
     vec![
         json!({"id": 7, "category": {"id": 1, "name": "Dogs, \"big\"\nones"}, "name": "Rex\t\\N\\.",
                "photoUrls": ["https://example.com/a,b.jpg?c=d", "/x,y"],
@@ -63,18 +63,18 @@ fn by_lines(text: &str) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn export_and_import_round_trip_every_field() {
     let store = Store::new().await;
-    store.write("pets.ndjson", &ndjson(&odd_pets()));
-    let said = store.run(&["import", "pets.ndjson"]).await.is(0);
-    assert!(said.stdout.contains("added 3 pets"), "{said:?}");
+    store.write("pets.ndjson", &ndjson(&unusual_pets()));
+    let output = store.run(&["import", "pets.ndjson"]).await.is(0);
+    assert!(output.stdout.contains("added 3 pets"), "{output:?}");
 
     let app = TestApp::on(store.database.shared(), &[]).await;
-    for pet in odd_pets() {
-        let answer = app
+    for pet in unusual_pets() {
+        let response = app
             .get(&format!("/pet/{}", pet["id"]))
-            .answer()
+            .response()
             .await
             .is(200);
-        assert_eq!(answer.json(), pet);
+        assert_eq!(response.json(), pet);
     }
     for (format, file) in [("ndjson", "out.ndjson"), ("csv", "out.csv")] {
         store.run(&["export", file]).await.is(0);
@@ -85,10 +85,10 @@ async fn export_and_import_round_trip_every_field() {
         other.write(file, &text);
         other.run(&["import", file]).await.is(0);
         let again = other.run(&["export", "--format", "ndjson"]).await.is(0);
-        assert_eq!(by_lines(&again.stdout), odd_pets(), "{format}");
+        assert_eq!(by_lines(&again.stdout), unusual_pets(), "{format}");
     }
-    let said = store.run(&["export", "out.csv"]).await.is(1);
-    assert!(said.stderr.contains("out.csv"), "{said:?}");
+    let output = store.run(&["export", "out.csv"]).await.is(1);
+    assert!(output.stderr.contains("out.csv"), "{output:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +98,7 @@ async fn import_with_invalid_lines_names_them_and_adds_nothing() {
         "pets.ndjson",
         "{\"name\": \"good\"}\n\n{\"name\": \"\", \"status\": \"gone\"}\nno json\n[]\n{\"id\": -1, \"name\": \"a\"}\n\u{0}\n",
     );
-    let said = store.run(&["import", "pets.ndjson"]).await.is(1);
+    let output = store.run(&["import", "pets.ndjson"]).await.is(1);
     for words in [
         "line 3: name must",
         "status must be",
@@ -107,28 +107,28 @@ async fn import_with_invalid_lines_names_them_and_adds_nothing() {
         "line 6: id ",
         "line 7: ",
     ] {
-        assert!(said.stderr.contains(words), "no {words} in {said:?}");
+        assert!(output.stderr.contains(words), "no {words} in {output:?}");
     }
     assert!(
-        !said.stderr.contains("line 1:") && !said.stderr.contains("line 2:"),
-        "{said:?}"
+        !output.stderr.contains("line 1:") && !output.stderr.contains("line 2:"),
+        "{output:?}"
     );
 
     let csv =
         "name,id,tags\nRex,1,\"[{\"\"name\"\": \"\"a\"\"}]\"\nAda,x,\nLo,2,no json\nTo,3\n,4,\n";
     store.write("pets.csv", csv);
-    let said = store.run(&["import", "pets.csv"]).await.is(1);
+    let output = store.run(&["import", "pets.csv"]).await.is(1);
     for words in [
         "line 3: id must be an integer",
         "line 4: tags must be JSON",
         "line 5: ",
         "line 6: name is required",
     ] {
-        assert!(said.stderr.contains(words), "no {words} in {said:?}");
+        assert!(output.stderr.contains(words), "no {words} in {output:?}");
     }
     store.write("other.csv", "name,colour\nRex,red\n");
-    let said = store.run(&["import", "other.csv"]).await.is(1);
-    assert!(said.stderr.contains("colour"), "{said:?}");
+    let output = store.run(&["import", "other.csv"]).await.is(1);
+    assert!(output.stderr.contains("colour"), "{output:?}");
     assert_eq!(store.count().await, 0);
 }
 
@@ -144,15 +144,16 @@ async fn import_names_taken_ids_and_generates_free_ones() {
         "second.ndjson",
         "{\"name\": \"c\"}\n{\"id\": 3, \"name\": \"d\"}\n{\"id\": 8, \"name\": \"e\"}\n{\"id\": 8, \"name\": \"f\"}\n",
     );
-    let said = store.run(&["import", "second.ndjson"]).await.is(1);
+    let output = store.run(&["import", "second.ndjson"]).await.is(1);
     assert!(
-        said.stderr
+        output
+            .stderr
             .contains("line 2: id 3 is already used by a stored pet")
-            && said
+            && output
                 .stderr
                 .contains("line 4: id 8 is already used by an earlier line")
-            && !said.stderr.contains("line 3:"),
-        "{said:?}"
+            && !output.stderr.contains("line 3:"),
+        "{output:?}"
     );
     assert_eq!(store.count().await, 2);
 
@@ -202,12 +203,12 @@ async fn import_resumes_after_a_kill_and_adds_each_pet_once() {
     );
     // PostgreSQL takes a moment to notice that the killed import has disconnected.
     eventually(async || {
-        let said = store.run(&["import", "pets.ndjson"]).await;
+        let output = store.run(&["import", "pets.ndjson"]).await;
         assert!(
-            said.stderr.contains("resuming after") || said.stderr.contains("another import"),
-            "{said:?}"
+            output.stderr.contains("resuming after") || output.stderr.contains("another import"),
+            "{output:?}"
         );
-        said.stdout.contains("added 60000 pets")
+        output.stdout.contains("added 60000 pets")
     })
     .await;
     assert_eq!(store.count().await, 60_000);
@@ -217,7 +218,7 @@ async fn import_resumes_after_a_kill_and_adds_each_pet_once() {
     assert_eq!(names.await, 60_000);
     let app = TestApp::on(store.database.shared(), &[]).await;
     app.post("/pet", &json!({"name": "next"}))
-        .answer()
+        .response()
         .await
         .is(201);
 }

@@ -1,7 +1,7 @@
 //! Tests of the commands for setting up a service: `check`, `config show` and `completions`.
 
 use std::fs;
-use test_support::{Home, Said, TestDatabase};
+use test_support::{Home, Output, TestDatabase};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_reports_failures_with_the_next_step() {
@@ -9,52 +9,52 @@ async fn check_reports_failures_with_the_next_step() {
     let check = async |url: &str| {
         let mut command = home.command(["check"]);
         command.env("DATABASE_URL", url);
-        Said::by(command).await
+        Output::of(command).await
     };
     let database = TestDatabase::empty().await;
-    let said = check(&database.url()).await.is(1);
-    let lines: Vec<_> = said.stdout.lines().collect();
+    let output = check(&database.url()).await.is(1);
+    let lines: Vec<_> = output.stdout.lines().collect();
     let [configuration, reached, schema, images] = lines[..] else {
-        panic!("{said:?}");
+        panic!("{output:?}");
     };
     assert!(
         configuration.starts_with("ok      configuration"),
-        "{said:?}"
+        "{output:?}"
     );
     assert!(
         reached.starts_with("ok      database") && reached.contains("PostgreSQL 1"),
-        "{said:?}"
+        "{output:?}"
     );
     assert!(
         schema.starts_with("FAILED  schema") && schema.contains("pet-inventory migrate"),
-        "{said:?}"
+        "{output:?}"
     );
 
-    assert!(images.starts_with("ok      images"), "{said:?}");
+    assert!(images.starts_with("ok      images"), "{output:?}");
 
     let database = TestDatabase::migrated().await;
-    let said = check(&database.url()).await.is(0);
-    assert!(!said.stdout.contains("FAILED"), "{said:?}");
+    let output = check(&database.url()).await.is(0);
+    assert!(!output.stdout.contains("FAILED"), "{output:?}");
 
-    let said = check("postgres://user:hunter2@127.0.0.1:1/db").await.is(1);
+    let output = check("postgres://user:hunter2@127.0.0.1:1/db").await.is(1);
     assert!(
-        said.stdout.contains("FAILED  database") && said.stdout.contains("DATABASE_URL"),
-        "{said:?}"
+        output.stdout.contains("FAILED  database") && output.stdout.contains("DATABASE_URL"),
+        "{output:?}"
     );
-    assert!(!format!("{said:?}").contains("hunter2"), "{said:?}");
+    assert!(!format!("{output:?}").contains("hunter2"), "{output:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_without_database_url_uses_embedded_postgres_and_stops_it() {
     let home = Home::new();
-    let said = home.run(&["check"]).await.is(1);
+    let output = home.run(&["check"]).await.is(1);
     assert!(
-        said.stdout.contains("embedded PostgreSQL 1") && said.stdout.contains(" in data"),
-        "{said:?}"
+        output.stdout.contains("embedded PostgreSQL 1") && output.stdout.contains(" in data"),
+        "{output:?}"
     );
     home.run(&["migrate"]).await.is(0);
     home.run(&["check"]).await.is(0);
-    home.nothing_runs().await;
+    home.wait_until_unused().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,7 +70,7 @@ async fn config_show_prints_each_setting_with_its_source() {
             "authorization=hunter2, x=hunter2=",
         )
         .env("PET_INVENTORY__TELEMETRY__LOG", "error");
-    let said = Said::by(command).await.is(0);
+    let output = Output::of(command).await.is(0);
     for (setting, origin) in [
         ("server.max_requests = 7", "ours.toml"),
         ("server.header_timeout = \"10s\"", "default"),
@@ -84,14 +84,14 @@ async fn config_show_prints_each_setting_with_its_source() {
             "DATABASE_URL",
         ),
     ] {
-        let line = said.stdout.lines().find(|line| line.starts_with(setting));
-        let line = line.unwrap_or_else(|| panic!("no {setting} in {said:?}"));
+        let line = output.stdout.lines().find(|line| line.starts_with(setting));
+        let line = line.unwrap_or_else(|| panic!("no {setting} in {output:?}"));
         assert!(line.ends_with(&format!("# {origin}")), "{line}");
     }
-    assert!(!said.stdout.contains("hunter2"), "{said:?}");
+    assert!(!output.stdout.contains("hunter2"), "{output:?}");
 
     // The output is a valid configuration file.
-    let shown = said.stdout.replace("user:***", "user");
+    let shown = output.stdout.replace("user:***", "user");
     fs::write(home.path().join("shown.toml"), shown).expect("a file");
     home.run(&["--config", "shown.toml", "config", "show"])
         .await
@@ -102,8 +102,12 @@ async fn config_show_prints_each_setting_with_its_source() {
 async fn completions_include_subcommands_for_each_shell() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish"] {
-        let said = home.run(&["completions", shell]).await.is(0);
-        assert!(said.stdout.contains("set-plan"), "{shell}: {}", said.stdout);
+        let output = home.run(&["completions", shell]).await.is(0);
+        assert!(
+            output.stdout.contains("set-plan"),
+            "{shell}: {}",
+            output.stdout
+        );
     }
 }
 
@@ -117,6 +121,6 @@ async fn check_fails_if_the_image_store_is_unusable() {
     command
         .env("DATABASE_URL", database.url())
         .env("PET_INVENTORY__IMAGES__URL", inside_a_file);
-    let said = Said::by(command).await.is(1);
-    assert!(said.stdout.contains("FAILED  images"), "{said:?}");
+    let output = Output::of(command).await.is(1);
+    assert!(output.stdout.contains("FAILED  images"), "{output:?}");
 }

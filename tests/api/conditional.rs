@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
-use test_support::{Answer, Ask, TestApp};
+use test_support::{RequestExt, Response, TestApp};
 
 /// Returns a request for each operation that updates or deletes pet 5.
 fn changes(app: &TestApp) -> [(&'static str, RequestBuilder); 4] {
@@ -15,18 +15,18 @@ fn changes(app: &TestApp) -> [(&'static str, RequestBuilder); 4] {
     ]
 }
 
-async fn five(app: &TestApp) -> Answer {
+async fn add_pet_5(app: &TestApp) -> Response {
     let pet = json!({"id": 5, "name": "five", "status": "sold"});
-    app.post("/pet", &pet).answer().await.is(201)
+    app.post("/pet", &pet).response().await.is(201)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stale_if_match_is_412_and_changes_nothing() {
     let app = TestApp::start().await;
-    let stale = five(&app).await.etag();
+    let stale = add_pet_5(&app).await.etag();
     let current = app
         .request(Method::POST, "/pet/5?name=newer")
-        .answer()
+        .response()
         .await
         .is(200);
     for tags in [
@@ -41,13 +41,16 @@ async fn stale_if_match_is_412_and_changes_nothing() {
         format!("\"+{}", &current.etag()[1..]),
     ] {
         for (name, change) in changes(&app) {
-            let answer = change.header("if-match", &tags).answer().await;
-            assert_eq!(answer.status, 412, "{name} if {tags}: {answer}");
-            answer.problem(412);
+            let response = change.header("if-match", &tags).response().await;
+            assert_eq!(response.status, 412, "{name} if {tags}: {response}");
+            response.problem(412);
         }
     }
-    let got = app.get("/pet/5").answer().await.is(200);
-    assert_eq!((got.text(), got.etag()), (current.text(), current.etag()));
+    let fetched = app.get("/pet/5").response().await.is(200);
+    assert_eq!(
+        (fetched.text(), fetched.etag()),
+        (current.text(), current.etag())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,14 +58,14 @@ async fn matching_if_match_allows_the_change() {
     let app = TestApp::start().await;
     for index in 0..4 {
         for form in ["{}", "\"999\", {}", "{} , W/\"9\"", "W/\"x\",,{}", "*"] {
-            let etag = five(&app).await.etag();
+            let etag = add_pet_5(&app).await.etag();
             let tags = form.replace("{}", &etag);
             let (name, change) = changes(&app).into_iter().nth(index).expect("four");
-            let answer = change.header("if-match", &tags).answer().await;
-            assert_eq!(answer.status, 200, "{name} if {tags}: {answer}");
+            let response = change.header("if-match", &tags).response().await;
+            assert_eq!(response.status, 200, "{name} if {tags}: {response}");
             if name != "DELETE" {
-                assert_ne!(answer.etag(), etag, "{name}");
-                app.delete("/pet/5").answer().await.is(200);
+                assert_ne!(response.etag(), etag, "{name}");
+                app.delete("/pet/5").response().await.is(200);
             }
         }
     }
@@ -71,12 +74,12 @@ async fn matching_if_match_allows_the_change() {
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_if_match_headers_are_one_list() {
     let app = TestApp::start().await;
-    let etag = five(&app).await.etag();
+    let etag = add_pet_5(&app).await.etag();
     let change = app.request(Method::POST, "/pet/5?name=a");
     let change = change
         .header("if-match", "\"999\"")
         .header("if-match", etag);
-    change.answer().await.is(200);
+    change.response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,9 +87,9 @@ async fn if_match_on_unknown_pet_is_404() {
     let app = TestApp::start().await;
     for tags in ["*", "\"1\""] {
         for (name, change) in changes(&app) {
-            let answer = change.header("if-match", tags).answer().await;
-            assert_eq!(answer.status, 404, "{name} if {tags}: {answer}");
-            answer.problem(404);
+            let response = change.header("if-match", tags).response().await;
+            assert_eq!(response.status, 404, "{name} if {tags}: {response}");
+            response.problem(404);
         }
     }
 }
@@ -94,7 +97,7 @@ async fn if_match_on_unknown_pet_is_404() {
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_if_match_is_400_and_changes_nothing() {
     let app = TestApp::start().await;
-    let added = five(&app).await;
+    let added = add_pet_5(&app).await;
     let bare = added.etag().replace('"', "");
     for tags in [
         bare.as_str(),
@@ -107,22 +110,25 @@ async fn malformed_if_match_is_400_and_changes_nothing() {
         "'5'",
     ] {
         for (name, change) in changes(&app) {
-            let answer = change.header("if-match", tags).answer().await;
+            let response = change.header("if-match", tags).response().await;
             assert_eq!(
-                answer.invalid_fields(),
+                response.invalid_fields(),
                 ["If-Match"],
-                "{name} if {tags}: {answer}"
+                "{name} if {tags}: {response}"
             );
         }
     }
-    let got = app.get("/pet/5").answer().await.is(200);
-    assert_eq!((got.text(), got.etag()), (added.text(), added.etag()));
+    let fetched = app.get("/pet/5").response().await.is(200);
+    assert_eq!(
+        (fetched.text(), fetched.etag()),
+        (added.text(), added.etag())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn matching_if_none_match_is_304() {
     let app = TestApp::start().await;
-    let etag = five(&app).await.etag();
+    let etag = add_pet_5(&app).await.etag();
     for tags in [
         etag.clone(),
         format!("W/{etag}"),
@@ -131,19 +137,19 @@ async fn matching_if_none_match_is_304() {
     ] {
         for method in [Method::GET, Method::HEAD] {
             let request = app.request(method, "/pet/5").header("if-none-match", &tags);
-            let answer = request.answer().await.is(304);
-            assert!(answer.body.is_empty(), "{answer}");
-            assert_eq!(answer.etag(), etag);
+            let response = request.response().await.is(304);
+            assert!(response.body.is_empty(), "{response}");
+            assert_eq!(response.etag(), etag);
         }
     }
     // Malformed tags are ignored.
     for tags in ["\"999\"", "", "x", "\"5", &etag.replace('"', "")] {
         let request = app.get("/pet/5").header("if-none-match", tags);
-        assert_eq!(request.answer().await.is(200).id(), 5, "{tags}");
+        assert_eq!(request.response().await.is(200).id(), 5, "{tags}");
     }
     app.get("/pet/6")
         .header("if-none-match", "*")
-        .answer()
+        .response()
         .await
         .problem(404);
 }
@@ -151,11 +157,11 @@ async fn matching_if_none_match_is_304() {
 #[tokio::test(flavor = "multi_thread")]
 async fn etag_changes_with_every_update_even_without_an_effect() {
     let app = TestApp::start().await;
-    let mut etags = vec![five(&app).await.etag()];
+    let mut etags = vec![add_pet_5(&app).await.etag()];
     for _ in 0..2 {
         for (name, change) in changes(&app) {
             if name != "DELETE" {
-                etags.push(change.answer().await.is(200).etag());
+                etags.push(change.response().await.is(200).etag());
             }
         }
     }
@@ -168,53 +174,57 @@ async fn etag_changes_with_every_update_even_without_an_effect() {
 #[tokio::test(flavor = "multi_thread")]
 async fn etag_of_a_recreated_pet_is_new() {
     let app = TestApp::start().await;
-    let first = five(&app).await;
-    app.delete("/pet/5").answer().await.is(200);
-    let second = five(&app).await;
+    let first = add_pet_5(&app).await;
+    app.delete("/pet/5").response().await.is(200);
+    let second = add_pet_5(&app).await;
     assert_eq!(first.body, second.body);
     assert_ne!(first.etag(), second.etag());
     let delete = app.delete("/pet/5").header("if-match", first.etag());
-    delete.answer().await.problem(412);
+    delete.response().await.problem(412);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_updates_of_one_version_have_one_winner() {
     let app = TestApp::start().await;
-    let etag = five(&app).await.etag();
+    let etag = add_pet_5(&app).await.etag();
     let puts = (0..20).map(|number| {
         let pet = json!({"id": 5, "name": format!("by {number}")});
-        app.put("/pet", &pet).header("if-match", &etag).answer()
+        app.put("/pet", &pet).header("if-match", &etag).response()
     });
-    let answers = join_all(puts).await;
-    let (won, lost): (Vec<_>, Vec<_>) =
-        answers.into_iter().partition(|answer| answer.status == 200);
+    let responses = join_all(puts).await;
+    let (won, lost): (Vec<_>, Vec<_>) = responses
+        .into_iter()
+        .partition(|response| response.status == 200);
     assert_eq!(won.len(), 1, "{won:?}");
-    for answer in lost {
-        answer.problem(412);
+    for response in lost {
+        response.problem(412);
     }
-    let got = app.get("/pet/5").answer().await.is(200);
-    assert_eq!((got.text(), got.etag()), (won[0].text(), won[0].etag()));
+    let fetched = app.get("/pet/5").response().await.is(200);
+    assert_eq!(
+        (fetched.text(), fetched.etag()),
+        (won[0].text(), won[0].etag())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_patches_are_all_applied() {
     let app = TestApp::start().await;
-    five(&app).await;
+    add_pet_5(&app).await;
     let patches = (0..12).map(|number| match number % 3 {
-        0 => app.patch("/pet/5", &json!({"name": "patched"})).answer(),
+        0 => app.patch("/pet/5", &json!({"name": "patched"})).response(),
         1 => app
             .patch("/pet/5", &json!({"category": {"id": 1}}))
-            .answer(),
+            .response(),
         _ => app
             .patch("/pet/5", &json!({"category": {"name": "c"}}))
-            .answer(),
+            .response(),
     });
-    for answer in join_all(patches).await {
-        answer.is(200);
+    for response in join_all(patches).await {
+        response.is(200);
     }
-    let got = app.get("/pet/5").answer().await.is(200);
+    let fetched = app.get("/pet/5").response().await.is(200);
     let expected = json!({
         "id": 5, "category": {"id": 1, "name": "c"}, "name": "patched", "photoUrls": [], "tags": [], "status": "sold",
     });
-    assert_eq!(got.json(), expected);
+    assert_eq!(fetched.json(), expected);
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::json;
-use test_support::{Ask, Raw, TestApp};
+use test_support::{RawConnection, RequestExt, TestApp};
 
 /// Starts the service with a maximum body size of 4 KiB and one pet; returns the id of the pet.
 async fn app_with_a_pet() -> (TestApp, i64) {
@@ -18,11 +18,11 @@ async fn app_with_a_pet() -> (TestApp, i64) {
 async fn assert_problems(app: &TestApp, requests: Vec<(u16, RequestBuilder)>) {
     for (status, request) in requests {
         let what = format!("{request:?}");
-        let answer = request.answer().await;
-        assert_eq!(answer.status.as_u16(), status, "{what}: {answer}");
-        let problem = answer.problem(status);
+        let response = request.response().await;
+        assert_eq!(response.status.as_u16(), status, "{what}: {response}");
+        let problem = response.problem(status);
         let has_errors = problem.get("errors").is_some();
-        assert_eq!(has_errors, status == 400, "{what}: {answer}");
+        assert_eq!(has_errors, status == 400, "{what}: {response}");
     }
     assert_eq!(app.count().await, 1);
 }
@@ -134,8 +134,8 @@ async fn content_type_may_have_parameters_and_any_case() {
         let request = app
             .request(Method::POST, "/pet")
             .header("content-type", media_type);
-        let answer = request.body("{\"name\":\"a\"}").answer().await;
-        assert_eq!(answer.status, 201, "{media_type}: {answer}");
+        let response = request.body("{\"name\":\"a\"}").response().await;
+        assert_eq!(response.status, 201, "{media_type}: {response}");
     }
 }
 
@@ -160,14 +160,14 @@ async fn invalid_fields_are_all_listed() {
         "tags[2].name",
     ];
     for method in [Method::POST, Method::PUT] {
-        let answer = app.request(method, "/pet").json(&pet).answer().await;
-        let mut fields = answer.invalid_fields();
+        let response = app.request(method, "/pet").json(&pet).response().await;
+        let mut fields = response.invalid_fields();
         fields.sort_unstable();
-        assert_eq!(fields, expected, "{answer}");
-        let detail = answer.json()["detail"].to_string();
+        assert_eq!(fields, expected, "{response}");
+        let detail = response.json()["detail"].to_string();
         assert!(
             expected.iter().all(|field| detail.contains(field)),
-            "{answer}"
+            "{response}"
         );
     }
 }
@@ -184,9 +184,9 @@ async fn invalid_values_are_not_echoed() {
         let request = app
             .request(Method::POST, "/pet")
             .header("content-type", "application/json");
-        let answer = request.body(body).answer().await;
-        answer.problem(400);
-        assert!(!answer.text().contains("hunter2"), "{answer}");
+        let response = request.body(body).response().await;
+        response.problem(400);
+        assert!(!response.text().contains("hunter2"), "{response}");
     }
 }
 
@@ -201,11 +201,11 @@ async fn unsupported_method_is_405_with_allow() {
         ("/api/v3/openapi.json", Method::POST, "GET,HEAD"),
         ("/livez", Method::DELETE, "GET,HEAD"),
     ] {
-        let answer = app.bare(method, path).answer().await;
-        answer.problem(405);
-        let mut methods: Vec<&str> = answer.header("allow").split(',').map(str::trim).collect();
+        let response = app.bare(method, path).response().await;
+        response.problem(405);
+        let mut methods: Vec<&str> = response.header("allow").split(',').map(str::trim).collect();
         methods.sort_unstable();
-        assert_eq!(methods.join(","), allow, "{path}: {answer}");
+        assert_eq!(methods.join(","), allow, "{path}: {response}");
     }
 }
 
@@ -216,22 +216,26 @@ async fn request_id_is_kept_if_valid_and_replaced_otherwise() {
     for id in ["a", "A.b_c-9", &longest] {
         for path in ["/livez", "/nothing", "/api/v3/pet/1"] {
             let request = app.bare(Method::GET, path).header("x-request-id", id);
-            assert_eq!(request.answer().await.header("x-request-id"), id, "{path}");
+            assert_eq!(
+                request.response().await.header("x-request-id"),
+                id,
+                "{path}"
+            );
         }
     }
     for id in ["", "a b", "ü", &"x".repeat(65), "a/b", "a\"b", "<x>"] {
         let value = HeaderValue::from_bytes(id.as_bytes()).expect("a value");
-        let answer = app
+        let response = app
             .get("/pet/1")
             .header("x-request-id", value)
-            .answer()
+            .response()
             .await;
-        answer.problem(404);
-        let given = answer.header("x-request-id");
+        response.problem(404);
+        let given = response.header("x-request-id");
         let fit = given.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        assert!(given != id && fit && !given.is_empty(), "{id}: {answer}");
+        assert!(given != id && fit && !given.is_empty(), "{id}: {response}");
     }
-    let (one, other) = tokio::join!(app.get("/pet/1").answer(), app.get("/pet/1").answer());
+    let (one, other) = tokio::join!(app.get("/pet/1").response(), app.get("/pet/1").response());
     assert_ne!(one.header("x-request-id"), other.header("x-request-id"));
 }
 
@@ -240,22 +244,22 @@ async fn trailing_slash_is_accepted() {
     let app = TestApp::start().await;
     let id = app
         .post("/pet/", &json!({"name": "a"}))
-        .answer()
+        .response()
         .await
         .is(201)
         .id();
-    app.get(&format!("/pet/{id}/")).answer().await.is(200);
+    app.get(&format!("/pet/{id}/")).response().await.is(200);
     app.get("/pet/findByStatus/?status=available")
-        .answer()
+        .response()
         .await
         .is(200);
     app.bare(Method::GET, "/api/v3/openapi.json/")
-        .answer()
+        .response()
         .await
         .is(200);
-    app.delete(&format!("/pet/{id}/")).answer().await.is(200);
+    app.delete(&format!("/pet/{id}/")).response().await.is(200);
     app.anonymous(Method::GET, "/pet/1/")
-        .answer()
+        .response()
         .await
         .problem(401);
 }
@@ -264,15 +268,15 @@ async fn trailing_slash_is_accepted() {
 async fn health_and_metrics_are_served_on_their_listeners() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
-    app.get(&format!("/pet/{id}")).answer().await.is(200);
+    app.get(&format!("/pet/{id}")).response().await.is(200);
     for path in ["/livez", "/readyz"] {
-        app.bare(Method::GET, path).answer().await.is(200);
+        app.bare(Method::GET, path).response().await.is(200);
     }
     let client = test_support::client();
     let operations = |path: &str| {
         client
             .get(format!("http://{}{path}", app.operations))
-            .answer()
+            .response()
     };
     for path in ["/livez", "/readyz"] {
         operations(path).await.is(200);
@@ -305,11 +309,11 @@ async fn stalled_body_is_408() {
              Content-Length: 13\r\n\r\n{{\"name\"",
             app.key
         );
-        let mut raw = Raw::connect(app.address).await;
+        let mut raw = RawConnection::connect(app.address).await;
         raw.send(head).await;
-        let answer = raw.answer().await;
-        answer.problem(408);
-        assert_eq!(answer.header("connection"), "close", "{answer}");
+        let response = raw.response().await;
+        response.problem(408);
+        assert_eq!(response.header("connection"), "close", "{response}");
         assert_eq!(raw.closed().await, "");
     }
     assert_eq!(app.count().await, 0);
@@ -323,14 +327,14 @@ async fn request_timeout_is_503() {
         .execute(&mut blocker)
         .await
         .expect("locked");
-    let begun = Instant::now();
-    let answer = app.post("/pet", &json!({"name": "a"})).answer().await;
-    answer.problem(503);
-    assert_eq!(answer.header("retry-after"), "1", "{answer}");
+    let started = Instant::now();
+    let response = app.post("/pet", &json!({"name": "a"})).response().await;
+    response.problem(503);
+    assert_eq!(response.header("retry-after"), "1", "{response}");
     assert!(
-        begun.elapsed() < Duration::from_millis(900),
+        started.elapsed() < Duration::from_millis(900),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
 }
 
@@ -356,29 +360,29 @@ async fn encoded_body_is_415() {
             form(),
             png(),
         ] {
-            let answer = request.header("content-encoding", coding).answer().await;
-            answer.problem(415);
+            let response = request.header("content-encoding", coding).response().await;
+            response.problem(415);
             // RFC 7694 §3: distinguishes an unsupported content coding from an unsupported media type.
-            assert_eq!(answer.header("accept-encoding"), "identity");
-            assert_eq!(answer.optional_header("accept"), None);
+            assert_eq!(response.header("accept-encoding"), "identity");
+            assert_eq!(response.optional_header("accept"), None);
         }
     }
     let token = app.bare(Method::POST, "/oauth/token");
     let token = token.form(&[("grant_type", "client_credentials")]);
-    let refused = token.header("content-encoding", "gzip").answer().await;
+    let refused = token.header("content-encoding", "gzip").response().await;
     assert_eq!(refused.is(400).json()["error"], "invalid_request");
     assert_eq!(app.count().await, 1);
-    let kept = app.get(&format!("/pet/{id}")).answer().await.is(200);
+    let kept = app.get(&format!("/pet/{id}")).response().await.is(200);
     assert_eq!(kept.json()["name"], "a");
 
     // `identity` is allowed, and so is any coding if there is no body.
     for coding in ["Identity", ""] {
         let plain = app.post("/pet", &pet).header("content-encoding", coding);
-        plain.answer().await.is(201);
+        plain.response().await.is(201);
     }
     let none = app.request(Method::POST, &format!("/pet/{id}?name=c"));
     none.header("content-encoding", "gzip")
-        .answer()
+        .response()
         .await
         .is(200);
 }
@@ -390,7 +394,7 @@ async fn invalid_value_is_listed_once_with_its_rule() {
         Method::GET,
         "/api/v3/user/login?username=a&username=b&password=c",
     );
-    let twice = twice.answer().await.problem(400);
+    let twice = twice.response().await.problem(400);
     assert_eq!(
         twice["errors"],
         json!([{"field": "username", "reason": "must be given once"}])
@@ -405,7 +409,7 @@ async fn invalid_value_is_listed_once_with_its_rule() {
     ] {
         let pet = app.post("/pet", &json!({"id": id, "name": "a"}));
         assert_eq!(
-            pet.answer().await.problem(400)["errors"],
+            pet.response().await.problem(400)["errors"],
             json!([{"field": "id", "reason": "must be an integer from 1 to 9007199254740991"}]),
             "{id}"
         );

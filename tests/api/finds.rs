@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgConnection};
-use test_support::{Answer, Ask, TestApp, eventually};
+use test_support::{RequestExt, Response, TestApp, eventually};
 
 /// Number of pets that fills more than one chunk of a streamed response, the last one only in part.
 const MANY: i64 = 700;
@@ -11,7 +11,7 @@ const MANY: i64 = 700;
 async fn add(app: &TestApp, id: i64, status: &str, tags: &[&str]) {
     let tags: Vec<Value> = tags.iter().map(|name| json!({ "name": name })).collect();
     let pet = json!({"id": id, "name": "pet", "status": status, "tags": tags});
-    app.post("/pet", &pet).answer().await.is(201);
+    app.post("/pet", &pet).response().await.is(201);
 }
 
 async fn some_pets() -> TestApp {
@@ -21,7 +21,7 @@ async fn some_pets() -> TestApp {
     add(&app, 30, "pending", &["big", "red", "red"]).await;
     add(&app, 20, "available", &["a,b", "ünï & co"]).await;
     let nameless = json!({"id": 50, "name": "pet", "status": "sold", "tags": [{"id": 1}, {}]});
-    app.post("/pet", &nameless).answer().await.is(201);
+    app.post("/pet", &nameless).response().await.is(201);
     app
 }
 
@@ -56,15 +56,15 @@ async fn find_by_status_returns_matches_of_any_status_in_id_order() {
     ] {
         let found = app
             .get(&format!("/pet/findByStatus?{query}"))
-            .answer()
+            .response()
             .await
             .is(200);
         assert_eq!(found.ids(), ids, "{query}");
         assert_eq!(found.header("content-type"), "application/json");
         assert_eq!(found.optional_header("link"), None, "{found}");
     }
-    let found = app.get("/pet/findByStatus?status=pending").answer().await;
-    let pet = app.get("/pet/30").answer().await;
+    let found = app.get("/pet/findByStatus?status=pending").response().await;
+    let pet = app.get("/pet/30").response().await;
     assert_eq!(found.text(), format!("[{}]", pet.text()));
 }
 
@@ -86,7 +86,7 @@ async fn find_by_tags_returns_each_pet_once_for_any_or_all_tags() {
     ] {
         let found = app
             .get(&format!("/pet/findByTags?{query}"))
-            .answer()
+            .response()
             .await
             .is(200);
         assert_eq!(found.ids(), ids, "{query}");
@@ -101,7 +101,11 @@ async fn find_without_matches_is_an_empty_array() {
         "/pet/findByTags?tags=x",
         "/pet/findByTags?tags=x&limit=5",
     ] {
-        assert_eq!(app.get(path).answer().await.is(200).text(), "[]", "{path}");
+        assert_eq!(
+            app.get(path).response().await.is(200).text(),
+            "[]",
+            "{path}"
+        );
     }
 }
 
@@ -145,8 +149,8 @@ async fn find_with_invalid_parameter_is_400() {
         ("findByStatus?status=sold&limit=5&cursor=!!!", "cursor"),
         ("findByStatus?status=sold&limit=5&cursor=LTE", "cursor"),
     ] {
-        let answer = app.get(&format!("/pet/{query}")).answer().await;
-        assert_eq!(answer.invalid_fields(), [field], "{query}: {answer}");
+        let response = app.get(&format!("/pet/{query}")).response().await;
+        assert_eq!(response.invalid_fields(), [field], "{query}: {response}");
     }
 }
 
@@ -154,11 +158,11 @@ async fn find_with_invalid_parameter_is_400() {
 async fn find_lists_all_invalid_parameters() {
     let app = TestApp::start().await;
     let path = "/pet/findByStatus?status=lost&limit=0&cursor=!";
-    let mut fields = app.get(path).answer().await.invalid_fields();
+    let mut fields = app.get(path).response().await.invalid_fields();
     fields.sort_unstable();
     assert_eq!(fields, ["cursor", "limit", "status"]);
     let path = "/pet/findByTags?match=some&limit=0";
-    let mut fields = app.get(path).answer().await.invalid_fields();
+    let mut fields = app.get(path).response().await.invalid_fields();
     fields.sort_unstable();
     assert_eq!(fields, ["limit", "match", "tags"]);
 }
@@ -169,7 +173,7 @@ async fn find_without_limit_streams_every_match() {
     let all: Vec<i64> = (1..=MANY).map(|id| id * 3).collect();
     let every_status = "/pet/findByStatus?status=available,pending,sold";
     for path in [every_status, "/pet/findByTags?tags=all,even"] {
-        let found = app.get(path).answer().await.is(200);
+        let found = app.get(path).response().await.is(200);
         assert_eq!(found.ids(), all, "{path}");
         assert_eq!(
             found.optional_header("content-length"),
@@ -179,7 +183,7 @@ async fn find_without_limit_streams_every_match() {
     }
     let sold = app
         .get("/pet/findByStatus?status=sold")
-        .answer()
+        .response()
         .await
         .is(200);
     let expected: Vec<i64> = (1..=MANY)
@@ -189,7 +193,7 @@ async fn find_without_limit_streams_every_match() {
     assert_eq!(sold.ids(), expected);
     let head = app
         .request(Method::HEAD, every_status)
-        .answer()
+        .response()
         .await
         .is(200);
     assert!(head.body.is_empty());
@@ -198,7 +202,7 @@ async fn find_without_limit_streams_every_match() {
     app.database
         .run(&format!("delete from pets where id > {}", 512 * 3))
         .await;
-    let found = app.get(every_status).answer().await.is(200);
+    let found = app.get(every_status).response().await.is(200);
     assert_eq!(found.ids().len(), 512);
 }
 
@@ -212,7 +216,7 @@ async fn find_pages_add_up_to_the_unpaged_response() {
         ("findByTags?tags=all%2Ceven&match=all", 350),
         ("findByTags?tags=all&unknown=%C3%BC", 299),
     ] {
-        let whole = app.get(&format!("/pet/{query}")).answer().await.is(200);
+        let whole = app.get(&format!("/pet/{query}")).response().await.is(200);
         let mut walked = Vec::new();
         let mut next = Some(app.url(&format!("/pet/{query}&limit={limit}")));
         while let Some(url) = next {
@@ -220,7 +224,7 @@ async fn find_pages_add_up_to_the_unpaged_response() {
                 .strip_prefix(&app.url(""))
                 .expect("a URL of the API")
                 .to_owned();
-            let page = app.get(&path).answer().await.is(200);
+            let page = app.get(&path).response().await.is(200);
             assert!((1..=limit).contains(&page.ids().len()), "{path}: {page}");
             walked.extend(page.json().as_array().expect("an array").clone());
             next = next_page(&app, &page);
@@ -238,17 +242,17 @@ async fn find_pages_are_stable_under_inserts_and_deletes() {
     let app = many_pets().await;
     let page = app
         .get("/pet/findByStatus?status=sold,available,pending&limit=5")
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(page.ids(), [3, 6, 9, 12, 15]);
     let next = next_page(&app, &page).expect("more remains");
     let next = next.strip_prefix(&app.url("")).expect("a URL of the API");
-    app.delete("/pet/15").answer().await.is(200);
-    app.delete("/pet/3").answer().await.is(200);
+    app.delete("/pet/15").response().await.is(200);
+    app.delete("/pet/3").response().await.is(200);
     add(&app, 14, "sold", &[]).await;
     add(&app, 17, "sold", &[]).await;
-    let page = app.get(next).answer().await.is(200);
+    let page = app.get(next).response().await.is(200);
     assert_eq!(page.ids(), [17, 18, 21, 24, 27]);
 }
 
@@ -257,20 +261,20 @@ async fn find_with_cursor_and_large_limit_returns_the_rest() {
     let app = some_pets().await;
     let page = app
         .get("/pet/findByTags?tags=red&limit=1")
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(page.ids(), [10]);
     let next = next_page(&app, &page).expect("more remains");
     let next = next.strip_prefix(&app.url("")).expect("a URL of the API");
     let next = next.replace("limit=1", "limit=1000");
-    let rest = app.get(&next).answer().await.is(200);
+    let rest = app.get(&next).response().await.is(200);
     assert_eq!(rest.ids(), [30, 40]);
     assert_eq!(rest.optional_header("link"), None, "{rest}");
 }
 
 /// Returns the `next` URL of the `Link` header (RFC 8288), resolved against the request's, or `None` on the last page.
-fn next_page(app: &TestApp, page: &Answer) -> Option<String> {
+fn next_page(app: &TestApp, page: &Response) -> Option<String> {
     let link = page.optional_header("link")?;
     let target = link
         .strip_prefix('<')
@@ -289,25 +293,25 @@ async fn find_waiting_for_postgresql_does_not_block_other_operations() {
         .await
         .expect("locked");
     let finds: Vec<_> = (0..20)
-        .map(|_| tokio::spawn(app.get("/pet/findByStatus?status=sold").answer()))
+        .map(|_| tokio::spawn(app.get("/pet/findByStatus?status=sold").response()))
         .collect();
-    let mut onlooker = app.database.connect().await;
+    let mut observer = app.database.connect().await;
     eventually(async || {
         let waiting: i64 = sqlx::query_scalar(
             "select count(*) from pg_locks join pg_database on pg_database.oid = database
              where datname = current_database() and not granted",
         )
-        .fetch_one(&mut onlooker)
+        .fetch_one(&mut observer)
         .await
         .expect("a count");
         waiting >= 2
     })
     .await;
-    app.get("/store/order/1").answer().await.is(404);
+    app.get("/store/order/1").response().await.is(404);
     assert!(finds.iter().any(|find| !find.is_finished()));
     drop(blocker);
     for find in finds {
-        find.await.expect("an answer");
+        find.await.expect("a response");
     }
 }
 

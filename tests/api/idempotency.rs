@@ -7,27 +7,27 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-use test_support::{Answer, Ask, TestApp};
+use test_support::{RequestExt, Response, TestApp};
 
 fn post(app: &TestApp, key: &str, pet: &Value) -> RequestBuilder {
     app.post("/pet", pet).header("idempotency-key", key)
 }
 
 #[track_caller]
-fn assert_replayed(answer: &Answer, first: &Answer) {
-    assert_eq!(answer.header("idempotent-replayed"), "true", "{answer}");
-    assert_eq!(answer.status, first.status, "{answer}");
+fn assert_replayed(response: &Response, first: &Response) {
+    assert_eq!(response.header("idempotent-replayed"), "true", "{response}");
+    assert_eq!(response.status, first.status, "{response}");
     for name in ["content-type", "etag", "location"] {
         assert_eq!(
-            answer.optional_header(name),
+            response.optional_header(name),
             first.optional_header(name),
-            "{answer}"
+            "{response}"
         );
     }
     assert_ne!(
-        answer.header("x-request-id"),
+        response.header("x-request-id"),
         first.header("x-request-id"),
-        "{answer}"
+        "{response}"
     );
 }
 
@@ -35,7 +35,7 @@ fn assert_replayed(answer: &Answer, first: &Answer) {
 async fn repeated_post_is_replayed_without_effect() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex", "tags": [{"name": "ü"}]});
-    let first = post(&app, "k-1", &pet).answer().await.is(201);
+    let first = post(&app, "k-1", &pet).response().await.is(201);
     assert_eq!(
         first.optional_header("idempotent-replayed"),
         None,
@@ -43,11 +43,11 @@ async fn repeated_post_is_replayed_without_effect() {
     );
     // The pet is deleted meanwhile; the key may be bare or quoted.
     app.delete(&format!("/pet/{}", first.id()))
-        .answer()
+        .response()
         .await
         .is(200);
     for key in ["k-1", "\"k-1\""] {
-        let again = post(&app, key, &pet).answer().await;
+        let again = post(&app, key, &pet).response().await;
         assert_replayed(&again, &first);
         assert_eq!(again.body, first.body);
     }
@@ -63,61 +63,61 @@ async fn form_update_is_replayed() {
         let request = app.request(Method::POST, &format!("/pet/{id}?status=sold"));
         request.form(&form).header("idempotency-key", "k")
     };
-    let first = update("second").answer().await.is(200);
+    let first = update("second").response().await.is(200);
     app.request(Method::POST, &format!("/pet/{id}?name=third"))
-        .answer()
+        .response()
         .await
         .is(200);
-    let again = update("second").answer().await;
+    let again = update("second").response().await;
     assert_replayed(&again, &first);
     assert_eq!(again.body, first.body);
-    update("fourth").answer().await.problem(422);
-    let got = app.get(&format!("/pet/{id}")).answer().await;
-    assert_eq!(got.json()["name"], "third");
+    update("fourth").response().await.problem(422);
+    let fetched = app.get(&format!("/pet/{id}")).response().await;
+    assert_eq!(fetched.json()["name"], "third");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn key_reused_for_another_request_is_422() {
     let app = TestApp::start().await;
     let pet = json!({"id": 5, "name": "Rex"});
-    post(&app, "k", &pet).answer().await.is(201);
+    post(&app, "k", &pet).response().await.is(201);
     let other_body = post(&app, "k", &json!({"id": 6, "name": "Rex"}));
-    other_body.answer().await.problem(422);
+    other_body.response().await.problem(422);
     let other_path = app
         .request(Method::POST, "/pet/5?name=Max")
         .header("idempotency-key", "k");
-    other_path.answer().await.problem(422);
+    other_path.response().await.problem(422);
     assert_eq!(app.count().await, 1);
-    assert_eq!(app.get("/pet/5").answer().await.json()["name"], "Rex");
+    assert_eq!(app.get("/pet/5").response().await.json()["name"], "Rex");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn error_is_replayed_although_the_request_would_succeed_now() {
     let app = TestApp::start().await;
     app.post("/pet", &json!({"id": 5, "name": "in the way"}))
-        .answer()
+        .response()
         .await
         .is(201);
     let pet = json!({"id": 5, "name": "Rex"});
-    let first = post(&app, "taken", &pet).answer().await;
+    let first = post(&app, "taken", &pet).response().await;
     first.problem(409);
     let update = || {
         app.request(Method::POST, "/pet/6?name=a")
             .header("idempotency-key", "unknown")
     };
-    let unknown = update().answer().await;
+    let unknown = update().response().await;
     unknown.problem(404);
 
-    app.delete("/pet/5").answer().await.is(200);
+    app.delete("/pet/5").response().await.is(200);
     app.post("/pet", &json!({"id": 6, "name": "six"}))
-        .answer()
+        .response()
         .await
         .is(201);
-    let again = post(&app, "taken", &pet).answer().await;
+    let again = post(&app, "taken", &pet).response().await;
     assert_replayed(&again, &first);
     // `problem` checks that `instance` is that of the repeated request.
     again.problem(409);
-    let again = update().answer().await;
+    let again = update().response().await;
     assert_replayed(&again, &unknown);
     again.problem(404);
     assert_eq!(app.count().await, 1);
@@ -127,13 +127,13 @@ async fn error_is_replayed_although_the_request_would_succeed_now() {
 async fn validation_error_is_replayed() {
     let app = TestApp::start().await;
     let wrong = json!({"name": ""});
-    let first = post(&app, "k", &wrong).answer().await;
+    let first = post(&app, "k", &wrong).response().await;
     first.problem(400);
-    let again = post(&app, "k", &wrong).answer().await;
+    let again = post(&app, "k", &wrong).response().await;
     assert_replayed(&again, &first);
     again.problem(400);
     post(&app, "k", &json!({"name": "Rex"}))
-        .answer()
+        .response()
         .await
         .problem(422);
 }
@@ -144,17 +144,17 @@ async fn key_is_scoped_to_its_caller() {
     let other = app.make_key("other", Scopes::all()).await.secret;
     let same = app.make_key("tester", Scopes::all()).await.secret;
     let pet = json!({"name": "Rex"});
-    let ask = async |api_key: &str| {
+    let send = async |api_key: &str| {
         let request = app.anonymous(Method::POST, "/pet").json(&pet);
         request
             .header("api_key", api_key)
             .header("idempotency-key", "k")
-            .answer()
+            .response()
             .await
             .is(201)
     };
-    let first = ask(&app.key).await;
-    let others = ask(&other).await;
+    let first = send(&app.key).await;
+    let others = send(&other).await;
     assert_eq!(
         others.optional_header("idempotent-replayed"),
         None,
@@ -162,7 +162,7 @@ async fn key_is_scoped_to_its_caller() {
     );
     assert_ne!(others.id(), first.id());
     // The scope is the caller, not its API key.
-    assert_replayed(&ask(&same).await, &first);
+    assert_replayed(&send(&same).await, &first);
     assert_eq!(app.count().await, 2);
 }
 
@@ -173,20 +173,20 @@ async fn key_of_an_anonymous_caller_is_scoped_to_its_address() {
         ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
     ];
     let app = TestApp::with(&settings).await;
-    let ask = async |address: &str| {
+    let send = async |address: &str| {
         let request = app.anonymous(Method::POST, "/pet");
         let request = request.json(&json!({"name": "Rex"}));
         request
             .header("x-forwarded-for", address)
             .header("idempotency-key", "k")
-            .answer()
+            .response()
             .await
             .is(201)
     };
-    let first = ask("198.51.100.1").await;
-    let others = ask("198.51.100.2").await;
+    let first = send("198.51.100.1").await;
+    let others = send("198.51.100.2").await;
     assert_ne!(others.id(), first.id());
-    assert_replayed(&ask("198.51.100.1").await, &first);
+    assert_replayed(&send("198.51.100.1").await, &first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,7 +201,7 @@ async fn key_outside_1_to_255_characters_or_repeated_is_400() {
         "a b\"c",
         "\"with, comma\"",
     ] {
-        post(&app, key, &pet).answer().await.is(201);
+        post(&app, key, &pet).response().await.is(201);
     }
     let before = app.count().await;
     for key in [
@@ -212,17 +212,20 @@ async fn key_outside_1_to_255_characters_or_repeated_is_400() {
         "\"open",
         "a\tb",
     ] {
-        let answer = post(&app, key, &pet).answer().await;
-        assert_eq!(answer.invalid_fields(), ["Idempotency-Key"], "{key}");
+        let response = post(&app, key, &pet).response().await;
+        assert_eq!(response.invalid_fields(), ["Idempotency-Key"], "{key}");
     }
     let twice = post(&app, "a", &pet)
         .header("idempotency-key", "b")
-        .answer()
+        .response()
         .await;
     assert_eq!(twice.invalid_fields(), ["Idempotency-Key"]);
     let latin1 = reqwest::header::HeaderValue::from_bytes(b"caf\xe9").expect("a value");
     let foreign = app.post("/pet", &pet).header("idempotency-key", latin1);
-    assert_eq!(foreign.answer().await.invalid_fields(), ["Idempotency-Key"]);
+    assert_eq!(
+        foreign.response().await.invalid_fields(),
+        ["Idempotency-Key"]
+    );
     assert_eq!(app.count().await, before);
 }
 
@@ -232,8 +235,8 @@ async fn put_ignores_the_idempotency_key() {
     let id = app.pet("a").await;
     for name in ["b", "c"] {
         let put = app.put("/pet", &json!({"id": id, "name": name}));
-        let answer = put.header("idempotency-key", "k").answer().await.is(200);
-        assert_eq!(answer.json()["name"], name);
+        let response = put.header("idempotency-key", "k").response().await.is(200);
+        assert_eq!(response.json()["name"], name);
     }
 }
 
@@ -243,19 +246,19 @@ async fn concurrent_posts_with_one_key_run_once() {
     for round in 0..5 {
         let key = format!("round {round}");
         let pet = json!({"name": key});
-        let posts = (0..10).map(|_| post(&app, &key, &pet).answer());
-        let answers = join_all(posts).await;
+        let posts = (0..10).map(|_| post(&app, &key, &pet).response());
+        let responses = join_all(posts).await;
         let mut bodies = Vec::new();
         let mut fresh = 0;
-        for answer in answers {
-            if answer.status == 409 {
-                answer.problem(409);
-                assert_eq!(answer.header("retry-after"), "1", "{answer}");
+        for response in responses {
+            if response.status == 409 {
+                response.problem(409);
+                assert_eq!(response.header("retry-after"), "1", "{response}");
                 continue;
             }
-            let answer = answer.is(201);
-            fresh += usize::from(answer.optional_header("idempotent-replayed").is_none());
-            bodies.push(answer.body);
+            let response = response.is(201);
+            fresh += usize::from(response.optional_header("idempotent-replayed").is_none());
+            bodies.push(response.body);
         }
         assert_eq!(fresh, 1, "round {round}");
         bodies.dedup();
@@ -275,7 +278,7 @@ async fn key_in_progress_is_409_and_a_5xx_is_not_stored() {
         .expect("locked");
 
     // Waits for the lock until its timeout.
-    let first = tokio::spawn(post(&app, "k", &pet).answer());
+    let first = tokio::spawn(post(&app, "k", &pet).response());
     while app
         .database
         .number("select count(*) from pg_locks where not granted and database = (select oid from pg_database where datname = current_database())")
@@ -284,15 +287,15 @@ async fn key_in_progress_is_409_and_a_5xx_is_not_stored() {
     {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let second = post(&app, "k", &pet).answer().await;
+    let second = post(&app, "k", &pet).response().await;
     second.problem(409);
     assert_eq!(second.header("retry-after"), "1", "{second}");
-    let first = first.await.expect("an answer");
+    let first = first.await.expect("a response");
     first.problem(503);
     assert_eq!(first.header("retry-after"), "1", "{first}");
 
     blocker.execute("rollback").await.expect("unlocked");
-    let third = post(&app, "k", &pet).answer().await.is(201);
+    let third = post(&app, "k", &pet).response().await.is(201);
     assert_eq!(
         third.optional_header("idempotent-replayed"),
         None,
@@ -305,16 +308,16 @@ async fn key_in_progress_is_409_and_a_5xx_is_not_stored() {
 async fn key_expires_after_a_day() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex"});
-    let first = post(&app, "k", &pet).answer().await.is(201);
+    let first = post(&app, "k", &pet).response().await.is(201);
     let age = |interval: &str| {
         format!("update idempotency_keys set created_at = now() - interval '{interval}'")
     };
     app.database.run(&age("23 hours 59 minutes")).await;
-    assert_replayed(&post(&app, "k", &pet).answer().await, &first);
+    assert_replayed(&post(&app, "k", &pet).response().await, &first);
     app.database.run(&age("24 hours 1 second")).await;
-    let second = post(&app, "k", &pet).answer().await.is(201);
+    let second = post(&app, "k", &pet).response().await.is(201);
     assert_ne!(second.id(), first.id());
-    assert_replayed(&post(&app, "k", &pet).answer().await, &second);
+    assert_replayed(&post(&app, "k", &pet).response().await, &second);
     assert_eq!(app.count().await, 2);
 }
 
@@ -326,20 +329,20 @@ async fn key_on_an_unsupported_method_is_ignored() {
     request
         .header("idempotency-key", "k")
         .body("a")
-        .answer()
+        .response()
         .await
         .is(405);
     let request = app.anonymous(Method::POST, "/pet/findByStatus");
     request
         .header("idempotency-key", "k")
         .body("b")
-        .answer()
+        .response()
         .await
         .is(405);
     let request = app.request(Method::POST, "/pet/findByStatus");
     request
         .header("idempotency-key", "k")
-        .answer()
+        .response()
         .await
         .is(405);
     let kept = "select count(*) from idempotency_keys";

@@ -11,8 +11,8 @@ use pet_inventory::domain::{
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    Answer, Ask, TestApp,
-    issuer::{AUDIENCE, Issuer, keys, now, serve, serve_by},
+    RequestExt, Response, TestApp,
+    issuer::{AUDIENCE, Issuer, keys, now, serve, serve_with},
     scopes,
     signer::Signer,
 };
@@ -23,28 +23,28 @@ use wiremock::ResponseTemplate;
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Sends one request per token, all concurrently, and returns their statuses.
-async fn at_once(app: &TestApp, tokens: Vec<String>) -> Vec<u16> {
-    let mut asking = JoinSet::new();
+async fn concurrent_statuses(app: &TestApp, tokens: Vec<String>) -> Vec<u16> {
+    let mut requests = JoinSet::new();
     for token in tokens {
         let request = app.anonymous(Method::GET, "/pet/404").bearer_auth(token);
-        asking.spawn(async move { request.answer().await.status.as_u16() });
+        requests.spawn(async move { request.response().await.status.as_u16() });
     }
-    asking.join_all().await
+    requests.join_all().await
 }
 
 async fn plan(app: &TestApp, token: &str) -> Value {
     limits(app, token).await.is(200).json()["plan"].take()
 }
 
-async fn limits(app: &TestApp, token: &str) -> Answer {
+async fn limits(app: &TestApp, token: &str) -> Response {
     let request = app.anonymous(Method::GET, "/limits").bearer_auth(token);
-    request.answer().await
+    request.response().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn token_of_each_algorithm_is_accepted() {
     let signers = [Signer::rsa(), Signer::p256(), Signer::ed25519()];
-    let issuer = Issuer::of(&signers.each_ref()).await;
+    let issuer = Issuer::start(&signers.each_ref()).await;
     let app = serve(&[issuer.table("")]).await;
     for signer in &signers {
         let token = signer.token(&issuer.claims("somebody"));
@@ -52,13 +52,13 @@ async fn token_of_each_algorithm_is_accepted() {
         let callers = "select count(*) from callers where name like 'jwt:%:somebody'";
         assert_eq!(app.database.number(callers).await, 1);
     }
-    assert_eq!(issuer.asked().await, ["/keys"]);
+    assert_eq!(issuer.requested_paths().await, ["/keys"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn token_variants_allowed_by_the_rfcs_are_accepted() {
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
+    let issuer = Issuer::start(&[&signer]).await;
     let app = serve(&[issuer.table("")]).await;
     let headers = [
         json!({"alg": "EdDSA"}),
@@ -107,9 +107,9 @@ fn merge(object: &mut Value, members: &Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_fetched_at_most_once_in_thirty_seconds() {
     let (old, new) = (Signer::ed25519(), Signer::p256());
-    let issuer = Issuer::of(&[&old]).await;
+    let issuer = Issuer::start(&[&old]).await;
     let clock = Clock::manual();
-    let app = serve_by(&[issuer.table("")], &[], clock.clone()).await;
+    let app = serve_with(&[issuer.table("")], &[], clock.clone()).await;
     let token = |signer: &Signer, subject: &str| signer.token(&issuer.claims(subject));
     app.bearer(&token(&old, "a")).await.is(404);
     issuer.publish(&[&old, &new]);
@@ -126,13 +126,13 @@ async fn keys_are_fetched_at_most_once_in_thirty_seconds() {
     issuer.publish(&[&new]);
     clock.advance(Duration::from_mins(61));
     app.bearer(&token(&old, "c")).await.is(404);
-    let begun = Instant::now();
+    let started = Instant::now();
     for subject in 0.. {
         let subject = format!("d{subject}");
         if app.bearer(&token(&old, &subject)).await.status == 401 {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(5), "still good");
+        assert!(started.elapsed() < Duration::from_secs(5), "still good");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(issuer.fetches().await, 3);
@@ -142,55 +142,55 @@ async fn keys_are_fetched_at_most_once_in_thirty_seconds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_tokens_share_one_key_fetch() {
     let (old, new) = (Signer::ed25519(), Signer::ed25519_other());
-    let issuer = Issuer::of(&[&old]).await;
+    let issuer = Issuer::start(&[&old]).await;
     let clock = Clock::manual();
-    let app = serve_by(&[issuer.table("")], &[], clock.clone()).await;
+    let app = serve_with(&[issuer.table("")], &[], clock.clone()).await;
     let tokens = |signer: &Signer| {
         let claims = (0..50).map(|n| issuer.claims(&format!("s{n}")));
         claims.map(|claims| signer.token(&claims)).collect()
     };
-    assert_eq!(at_once(&app, tokens(&old)).await, [404; 50]);
+    assert_eq!(concurrent_statuses(&app, tokens(&old)).await, [404; 50]);
     assert_eq!(issuer.fetches().await, 1);
     issuer.publish(&[&old, &new]);
     clock.advance(PAUSE);
-    assert_eq!(at_once(&app, tokens(&new)).await, [404; 50]);
+    assert_eq!(concurrent_statuses(&app, tokens(&new)).await, [404; 50]);
     assert_eq!(issuer.fetches().await, 2);
     let made_up = Signer::p256().named("made up");
-    assert_eq!(at_once(&app, tokens(&made_up)).await, [401; 50]);
+    assert_eq!(concurrent_statuses(&app, tokens(&made_up)).await, [401; 50]);
     clock.advance(PAUSE);
-    assert_eq!(at_once(&app, tokens(&made_up)).await, [401; 50]);
+    assert_eq!(concurrent_statuses(&app, tokens(&made_up)).await, [401; 50]);
     assert_eq!(issuer.fetches().await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_kept_while_fetches_fail() {
     // Index of the issuer, the label of its metrics; unique, because all tests of the process share the metrics.
-    const PLACE: usize = 7;
+    const INDEX: usize = 7;
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
-    let others = (0..PLACE).map(|place| {
+    let issuer = Issuer::start(&[&signer]).await;
+    let others = (0..INDEX).map(|place| {
         format!("[[auth.issuers]]\nissuer = \"https://{place}.invalid\"\naudience = \"us\"\n")
     });
     let tables: Vec<String> = others.chain([issuer.table("")]).collect();
     let clock = Clock::manual();
-    let app = serve_by(&tables, &[], clock.clone()).await;
+    let app = serve_with(&tables, &[], clock.clone()).await;
     app.bearer(&signer.token(&issuer.claims("a"))).await.is(404);
-    assert_eq!(app.fetches(PLACE, "ok").await, Some(1));
+    assert_eq!(app.fetches(INDEX, "ok").await, Some(1));
 
-    let answers = [
+    let responses = [
         ResponseTemplate::new(503),
         ResponseTemplate::new(200).set_body_string("<html>"),
         ResponseTemplate::new(200).set_body_json(json!({"keys": "none"})),
         keys(&vec![signer.jwk(); 101]),
     ];
-    for (failed, answer) in (1..).zip(answers) {
-        issuer.answer(answer);
+    for (failed, response) in (1..).zip(responses) {
+        issuer.respond_with(response);
         clock.advance(PAUSE);
         let unknown = Signer::p256().token(&issuer.claims("b"));
         app.bearer(&unknown).await.is(401);
         let known = signer.token(&issuer.claims(&format!("c{failed}")));
         app.bearer(&known).await.is(404);
-        assert_eq!(app.fetches(PLACE, "failed").await, Some(failed));
+        assert_eq!(app.fetches(INDEX, "failed").await, Some(failed));
     }
     // Keys do not expire while fetches fail.
     clock.advance(Duration::from_hours(100));
@@ -200,20 +200,20 @@ async fn keys_are_kept_while_fetches_fail() {
 #[tokio::test(flavor = "multi_thread")]
 async fn token_is_503_while_the_issuer_has_no_keys() {
     let signer = Signer::ed25519();
-    let elsewhere = Issuer::of(&[&signer]).await;
+    let elsewhere = Issuer::start(&[&signer]).await;
     let large = " ".repeat(300 << 10) + &json!({"keys": [signer.jwk()]}).to_string();
     let redirect = format!("{}/keys", elsewhere.url());
-    let answers = [
+    let responses = [
         ResponseTemplate::new(500),
         ResponseTemplate::new(302).insert_header("location", redirect.as_str()),
         ResponseTemplate::new(307).insert_header("location", redirect.as_str()),
         ResponseTemplate::new(200).set_body_string(large),
     ];
-    for answer in answers {
-        let issuer = Issuer::of(&[&signer]).await;
-        issuer.answer(answer);
+    for response in responses {
+        let issuer = Issuer::start(&[&signer]).await;
+        issuer.respond_with(response);
         let clock = Clock::manual();
-        let app = serve_by(&[issuer.table("")], &[], clock.clone()).await;
+        let app = serve_with(&[issuer.table("")], &[], clock.clone()).await;
         let token = signer.token(&issuer.claims("a"));
         for _ in 0..3 {
             let refused = app.bearer(&token).await;
@@ -231,33 +231,36 @@ async fn token_is_503_while_the_issuer_has_no_keys() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_issuer_delays_only_its_own_tokens_up_to_a_timeout() {
     let signer = Signer::ed25519();
-    let (slow, quick) = (Issuer::of(&[&signer]).await, Issuer::of(&[&signer]).await);
-    slow.answer(ResponseTemplate::new(200).set_delay(Duration::from_secs(10)));
+    let (slow, quick) = (
+        Issuer::start(&[&signer]).await,
+        Issuer::start(&[&signer]).await,
+    );
+    slow.respond_with(ResponseTemplate::new(200).set_delay(Duration::from_secs(10)));
     let app = serve(&[slow.table(""), quick.table("")]).await;
     let waiting = (0..200).map(|n| signer.token(&slow.claims(&n.to_string())));
-    let begun = Instant::now();
-    let (statuses, ()) = tokio::join!(at_once(&app, waiting.collect()), async {
+    let started = Instant::now();
+    let (statuses, ()) = tokio::join!(concurrent_statuses(&app, waiting.collect()), async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let begun = Instant::now();
-        app.get("/pet/404").answer().await.is(404);
+        let started = Instant::now();
+        app.get("/pet/404").response().await.is(404);
         app.bearer(&signer.token(&quick.claims("a"))).await.is(404);
         // Refused at once: the maximum number of requests already waits for this issuer.
         app.bearer(&signer.token(&slow.claims("a"))).await.is(503);
-        assert!(begun.elapsed() < Duration::from_secs(3), "{begun:?}");
+        assert!(started.elapsed() < Duration::from_secs(3), "{started:?}");
     });
     assert_eq!(statuses, [503; 200]);
-    assert!(begun.elapsed() < Duration::from_secs(7), "{begun:?}");
+    assert!(started.elapsed() < Duration::from_secs(7), "{started:?}");
     assert_eq!(slow.fetches().await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn discovery_finds_the_keys_of_its_own_issuer_only() {
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
+    let issuer = Issuer::start(&[&signer]).await;
     let app = serve(&[issuer.table_without_keys("")]).await;
     app.bearer(&signer.token(&issuer.claims("a"))).await.is(404);
     assert_eq!(
-        issuer.asked().await,
+        issuer.requested_paths().await,
         ["/.well-known/openid-configuration", "/keys"]
     );
 
@@ -287,8 +290,8 @@ async fn discovery_finds_the_keys_of_its_own_issuer_only() {
         let refused = app.bearer(&signer.token(&issuer.claims("a"))).await;
         assert_eq!(refused.status, 503, "{why}");
     }
-    let asked = issuer.asked().await;
-    assert_eq!(asked.iter().filter(|path| *path == "/keys").count(), 1);
+    let paths = issuer.requested_paths().await;
+    assert_eq!(paths.iter().filter(|path| *path == "/keys").count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -316,10 +319,10 @@ async fn unusable_keys_in_the_key_set_are_ignored() {
         json!({"kty": "unheard of"}),
         json!("no key at all"),
     ];
-    let issuer = Issuer::of(&[]).await;
+    let issuer = Issuer::start(&[]).await;
     let mut set = left_out.to_vec();
     set.push(good.jwk());
-    issuer.answer(keys(&set));
+    issuer.respond_with(keys(&set));
     let app = serve(&[issuer.table("")]).await;
     app.bearer(&good.token(&issuer.claims("a"))).await.is(404);
     for signer in [Signer::rsa_tiny(), Signer::p384(), Signer::p256(), other] {
@@ -331,8 +334,8 @@ async fn unusable_keys_in_the_key_set_are_ignored() {
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_first_tokens_of_a_subject_create_one_caller() {
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
-    let other = Issuer::of(&[&signer]).await;
+    let issuer = Issuer::start(&[&signer]).await;
+    let other = Issuer::start(&[&signer]).await;
     let app = serve(&[issuer.table(""), other.table("")]).await;
     let tokens = |issuer: &Issuer| {
         (0..50)
@@ -343,11 +346,11 @@ async fn concurrent_first_tokens_of_a_subject_create_one_caller() {
             })
             .collect()
     };
-    assert_eq!(at_once(&app, tokens(&issuer)).await, [404; 50]);
+    assert_eq!(concurrent_statuses(&app, tokens(&issuer)).await, [404; 50]);
     let callers = "select count(*) from callers where name like 'jwt:%'";
     assert_eq!(app.database.number(callers).await, 1);
     // The same subject of another issuer is a different caller.
-    assert_eq!(at_once(&app, tokens(&other)).await, [404; 50]);
+    assert_eq!(concurrent_statuses(&app, tokens(&other)).await, [404; 50]);
     assert_eq!(app.database.number(callers).await, 2);
     let named = "select count(*) from callers where name ~ '^jwt:[A-Za-z0-9_-]{22}:first$' \
                  and plan = 'free' and not 'admin' = any(scopes)";
@@ -357,7 +360,7 @@ async fn concurrent_first_tokens_of_a_subject_create_one_caller() {
 #[tokio::test(flavor = "multi_thread")]
 async fn token_scopes_come_from_its_claim() {
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
+    let issuer = Issuer::start(&[&signer]).await;
     let strict = serve(&[issuer.table("")]).await;
     let lenient =
         serve(&[issuer.table("allow_admin = true\nscope_claim = \"https://x.example/scp\"")]).await;
@@ -370,7 +373,7 @@ async fn token_scopes_come_from_its_claim() {
     let status = async |app: &TestApp, token: &str| {
         let get = app.bearer(token).await.status.as_u16();
         let add = app.anonymous(Method::POST, "/pet").bearer_auth(token);
-        let add = add.json(&json!({"name": "x"})).answer().await.status;
+        let add = add.json(&json!({"name": "x"})).response().await.status;
         (get, add.as_u16())
     };
     for (scopes, expected) in [
@@ -405,9 +408,9 @@ async fn token_scopes_come_from_its_claim() {
 #[tokio::test(flavor = "multi_thread")]
 async fn token_plan_comes_from_its_claim_or_the_operator() {
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
+    let issuer = Issuer::start(&[&signer]).await;
     let clock = Clock::manual();
-    let claimed = serve_by(&[issuer.table("plan_claim = \"tier\"")], &[], clock.clone()).await;
+    let claimed = serve_with(&[issuer.table("plan_claim = \"tier\"")], &[], clock.clone()).await;
     let token = |subject: &str, tier: Value| {
         let mut claims = issuer.claims(subject);
         claims["tier"] = tier;
@@ -441,9 +444,9 @@ async fn token_plan_comes_from_its_claim_or_the_operator() {
     assert_eq!(plan(&operated, &token).await, "free");
     let set = "update callers set plan = 'pro' where name like 'jwt:%:a'";
     operated.database.run(set).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     while plan(&operated, &token).await != "pro" {
-        assert!(begun.elapsed() < Duration::from_secs(2), "not heard of");
+        assert!(started.elapsed() < Duration::from_secs(2), "not noticed");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -451,7 +454,7 @@ async fn token_plan_comes_from_its_claim_or_the_operator() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cached_token_costs_no_statement_until_it_expires() {
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
+    let issuer = Issuer::start(&[&signer]).await;
     let table = issuer.table("plan_claim = \"plan\"\nleeway = \"0s\"");
     let app = serve(&[table]).await;
     let token = |expires_in: i64| {
@@ -462,7 +465,7 @@ async fn cached_token_costs_no_statement_until_it_expires() {
         );
         signer.token(&claims)
     };
-    let (long, short, unseen) = (token(600), token(4), token(601));
+    let (long, short, uncached) = (token(600), token(4), token(601));
     // Until the service listens for changes, it caches tokens for only a second; then for a minute.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for token in [&long, &short] {
@@ -474,7 +477,7 @@ async fn cached_token_costs_no_statement_until_it_expires() {
         limits(&app, &short).await.is(200);
         tokio::time::sleep(Duration::from_millis(400)).await;
     }
-    limits(&app, &unseen).await.is(500);
+    limits(&app, &uncached).await.is(500);
     tokio::time::sleep(Duration::from_secs(3)).await;
     limits(&app, &short).await.is(401);
     limits(&app, &long).await.is(200);
@@ -483,18 +486,18 @@ async fn cached_token_costs_no_statement_until_it_expires() {
 #[tokio::test(flavor = "multi_thread")]
 async fn token_outside_the_authorization_header_is_401() {
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
+    let issuer = Issuer::start(&[&signer]).await;
     let app = serve(&[issuer.table("")]).await;
     let token = signer.token(&issuer.claims("a"));
     let get = || app.anonymous(Method::GET, "/pet/404");
-    get().header("api_key", &token).answer().await.is(401);
+    get().header("api_key", &token).response().await.is(401);
     app.bearer(&token).await.is(404);
-    get().header("api_key", &token).answer().await.is(401);
+    get().header("api_key", &token).response().await.is(401);
     let query = format!("/pet/404?access_token={token}");
-    app.anonymous(Method::GET, &query).answer().await.is(401);
+    app.anonymous(Method::GET, &query).response().await.is(401);
 
     // Both headers must name one caller, and only the scopes that both have count.
-    let both = |key: &str| get().bearer_auth(&token).header("api_key", key).answer();
+    let both = |key: &str| get().bearer_auth(&token).header("api_key", key).response();
     both(&app.key).await.is(401);
     let own = app.make_key(&caller_of(&app).await, Scopes::all()).await;
     both(&own.secret).await.is(404);
@@ -519,12 +522,12 @@ async fn caller_of(app: &TestApp) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_tokens_count_against_the_failed_authentication_limit() {
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
+    let issuer = Issuer::start(&[&signer]).await;
     let few = [(
         "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE",
         "5",
     )];
-    let app = serve_by(&[issuer.table("")], &few, Clock::manual()).await;
+    let app = serve_with(&[issuer.table("")], &few, Clock::manual()).await;
     let wrong = Signer::ed25519_other().named(signer.id);
     let wrong = wrong.token(&issuer.claims("a"));
     for _ in 0..5 {

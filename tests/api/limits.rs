@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::json;
 use sqlx::Connection as _;
 use test_support::{
-    Answer, Ask, Home, TestApp, TestDatabase, eventually, postgres::TestClock, scopes,
+    Home, RequestExt, Response, TestApp, TestDatabase, eventually, postgres::TestClock, scopes,
 };
 use tokio::task::JoinSet;
 
@@ -30,7 +30,7 @@ impl Limited {
     async fn start(plan: Plan, settings: &[(&str, &str)]) -> Self {
         let clock = Clock::manual();
         let database = TestClock::new(TestDatabase::migrated().await).await;
-        let app = TestApp::at(database.database.shared(), settings, clock.clone()).await;
+        let app = TestApp::with_clock(database.database.shared(), settings, clock.clone()).await;
         let key = key(&app, "limited", plan).await;
         Self {
             app,
@@ -55,19 +55,19 @@ impl Limited {
         self.app.database.number(used).await
     }
 
-    async fn ask(&self, path: &str) -> Answer {
-        ask(&self.app, &self.key, path).await
+    async fn get(&self, path: &str) -> Response {
+        get(&self.app, &self.key, path).await
     }
 
     /// Sends `requests` requests one after the other; returns the number that was admitted.
     async fn admitted(&self, requests: usize) -> usize {
         let mut admitted = 0;
         for _ in 0..requests {
-            let answer = self.ask(PROBE).await;
-            match answer.status.as_u16() {
+            let response = self.get(PROBE).await;
+            match response.status.as_u16() {
                 404 => admitted += 1,
                 429 => {}
-                _ => panic!("{answer}"),
+                _ => panic!("{response}"),
             }
         }
         admitted
@@ -81,9 +81,9 @@ async fn key(app: &TestApp, caller: &str, plan: Plan) -> String {
     key.secret
 }
 
-async fn ask(app: &TestApp, key: &str, path: &str) -> Answer {
+async fn get(app: &TestApp, key: &str, path: &str) -> Response {
     let request = app.anonymous(Method::GET, path).header("api_key", key);
-    request.answer().await
+    request.response().await
 }
 
 const FREE_PER_MINUTE: &str = "PET_INVENTORY__PLANS__FREE__PER_MINUTE";
@@ -94,7 +94,7 @@ async fn per_minute_limit_admits_sixty_in_any_minute() {
     let limited = Limited::start(Plan::Free, &[]).await;
     assert_eq!(limited.admitted(70).await, 60);
 
-    let refused = limited.ask("/pet/1").await;
+    let refused = limited.get("/pet/1").await;
     let problem = refused.problem(429);
     assert_eq!(
         problem["type"],
@@ -117,7 +117,7 @@ async fn per_minute_limit_admits_sixty_in_any_minute() {
     assert_eq!(refused.header("x-ratelimit-reset"), "61");
 
     limited.advance_seconds(60).await;
-    assert_eq!(limited.ask(PROBE).await.is(429).header("retry-after"), "1");
+    assert_eq!(limited.get(PROBE).await.is(429).header("retry-after"), "1");
     limited.advance_seconds(1).await;
     assert_eq!(limited.admitted(70).await, 60);
 }
@@ -127,19 +127,19 @@ async fn retry_after_is_exact_to_the_second() {
     let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;
     // Admissions 7.3 s apart, so that no wait is a whole number of seconds.
     for _ in 0..5 {
-        limited.ask(PROBE).await.is(404);
+        limited.get(PROBE).await.is(404);
         limited.advance(Duration::from_millis(7_300)).await;
     }
     for _ in 0..8 {
-        let refused = limited.ask(PROBE).await.is(429);
+        let refused = limited.get(PROBE).await.is(429);
         let wait: u64 = refused
             .header("retry-after")
             .parse()
             .expect("whole seconds");
         limited.advance_seconds(wait - 1).await;
-        limited.ask(PROBE).await.is(429);
+        limited.get(PROBE).await.is(429);
         limited.advance_seconds(1).await;
-        limited.ask(PROBE).await.is(404);
+        limited.get(PROBE).await.is(404);
     }
 }
 
@@ -154,13 +154,13 @@ async fn per_minute_and_per_day_limits_are_one_decision() {
     assert_eq!(limited.admitted(10).await, 2);
     limited.advance_seconds(61).await;
     assert_eq!(limited.admitted(10).await, 1);
-    let refused = limited.ask(PROBE).await;
+    let refused = limited.get(PROBE).await;
     assert_eq!(refused.problem(429)["violated-policies"], json!(["day"]));
     // The clock started at noon and has advanced by 2 × 61 s.
     let midnight = 12 * 3_600 - 2 * 61;
     assert_eq!(refused.header("retry-after"), midnight.to_string());
     limited.advance_seconds(midnight - 1).await;
-    limited.ask(PROBE).await.is(429);
+    limited.get(PROBE).await.is(429);
     limited.advance_seconds(1).await;
     assert_eq!(limited.admitted(10).await, 2);
     assert_eq!(limited.used().await, 2);
@@ -171,11 +171,11 @@ async fn per_day_limit_holds_in_a_new_process() {
     let settings = [(FREE_PER_MINUTE, "unlimited"), (FREE_PER_DAY, "20")];
     let limited = Limited::start(Plan::Free, &settings).await;
     assert_eq!(limited.admitted(7).await, 7);
-    let second = TestApp::beside(&limited.app, &settings).await;
+    let second = TestApp::replica_of(&limited.app, &settings).await;
     let mut admitted = 7;
     for _ in 0..30 {
-        let answer = ask(&second, &limited.key, PROBE).await;
-        admitted += u32::from(answer.status.as_u16() == 404);
+        let response = get(&second, &limited.key, PROBE).await;
+        admitted += u32::from(response.status.as_u16() == 404);
     }
     // The first process may still hold requests that it leased in advance.
     assert!((15..=20).contains(&admitted), "{admitted}");
@@ -186,25 +186,25 @@ async fn keys_of_a_caller_share_its_limit() {
     let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "4")]).await;
     let other = limited.app.make_key("limited", Scopes::all()).await.secret;
     for _ in 0..2 {
-        limited.ask(PROBE).await.is(404);
-        ask(&limited.app, &other, PROBE).await.is(404);
+        limited.get(PROBE).await.is(404);
+        get(&limited.app, &other, PROBE).await.is(404);
     }
-    limited.ask(PROBE).await.is(429);
-    ask(&limited.app, &other, PROBE).await.is(429);
+    limited.get(PROBE).await.is(429);
+    get(&limited.app, &other, PROBE).await.is(429);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn authenticated_requests_count_except_internal_errors() {
     let limited = Limited::start(Plan::Free, &[]).await;
-    let left = |answer: &Answer| -> u32 {
-        let left = answer.header("x-ratelimit-remaining");
+    let left = |response: &Response| -> u32 {
+        let left = response.header("x-ratelimit-remaining");
         left.parse().expect("a number")
     };
-    assert_eq!(left(&limited.ask("/pet/1").await.is(404)), 59);
-    assert_eq!(left(&limited.ask("/pet/x").await.is(400)), 58);
+    assert_eq!(left(&limited.get("/pet/1").await.is(404)), 59);
+    assert_eq!(left(&limited.get("/pet/x").await.is(400)), 58);
     let narrow = limited.app.make_key("limited", scopes(&[])).await.secret;
     assert_eq!(
-        left(&ask(&limited.app, &narrow, "/pet/1").await.is(403)),
+        left(&get(&limited.app, &narrow, "/pet/1").await.is(403)),
         57
     );
 
@@ -214,14 +214,14 @@ async fn authenticated_requests_count_except_internal_errors() {
         .database
         .run("alter table pets rename to gone")
         .await;
-    let failed = limited.ask("/pet/1").await.is(500);
+    let failed = limited.get("/pet/1").await.is(500);
     assert_eq!(left(&failed), 56, "what stood when it was admitted");
     limited
         .app
         .database
         .run("alter table gone rename to pets")
         .await;
-    assert_eq!(left(&limited.ask("/pet/1").await.is(404)), 56);
+    assert_eq!(left(&limited.get("/pet/1").await.is(404)), 56);
 
     // Routes without authentication are not counted and have no rate limit headers.
     for free in [
@@ -235,75 +235,78 @@ async fn authenticated_requests_count_except_internal_errors() {
             .app
             .bare(Method::GET, free)
             .header("api_key", &limited.key);
-        let answer = request.answer().await;
+        let response = request.response().await;
         assert!(
-            answer.optional_header("ratelimit").is_none(),
-            "{free}: {answer}"
+            response.optional_header("ratelimit").is_none(),
+            "{free}: {response}"
         );
     }
-    assert_eq!(left(&limited.ask("/pet/1").await.is(404)), 55);
+    assert_eq!(left(&limited.get("/pet/1").await.is(404)), 55);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn enterprise_plan_is_unlimited_without_rate_limit_headers() {
     let limited = Limited::start(Plan::Enterprise, &[]).await;
     assert_eq!(limited.admitted(300).await, 300);
-    let answer = limited.ask("/limits").await.is(200);
-    assert!(answer.optional_header("ratelimit").is_none(), "{answer}");
-    assert_eq!(answer.json(), json!({"plan": "enterprise"}));
+    let response = limited.get("/limits").await.is(200);
+    assert!(
+        response.optional_header("ratelimit").is_none(),
+        "{response}"
+    );
+    assert_eq!(response.json(), json!({"plan": "enterprise"}));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn get_limits_is_not_counted_and_responds_at_the_limit() {
     let limited = Limited::start(Plan::Free, &[]).await;
-    let told = limited.ask("/limits").await.is(200);
+    let limits = limited.get("/limits").await.is(200);
     assert_eq!(
-        told.json(),
+        limits.json(),
         json!({
             "plan": "free",
             "minute": {"limit": 60, "remaining": 60, "reset": 0},
             "day": {"limit": 1000, "remaining": 1000, "reset": 43_200}
         })
     );
-    assert_eq!(told.header("x-ratelimit-remaining"), "60");
+    assert_eq!(limits.header("x-ratelimit-remaining"), "60");
     assert_eq!(limited.admitted(70).await, 60);
-    let told = limited.ask("/limits").await.is(200);
+    let limits = limited.get("/limits").await.is(200);
     let full = json!({"limit": 60, "remaining": 0, "reset": 61});
-    assert_eq!(told.json()["minute"], full);
-    assert_eq!(told.json()["day"]["remaining"], 940);
-    assert_eq!(told.header("x-ratelimit-remaining"), "0");
+    assert_eq!(limits.json()["minute"], full);
+    assert_eq!(limits.json()["day"]["remaining"], 940);
+    assert_eq!(limits.header("x-ratelimit-remaining"), "0");
     assert_eq!(limited.used().await, 60);
     // `GET /limits` has a limit of its own, 60 per minute.
     for _ in 0..58 {
-        limited.ask("/limits").await.is(200);
+        limited.get("/limits").await.is(200);
     }
-    let refused = limited.ask("/limits").await;
+    let refused = limited.get("/limits").await;
     assert_eq!(refused.problem(429)["violated-policies"], json!(["limits"]));
     assert_eq!(refused.header("x-ratelimit-remaining"), "0");
     limited.advance_seconds(1).await;
-    limited.ask("/limits").await.is(200);
+    limited.get("/limits").await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plan_change_takes_effect_at_once() {
+async fn plan_change_takes_effect_immediately() {
     let limited = Limited::start(Plan::Pro, &[]).await;
     assert_eq!(limited.admitted(70).await, 70);
     let set = "update callers set plan = 'free' where name = 'limited'";
     limited.app.database.run(set).await;
-    eventually(async || limited.ask(PROBE).await.status.as_u16() == 429).await;
+    eventually(async || limited.get(PROBE).await.status.as_u16() == 429).await;
     let set = "update callers set plan = 'enterprise' where name = 'limited'";
     limited.app.database.run(set).await;
-    eventually(async || limited.ask(PROBE).await.status.as_u16() == 404).await;
+    eventually(async || limited.get(PROBE).await.status.as_u16() == 404).await;
     let set = "update callers set plan = 'pro' where name = 'limited'";
     limited.app.database.run(set).await;
     // Requests of the earlier plans count against the new one.
     eventually(async || {
-        let answer = limited.ask(PROBE).await.is(404);
-        answer.optional_header("x-ratelimit-limit") == Some("600")
+        let response = limited.get(PROBE).await.is(404);
+        response.optional_header("x-ratelimit-limit") == Some("600")
     })
     .await;
     assert!(limited.admitted(600).await < 530);
-    assert_eq!(limited.ask(PROBE).await.is(429).header("retry-after"), "61");
+    assert_eq!(limited.get(PROBE).await.is(429).header("retry-after"), "61");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -311,7 +314,7 @@ async fn replicas_share_both_limits() {
     for (per_minute, per_day, expected) in [("60", "1000", 60), ("unlimited", "50", 50)] {
         let settings = [(FREE_PER_MINUTE, per_minute), (FREE_PER_DAY, per_day)];
         let one = TestApp::with(&settings).await;
-        let two = TestApp::beside(&one, &settings).await;
+        let two = TestApp::replica_of(&one, &settings).await;
         let key = key(&one, "limited", Plan::Free).await;
         let apps = Arc::new([one, two]);
         let mut clients = JoinSet::new();
@@ -320,8 +323,8 @@ async fn replicas_share_both_limits() {
             clients.spawn(async move {
                 let mut admitted = 0;
                 for _ in 0..8 {
-                    let answer = ask(&apps[client % 2], &key, PROBE).await;
-                    admitted += u32::from(answer.status.as_u16() == 404);
+                    let response = get(&apps[client % 2], &key, PROBE).await;
+                    admitted += u32::from(response.status.as_u16() == 404);
                 }
                 admitted
             });
@@ -342,12 +345,12 @@ async fn rate_limit_refusal_costs_no_statement() {
         .execute(&mut *transaction)
         .await
         .expect("locked");
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     assert_eq!(limited.admitted(200).await, 0);
     assert!(
-        begun.elapsed() < Duration::from_secs(5),
+        started.elapsed() < Duration::from_secs(5),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
     transaction.rollback().await.expect("unlocked");
 }
@@ -361,7 +364,7 @@ async fn failed_authentication_limit_applies_to_one_address() {
         let request = request
             .header("api_key", key)
             .header("x-forwarded-for", address);
-        request.answer().await
+        request.response().await
     };
     for _ in 0..100 {
         from("192.0.2.1", "wrong").await.is(401);
@@ -378,7 +381,7 @@ async fn failed_authentication_limit_applies_to_one_address() {
     from("192.0.2.2", &limited.key).await.is(200);
     let none = limited.app.anonymous(Method::GET, "/limits");
     none.header("x-forwarded-for", "192.0.2.1")
-        .answer()
+        .response()
         .await
         .is(401);
     limited.clock.advance(Duration::from_secs(1));
@@ -391,11 +394,11 @@ async fn forwarded_for_of_an_untrusted_client_is_ignored() {
     for number in 0..100 {
         let request = limited.app.anonymous(Method::GET, "/limits");
         let request = request.header("x-forwarded-for", format!("192.0.2.{number}"));
-        request.header("api_key", "wrong").answer().await.is(401);
+        request.header("api_key", "wrong").response().await.is(401);
     }
     let request = limited.app.anonymous(Method::GET, "/limits");
     let request = request.header("x-forwarded-for", "192.0.2.200");
-    request.header("api_key", "wrong").answer().await.is(429);
+    request.header("api_key", "wrong").response().await.is(429);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -408,7 +411,7 @@ async fn anonymous_callers_have_the_free_plan_per_address() {
     let limited = Limited::start(Plan::Free, &settings).await;
     let from = async |address: &str| {
         let request = limited.app.anonymous(Method::GET, "/pet/1");
-        request.header("x-forwarded-for", address).answer().await
+        request.header("x-forwarded-for", address).response().await
     };
     for _ in 0..3 {
         from("192.0.2.1").await.is(404);
@@ -422,12 +425,12 @@ async fn anonymous_callers_have_the_free_plan_per_address() {
 async fn requests_over_the_concurrency_limit_of_a_plan_are_429() {
     let setting = ("PET_INVENTORY__PLANS__ENTERPRISE__IN_FLIGHT", "1");
     let limited = Limited::start(Plan::Enterprise, &[setting]).await;
-    let refused = while_one_waits(&limited).await;
+    let refused = response_while_another_request_waits(&limited).await;
     assert_eq!(
         refused.problem(429)["violated-policies"],
         json!(["in-flight"])
     );
-    limited.ask("/limits").await.is(200);
+    limited.get("/limits").await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -437,20 +440,20 @@ async fn requests_over_max_requests_are_503() {
         &[("PET_INVENTORY__SERVER__MAX_REQUESTS", "1")],
     )
     .await;
-    let shed = while_one_waits(&limited).await;
+    let shed = response_while_another_request_waits(&limited).await;
     shed.problem(503);
     assert_eq!(shed.header("retry-after"), "1");
     limited
         .app
         .bare(Method::GET, "/livez")
-        .answer()
+        .response()
         .await
         .is(200);
-    limited.ask("/limits").await.is(200);
+    limited.get("/limits").await.is(200);
 }
 
 /// Returns the response to a request that is sent while another one waits for a locked table.
-async fn while_one_waits(limited: &Limited) -> Answer {
+async fn response_while_another_request_waits(limited: &Limited) -> Response {
     let mut connection = limited.app.database.connect().await;
     let mut transaction = connection.begin().await.expect("a transaction");
     sqlx::query("lock table pets")
@@ -459,43 +462,43 @@ async fn while_one_waits(limited: &Limited) -> Answer {
         .expect("locked");
     let waiting = tokio::spawn({
         let request = limited.app.anonymous(Method::GET, "/pet/1");
-        request.header("api_key", &limited.key).answer()
+        request.header("api_key", &limited.key).response()
     });
     let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
                  and datname = current_database()";
     eventually(async || limited.app.database.number(waits).await == 1).await;
-    let answer = limited.ask("/store/inventory").await;
+    let response = limited.get("/store/inventory").await;
     transaction.rollback().await.expect("unlocked");
-    waiting.await.expect("an answer").is(404);
-    answer
+    waiting.await.expect("a response").is(404);
+    response
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn credential_changes_take_effect_within_two_seconds() {
     let app = TestApp::start().await;
     let key = app.make_key("changing", Scopes::all()).await;
-    ask(&app, &key.secret, PROBE).await.is(404);
+    get(&app, &key.secret, PROBE).await.is(404);
     let revoke = format!(
         "update credentials set revoked_at = now() where id = {}",
         key.id
     );
     app.database.run(&revoke).await;
-    eventually(async || ask(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
+    eventually(async || get(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
     // That a key is unknown is cached too, until the key changes.
     let restore = format!(
         "update credentials set revoked_at = null where id = {}",
         key.id
     );
     app.database.run(&restore).await;
-    eventually(async || ask(&app, &key.secret, PROBE).await.status.as_u16() == 404).await;
+    eventually(async || get(&app, &key.secret, PROBE).await.status.as_u16() == 404).await;
     app.database
         .run("update callers set scopes = '{}' where name = 'changing'")
         .await;
-    eventually(async || ask(&app, &key.secret, "/pet/1").await.status.as_u16() == 403).await;
+    eventually(async || get(&app, &key.secret, "/pet/1").await.status.as_u16() == 403).await;
     app.database
         .run("delete from callers where name = 'changing'")
         .await;
-    eventually(async || ask(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
+    eventually(async || get(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
 }
 
 /// The tables of credentials are locked, so a look-up would block.
@@ -505,45 +508,45 @@ async fn cached_credential_costs_no_look_up() {
     let mut connection = app.database.connect().await;
     // Retries: until the service listens for changes, it caches credentials for at most a second.
     for _ in 0..20 {
-        app.get("/pet/1").answer().await.is(404);
+        app.get("/pet/1").response().await.is(404);
         let mut transaction = connection.begin().await.expect("a transaction");
         let lock = sqlx::query("lock table credentials, callers");
         lock.execute(&mut *transaction).await.expect("locked");
         tokio::time::sleep(Duration::from_millis(1_100)).await;
-        let answer = app.get("/pet/1").answer().await;
+        let response = app.get("/pet/1").response().await;
         transaction.rollback().await.expect("unlocked");
-        if answer.status.as_u16() == 404 {
+        if response.status.as_u16() == 404 {
             return;
         }
-        answer.is(503);
+        response.is(503);
     }
     panic!("looked up each time");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plan_change_applies_to_the_per_day_limit_at_once() {
+async fn plan_change_applies_to_the_per_day_limit_immediately() {
     let settings = [(FREE_PER_DAY, "3"), (FREE_PER_MINUTE, "unlimited")];
     let limited = Limited::start(Plan::Free, &settings).await;
     assert_eq!(limited.admitted(5).await, 3);
     let set = |plan| format!("update callers set plan = '{plan}' where name = 'limited'");
     limited.app.database.run(&set("pro")).await;
-    eventually(async || limited.ask(PROBE).await.status.as_u16() == 404).await;
+    eventually(async || limited.get(PROBE).await.status.as_u16() == 404).await;
     limited.app.database.run(&set("free")).await;
-    eventually(async || limited.ask(PROBE).await.status.as_u16() == 429).await;
+    eventually(async || limited.get(PROBE).await.status.as_u16() == 429).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn internal_error_returns_its_request_to_the_limits() {
     let limited = Limited::start(Plan::Free, &[]).await;
-    limited.ask(PROBE).await.is(404);
+    limited.get(PROBE).await.is(404);
     let rename = "alter table pets rename to gone";
     limited.app.database.run(rename).await;
     for _ in 0..20 {
-        limited.ask(PROBE).await.is(500);
+        limited.get(PROBE).await.is(500);
     }
-    let told = limited.ask("/limits").await.is(200).json();
-    assert_eq!(told["minute"]["remaining"], 59, "{told}");
-    assert_eq!(told["day"]["remaining"], 999, "{told}");
+    let limits = limited.get("/limits").await.is(200).json();
+    assert_eq!(limits["minute"]["remaining"], 59, "{limits}");
+    assert_eq!(limits["day"]["remaining"], 999, "{limits}");
     // The flush after the end of the slice returns them to the database too.
     limited.advance(Duration::from_millis(1_900)).await;
     eventually(async || limited.used().await == 1).await;
@@ -553,15 +556,15 @@ async fn internal_error_returns_its_request_to_the_limits() {
 async fn request_timeout_is_counted() {
     let settings = [("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "300ms")];
     let limited = Limited::start(Plan::Free, &settings).await;
-    limited.ask(PROBE).await.is(404);
+    limited.get(PROBE).await.is(404);
     let mut connection = limited.app.database.connect().await;
     let mut transaction = connection.begin().await.expect("a transaction");
     let lock = sqlx::query("lock table pets").execute(&mut *transaction);
     lock.await.expect("locked");
-    limited.ask(PROBE).await.is(503);
+    limited.get(PROBE).await.is(503);
     transaction.rollback().await.expect("unlocked");
-    let told = limited.ask("/limits").await.is(200).json();
-    assert_eq!(told["minute"]["remaining"], 58, "{told}");
+    let limits = limited.get("/limits").await.is(200).json();
+    assert_eq!(limits["minute"]["remaining"], 58, "{limits}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -571,19 +574,19 @@ async fn failed_lease_statements_admit_nothing_and_fail_fast() {
     limited.advance_seconds(1).await;
     let rename = "alter table limit_usage rename to gone";
     limited.app.database.run(rename).await;
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let mut clients = JoinSet::new();
     for _ in 0..30 {
         let request = limited.app.anonymous(Method::GET, PROBE);
         let request = request.header("api_key", &limited.key);
-        clients.spawn(async { request.answer().await.status.as_u16() });
+        clients.spawn(async { request.response().await.status.as_u16() });
     }
     let statuses = clients.join_all().await;
     assert!(statuses.iter().all(|status| *status >= 500), "{statuses:?}");
     assert!(
-        begun.elapsed() < Duration::from_secs(4),
+        started.elapsed() < Duration::from_secs(4),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
     let rename = "alter table gone rename to limit_usage";
     limited.app.database.run(rename).await;
@@ -600,7 +603,7 @@ async fn concurrent_callers_get_exactly_their_limits() {
         for _ in 0..12 {
             let request = limited.app.anonymous(Method::GET, PROBE);
             let request = request.header("api_key", &key);
-            clients.spawn(async { request.answer().await.status.as_u16() });
+            clients.spawn(async { request.response().await.status.as_u16() });
         }
     }
     let statuses = clients.join_all().await;
@@ -619,12 +622,12 @@ async fn steady_requests_cost_few_lease_statements() {
     let service = home.serve().await;
     let statements = async || -> u32 {
         let url = format!("http://{}/metrics", service.operations);
-        let text = test_support::client().get(url).answer().await.text();
+        let text = test_support::client().get(url).response().await.text();
         let name = "db_client_operation_batch_size_count{db_query_summary=\"UPDATE limit_usage\"} ";
         let count = text.lines().find_map(|line| line.strip_prefix(name));
         count.map_or(0, |count| count.parse().expect("a number"))
     };
-    let request = || service.request(Method::GET, PROBE, "pro-key").answer();
+    let request = || service.request(Method::GET, PROBE, "pro-key").response();
     request().await.is(404);
     let before = statements().await;
     let mut pace = tokio::time::interval(Duration::from_millis(100));
@@ -643,7 +646,7 @@ async fn concurrent_requests_use_exactly_the_limit() {
     let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "6000")];
     for (requests, replicas) in [(600, 1), (600, 2), (5_000, 1), (5_000, 2)] {
         let limited = Limited::start(Plan::Free, &settings).await;
-        let second = TestApp::beside(&limited.app, &settings).await;
+        let second = TestApp::replica_of(&limited.app, &settings).await;
         let mut clients = JoinSet::new();
         for number in 0..requests {
             let app = if number % replicas == 0 {
@@ -654,7 +657,7 @@ async fn concurrent_requests_use_exactly_the_limit() {
             let request = app
                 .anonymous(Method::GET, PROBE)
                 .header("api_key", &limited.key);
-            clients.spawn(async { request.answer().await.status.as_u16() });
+            clients.spawn(async { request.response().await.status.as_u16() });
         }
         let statuses = clients.join_all().await;
         let count = |of| statuses.iter().filter(|status| **status == of).count();
@@ -676,7 +679,7 @@ async fn concurrent_unknown_keys_cost_few_look_ups() {
         let key = Secret::generate(Kind::ApiKey).expect("random numbers");
         let request = limited.app.anonymous(Method::GET, "/limits");
         let request = request.header("api_key", key.expose());
-        clients.spawn(async { request.answer().await.status.as_u16() });
+        clients.spawn(async { request.response().await.status.as_u16() });
     }
     let statuses = clients.join_all().await;
     let looked_up = statuses.iter().filter(|status| **status == 401).count();
@@ -691,17 +694,17 @@ async fn concurrent_unknown_keys_cost_few_look_ups() {
 async fn cached_valid_key_passes_the_failed_authentication_limit() {
     let limited = Limited::start(Plan::Enterprise, &[]).await;
     for _ in 0..101 {
-        ask(&limited.app, "wrong", "/limits").await;
+        get(&limited.app, "wrong", "/limits").await;
     }
     // Retries: the service clears its credential cache when it begins to listen for changes.
     eventually(async || {
         limited.clock.advance(Duration::from_secs(2));
-        limited.ask("/limits").await.is(200);
+        limited.get("/limits").await.is(200);
         for _ in 0..5 {
-            ask(&limited.app, "wrong", "/limits").await;
+            get(&limited.app, "wrong", "/limits").await;
         }
-        ask(&limited.app, "wrong", "/limits").await.is(429);
-        limited.ask("/limits").await.status.as_u16() == 200
+        get(&limited.app, "wrong", "/limits").await.is(429);
+        limited.get("/limits").await.status.as_u16() == 200
     })
     .await;
 }
@@ -712,12 +715,15 @@ async fn options_requests_are_not_counted() {
     for path in ["/api/v3/pet/1", "/oauth/token"] {
         for _ in 0..70 {
             let request = limited.app.bare(Method::OPTIONS, path);
-            let answer = request
+            let response = request
                 .header("api_key", &limited.key)
-                .answer()
+                .response()
                 .await
                 .is(405);
-            assert!(answer.optional_header("ratelimit").is_none(), "{answer}");
+            assert!(
+                response.optional_header("ratelimit").is_none(),
+                "{response}"
+            );
         }
     }
     assert_eq!(limited.admitted(70).await, 60);

@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use test_support::{
-    Ask,
+    RequestExt,
     process::{Home, Service},
 };
 
@@ -17,7 +17,7 @@ async fn serve(home: &Home) -> Service {
 async fn admitted(service: &Service, requests: u32) -> u32 {
     for number in 0..requests {
         let request = service.request(Method::GET, "/pet/1", "free-key");
-        match request.answer().await.status.as_u16() {
+        match request.response().await.status.as_u16() {
             404 => {}
             429 => return number,
             status => panic!("{status}"),
@@ -28,7 +28,7 @@ async fn admitted(service: &Service, requests: u32) -> u32 {
 
 async fn used_today(service: &Service) -> u32 {
     let request = service.request(Method::GET, "/limits", "free-key");
-    let remaining = request.answer().await.is(200).json()["day"]["remaining"].as_u64();
+    let remaining = request.response().await.is(200).json()["day"]["remaining"].as_u64();
     1_000 - u32::try_from(remaining.expect("a number")).expect("small")
 }
 
@@ -46,7 +46,7 @@ async fn per_day_limit_loses_at_most_one_lease_per_kill() {
         total += admitted(&service, REQUESTS).await;
         recorded = before + REQUESTS;
         service.signal(Signal::SIGKILL);
-        service.ended().await;
+        service.wait_for_exit().await;
     }
     let service = serve(&home).await;
     let rest = 1_000 - used_today(&service).await;

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
-    Ask, TestDatabase, client, eventually,
+    RequestExt, TestDatabase, client, eventually,
     process::{Home, Service},
 };
 
@@ -30,19 +30,19 @@ async fn access_log_has_one_line_per_request_without_query_headers_or_body() {
     let request = request
         .header("x-request-id", "mine")
         .header("x-canary", "header-canary");
-    request.answer().await.is(200);
+    request.response().await.is(200);
     let pet = json!({"name": "body-canary"});
     let post = service
         .request(Method::POST, "/pet", "special-key")
         .json(&pet);
     let id = post
-        .answer()
+        .response()
         .await
         .is(201)
         .header("x-request-id")
         .to_owned();
     let bad = service.request(Method::GET, "/pet/path-canary", "free-key");
-    bad.answer().await.is(400);
+    bad.response().await.is(400);
 
     // Lines are batched for a few milliseconds before they are written.
     eventually(async || access_lines(&service).len() >= 3).await;
@@ -115,7 +115,7 @@ async fn log_lines_have_the_documented_fields() {
         rename("orders", "hidden").await;
         let read = service.request(Method::GET, "/store/order/1", key);
         let id = read
-            .answer()
+            .response()
             .await
             .is(500)
             .header("x-request-id")
@@ -161,8 +161,8 @@ struct Issued {
 impl Issued {
     async fn create(home: &Home) -> Self {
         let json = async |arguments: &[&str]| -> Value {
-            let said = home.run(arguments).await.is(0);
-            serde_json::from_str(&said.stdout).expect("JSON")
+            let output = home.run(arguments).await.is(0);
+            serde_json::from_str(&output.stdout).expect("JSON")
         };
         let owner = ["--caller", "acme", "--json"];
         let key = json(&[&["keys", "create", "--plan", "pro"], &owner[..]].concat()).await;
@@ -178,15 +178,15 @@ impl Issued {
     /// Gets a token at `/oauth/token`, by Basic authentication and by form, and once with a wrong secret.
     async fn token(&self, http: &Client, host: &str) -> String {
         let grant = ("grant_type", "client_credentials");
-        let ask = || http.post(format!("{host}/oauth/token"));
-        let token = ask()
+        let token_request = || http.post(format!("{host}/oauth/token"));
+        let token = token_request()
             .form(&[grant])
             .basic_auth(&self.client_id, Some(&self.client_secret));
-        let token = token.answer().await.is(200).json();
+        let token = token.response().await.is(200).json();
         for (secret, status) in [(self.client_secret.as_str(), 200), (WRONG, 401)] {
             let id = ("client_id", self.client_id.as_str());
             let form = [grant, id, ("client_secret", secret)];
-            ask().form(&form).answer().await.is(status);
+            token_request().form(&form).response().await.is(status);
         }
         token["access_token"].as_str().expect("a token").to_owned()
     }
@@ -196,7 +196,7 @@ impl Issued {
         let revoke = revoke
             .form(&[("token", token)])
             .basic_auth(&self.client_id, Some(&self.client_secret));
-        revoke.answer().await.is(200);
+        revoke.response().await.is(200);
     }
 }
 
@@ -210,10 +210,10 @@ async fn present(http: &Client, host: &str, secrets: &[&str]) {
     ] {
         let url = format!("{host}/api/v3{path}");
         for secret in secrets {
-            http.get(&url).header("api_key", *secret).answer().await;
-            http.get(&url).bearer_auth(secret).answer().await;
+            http.get(&url).header("api_key", *secret).response().await;
+            http.get(&url).bearer_auth(secret).response().await;
             let malformed = http.post(&url).header("api_key", *secret).body("{");
-            malformed.answer().await;
+            malformed.response().await;
         }
     }
 }
@@ -229,22 +229,22 @@ async fn use_account(http: &Client, host: &str, number: usize) -> Vec<String> {
         .map(|(name, value)| (name.to_owned(), value.into()))
         .into_iter()
         .collect();
-    http.post(&users).json(&json).answer().await.is(201);
-    http.post(&users).json(&json).answer().await.is(409);
+    http.post(&users).json(&json).response().await.is(201);
+    http.post(&users).json(&json).response().await.is(409);
 
     let log_in = format!("{users}/login");
-    let session = http.post(&log_in).form(&pair).answer().await.is(200);
+    let session = http.post(&log_in).form(&pair).response().await.is(200);
     let session = session.json().as_str().expect("a token").to_owned();
-    http.get(&log_in).query(&pair).answer().await.is(200);
-    http.post(&log_in).json(&json).answer().await.is(200);
+    http.get(&log_in).query(&pair).response().await.is(200);
+    http.post(&log_in).json(&json).response().await.is(200);
     let guess = [pair[0], ("password", WRONG)];
-    http.get(&log_in).query(&guess).answer().await.is(400);
+    http.get(&log_in).query(&guess).response().await.is(400);
 
     for method in [Method::GET, Method::PUT] {
         let own = http.request(method, format!("{users}/{name}"));
         let own = own.bearer_auth(&session);
         let own = own.json(&json!({"password": renewed}));
-        let own = own.answer().await.is(200);
+        let own = own.response().await.is(200);
         assert!(
             !own.text().contains("canary") && !own.text().contains("argon2"),
             "{own}"
@@ -253,26 +253,26 @@ async fn use_account(http: &Client, host: &str, number: usize) -> Vec<String> {
     let list = http.post(format!("{users}/createWithList"));
     let list = list.header("api_key", "special-key");
     let list = list.header("idempotency-key", &name).json(&[&json]);
-    list.answer().await.is(409);
+    list.response().await.is(409);
     vec![password, renewed, session, "$argon2id$".to_owned()]
 }
 
 /// Returns all that the service has written, with a name for each text.
 async fn written(service: &Service, home: &Home) -> [(&'static str, String); 4] {
     let metrics = format!("http://{}/metrics", service.operations);
-    let metrics = client().get(metrics).answer().await.is(200).text();
+    let metrics = client().get(metrics).response().await.is(200).text();
     let postgres = fs::read_to_string(home.path().join("data/postgres.log")).expect("its log");
     [
         ("the log", service.log()),
         ("the metrics", metrics),
-        ("the greeting", service.greeting.clone()),
+        ("the startup_output", service.startup_output.clone()),
         ("PostgreSQL's log", postgres),
     ]
 }
 
 /// Sends secrets of every kind in every way, at log level `trace`.
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_are_in_no_log_metric_or_greeting() {
+async fn secrets_are_in_no_log_metric_or_startup_output() {
     let home = Home::new();
     let mut command = home.command(["serve"]);
     command
@@ -297,10 +297,7 @@ async fn secrets_are_in_no_log_metric_or_greeting() {
     home.run(&["keys", "list"]).await.is(0);
 
     let written = written(&service, &home).await;
-    assert!(
-        written[0].1.contains("TRACE"),
-        "the log is not at its most talkative"
-    );
+    assert!(written[0].1.contains("TRACE"), "the log level is not trace");
     secrets.extend([issued.key, issued.client_secret]);
     secrets.extend([WRONG.to_owned(), BOOTSTRAP.to_owned()]);
     for secret in &secrets {

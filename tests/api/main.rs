@@ -4,7 +4,7 @@
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test that cannot go on says why and fails; its clock is the machine's"
+    reason = "a failed test panics with the reason; its clock is the machine's"
 )]
 
 mod access;

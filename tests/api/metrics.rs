@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pet_inventory::telemetry::{Described, Kind, METRICS};
-use test_support::{Ask, pictures::png, process::Home};
+use test_support::{RequestExt, images::png, process::Home};
 
 /// Metrics that only a service with token issuers exposes.
-const ELSEWHERE: [&str; 1] = ["jwks_fetches_total"];
+const WITH_ISSUERS_ONLY: [&str; 1] = ["jwks_fetches_total"];
 
 /// Parses the line `name{label="value",…} number`. Label values must not contain commas or quotes.
 fn sample(line: &str) -> (&str, BTreeMap<&str, &str>, f64) {
@@ -29,11 +29,11 @@ fn labels_of_sample<'a>(line: &'a str, described: &Described) -> Vec<(&'a str, &
     let Described {
         name, kind, labels, ..
     } = described;
-    let (of, mut said, number) = sample(line);
+    let (of, mut actual, number) = sample(line);
     assert!(number.is_finite(), "{line}");
     let of = match kind {
         Kind::Histogram => {
-            said.remove("le");
+            actual.remove("le");
             let parts = ["_bucket", "_sum", "_count"];
             parts
                 .iter()
@@ -45,33 +45,33 @@ fn labels_of_sample<'a>(line: &'a str, described: &Described) -> Vec<(&'a str, &
     assert_eq!(of, *name, "{line}");
     let expected: BTreeSet<&str> = labels.iter().map(|(label, _)| *label).collect();
     assert_eq!(
-        said.keys().copied().collect::<BTreeSet<_>>(),
+        actual.keys().copied().collect::<BTreeSet<_>>(),
         expected,
         "{line}"
     );
     for (label, values) in *labels {
-        let value = said[label];
+        let value = actual[label];
         assert!(
             values.is_empty() || values.contains(&value),
             "{line}: {label}"
         );
     }
-    said.into_iter().collect()
+    actual.into_iter().collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_match_their_descriptions() {
     let home = Home::new();
     let service = home.serve().await;
-    service.do_some_of_everything(1, &png(600, 400)).await;
+    service.exercise_all_metrics(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
-    let answer = test_support::client().get(url).answer().await.is(200);
+    let response = test_support::client().get(url).response().await.is(200);
     assert_eq!(
-        answer.header("content-type"),
+        response.header("content-type"),
         "text/plain; version=0.0.4; charset=utf-8"
     );
 
-    let text = answer.text();
+    let text = response.text();
     let mut seen: BTreeMap<&str, BTreeSet<Vec<(&str, &str)>>> = BTreeMap::new();
     let mut current: Option<&Described> = None;
     for line in text.lines().filter(|line| !line.is_empty()) {
@@ -89,13 +89,13 @@ async fn metrics_match_their_descriptions() {
         }
         let described = current.unwrap_or_else(|| panic!("no # HELP before {line}"));
         let Described { name, kind, .. } = described;
-        if let Some(said) = line.strip_prefix("# TYPE ") {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
             let kind = match kind {
                 Kind::Counter => "counter",
                 Kind::Gauge => "gauge",
                 Kind::Histogram => "histogram",
             };
-            assert_eq!(said, format!("{name} {kind}"));
+            assert_eq!(declared, format!("{name} {kind}"));
             continue;
         }
         let series = seen.entry(*name).or_default();
@@ -104,7 +104,7 @@ async fn metrics_match_their_descriptions() {
     let missing: Vec<_> = METRICS
         .iter()
         .map(|it| it.name)
-        .filter(|name| !ELSEWHERE.contains(name))
+        .filter(|name| !WITH_ISSUERS_ONLY.contains(name))
         .filter(|name| seen.get(name).is_none_or(BTreeSet::is_empty))
         .collect();
     assert!(
@@ -118,11 +118,11 @@ async fn metrics_match_their_descriptions() {
 async fn metrics_count_what_was_done() {
     let home = Home::new();
     let service = home.serve().await;
-    service.do_some_of_everything(1, &png(600, 400)).await;
+    service.exercise_all_metrics(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
     let text = test_support::client()
         .get(url)
-        .answer()
+        .response()
         .await
         .is(200)
         .text();

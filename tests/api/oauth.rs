@@ -15,7 +15,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-use test_support::{Answer, Ask, TestApp, TestDatabase, eventually, scopes};
+use test_support::{RequestExt, Response, TestApp, TestDatabase, eventually, scopes};
 
 /// OAuth client, as `clients create` creates it.
 struct TestClient {
@@ -54,22 +54,22 @@ fn post(app: &TestApp, path: &str, form: &[(&str, &str)]) -> RequestBuilder {
 
 impl TestClient {
     /// Requests a token, with HTTP Basic authentication.
-    async fn ask(&self, app: &TestApp, form: &[(&str, &str)]) -> Answer {
-        self.ask_at(app, "/oauth/token", form).await
+    async fn request_token(&self, app: &TestApp, form: &[(&str, &str)]) -> Response {
+        self.post_form(app, "/oauth/token", form).await
     }
 
-    async fn ask_at(&self, app: &TestApp, path: &str, form: &[(&str, &str)]) -> Answer {
+    async fn post_form(&self, app: &TestApp, path: &str, form: &[(&str, &str)]) -> Response {
         let request = post(app, path, form).basic_auth(&self.id, Some(&self.secret));
-        request.answer().await
+        request.response().await
     }
 
     /// Returns an access token with all scopes of the client.
     async fn token(&self, app: &TestApp) -> String {
-        let answer = self
-            .ask(app, &[("grant_type", "client_credentials")])
+        let response = self
+            .request_token(app, &[("grant_type", "client_credentials")])
             .await
             .is(200);
-        answer.json()["access_token"]
+        response.json()["access_token"]
             .as_str()
             .expect("a token")
             .to_owned()
@@ -78,19 +78,19 @@ impl TestClient {
 
 /// Checks that the response is an error by RFC 6749 §5.2.
 #[track_caller]
-fn refused(answer: &Answer, status: u16, error: &str) {
-    assert_eq!(answer.status.as_u16(), status, "{answer}");
-    assert_eq!(answer.header("content-type"), "application/json");
-    assert_eq!(answer.header("cache-control"), "no-store");
-    let body = answer.json();
-    assert_eq!(body["error"], error, "{answer}");
-    assert!(body["error_description"].is_string(), "{answer}");
+fn assert_error(response: &Response, status: u16, error: &str) {
+    assert_eq!(response.status.as_u16(), status, "{response}");
+    assert_eq!(response.header("content-type"), "application/json");
+    assert_eq!(response.header("cache-control"), "no-store");
+    let body = response.json();
+    assert_eq!(body["error"], error, "{response}");
+    assert!(body["error_description"].is_string(), "{response}");
 }
 
-async fn by_token(app: &TestApp, token: &str, path: &str) -> Answer {
+async fn get_with_token(app: &TestApp, token: &str, path: &str) -> Response {
     app.anonymous(Method::GET, path)
         .bearer_auth(token)
-        .answer()
+        .response()
         .await
 }
 
@@ -98,31 +98,31 @@ async fn by_token(app: &TestApp, token: &str, path: &str) -> Answer {
 async fn token_has_the_scopes_of_its_client() {
     let app = TestApp::start().await;
     let client = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::ReadOrders])).await;
-    let answer = client
-        .ask(&app, &[("grant_type", "client_credentials")])
+    let response = client
+        .request_token(&app, &[("grant_type", "client_credentials")])
         .await
         .is(200);
-    assert_eq!(answer.header("cache-control"), "no-store");
-    assert_eq!(answer.header("pragma"), "no-cache");
-    let body = answer.json();
+    assert_eq!(response.header("cache-control"), "no-store");
+    assert_eq!(response.header("pragma"), "no-cache");
+    let body = response.json();
     assert_eq!(body["token_type"], "Bearer");
     assert_eq!(body["expires_in"], 3600);
     assert_eq!(body["scope"], "read:pets read:orders");
     let token = body["access_token"].as_str().expect("a token");
     assert!(token.starts_with("pia_"), "{token}");
 
-    by_token(&app, token, "/pet/1").await.is(404);
+    get_with_token(&app, token, "/pet/1").await.is(404);
     let write = app.anonymous(Method::POST, "/pet").bearer_auth(token);
     write
         .json(&json!({"name": "a"}))
-        .answer()
+        .response()
         .await
         .problem(403);
     // The `api_key` header accepts access tokens, too.
     let request = app
         .anonymous(Method::GET, "/pet/1")
         .header("api_key", token);
-    request.answer().await.is(404);
+    request.response().await.is(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,7 +131,7 @@ async fn token_scopes_can_be_narrowed_but_not_widened() {
     let client = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::WritePets])).await;
     let grant = ("grant_type", "client_credentials");
     let narrow = client
-        .ask(&app, &[grant, ("scope", "read:pets")])
+        .request_token(&app, &[grant, ("scope", "read:pets")])
         .await
         .is(200)
         .json();
@@ -143,19 +143,19 @@ async fn token_scopes_can_be_narrowed_but_not_widened() {
         "read:pets  write:pets",
         "READ:PETS",
     ] {
-        refused(
-            &client.ask(&app, &[grant, ("scope", scope)]).await,
+        assert_error(
+            &client.request_token(&app, &[grant, ("scope", scope)]).await,
             400,
             "invalid_scope",
         );
     }
     // Tokens lose the scopes that their caller loses.
     let token = client.token(&app).await;
-    by_token(&app, &token, "/pet/1").await.is(404);
+    get_with_token(&app, &token, "/pet/1").await.is(404);
     app.database
         .run("update callers set scopes = '{write:pets}' where name = 'acme'")
         .await;
-    eventually(async || by_token(&app, &token, "/pet/1").await.status == 403).await;
+    eventually(async || get_with_token(&app, &token, "/pet/1").await.status == 403).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,52 +168,54 @@ async fn token_request_with_wrong_or_two_client_credentials_is_refused() {
         ("client_secret", client.secret.as_str()),
     );
     post(&app, "/oauth/token", &[grant, id, secret])
-        .answer()
+        .response()
         .await
         .is(200);
-    client.ask(&app, &[grant, id]).await.is(200);
+    client.request_token(&app, &[grant, id]).await.is(200);
 
-    refused(
-        &client.ask(&app, &[grant, id, secret]).await,
+    assert_error(
+        &client.request_token(&app, &[grant, id, secret]).await,
         400,
         "invalid_request",
     );
     let unknown = Secret::generate(Kind::ClientSecret).expect("random numbers");
     for wrong in ["", "wrong", unknown.expose(), "pcs_é"] {
         let form = [grant, id, ("client_secret", wrong)];
-        refused(
-            &post(&app, "/oauth/token", &form).answer().await,
+        assert_error(
+            &post(&app, "/oauth/token", &form).response().await,
             401,
             "invalid_client",
         );
         let basic = post(&app, "/oauth/token", &[grant]).basic_auth(&client.id, Some(wrong));
-        let answer = basic.answer().await;
-        refused(&answer, 401, "invalid_client");
+        let response = basic.response().await;
+        assert_error(&response, 401, "invalid_client");
         assert!(
-            answer.header("www-authenticate").starts_with("Basic "),
-            "{answer}"
+            response.header("www-authenticate").starts_with("Basic "),
+            "{response}"
         );
     }
     let nul = post(&app, "/oauth/token", &[grant]).basic_auth("pic_\0", Some(&client.secret));
-    refused(&nul.answer().await, 401, "invalid_client");
+    assert_error(&nul.response().await, 401, "invalid_client");
     let other_name = post(&app, "/oauth/token", &[grant]).basic_auth("pic_x", Some(&client.secret));
-    refused(&other_name.answer().await, 401, "invalid_client");
-    refused(
-        &post(&app, "/oauth/token", &[grant]).answer().await,
+    assert_error(&other_name.response().await, 401, "invalid_client");
+    assert_error(
+        &post(&app, "/oauth/token", &[grant]).response().await,
         401,
         "invalid_client",
     );
-    refused(
-        &post(&app, "/oauth/token", &[grant, id]).answer().await,
+    assert_error(
+        &post(&app, "/oauth/token", &[grant, id]).response().await,
         401,
         "invalid_client",
     );
     let bearer = post(&app, "/oauth/token", &[grant]).bearer_auth(&client.secret);
-    refused(&bearer.answer().await, 401, "invalid_client");
+    assert_error(&bearer.response().await, 401, "invalid_client");
     // A client secret is not a bearer token, and an API key is not a client secret.
-    by_token(&app, &client.secret, "/pet/1").await.problem(401);
+    get_with_token(&app, &client.secret, "/pet/1")
+        .await
+        .problem(401);
     let key = post(&app, "/oauth/token", &[grant]).basic_auth(&client.id, Some(&app.key));
-    refused(&key.answer().await, 401, "invalid_client");
+    assert_error(&key.response().await, 401, "invalid_client");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -221,41 +223,49 @@ async fn malformed_token_request_is_an_rfc_6749_error() {
     let app = TestApp::start().await;
     let client = client(&app, "acme", Scopes::all()).await;
     let grant = ("grant_type", "client_credentials");
-    refused(&client.ask(&app, &[]).await, 400, "invalid_request");
-    refused(
-        &client.ask(&app, &[("grant_type", "")]).await,
+    assert_error(
+        &client.request_token(&app, &[]).await,
         400,
         "invalid_request",
     );
-    refused(
-        &client.ask(&app, &[grant, grant]).await,
+    assert_error(
+        &client.request_token(&app, &[("grant_type", "")]).await,
+        400,
+        "invalid_request",
+    );
+    assert_error(
+        &client.request_token(&app, &[grant, grant]).await,
         400,
         "invalid_request",
     );
     let twice = [grant, ("scope", "read:pets"), ("scope", "admin")];
-    refused(&client.ask(&app, &twice).await, 400, "invalid_request");
+    assert_error(
+        &client.request_token(&app, &twice).await,
+        400,
+        "invalid_request",
+    );
     for other in ["password", "authorization_code", "refresh_token"] {
-        let answer = client.ask(&app, &[("grant_type", other)]).await;
-        refused(&answer, 400, "unsupported_grant_type");
+        let response = client.request_token(&app, &[("grant_type", other)]).await;
+        assert_error(&response, 400, "unsupported_grant_type");
     }
     let json = app
         .bare(Method::POST, "/oauth/token")
         .basic_auth(&client.id, Some(&client.secret));
     let json = json.json(&json!({"grant_type": "client_credentials"}));
-    refused(&json.answer().await, 400, "invalid_request");
+    assert_error(&json.response().await, 400, "invalid_request");
     // Parameters are read from the body only.
     let query = "/oauth/token?grant_type=client_credentials";
     let query = app
         .bare(Method::POST, query)
         .basic_auth(&client.id, Some(&client.secret));
-    refused(&query.answer().await, 400, "invalid_request");
+    assert_error(&query.response().await, 400, "invalid_request");
     app.bare(Method::GET, "/oauth/token")
-        .answer()
+        .response()
         .await
         .problem(405);
     for path in ["/oauth/revoke", "/oauth/introspect"] {
-        refused(
-            &client.ask_at(&app, path, &[]).await,
+        assert_error(
+            &client.post_form(&app, path, &[]).await,
             400,
             "invalid_request",
         );
@@ -268,29 +278,30 @@ async fn token_ends_by_expiry_by_revocation_and_with_its_client() {
     let one = client(&app, "acme", Scopes::all()).await;
     let two = client(&app, "acme", Scopes::all()).await;
     let token = one.token(&app).await;
-    by_token(&app, &token, "/limits").await.is(200);
+    get_with_token(&app, &token, "/limits").await.is(200);
     tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
-    by_token(&app, &token, "/limits").await.problem(401);
+    get_with_token(&app, &token, "/limits").await.problem(401);
 
-    let app = TestApp::beside(&app, &[]).await;
+    let app = TestApp::replica_of(&app, &[]).await;
     let token = one.token(&app).await;
-    by_token(&app, &token, "/limits").await.is(200);
+    get_with_token(&app, &token, "/limits").await.is(200);
     // Clients revoke their own tokens only: not API keys, and not tokens of other clients of the same caller.
-    refused(
-        &two.ask_at(&app, "/oauth/revoke", &[("token", &token)])
+    assert_error(
+        &two.post_form(&app, "/oauth/revoke", &[("token", &token)])
             .await,
         400,
         "unauthorized_client",
     );
     let key = app.key.clone();
-    refused(
-        &two.ask_at(&app, "/oauth/revoke", &[("token", &key)]).await,
+    assert_error(
+        &two.post_form(&app, "/oauth/revoke", &[("token", &key)])
+            .await,
         400,
         "unauthorized_client",
     );
-    by_token(&app, &token, "/limits").await.is(200);
+    get_with_token(&app, &token, "/limits").await.is(200);
     for _ in 0..2 {
-        one.ask_at(
+        one.post_form(
             &app,
             "/oauth/revoke",
             &[("token", &token), ("token_type_hint", "x")],
@@ -298,28 +309,29 @@ async fn token_ends_by_expiry_by_revocation_and_with_its_client() {
         .await
         .is(200);
     }
-    one.ask_at(&app, "/oauth/revoke", &[("token", "nonsense")])
+    one.post_form(&app, "/oauth/revoke", &[("token", "nonsense")])
         .await
         .is(200);
-    gone(&app, &token).await;
+    assert_invalid(&app, &token).await;
 
     let token = one.token(&app).await;
-    by_token(&app, &token, "/limits").await.is(200);
+    get_with_token(&app, &token, "/limits").await.is(200);
     let mut connection = app.database.connect().await;
     let kind = db::credentials::CredentialKind::ClientSecret;
     let revoked = db::credentials::revoke(&mut connection, kind, one.row).await;
     assert!(revoked.expect("a database"));
-    gone(&app, &token).await;
-    refused(
-        &one.ask(&app, &[("grant_type", "client_credentials")]).await,
+    assert_invalid(&app, &token).await;
+    assert_error(
+        &one.request_token(&app, &[("grant_type", "client_credentials")])
+            .await,
         401,
         "invalid_client",
     );
     two.token(&app).await;
 }
 
-async fn gone(app: &TestApp, token: &str) {
-    eventually(async || by_token(app, token, "/limits").await.status == 401).await;
+async fn assert_invalid(app: &TestApp, token: &str) {
+    eventually(async || get_with_token(app, token, "/limits").await.status == 401).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -330,12 +342,12 @@ async fn introspection_of_another_callers_token_is_inactive_except_for_admins() 
     let admin = client(&app, "admin", Scopes::all()).await;
     let token = acme.token(&app).await;
     let about = async |client: &TestClient, token: &str| -> Value {
-        let answer = client
-            .ask_at(&app, "/oauth/introspect", &[("token", token)])
+        let response = client
+            .post_form(&app, "/oauth/introspect", &[("token", token)])
             .await
             .is(200);
-        assert_eq!(answer.header("cache-control"), "no-store");
-        answer.json()
+        assert_eq!(response.header("cache-control"), "no-store");
+        response.json()
     };
     for client in [&acme, &admin] {
         let known = about(client, &token).await;
@@ -350,19 +362,19 @@ async fn introspection_of_another_callers_token_is_inactive_except_for_admins() 
     assert_eq!(about(&other, &token).await, inactive);
     assert_eq!(about(&admin, "nonsense").await, inactive);
     assert_eq!(about(&admin, &acme.secret).await, inactive);
-    acme.ask_at(&app, "/oauth/revoke", &[("token", &token)])
+    acme.post_form(&app, "/oauth/revoke", &[("token", &token)])
         .await
         .is(200);
     assert_eq!(about(&acme, &token).await, inactive);
     let nobody = post(&app, "/oauth/introspect", &[("token", &token)]);
-    refused(&nobody.answer().await, 401, "invalid_client");
+    assert_error(&nobody.response().await, 401, "invalid_client");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metadata_names_existing_endpoints() {
     let app = TestApp::start().await;
     let path = "/.well-known/oauth-authorization-server";
-    let metadata = app.bare(Method::GET, path).answer().await.is(200).json();
+    let metadata = app.bare(Method::GET, path).response().await.is(200).json();
     let host = format!("http://{}", app.address);
     assert_eq!(metadata["issuer"], host);
     for endpoint in [
@@ -372,14 +384,14 @@ async fn metadata_names_existing_endpoints() {
     ] {
         let url = metadata[endpoint].as_str().expect("a URL");
         let path = url.strip_prefix(&host).expect("on this host");
-        post(&app, path, &[]).answer().await.is(401);
+        post(&app, path, &[]).response().await.is(401);
     }
     let app = TestApp::with(&[(
         "PET_INVENTORY__SERVER__PUBLIC_URL",
         "https://pets.example/x",
     )])
     .await;
-    let metadata = app.bare(Method::GET, path).answer().await.is(200).json();
+    let metadata = app.bare(Method::GET, path).response().await.is(200).json();
     assert_eq!(metadata["issuer"], "https://pets.example/x");
     assert_eq!(
         metadata["token_endpoint"],
@@ -389,17 +401,20 @@ async fn metadata_names_existing_endpoints() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn token_requests_over_the_limit_are_429() {
-    let app = TestApp::at(TestDatabase::migrated().await, &[], Clock::manual()).await;
+    let app = TestApp::with_clock(TestDatabase::migrated().await, &[], Clock::manual()).await;
     let client = client(&app, "acme", Scopes::all()).await;
     let mut admitted = 0;
     for _ in 0..70 {
-        let answer = client
-            .ask(&app, &[("grant_type", "client_credentials")])
+        let response = client
+            .request_token(&app, &[("grant_type", "client_credentials")])
             .await;
-        match answer.status.as_u16() {
+        match response.status.as_u16() {
             200 => admitted += 1,
-            429 => assert_eq!(answer.problem(429)["violated-policies"], json!(["minute"])),
-            _ => panic!("{answer}"),
+            429 => assert_eq!(
+                response.problem(429)["violated-policies"],
+                json!(["minute"])
+            ),
+            _ => panic!("{response}"),
         }
     }
     assert_eq!(admitted, 60);
@@ -417,22 +432,22 @@ async fn token_requests_over_the_limit_are_429() {
             &[("grant_type", "client_credentials")],
         );
         let request = request.basic_auth("pic_x", Some(guess.expose()));
-        refused(&request.answer().await, 401, "invalid_client");
+        assert_error(&request.response().await, 401, "invalid_client");
     }
-    app.get("/limits").answer().await.problem(429);
+    app.get("/limits").response().await.problem(429);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oauth2_crate_gets_and_introspects_a_token() {
     let app = TestApp::start().await;
-    let made = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::WritePets])).await;
+    let created = client(&app, "acme", scopes(&[Scope::ReadPets, Scope::WritePets])).await;
     let url = |path: &str| format!("http://{}{path}", app.address);
     let http = oauth2::reqwest::ClientBuilder::new()
         .build()
         .expect("a client");
     for way in [AuthType::BasicAuth, AuthType::RequestBody] {
-        let client = BasicClient::new(ClientId::new(made.id.clone()))
-            .set_client_secret(ClientSecret::new(made.secret.clone()))
+        let client = BasicClient::new(ClientId::new(created.id.clone()))
+            .set_client_secret(ClientSecret::new(created.secret.clone()))
             .set_auth_type(way)
             .set_auth_uri(AuthUrl::new(url("/none")).expect("a URL"))
             .set_token_uri(TokenUrl::new(url("/oauth/token")).expect("a URL"))
@@ -449,7 +464,7 @@ async fn oauth2_crate_gets_and_introspects_a_token() {
             Some(3600)
         );
         let secret = token.access_token().secret();
-        by_token(&app, secret, "/pet/1").await.is(404);
+        get_with_token(&app, secret, "/pet/1").await.is(404);
         let inspected = client
             .introspect(token.access_token())
             .request_async(&http)
@@ -468,9 +483,10 @@ async fn oauth2_crate_gets_and_introspects_a_token() {
         let revocable = StandardRevocableToken::AccessToken(token.access_token().clone());
         // The library refuses to revoke a token without TLS.
         assert!(client.revoke_token(revocable).is_err());
-        made.ask_at(&app, "/oauth/revoke", &[("token", secret)])
+        created
+            .post_form(&app, "/oauth/revoke", &[("token", secret)])
             .await
             .is(200);
-        gone(&app, secret).await;
+        assert_invalid(&app, secret).await;
     }
 }

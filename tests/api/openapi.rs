@@ -8,7 +8,7 @@ use pet_inventory::{
 };
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-use test_support::{Answer, Ask, TestApp, pictures::png};
+use test_support::{RequestExt, Response, TestApp, images::png};
 
 const METHODS: [Method; 5] = [
     Method::GET,
@@ -64,7 +64,7 @@ async fn document_is_served_without_a_credential() {
     let app = TestApp::start().await;
     let served = app
         .bare(Method::GET, "/api/v3/openapi.json")
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(served.header("content-type"), "application/json");
@@ -104,15 +104,15 @@ async fn routes_are_exactly_the_documented_operations() {
             .chain(&[Method::HEAD, Method::OPTIONS, Method::TRACE])
         {
             let request = app.bare(method.clone(), &target);
-            let answer = request.header("api_key", &app.key).answer().await;
+            let response = request.header("api_key", &app.key).response().await;
             if documented.contains(method.as_str()) {
-                assert_ne!(answer.status, 405, "{method} {path}: {answer}");
+                assert_ne!(response.status, 405, "{method} {path}: {response}");
                 continue;
             }
-            assert_eq!(answer.status, 405, "{method} {path}: {answer}");
+            assert_eq!(response.status, 405, "{method} {path}: {response}");
             let allowed: BTreeSet<&str> =
-                answer.header("allow").split(',').map(str::trim).collect();
-            assert_eq!(allowed, documented, "{path}: {answer}");
+                response.header("allow").split(',').map(str::trim).collect();
+            assert_eq!(allowed, documented, "{path}: {response}");
         }
     }
     for path in [
@@ -123,10 +123,10 @@ async fn routes_are_exactly_the_documented_operations() {
         "/pets",
     ] {
         let known = paths.keys().any(|known| known == path);
-        let answer = app.get(path).answer().await;
+        let response = app.get(path).response().await;
         assert!(
-            known || [400, 404].contains(&answer.status.as_u16()),
-            "{path}: {answer}"
+            known || [400, 404].contains(&response.status.as_u16()),
+            "{path}: {response}"
         );
     }
 }
@@ -142,21 +142,21 @@ fn resolve<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
 }
 
 /// Checks that the response's status, media type and headers are documented.
-fn assert_documented(document: &Value, method: &Method, path: &str, answer: &Answer) {
+fn assert_documented(document: &Value, method: &Method, path: &str, response: &Response) {
     let method = if method == Method::HEAD {
         &Method::GET
     } else {
         method
     };
     let operation = operation(document, method, path).unwrap_or_else(|| panic!("{method} {path}"));
-    let status = answer.status.as_str();
-    let response = operation["responses"].get(status).unwrap_or_else(|| {
-        panic!("{method} {path} answers {status}, which is not documented: {answer}")
+    let status = response.status.as_str();
+    let documented = operation["responses"].get(status).unwrap_or_else(|| {
+        panic!("{method} {path} returns {status}, which is not documented: {response}")
     });
-    let response = resolve(document, response);
-    if !answer.body.is_empty() {
-        let sent = answer.header("content-type");
-        let content = response["content"]
+    let documented = resolve(document, documented);
+    if !response.body.is_empty() {
+        let sent = response.header("content-type");
+        let content = documented["content"]
             .as_object()
             .unwrap_or_else(|| panic!("{method} {path} {status}"));
         assert!(
@@ -164,12 +164,12 @@ fn assert_documented(document: &Value, method: &Method, path: &str, answer: &Ans
             "{method} {path} {status} is {sent}: {content:?}"
         );
     }
-    let documented: BTreeSet<String> = response["headers"]
+    let documented: BTreeSet<String> = documented["headers"]
         .as_object()
         .into_iter()
         .flat_map(|headers| headers.keys().map(|name| name.to_lowercase()))
         .collect();
-    for name in answer
+    for name in response
         .headers
         .keys()
         .map(reqwest::header::HeaderName::as_str)
@@ -185,7 +185,7 @@ fn assert_documented(document: &Value, method: &Method, path: &str, answer: &Ans
         ];
         assert!(
             of_http.contains(&name) || documented.contains(name),
-            "{method} {path} {status} has {name}, which is not documented: {answer}"
+            "{method} {path} {status} has {name}, which is not documented: {response}"
         );
     }
 }
@@ -206,8 +206,12 @@ async fn responses_of_every_operation_are_documented() {
     let document = document();
     let powerless = app.make_key("powerless", Scopes::default()).await.secret;
     let pet = json!({"id": 16, "name": "b"});
-    app.post("/pet", &pet).answer().await.is(201);
-    let uploaded = upload(&app, 16, &png(20, 20)).answer().await.is(200).json();
+    app.post("/pet", &pet).response().await.is(201);
+    let uploaded = upload(&app, 16, &png(20, 20))
+        .response()
+        .await
+        .is(200)
+        .json();
     let uploaded = uploaded["imageId"].as_str().expect("an id");
     let uploaded = format!("/pet/16/images/{uploaded}");
     // In this order: later requests depend on what earlier ones have stored.
@@ -225,9 +229,13 @@ async fn responses_of_every_operation_are_documented() {
     for (path, request, status) in cases.into_iter().flatten() {
         let request = request.build().expect("a request");
         let method = request.method().clone();
-        let answer = app.execute(request).await;
-        assert_eq!(answer.status.as_u16(), status, "{method} {path}: {answer}");
-        assert_documented(&document, &method, path, &answer);
+        let response = app.execute(request).await;
+        assert_eq!(
+            response.status.as_u16(),
+            status,
+            "{method} {path}: {response}"
+        );
+        assert_documented(&document, &method, path, &response);
         seen.insert((method.to_string(), path));
     }
     let all: usize = document["paths"]
@@ -250,17 +258,17 @@ fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> RequestBuilder {
 fn upload_requests(app: &TestApp) -> Vec<Case> {
     let uploads = "/pet/{petId}/uploadImage";
     let upload = |pet: i64, bytes: &[u8]| upload(app, pet, bytes);
-    let picture = png(20, 20);
+    let image = png(20, 20);
     vec![
-        (uploads, upload(16, &picture), 200),
+        (uploads, upload(16, &image), 200),
         (
             uploads,
-            upload(16, &picture).header("idempotency-key", "i"),
+            upload(16, &image).header("idempotency-key", "i"),
             200,
         ),
         (
             uploads,
-            upload(16, &picture).header("idempotency-key", "i"),
+            upload(16, &image).header("idempotency-key", "i"),
             200,
         ),
         (
@@ -268,7 +276,7 @@ fn upload_requests(app: &TestApp) -> Vec<Case> {
             upload(16, &png(2, 2)).header("idempotency-key", "i"),
             422,
         ),
-        (uploads, upload(16, &picture[..50]), 400),
+        (uploads, upload(16, &image[..50]), 400),
         (uploads, upload(16, b"x"), 415),
         (
             uploads,
@@ -277,8 +285,8 @@ fn upload_requests(app: &TestApp) -> Vec<Case> {
             415,
         ),
         (uploads, upload(16, &[0; 5_000]), 413),
-        (uploads, upload(99, &picture), 404),
-        (uploads, upload(16, &picture).header("api_key", "x"), 401),
+        (uploads, upload(99, &image), 404),
+        (uploads, upload(16, &image).header("api_key", "x"), 401),
     ]
 }
 
@@ -560,20 +568,20 @@ async fn public_url_is_in_servers_location_and_link() {
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__PUBLIC_URL", &format!("{public}/"))]).await;
     let document = app
         .bare(Method::GET, "/api/v3/openapi.json")
-        .answer()
+        .response()
         .await
         .json();
     assert_eq!(document["servers"][0]["url"], format!("{public}/api/v3"));
     let added = app
         .post("/pet", &json!({"id": 5, "name": "a"}))
-        .answer()
+        .response()
         .await
         .is(201);
     assert_eq!(added.header("location"), format!("{public}/api/v3/pet/5"));
     app.pet("b").await;
     let page = app
         .get("/pet/findByStatus?status=available&limit=1")
-        .answer()
+        .response()
         .await
         .is(200);
     let link = page.header("link");

@@ -11,14 +11,14 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor as _};
-use test_support::{Ask, TestApp, eventually, scopes};
+use test_support::{RequestExt, TestApp, eventually, scopes};
 
 fn order(app: &TestApp, pet: i64) -> RequestBuilder {
     app.post("/store/order", &json!({ "petId": pet }))
 }
 
 async fn status(app: &TestApp, pet: i64) -> String {
-    let pet = app.get(&format!("/pet/{pet}")).answer().await.is(200);
+    let pet = app.get(&format!("/pet/{pet}")).response().await.is(200);
     pet.json()["status"].as_str().expect("a status").to_owned()
 }
 
@@ -35,7 +35,7 @@ async fn order_is_placed_read_listed_and_deleted() {
         "petId": pet, "quantity": 3, "shipDate": "2026-01-31T13:30:00.123456+01:30",
         "status": "approved", "complete": false, "unknown": 1
     });
-    let placed = app.post("/store/order", &body).answer().await.is(201);
+    let placed = app.post("/store/order", &body).response().await.is(201);
     let id = placed.id();
     let expected = json!({
         "id": id, "petId": pet, "quantity": 3, "shipDate": "2026-01-31T12:00:00.123456Z",
@@ -45,17 +45,17 @@ async fn order_is_placed_read_listed_and_deleted() {
     assert!(placed.text().starts_with("{\"id\":"), "{placed}");
     let path = format!("/store/order/{id}");
     assert_eq!(placed.header("location"), format!("/api/v3{path}"));
-    assert_eq!(app.get(&path).answer().await.is(200).body, placed.body);
-    let list = app.get("/store/orders").answer().await.is(200);
+    assert_eq!(app.get(&path).response().await.is(200).body, placed.body);
+    let list = app.get("/store/orders").response().await.is(200);
     assert_eq!(list.json(), json!([expected]));
-    let deleted = app.delete(&path).answer().await.is(200);
+    let deleted = app.delete(&path).response().await.is(200);
     let message = json!({"code": 200, "type": "deleted", "message": id.to_string()});
     assert_eq!(deleted.json(), message);
     for request in [app.get(&path), app.delete(&path)] {
-        request.answer().await.problem(404);
+        request.response().await.problem(404);
     }
     // Absent fields get their defaults.
-    let placed = order(&app, pet).answer().await.is(201);
+    let placed = order(&app, pet).response().await.is(201);
     let expected = json!({
         "id": placed.id(), "petId": pet, "quantity": 1, "status": "placed", "complete": false
     });
@@ -67,25 +67,25 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
     let app = TestApp::start().await;
     let pet = app.pet("Rex").await;
     let path = async || {
-        let placed = order(&app, pet).answer().await.is(201);
+        let placed = order(&app, pet).response().await.is(201);
         format!("/store/order/{}", placed.id())
     };
     let by_hand = async |status: &str| {
         let query = format!("/pet/{pet}?status={status}");
-        app.request(Method::POST, &query).answer().await.is(200);
+        app.request(Method::POST, &query).response().await.is(200);
     };
     let refused = async |word: &str| {
-        let problem = order(&app, pet).answer().await.problem(409);
+        let problem = order(&app, pet).response().await.problem(409);
         let detail = problem["detail"].as_str().expect("a text").to_owned();
         assert!(detail.ends_with(word), "{detail}");
     };
-    let before = app.get(&format!("/pet/{pet}")).answer().await.etag();
+    let before = app.get(&format!("/pet/{pet}")).response().await.etag();
     let first = path().await;
     assert_eq!(status(&app, pet).await, "pending");
-    let after = app.get(&format!("/pet/{pet}")).answer().await.etag();
+    let after = app.get(&format!("/pet/{pet}")).response().await.etag();
     assert_ne!(before, after, "an order is a change of the pet");
     refused("has an open order").await;
-    app.delete(&first).answer().await.is(200);
+    app.delete(&first).response().await.is(200);
     assert_eq!(status(&app, pet).await, "available");
 
     // A status set by hand stays, and an ordered pet cannot be ordered again.
@@ -94,7 +94,7 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
     refused("has an open order").await;
     by_hand("sold").await;
     refused("is sold").await;
-    app.delete(&second).answer().await.is(200);
+    app.delete(&second).response().await.is(200);
     assert_eq!(status(&app, pet).await, "sold");
     by_hand("pending").await;
     refused("is pending").await;
@@ -105,15 +105,15 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
         json!({"petId": pet, "status": "delivered"}),
         json!({"petId": pet, "complete": true}),
     ] {
-        let placed = app.post("/store/order", &closed).answer().await.is(201);
+        let placed = app.post("/store/order", &closed).response().await.is(201);
         assert_eq!(status(&app, pet).await, "sold");
         refused("is sold").await;
         let path = format!("/store/order/{}", placed.id());
-        app.delete(&path).answer().await.is(200);
+        app.delete(&path).response().await.is(200);
         assert_eq!(status(&app, pet).await, "sold");
         by_hand("available").await;
     }
-    let unknown = order(&app, pet + 1).answer().await;
+    let unknown = order(&app, pet + 1).response().await;
     assert_eq!(unknown.invalid_fields(), ["petId"]);
 }
 
@@ -121,30 +121,30 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
 async fn order_of_deleted_pet_stays_and_does_not_hold_a_new_pet() {
     let app = TestApp::start().await;
     let rex = json!({"id": 7, "name": "Rex"});
-    app.post("/pet", &rex).answer().await.is(201);
-    let first = order(&app, 7).answer().await.is(201);
-    app.delete("/pet/7").answer().await.is(200);
+    app.post("/pet", &rex).response().await.is(201);
+    let first = order(&app, 7).response().await.is(201);
+    app.delete("/pet/7").response().await.is(200);
     let first = format!("/store/order/{}", first.id());
-    assert_eq!(app.get(&first).answer().await.is(200).json()["petId"], 7);
-    assert_eq!(order(&app, 7).answer().await.invalid_fields(), ["petId"]);
+    assert_eq!(app.get(&first).response().await.is(200).json()["petId"], 7);
+    assert_eq!(order(&app, 7).response().await.invalid_fields(), ["petId"]);
     // A new pet with the same id can be ordered, and stays ordered when the old order is deleted.
-    app.post("/pet", &rex).answer().await.is(201);
-    let second = order(&app, 7).answer().await.is(201);
-    app.delete(&first).answer().await.is(200);
+    app.post("/pet", &rex).response().await.is(201);
+    let second = order(&app, 7).response().await.is(201);
+    app.delete(&first).response().await.is(200);
     assert_eq!(status(&app, 7).await, "pending");
     app.delete(&format!("/store/order/{}", second.id()))
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(status(&app, 7).await, "available");
     // Deleting the order does not bring back a deleted pet.
-    let third = order(&app, 7).answer().await.is(201);
-    app.delete("/pet/7").answer().await.is(200);
+    let third = order(&app, 7).response().await.is(201);
+    app.delete("/pet/7").response().await.is(200);
     app.delete(&format!("/store/order/{}", third.id()))
-        .answer()
+        .response()
         .await
         .is(200);
-    app.get("/pet/7").answer().await.is(404);
+    app.get("/pet/7").response().await.is(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,7 +153,7 @@ async fn place_order_with_taken_id_is_409_and_without_id_gets_an_unused_one() {
     let place = async |id: Option<i64>| {
         let pet = app.pet("a").await;
         let body = json!({"id": id, "petId": pet});
-        (app.post("/store/order", &body).answer().await, pet)
+        (app.post("/store/order", &body).response().await, pet)
     };
     for id in 1..=3 {
         assert_eq!(place(Some(id)).await.0.is(201).id(), id);
@@ -176,9 +176,9 @@ async fn place_order_with_taken_id_is_409_and_without_id_gets_an_unused_one() {
 async fn place_order_with_idempotency_key_is_done_once() {
     let app = TestApp::start().await;
     let pet = app.pet("a").await;
-    let ask = || order(&app, pet).header("idempotency-key", "k").answer();
-    let first = ask().await.is(201);
-    let again = ask().await.is(201);
+    let send = || order(&app, pet).header("idempotency-key", "k").response();
+    let first = send().await.is(201);
+    let again = send().await.is(201);
     assert_eq!(again.header("idempotent-replayed"), "true");
     assert_eq!(
         (first.body, first.headers.get("location")),
@@ -194,9 +194,9 @@ async fn place_order_names_all_invalid_fields() {
     let body = json!({
         "id": -1, "petId": "1", "quantity": 0, "shipDate": "tomorrow", "status": "lost", "complete": "no"
     });
-    let answer = app.post("/store/order", &body).answer().await;
+    let response = app.post("/store/order", &body).response().await;
     let fields = ["id", "petId", "quantity", "shipDate", "status", "complete"];
-    assert_eq!(answer.invalid_fields(), fields);
+    assert_eq!(response.invalid_fields(), fields);
     for (field, value) in [
         ("id", json!(1.5)),
         ("id", json!(1_i64 << 53)),
@@ -213,13 +213,13 @@ async fn place_order_names_all_invalid_fields() {
     ] {
         let mut body = json!({ "petId": pet });
         body[field] = value;
-        let answer = app.post("/store/order", &body).answer().await;
-        assert_eq!(answer.invalid_fields(), [field], "{body}");
+        let response = app.post("/store/order", &body).response().await;
+        assert_eq!(response.invalid_fields(), [field], "{body}");
     }
     for id in ["0", "-1", "x", "01", "9007199254740992", "1%00"] {
         let path = format!("/store/order/{id}");
         for request in [app.get(&path), app.delete(&path)] {
-            assert_eq!(request.answer().await.invalid_fields(), ["orderId"]);
+            assert_eq!(request.response().await.invalid_fields(), ["orderId"]);
         }
     }
     for (query, field) in [
@@ -230,8 +230,8 @@ async fn place_order_names_all_invalid_fields() {
         ("limit=0", "limit"),
         ("cursor=x", "cursor"),
     ] {
-        let answer = app.get(&format!("/store/orders?{query}")).answer().await;
-        assert_eq!(answer.invalid_fields(), [field], "{query}");
+        let response = app.get(&format!("/store/orders?{query}")).response().await;
+        assert_eq!(response.invalid_fields(), [field], "{query}");
     }
     assert_eq!(status(&app, pet).await, "available");
 }
@@ -247,16 +247,16 @@ async fn order_of_another_caller_is_404_except_for_admins() {
         )
         .await
         .secret;
-    let ask = async |key: &str, method: Method, path: &str| {
+    let send = async |key: &str, method: Method, path: &str| {
         app.anonymous(method, path)
             .header("api_key", key)
-            .answer()
+            .response()
             .await
     };
     let place = async |key: &str| {
         let body = json!({"petId": app.pet("a").await});
         let request = app.anonymous(Method::POST, "/store/order").json(&body);
-        request.header("api_key", key).answer().await.is(201).id()
+        request.header("api_key", key).response().await.is(201).id()
     };
     let (hers, his) = (place(&alice).await, place(&bob).await);
     for (key, sees) in [
@@ -264,14 +264,14 @@ async fn order_of_another_caller_is_404_except_for_admins() {
         (&bob, vec![his]),
         (&admin, vec![hers, his]),
     ] {
-        let list = ask(key, Method::GET, "/store/orders").await.is(200);
+        let list = send(key, Method::GET, "/store/orders").await.is(200);
         assert_eq!(list.ids(), sees);
         for id in [hers, his] {
-            let answer = ask(key, Method::GET, &format!("/store/order/{id}")).await;
+            let response = send(key, Method::GET, &format!("/store/order/{id}")).await;
             if sees.contains(&id) {
-                answer.is(200);
+                response.is(200);
             } else {
-                answer.problem(404);
+                response.problem(404);
             }
         }
     }
@@ -282,27 +282,27 @@ async fn order_of_another_caller_is_404_except_for_admins() {
             .expect("a text")
             .replace(|c: char| c.is_ascii_digit(), "")
     };
-    let others = ask(&bob, Method::DELETE, &format!("/store/order/{hers}"))
+    let others = send(&bob, Method::DELETE, &format!("/store/order/{hers}"))
         .await
         .problem(404);
-    let nobodys = ask(&bob, Method::DELETE, "/store/order/999")
+    let missing = send(&bob, Method::DELETE, "/store/order/999")
         .await
         .problem(404);
-    assert_eq!(strip(others), strip(nobodys));
-    ask(&alice, Method::GET, &format!("/store/order/{hers}"))
+    assert_eq!(strip(others), strip(missing));
+    send(&alice, Method::GET, &format!("/store/order/{hers}"))
         .await
         .is(200);
-    ask(&admin, Method::DELETE, &format!("/store/order/{hers}"))
+    send(&admin, Method::DELETE, &format!("/store/order/{hers}"))
         .await
         .is(200);
-    ask(&bob, Method::DELETE, &format!("/store/order/{his}"))
+    send(&bob, Method::DELETE, &format!("/store/order/{his}"))
         .await
         .is(200);
 }
 
 /// In every other round, ten requests set the pet to available again while callers order it.
 #[tokio::test(flavor = "multi_thread")]
-async fn place_order_by_fifty_callers_at_once_succeeds_for_one() {
+async fn place_order_by_fifty_concurrent_callers_succeeds_for_one() {
     const CALLERS: usize = 50;
     let app = TestApp::start().await;
     let mut keys = Vec::new();
@@ -315,17 +315,17 @@ async fn place_order_by_fifty_callers_at_once_succeeds_for_one() {
         let orders = keys.iter().map(|key| {
             let body = json!({ "petId": pet });
             let request = app.anonymous(Method::POST, "/store/order").json(&body);
-            request.header("api_key", key).answer()
+            request.header("api_key", key).response()
         });
         let puts = async {
             for _ in 0..10 * (round % 2) {
-                app.put("/pet", &replacement).answer().await.is(200);
+                app.put("/pet", &replacement).response().await.is(200);
             }
         };
-        let (answers, ()) = tokio::join!(join_all(orders), puts);
-        let mut statuses: Vec<u16> = answers
+        let (responses, ()) = tokio::join!(join_all(orders), puts);
+        let mut statuses: Vec<u16> = responses
             .iter()
-            .map(|answer| answer.status.as_u16())
+            .map(|response| response.status.as_u16())
             .collect();
         statuses.sort_unstable();
         let mut expected = vec![409; CALLERS - 1];
@@ -342,7 +342,7 @@ async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
     let app = TestApp::start().await;
     for id in 1..=3 {
         app.post("/pet", &json!({"id": id, "name": "a"}))
-            .answer()
+            .response()
             .await
             .is(201);
     }
@@ -366,8 +366,8 @@ async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
                 6 => app.delete(&format!("/pet/{pet}")),
                 _ => app.post("/pet", &json!({"id": pet, "name": "c"})),
             };
-            let answer = request.answer().await;
-            assert!(!answer.status.is_server_error(), "{answer}");
+            let response = request.response().await;
+            assert!(!response.status.is_server_error(), "{response}");
         }
     };
     join_all((1..=8).map(worker)).await;
@@ -383,16 +383,16 @@ async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
 
 /// Compares the inventory with a count of the pets and returns it.
 async fn assert_inventory(app: &TestApp) -> Value {
-    let answer = app.get("/store/inventory").answer().await.is(200).json();
+    let response = app.get("/store/inventory").response().await.is(200).json();
     for status in ["available", "pending", "sold"] {
         let count = format!("select count(*) from pets where status = '{status}'");
         assert_eq!(
-            answer[status],
+            response[status],
             app.database.number(&count).await,
-            "{status}: {answer}"
+            "{status}: {response}"
         );
     }
-    answer
+    response
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -469,13 +469,13 @@ async fn inventory_is_a_consistent_snapshot_during_changes() {
     let app = TestApp::start().await;
     for id in 1..=20 {
         app.post("/pet", &json!({"id": id, "name": "a"}))
-            .answer()
+            .response()
             .await
             .is(201);
     }
     let orders = async {
         for id in 1..=20 {
-            order(&app, id).answer().await.is(201);
+            order(&app, id).response().await.is(201);
         }
     };
     let folds = async {
@@ -486,7 +486,7 @@ async fn inventory_is_a_consistent_snapshot_during_changes() {
     };
     let reads = async {
         for _ in 0..60 {
-            let inventory = app.get("/store/inventory").answer().await.is(200).json();
+            let inventory = app.get("/store/inventory").response().await.is(200).json();
             let of = |status: &str| inventory[status].as_i64().expect("a number");
             assert_eq!(of("available") + of("pending"), 20, "{inventory}");
         }
@@ -551,7 +551,7 @@ async fn list_orders_returns_all_or_pages() {
     ] {
         let whole = app
             .get(&format!("/store/orders?{query}"))
-            .answer()
+            .response()
             .await
             .is(200);
         assert_eq!(whole.ids(), ids, "{query}");
@@ -562,7 +562,7 @@ async fn list_orders_returns_all_or_pages() {
             let page = app
                 .bare(Method::GET, &path)
                 .header("api_key", &app.key)
-                .answer()
+                .response()
                 .await
                 .is(200);
             paged.extend(page.ids());
@@ -644,26 +644,29 @@ async fn anonymous_callers_share_their_orders() {
     let placed = app
         .anonymous(Method::POST, "/store/order")
         .json(&body)
-        .answer()
+        .response()
         .await
         .is(201);
     let path = format!("/store/order/{}", placed.id());
-    app.anonymous(Method::GET, &path).answer().await.is(200);
+    app.anonymous(Method::GET, &path).response().await.is(200);
     let alice = caller(&app, "alice").await;
     app.anonymous(Method::GET, &path)
         .header("api_key", alice)
-        .answer()
+        .response()
         .await
         .problem(404);
-    app.anonymous(Method::DELETE, &path).answer().await.is(200);
+    app.anonymous(Method::DELETE, &path)
+        .response()
+        .await
+        .is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn store_trailing_slash_is_200_unknown_order_404_and_put_405() {
     let app = TestApp::start().await;
-    app.get("/store/inventory").answer().await.is(200);
-    app.get("/store/inventory/").answer().await.is(200);
-    app.get("/store/order/1").answer().await.is(404);
+    app.get("/store/inventory").response().await.is(200);
+    app.get("/store/inventory/").response().await.is(200);
+    app.get("/store/order/1").response().await.is(404);
     let put = app.request(Method::PUT, "/store/order");
-    put.answer().await.is(405);
+    put.response().await.is(405);
 }

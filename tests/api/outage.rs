@@ -17,18 +17,18 @@ use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
 use test_support::{
-    self, Answer, Ask, Home, make_key,
+    self, Home, RequestExt, Response, make_key,
     postgres::{start_postgres, url_at},
-    process::users_of,
+    process::processes_using,
 };
 
 /// Maximum duration of a request while the database is unavailable.
-const FAST: Duration = Duration::from_millis(2_500);
+const MAX_LATENCY: Duration = Duration::from_millis(2_500);
 /// Maximum time until the service has recovered.
-const SOON: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Service on a PostgreSQL that tests stop, kill and freeze.
-struct Fragile {
+struct UnreliableApp {
     postgres: Option<EmbeddedPostgres>,
     folder: tempfile::TempDir,
     address: std::net::SocketAddr,
@@ -37,10 +37,10 @@ struct Fragile {
     shutdown: Shutdown,
 }
 
-impl Fragile {
+impl UnreliableApp {
     async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut fragile = Self {
+        let mut unreliable = Self {
             postgres: None,
             address: ([127, 0, 0, 1], 0).into(),
             key: String::new(),
@@ -48,18 +48,18 @@ impl Fragile {
             shutdown: Shutdown::default(),
             folder,
         };
-        let options = fragile.start_postgres().await;
-        let url = url_at(&options, &fragile.socket());
+        let options = unreliable.start_postgres().await;
+        let url = url_at(&options, &unreliable.socket());
         let settings = [("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "1s")];
         let app = test_support::build(&url, &settings).await;
         let mut connection = PgConnection::connect(&url).await.expect("a connection");
-        fragile.key = make_key(&mut connection, "tester", Scopes::all(), None)
+        unreliable.key = make_key(&mut connection, "tester", Scopes::all(), None)
             .await
             .secret;
-        fragile.address = app.local_addr();
-        let shutdown = fragile.shutdown.clone();
+        unreliable.address = app.local_addr();
+        let shutdown = unreliable.shutdown.clone();
         tokio::spawn(async move { app.run(shutdown).await });
-        fragile
+        unreliable
     }
 
     /// Symbolic link to PostgreSQL's socket directory, which changes with each start.
@@ -110,51 +110,59 @@ impl Fragile {
             .collect()
     }
 
-    async fn bare(&self, path: &str) -> Answer {
+    async fn bare(&self, path: &str) -> Response {
         self.client
             .get(format!("http://{}{path}", self.address))
-            .answer()
+            .response()
             .await
     }
 
-    /// Checks that every request gets a 503 with `Retry-After` within [`FAST`].
-    async fn assert_away(&self) {
+    /// Checks that every request gets a 503 with `Retry-After` within [`MAX_LATENCY`].
+    async fn assert_unavailable(&self) {
         for request in self.requests() {
-            let begun = Instant::now();
-            let answer = request.answer().await;
-            answer.problem(503);
-            assert_eq!(answer.header("retry-after"), "1", "{answer}");
-            assert!(begun.elapsed() < FAST, "{:?}: {answer}", begun.elapsed());
+            let started = Instant::now();
+            let response = request.response().await;
+            response.problem(503);
+            assert_eq!(response.header("retry-after"), "1", "{response}");
+            assert!(
+                started.elapsed() < MAX_LATENCY,
+                "{:?}: {response}",
+                started.elapsed()
+            );
         }
         self.bare("/livez").await.is(200);
-        let begun = Instant::now();
+        let started = Instant::now();
         let ready = self.bare("/readyz").await;
         ready.problem(503);
-        assert!(begun.elapsed() < FAST, "{:?}", begun.elapsed());
+        assert!(started.elapsed() < MAX_LATENCY, "{:?}", started.elapsed());
     }
 
-    /// Repeats requests until none gets a 503, for at most [`SOON`]. No other 5xx may occur.
-    async fn assert_back(&self) {
-        let begun = Instant::now();
+    /// Repeats requests until none gets a 503, for at most [`TIMEOUT`]. No other 5xx may occur.
+    async fn assert_available(&self) {
+        let started = Instant::now();
         loop {
-            let mut well = true;
+            let mut all_available = true;
             for request in self.requests() {
-                let begun = Instant::now();
-                let answer = request.answer().await;
-                if answer.status == 503 {
-                    answer.problem(503);
-                    well = false;
+                let started = Instant::now();
+                let response = request.response().await;
+                if response.status == 503 {
+                    response.problem(503);
+                    all_available = false;
                 } else {
-                    assert!(answer.status.as_u16() < 500, "{answer}");
+                    assert!(response.status.as_u16() < 500, "{response}");
                 }
-                assert!(begun.elapsed() < FAST, "{:?}: {answer}", begun.elapsed());
+                assert!(
+                    started.elapsed() < MAX_LATENCY,
+                    "{:?}: {response}",
+                    started.elapsed()
+                );
             }
             let ready = self.bare("/readyz").await;
-            if well && ready.status == 200 {
+            if all_available && ready.status == 200 {
                 return;
             }
             assert!([200, 503].contains(&ready.status.as_u16()), "{ready}");
-            assert!(begun.elapsed() < SOON, "not back after {SOON:?}");
+            assert!(started.elapsed() < TIMEOUT, "not back after {TIMEOUT:?}");
         }
     }
 
@@ -189,35 +197,35 @@ fn children(of: Pid) -> Vec<Pid> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_while_database_is_down_are_503_until_it_is_back() {
-    let mut service = Fragile::start().await;
-    service.assert_back().await;
+    let mut service = UnreliableApp::start().await;
+    service.assert_available().await;
     let postgres = service.postgres.take().expect("it runs");
     postgres.stop().await.expect("a stop");
-    service.assert_away().await;
+    service.assert_unavailable().await;
     service.start_postgres().await;
-    service.assert_back().await;
+    service.assert_available().await;
     service.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_while_database_is_killed_are_503_at_worst() {
-    let mut service = Fragile::start().await;
-    service.assert_back().await;
+    let mut service = UnreliableApp::start().await;
+    service.assert_available().await;
     for _ in 0..2 {
         let rounds = [(); 3].map(|()| service.requests());
         tokio::join!(
             async {
                 kill(service.postmaster(), Signal::SIGKILL).expect("killed");
                 service.restart_postgres().await;
-                service.assert_back().await;
+                service.assert_available().await;
             },
             // Requests in progress at the time of the kill.
             async {
                 for requests in rounds {
-                    let asked = requests.into_iter().map(Ask::answer);
-                    for answer in futures_util::future::join_all(asked).await {
-                        let status = answer.status.as_u16();
-                        assert!(status < 500 || status == 503, "{answer}");
+                    let requests = requests.into_iter().map(RequestExt::response);
+                    for response in futures_util::future::join_all(requests).await {
+                        let status = response.status.as_u16();
+                        assert!(status < 500 || status == 503, "{response}");
                     }
                 }
             }
@@ -228,8 +236,8 @@ async fn requests_while_database_is_killed_are_503_at_worst() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_while_database_is_frozen_are_503_in_time() {
-    let service = Fragile::start().await;
-    service.assert_back().await;
+    let service = UnreliableApp::start().await;
+    service.assert_available().await;
     let postmaster = service.postmaster();
     let mut frozen = children(postmaster);
     frozen.push(postmaster);
@@ -237,22 +245,22 @@ async fn requests_while_database_is_frozen_are_503_in_time() {
         let _ = kill(*pid, Signal::SIGSTOP);
     }
     // Not an async closure: in incremental builds one here sometimes crashes rustc 1.95 with an internal error.
-    let asked = service.requests().into_iter().map(|request| async {
-        let begun = Instant::now();
-        (request.answer().await, begun.elapsed())
+    let requests = service.requests().into_iter().map(|request| async {
+        let started = Instant::now();
+        (request.response().await, started.elapsed())
     });
-    let answers = futures_util::future::join_all(asked).await;
+    let responses = futures_util::future::join_all(requests).await;
     let live = service.bare("/livez").await;
     for pid in &frozen {
         let _ = kill(*pid, Signal::SIGCONT);
     }
     live.is(200);
-    for (answer, elapsed) in answers {
-        answer.problem(503);
-        assert_eq!(answer.header("retry-after"), "1", "{answer}");
-        assert!(elapsed < FAST, "{elapsed:?}: {answer}");
+    for (response, elapsed) in responses {
+        response.problem(503);
+        assert_eq!(response.header("retry-after"), "1", "{response}");
+        assert!(elapsed < MAX_LATENCY, "{elapsed:?}: {response}");
     }
-    service.assert_back().await;
+    service.assert_available().await;
     service.stop().await;
 }
 
@@ -263,32 +271,32 @@ async fn lost_embedded_postgres_is_reported_and_back_after_a_restart() {
     let pet = service
         .request(Method::POST, "/pet", "special-key")
         .json(&json!({"name": "a"}))
-        .answer()
+        .response()
         .await
         .is(201)
         .id();
     kill(postmaster(&home.path().join("data")), Signal::SIGKILL).expect("killed");
     let ready = format!("http://{}/readyz", service.address);
     let client = test_support::client();
-    let begun = Instant::now();
-    while client.get(&ready).answer().await.status == 200
+    let started = Instant::now();
+    while client.get(&ready).response().await.status == 200
         || !service.log().contains("lost the embedded PostgreSQL")
     {
-        assert!(begun.elapsed() < SOON, "{}", service.log());
+        assert!(started.elapsed() < TIMEOUT, "{}", service.log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    client.get(&ready).answer().await.problem(503);
+    client.get(&ready).response().await.problem(503);
     let path = format!("/pet/{pet}");
     let refused = service.request(Method::GET, &path, "special-key");
-    refused.answer().await.problem(503);
+    refused.response().await.problem(503);
     let log = service.log();
     assert!(log.contains("restart pet-inventory"), "{log}");
     assert_eq!(log.matches("lost the embedded").count(), 1, "{log}");
     service.stop().await;
-    assert_eq!(users_of(home.path()), []);
+    assert_eq!(processes_using(home.path()), []);
 
     let service = home.serve().await;
     let found = service.request(Method::GET, &path, "special-key");
-    found.answer().await.is(200);
+    found.response().await.is(200);
     service.stop().await;
 }

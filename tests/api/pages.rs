@@ -1,7 +1,7 @@
 //! HTML pages: no resources from other hosts, and a strict Content-Security-Policy.
 
 use reqwest::Method;
-use test_support::{Ask, TestApp};
+use test_support::{RequestExt, TestApp};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_need_no_credential_and_no_other_host() {
@@ -14,24 +14,24 @@ async fn pages_need_no_credential_and_no_other_host() {
             &["swagger-ui.css", "swagger-ui-bundle.js"],
         ),
     ] {
-        let html = app.bare(Method::GET, page).answer().await.is(200);
+        let html = app.bare(Method::GET, page).response().await.is(200);
         assert_eq!(html.header("content-type"), "text/html; charset=utf-8");
         let mut texts = vec![html.text()];
         for file in own.iter().chain(library) {
             assert!(html.text().contains(&format!("\"{file}\"")), "{file}");
-            let answer = app.bare(Method::GET, &format!("{page}{file}"));
-            let answer = answer.answer().await.is(200);
+            let response = app.bare(Method::GET, &format!("{page}{file}"));
+            let response = response.response().await.is(200);
             let media_type = match file.rsplit_once('.') {
                 Some((_, "css")) => "text/css; charset=utf-8",
                 _ => "text/javascript; charset=utf-8",
             };
-            assert_eq!(answer.header("content-type"), media_type);
-            assert_eq!(answer.header("x-content-type-options"), "nosniff");
+            assert_eq!(response.header("content-type"), media_type);
+            assert_eq!(response.header("x-content-type-options"), "nosniff");
             if own.contains(file) {
-                assert_eq!(answer.header("cache-control"), "no-cache");
-                texts.push(answer.text());
+                assert_eq!(response.header("cache-control"), "no-cache");
+                texts.push(response.text());
             } else {
-                assert_eq!(answer.header("cache-control"), "max-age=3600");
+                assert_eq!(response.header("cache-control"), "max-age=3600");
             }
         }
         for text in texts {
@@ -45,14 +45,18 @@ async fn pages_need_no_credential_and_no_other_host() {
             policy.starts_with("default-src 'none';") && !policy.contains("unsafe"),
             "{policy}"
         );
-        app.bare(Method::POST, page).answer().await.problem(405);
+        app.bare(Method::POST, page).response().await.problem(405);
     }
-    let icon = app.bare(Method::GET, "/favicon.ico").answer().await.is(200);
+    let icon = app
+        .bare(Method::GET, "/favicon.ico")
+        .response()
+        .await
+        .is(200);
     assert_eq!(icon.header("content-type"), "image/svg+xml");
-    let moved = app.bare(Method::GET, "/docs").answer().await.is(303);
+    let moved = app.bare(Method::GET, "/docs").response().await.is(303);
     assert_eq!(moved.header("location"), "docs/");
     app.bare(Method::GET, "/docs/nothing.js")
-        .answer()
+        .response()
         .await
         .problem(404);
 }

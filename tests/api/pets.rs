@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{Ask, TestApp};
+use test_support::{RequestExt, TestApp};
 
 const MAX_ID: i64 = (1 << 53) - 1;
 
@@ -27,17 +27,17 @@ fn with_id(mut pet: Value, id: impl Into<Value>) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn add_pet_stores_and_returns_it_as_sent() {
     let app = TestApp::start().await;
-    let added = app.post("/pet", &rex()).answer().await.is(201);
+    let added = app.post("/pet", &rex()).response().await.is(201);
     let id = added.id();
     assert_eq!(added.json(), with_id(rex(), id), "{added}");
     assert_eq!(added.header("content-type"), "application/json");
     assert_eq!(added.header("location"), format!("/api/v3/pet/{id}"));
     let etag = added.etag();
 
-    let got = app.get(&format!("/pet/{id}")).answer().await.is(200);
-    assert_eq!(got.body, added.body, "{got}");
-    assert_eq!(got.header("content-type"), "application/json");
-    assert_eq!(got.etag(), etag);
+    let fetched = app.get(&format!("/pet/{id}")).response().await.is(200);
+    assert_eq!(fetched.body, added.body, "{fetched}");
+    assert_eq!(fetched.header("content-type"), "application/json");
+    assert_eq!(fetched.etag(), etag);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,14 +45,18 @@ async fn pet_json_is_compact_starts_with_id_and_omits_absent_fields() {
     let app = TestApp::start().await;
     let added = app
         .post("/pet", &json!({"id": 10, "name": "Ada"}))
-        .answer()
+        .response()
         .await
         .is(201);
     assert_eq!(
         added.text(),
         r#"{"id":10,"name":"Ada","photoUrls":[],"tags":[],"status":"available"}"#
     );
-    let whole = app.post("/pet", &with_id(rex(), 11)).answer().await.is(201);
+    let whole = app
+        .post("/pet", &with_id(rex(), 11))
+        .response()
+        .await
+        .is(201);
     assert_eq!(
         whole.text(),
         r#"{"id":11,"category":{"id":-5,"name":"Dogs"},"name":"Rex","photoUrls":["https://example.com/rex.jpg","/img/rex.png?size=2#top"],"tags":[{"id":0,"name":"friendly"},{"name":""},{"id":7},{}],"status":"pending"}"#
@@ -68,7 +72,7 @@ async fn add_pet_without_id_or_with_null_or_zero_gets_a_new_id() {
         json!({"name": "a", "id": null}),
         json!({"name": "a", "id": 0}),
     ] {
-        let added = app.post("/pet", &body).answer().await.is(201);
+        let added = app.post("/pet", &body).response().await.is(201);
         assert!((1..=MAX_ID).contains(&added.id()), "{added}");
         assert!(ids.insert(added.id()), "given twice: {added}");
     }
@@ -81,7 +85,7 @@ async fn add_pet_ignores_null_and_unknown_fields() {
         "id": 3, "name": "a", "category": null, "photoUrls": null, "tags": null, "status": null,
         "breed": {"unknown": [1, 2]}, "tag_names": ["x"], "version": 9,
     });
-    let added = app.post("/pet", &body).answer().await.is(201);
+    let added = app.post("/pet", &body).response().await.is(201);
     assert_eq!(
         added.text(),
         r#"{"id":3,"name":"a","photoUrls":[],"tags":[],"status":"available"}"#
@@ -91,15 +95,19 @@ async fn add_pet_ignores_null_and_unknown_fields() {
 #[tokio::test(flavor = "multi_thread")]
 async fn add_pet_with_taken_id_is_409_and_changes_nothing() {
     let app = TestApp::start().await;
-    let first = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let first = app
+        .post("/pet", &with_id(rex(), 5))
+        .response()
+        .await
+        .is(201);
     let second = app
         .post("/pet", &json!({"id": 5, "name": "Other"}))
-        .answer()
+        .response()
         .await;
     second.problem(409);
-    let got = app.get("/pet/5").answer().await.is(200);
-    assert_eq!(got.body, first.body, "{got}");
-    assert_eq!(got.etag(), first.etag());
+    let fetched = app.get("/pet/5").response().await.is(200);
+    assert_eq!(fetched.body, first.body, "{fetched}");
+    assert_eq!(fetched.etag(), first.etag());
     assert_eq!(app.count().await, 1);
 }
 
@@ -108,12 +116,16 @@ async fn add_pet_without_id_skips_ids_that_clients_chose() {
     let app = TestApp::start().await;
     let mut taken = HashSet::new();
     let highest = with_id(rex(), MAX_ID);
-    taken.insert(app.post("/pet", &highest).answer().await.is(201).id());
+    taken.insert(app.post("/pet", &highest).response().await.is(201).id());
     let given = app.pet("given").await;
     taken.insert(given);
     // The next 100 ids of the sequence.
     for id in given + 1..=given + 100 {
-        let chosen = app.post("/pet", &with_id(rex(), id)).answer().await.is(201);
+        let chosen = app
+            .post("/pet", &with_id(rex(), id))
+            .response()
+            .await
+            .is(201);
         assert_eq!(chosen.id(), id);
         taken.insert(id);
     }
@@ -129,7 +141,10 @@ async fn add_pet_without_id_concurrently_gets_distinct_ids() {
     let app = TestApp::start().await;
     let first = app.pet("first").await;
     for id in (first + 1..first + 60).step_by(2) {
-        app.post("/pet", &with_id(rex(), id)).answer().await.is(201);
+        app.post("/pet", &with_id(rex(), id))
+            .response()
+            .await
+            .is(201);
     }
     let adding = (0..40).map(|_| app.pet("given"));
     let ids: HashSet<i64> = join_all(adding).await.into_iter().collect();
@@ -138,7 +153,7 @@ async fn add_pet_without_id_concurrently_gets_distinct_ids() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn add_pet_with_one_id_twice_at_once_is_201_and_409() {
+async fn add_pet_with_one_id_twice_concurrently_is_201_and_409() {
     let app = TestApp::start().await;
     for id in 1..=20 {
         let (one, other) = (
@@ -146,8 +161,8 @@ async fn add_pet_with_one_id_twice_at_once_is_201_and_409() {
             json!({"id": id, "name": "other"}),
         );
         let (one, other) = tokio::join!(
-            app.post("/pet", &one).answer(),
-            app.post("/pet", &other).answer()
+            app.post("/pet", &one).response(),
+            app.post("/pet", &other).response()
         );
         let (winner, loser) = if one.status == 201 {
             (one, other)
@@ -156,8 +171,8 @@ async fn add_pet_with_one_id_twice_at_once_is_201_and_409() {
         };
         let winner = winner.is(201);
         loser.problem(409);
-        let got = app.get(&format!("/pet/{id}")).answer().await.is(200);
-        assert_eq!(got.body, winner.body, "round {id}");
+        let fetched = app.get(&format!("/pet/{id}")).response().await.is(200);
+        assert_eq!(fetched.body, winner.body, "round {id}");
     }
     assert_eq!(app.count().await, 20);
 }
@@ -165,10 +180,14 @@ async fn add_pet_with_one_id_twice_at_once_is_201_and_409() {
 #[tokio::test(flavor = "multi_thread")]
 async fn update_pet_replaces_all_fields() {
     let app = TestApp::start().await;
-    let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let added = app
+        .post("/pet", &with_id(rex(), 5))
+        .response()
+        .await
+        .is(201);
     let replaced = app
         .put("/pet", &json!({"id": 5, "name": "Max"}))
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(
@@ -176,8 +195,11 @@ async fn update_pet_replaces_all_fields() {
         r#"{"id":5,"name":"Max","photoUrls":[],"tags":[],"status":"available"}"#
     );
     assert_ne!(replaced.etag(), added.etag());
-    let got = app.get("/pet/5").answer().await.is(200);
-    assert_eq!((got.text(), got.etag()), (replaced.text(), replaced.etag()));
+    let fetched = app.get("/pet/5").response().await.is(200);
+    assert_eq!(
+        (fetched.text(), fetched.etag()),
+        (replaced.text(), replaced.etag())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,13 +213,13 @@ async fn update_pet_without_id_is_400_and_with_unknown_id_is_404() {
         json!(MAX_ID + 1),
     ] {
         let body = json!({"id": id, "name": "Max"});
-        let answer = app.put("/pet", &body).answer().await;
-        assert_eq!(answer.invalid_fields(), ["id"], "{body}");
+        let response = app.put("/pet", &body).response().await;
+        assert_eq!(response.invalid_fields(), ["id"], "{body}");
     }
-    let answer = app.put("/pet", &json!({"name": "Max"})).answer().await;
-    assert_eq!(answer.invalid_fields(), ["id"]);
+    let response = app.put("/pet", &json!({"name": "Max"})).response().await;
+    assert_eq!(response.invalid_fields(), ["id"]);
     app.put("/pet", &json!({"id": 77, "name": "Max"}))
-        .answer()
+        .response()
         .await
         .problem(404);
     assert_eq!(app.count().await, 0);
@@ -206,7 +228,10 @@ async fn update_pet_without_id_is_400_and_with_unknown_id_is_404() {
 #[tokio::test(flavor = "multi_thread")]
 async fn patch_pet_merges_by_rfc_7396() {
     let app = TestApp::start().await;
-    app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    app.post("/pet", &with_id(rex(), 5))
+        .response()
+        .await
+        .is(201);
     let mut expected = with_id(rex(), 5);
 
     // Present members are changed; absent ones stay.
@@ -215,7 +240,7 @@ async fn patch_pet_merges_by_rfc_7396() {
             "/pet/5",
             &json!({"status": "sold", "category": {"name": "Cats"}}),
         )
-        .answer()
+        .response()
         .await
         .is(200);
     expected["status"] = json!("sold");
@@ -224,7 +249,7 @@ async fn patch_pet_merges_by_rfc_7396() {
 
     // null removes a member or restores its default; arrays are replaced; unknown members are ignored.
     let patch = json!({"status": null, "photoUrls": null, "category": {"id": null}, "tags": [{"id": 1}], "x": 1});
-    let patched = app.patch("/pet/5", &patch).answer().await.is(200);
+    let patched = app.patch("/pet/5", &patch).response().await.is(200);
     let expected = json!({
         "id": 5, "category": {"name": "Cats"}, "name": "Rex", "photoUrls": [], "tags": [{"id": 1}], "status": "available",
     });
@@ -232,22 +257,29 @@ async fn patch_pet_merges_by_rfc_7396() {
 
     // Missing members are created; the pet's own id is allowed.
     let patch = json!({"id": 5, "category": null});
-    app.patch("/pet/5", &patch).answer().await.is(200);
+    app.patch("/pet/5", &patch).response().await.is(200);
     let patched = app
         .patch("/pet/5", &json!({"category": {"id": 1}}))
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(patched.json()["category"], json!({"id": 1}), "{patched}");
 
-    let got = app.get("/pet/5").answer().await.is(200);
-    assert_eq!((got.text(), got.etag()), (patched.text(), patched.etag()));
+    let fetched = app.get("/pet/5").response().await.is(200);
+    assert_eq!(
+        (fetched.text(), fetched.etag()),
+        (patched.text(), patched.etag())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn patch_pet_with_invalid_result_is_400_and_changes_nothing() {
     let app = TestApp::start().await;
-    let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let added = app
+        .post("/pet", &with_id(rex(), 5))
+        .response()
+        .await
+        .is(201);
     for (patch, field) in [
         (json!({"name": null}), "name"),
         (json!({"name": ""}), "name"),
@@ -259,15 +291,18 @@ async fn patch_pet_with_invalid_result_is_400_and_changes_nothing() {
         (json!("text"), "body"),
         (json!(null), "body"),
     ] {
-        let answer = app.patch("/pet/5", &patch).answer().await;
-        assert_eq!(answer.invalid_fields(), [field], "{patch}");
+        let response = app.patch("/pet/5", &patch).response().await;
+        assert_eq!(response.invalid_fields(), [field], "{patch}");
     }
     app.patch("/pet/6", &json!({"name": "x"}))
-        .answer()
+        .response()
         .await
         .problem(404);
-    let got = app.get("/pet/5").answer().await.is(200);
-    assert_eq!((got.text(), got.etag()), (added.text(), added.etag()));
+    let fetched = app.get("/pet/5").response().await.is(200);
+    assert_eq!(
+        (fetched.text(), fetched.etag()),
+        (added.text(), added.etag())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -282,7 +317,7 @@ async fn patch_pet_accepts_json_and_merge_patch_media_types() {
             .request(Method::PATCH, &format!("/pet/{id}"))
             .header("content-type", media_type)
             .body(json!({"name": media_type}).to_string())
-            .answer()
+            .response()
             .await
             .is(200);
         assert_eq!(patched.json()["name"], media_type);
@@ -292,12 +327,16 @@ async fn patch_pet_accepts_json_and_merge_patch_media_types() {
 #[tokio::test(flavor = "multi_thread")]
 async fn update_pet_with_form_reads_query_and_form() {
     let app = TestApp::start().await;
-    let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let added = app
+        .post("/pet", &with_id(rex(), 5))
+        .response()
+        .await
+        .is(201);
     let mut expected = added.json();
 
     let by_query = app
         .request(Method::POST, "/pet/5?name=Max+%26%20Moritz&status=sold")
-        .answer()
+        .response()
         .await
         .is(200);
     expected["name"] = json!("Max & Moritz");
@@ -308,7 +347,7 @@ async fn update_pet_with_form_reads_query_and_form() {
     let by_form = app
         .request(Method::POST, "/pet/5")
         .form(&[("name", "Ümläut + plus"), ("unknown", "x")])
-        .answer()
+        .response()
         .await
         .is(200);
     expected["name"] = json!("Ümläut + plus");
@@ -317,20 +356,24 @@ async fn update_pet_with_form_reads_query_and_form() {
     let both = app
         .request(Method::POST, "/pet/5?status=available")
         .form(&[("name", "Both")])
-        .answer()
+        .response()
         .await
         .is(200);
     expected["name"] = json!("Both");
     expected["status"] = json!("available");
     assert_eq!(both.json(), expected, "{both}");
-    let got = app.get("/pet/5").answer().await.is(200);
-    assert_eq!((got.text(), got.etag()), (both.text(), both.etag()));
+    let fetched = app.get("/pet/5").response().await.is(200);
+    assert_eq!((fetched.text(), fetched.etag()), (both.text(), both.etag()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn update_pet_with_form_invalid_value_is_400_and_unknown_id_is_404() {
     let app = TestApp::start().await;
-    let added = app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    let added = app
+        .post("/pet", &with_id(rex(), 5))
+        .response()
+        .await
+        .is(201);
     for (path, field) in [
         ("/pet/5", "name"),
         ("/pet/5?name=", "name"),
@@ -341,19 +384,22 @@ async fn update_pet_with_form_invalid_value_is_400_and_unknown_id_is_404() {
         ("/pet/5?status=", "status"),
         ("/pet/0?name=a", "petId"),
     ] {
-        let answer = app.request(Method::POST, path).answer().await;
-        assert_eq!(answer.invalid_fields(), [field], "{path}");
+        let response = app.request(Method::POST, path).response().await;
+        assert_eq!(response.invalid_fields(), [field], "{path}");
     }
     app.post("/pet/5", &json!({"name": "a"}))
-        .answer()
+        .response()
         .await
         .problem(415);
     app.request(Method::POST, "/pet/6?name=a")
-        .answer()
+        .response()
         .await
         .problem(404);
-    let got = app.get("/pet/5").answer().await.is(200);
-    assert_eq!((got.text(), got.etag()), (added.text(), added.etag()));
+    let fetched = app.get("/pet/5").response().await.is(200);
+    assert_eq!(
+        (fetched.text(), fetched.etag()),
+        (added.text(), added.etag())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -361,8 +407,8 @@ async fn update_pet_with_form_names_all_invalid_fields() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let path = format!("/pet/{id}?name=&status=lost");
-    let answer = app.request(Method::POST, &path).answer().await;
-    assert_eq!(answer.invalid_fields(), ["name", "status"]);
+    let response = app.request(Method::POST, &path).response().await;
+    assert_eq!(response.invalid_fields(), ["name", "status"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -370,13 +416,17 @@ async fn head_pet_is_get_without_body() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let path = format!("/pet/{id}");
-    let got = app.get(&path).answer().await.is(200);
-    let head = app.request(Method::HEAD, &path).answer().await.is(200);
+    let fetched = app.get(&path).response().await.is(200);
+    let head = app.request(Method::HEAD, &path).response().await.is(200);
     assert!(head.body.is_empty(), "{head}");
     for name in ["etag", "content-type", "content-length"] {
-        assert_eq!(head.header(name), got.header(name), "{head}");
+        assert_eq!(head.header(name), fetched.header(name), "{head}");
     }
-    let head = app.request(Method::HEAD, "/pet/999").answer().await.is(404);
+    let head = app
+        .request(Method::HEAD, "/pet/999")
+        .response()
+        .await
+        .is(404);
     assert!(head.body.is_empty(), "{head}");
 }
 
@@ -408,7 +458,7 @@ async fn pet_id_invalid_is_400_and_unknown_is_404_for_every_method() {
         Method::POST,
         Method::DELETE,
     ] {
-        let ask = async |id: &str| {
+        let send = async |id: &str| {
             let request = app.request(method.clone(), &format!("/pet/{id}?name=a"));
             let request = match method {
                 Method::PATCH => request
@@ -416,17 +466,17 @@ async fn pet_id_invalid_is_400_and_unknown_is_404_for_every_method() {
                     .body("{}"),
                 _ => request,
             };
-            request.answer().await
+            request.response().await
         };
         for id in bad {
-            let answer = ask(id).await.is(400);
+            let response = send(id).await.is(400);
             if method != Method::HEAD {
-                answer.problem(400);
+                response.problem(400);
             }
         }
-        let answer = ask(&MAX_ID.to_string()).await.is(404);
+        let response = send(&MAX_ID.to_string()).await.is(404);
         if method != Method::HEAD {
-            answer.problem(404);
+            response.problem(404);
         }
     }
 }
@@ -434,17 +484,20 @@ async fn pet_id_invalid_is_400_and_unknown_is_404_for_every_method() {
 #[tokio::test(flavor = "multi_thread")]
 async fn delete_pet_returns_its_id_and_then_is_404() {
     let app = TestApp::start().await;
-    app.post("/pet", &with_id(rex(), 5)).answer().await.is(201);
+    app.post("/pet", &with_id(rex(), 5))
+        .response()
+        .await
+        .is(201);
     let kept = app.pet("kept").await;
-    let deleted = app.delete("/pet/5").answer().await.is(200);
+    let deleted = app.delete("/pet/5").response().await.is(200);
     assert_eq!(
         deleted.text(),
         r#"{"code":200,"type":"deleted","message":"5"}"#
     );
     assert_eq!(deleted.header("content-type"), "application/json");
-    app.get("/pet/5").answer().await.problem(404);
-    app.delete("/pet/5").answer().await.problem(404);
-    app.get(&format!("/pet/{kept}")).answer().await.is(200);
+    app.get("/pet/5").response().await.problem(404);
+    app.delete("/pet/5").response().await.problem(404);
+    app.get(&format!("/pet/{kept}")).response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -459,7 +512,7 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
         "photoUrls": many(100, json!(url(2_048))),
         "tags": many(100, json!({"id": i64::MAX, "name": name(255)})),
     });
-    let added = app.post("/pet", &within).answer().await.is(201);
+    let added = app.post("/pet", &within).response().await.is(201);
     let mut expected = within.clone();
     expected["status"] = json!("available");
     assert_eq!(added.json(), expected);
@@ -505,8 +558,8 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
     ] {
         let mut body = json!({"id": 1, "name": "a"});
         body[field] = value;
-        let answer = app.post("/pet", &body).answer().await;
-        assert_eq!(answer.invalid_fields(), [at], "{body}");
+        let response = app.post("/pet", &body).response().await;
+        assert_eq!(response.invalid_fields(), [at], "{body}");
     }
     assert_eq!(app.count().await, 1);
 }
@@ -515,8 +568,8 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
 async fn add_pet_with_array_for_object_is_400() {
     let app = TestApp::start().await;
     let pet = json!([null, null, "Rex", [], [], "sold"]);
-    let answer = app.post("/pet", &pet).answer().await;
-    assert_eq!(answer.invalid_fields(), ["body"], "{answer}");
+    let response = app.post("/pet", &pet).response().await;
+    assert_eq!(response.invalid_fields(), ["body"], "{response}");
     for (field, at) in [("category", "category"), ("tags", "tags[0]")] {
         let label = json!([1, "Dogs"]);
         let mut pet = json!({"name": "Rex"});
@@ -525,8 +578,8 @@ async fn add_pet_with_array_for_object_is_400() {
         } else {
             label
         };
-        let answer = app.post("/pet", &pet).answer().await;
-        assert_eq!(answer.invalid_fields(), [at], "{answer}");
+        let response = app.post("/pet", &pet).response().await;
+        assert_eq!(response.invalid_fields(), [at], "{response}");
     }
     assert_eq!(app.count().await, 0);
 }
@@ -541,7 +594,7 @@ async fn add_pet_accepts_integers_in_any_notation() {
             .header("content-type", "application/json")
             .body(body)
     };
-    let added = post(written.to_owned()).answer().await.is(201).json();
+    let added = post(written.to_owned()).response().await.is(201).json();
     assert_eq!(added["id"], json!(5));
     assert_eq!(
         added["tags"],
@@ -555,8 +608,8 @@ async fn add_pet_accepts_integers_in_any_notation() {
         "-9223372036854775809",
     ] {
         let body = format!(r#"{{"name": "a", "tags": [{{"id": {number}}}]}}"#);
-        let answer = post(body).answer().await;
-        assert_eq!(answer.invalid_fields(), ["tags[0].id"], "{number}");
+        let response = post(body).response().await;
+        assert_eq!(response.invalid_fields(), ["tags[0].id"], "{number}");
     }
 }
 
@@ -567,12 +620,12 @@ async fn condition_headers_and_tag_names_beyond_bounds_are_400() {
     let tags = format!("\"{}\"", "a".repeat(4_095));
     for name in ["if-match", "if-none-match", "if-range", "range"] {
         let get = app.get(&format!("/pet/{id}"));
-        let answer = get.header(name, &tags).answer().await;
-        assert_eq!(answer.invalid_fields(), [name]);
+        let response = get.header(name, &tags).response().await;
+        assert_eq!(response.invalid_fields(), [name]);
         let get = app.get(&format!("/pet/{id}"));
-        get.header(name, &tags[1..]).answer().await.is(200);
+        get.header(name, &tags[1..]).response().await.is(200);
     }
     let find = |length| app.get(&format!("/pet/findByTags?tags={}", "a".repeat(length)));
-    find(255).answer().await.is(200);
-    assert_eq!(find(256).answer().await.invalid_fields(), ["tags"]);
+    find(255).response().await.is(200);
+    assert_eq!(find(256).response().await.invalid_fields(), ["tags"]);
 }

@@ -17,7 +17,7 @@ use reqwest::{
     header::{HeaderName, HeaderValue},
 };
 use serde_json::{Map, Value, json};
-use test_support::{Answer, Ask, TestApp};
+use test_support::{RequestExt, Response, TestApp};
 
 const MAX_ID: i64 = (1 << 53) - 1;
 
@@ -141,22 +141,25 @@ async fn valid_pet_is_returned_as_sent() {
                 second
             };
             let expected = with_defaults(first.clone());
-            let added = app.post("/pet", &first).answer().await;
+            let added = app.post("/pet", &first).response().await;
             prop_assert_eq!(added.status.as_u16(), 201, "{}", added);
             prop_assert_eq!(&added.json(), &expected);
-            let got = app.get(&format!("/pet/{id}")).answer().await;
-            prop_assert_eq!(&got.body, &added.body);
-            let replaced = app.put("/pet", &second).answer().await;
+            let fetched = app.get(&format!("/pet/{id}")).response().await;
+            prop_assert_eq!(&fetched.body, &added.body);
+            let replaced = app.put("/pet", &second).response().await;
             prop_assert_eq!(replaced.status.as_u16(), 200, "{}", replaced);
             prop_assert_eq!(&replaced.json(), &with_defaults(second));
-            let got = app.get(&format!("/pet/{id}")).answer().await;
-            prop_assert_eq!(&got.body, &replaced.body);
+            let fetched = app.get(&format!("/pet/{id}")).response().await;
+            prop_assert_eq!(&fetched.body, &replaced.body);
             // PUT and PATCH of the pet as returned change nothing.
-            let same = app.put("/pet", &got.json()).answer().await;
-            prop_assert_eq!(&same.body, &got.body);
-            let same = app.patch(&format!("/pet/{id}"), &got.json()).answer().await;
-            prop_assert_eq!(&same.body, &got.body);
-            let deleted = app.delete(&format!("/pet/{id}")).answer().await;
+            let same = app.put("/pet", &fetched.json()).response().await;
+            prop_assert_eq!(&same.body, &fetched.body);
+            let same = app
+                .patch(&format!("/pet/{id}"), &fetched.json())
+                .response()
+                .await;
+            prop_assert_eq!(&same.body, &fetched.body);
+            let deleted = app.delete(&format!("/pet/{id}")).response().await;
             prop_assert_eq!(deleted.status.as_u16(), 200, "{}", deleted);
             Ok(())
         }
@@ -172,13 +175,13 @@ async fn find_by_tags_finds_any_tag_name() {
         let app = &app;
         async move {
             let pet = json!({"name": "a", "tags": [{"name": other}, {"name": name}, {"id": 1}]});
-            let id = app.post("/pet", &pet).answer().await.is(201).id();
+            let id = app.post("/pet", &pet).response().await.is(201).id();
             for extra in [("match", "any"), ("match", "all"), ("limit", "1000")] {
                 let query = [("tags", name.as_str()), extra];
-                let found = app.get("/pet/findByTags").query(&query).answer().await;
+                let found = app.get("/pet/findByTags").query(&query).response().await;
                 prop_assert_eq!(found.ids(), vec![id], "{}", found);
             }
-            app.delete(&format!("/pet/{id}")).answer().await.is(200);
+            app.delete(&format!("/pet/{id}")).response().await.is(200);
             Ok(())
         }
     });
@@ -325,11 +328,11 @@ fn edited(mut text: Vec<u8>, edits: &[Edit]) -> Vec<u8> {
 }
 
 /// Checks that the response is not a 5xx, and is a problem document if it is a 4xx.
-fn blames_the_client(answer: &Answer) -> Result<(), TestCaseError> {
-    let status = answer.status.as_u16();
-    prop_assert!(status < 500, "{}", answer);
+fn check_client_error(response: &Response) -> Result<(), TestCaseError> {
+    let status = response.status.as_u16();
+    prop_assert!(status < 500, "{}", response);
     if status >= 400 {
-        answer.problem(status);
+        response.problem(status);
     }
     Ok(())
 }
@@ -344,7 +347,7 @@ async fn send_everywhere(app: &TestApp, body: Vec<u8>) -> Result<(), TestCaseErr
         let request = app
             .request(method, path)
             .header("content-type", "application/json");
-        blames_the_client(&request.body(body.clone()).answer().await)?;
+        check_client_error(&request.body(body.clone()).response().await)?;
     }
     Ok(())
 }
@@ -353,20 +356,20 @@ async fn send_everywhere(app: &TestApp, body: Vec<u8>) -> Result<(), TestCaseErr
 async fn pet_with_edited_text_is_never_5xx() {
     let app = TestApp::start().await;
     app.post("/pet", &json!({"id": 1, "name": "a"}))
-        .answer()
+        .response()
         .await
         .is(201);
     check(300, &(pet(), vec(edit(), 1..4)), |(pet, edits)| {
         send_everywhere(&app, edited(pet.to_string().into_bytes(), &edits))
     });
-    app.get("/pet/1").answer().await.is(200);
+    app.get("/pet/1").response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pet_with_replaced_value_is_never_5xx() {
     let app = TestApp::start().await;
     app.post("/pet", &json!({"id": 1, "name": "a"}))
-        .answer()
+        .response()
         .await
         .is(201);
     let strategy = (pet(), any::<prop::sample::Index>(), nonsense());
@@ -375,7 +378,7 @@ async fn pet_with_replaced_value_is_never_5xx() {
         replace_node(&mut pet, &mut at, &with);
         send_everywhere(&app, pet.to_string().into_bytes())
     });
-    app.get("/pet/1").answer().await.is(200);
+    app.get("/pet/1").response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -418,13 +421,13 @@ async fn find_and_form_update_with_any_query_are_never_5xx() {
         let app = &app;
         async move {
             for path in ["/pet/findByStatus", "/pet/findByTags"] {
-                blames_the_client(&app.get(&format!("{path}?{query}")).answer().await)?;
+                check_client_error(&app.get(&format!("{path}?{query}")).response().await)?;
             }
             let update = app.request(Method::POST, &format!("/pet/1?{query}"));
-            blames_the_client(&update.answer().await)?;
+            check_client_error(&update.response().await)?;
             let form = app.request(Method::POST, "/pet/1");
             let form = form.header("content-type", "application/x-www-form-urlencoded");
-            blames_the_client(&form.body(query).answer().await)
+            check_client_error(&form.body(query).response().await)
         }
     });
 }
@@ -436,7 +439,7 @@ async fn requests_with_any_header_values_are_never_5xx() {
     let app = TestApp::with(&proxies).await;
     let next = AtomicU16::new(0);
     app.post("/pet", &json!({"id": 1, "name": "a"}))
-        .answer()
+        .response()
         .await
         .is(201);
     let name = select(vec![
@@ -477,10 +480,10 @@ async fn requests_with_any_header_values_are_never_5xx() {
                 }
                 let address = format!("198.18.{high}.{low}");
                 let request = request.header("x-forwarded-for", address);
-                blames_the_client(&request.answer().await)?;
+                check_client_error(&request.response().await)?;
             }
             Ok(())
         }
     });
-    app.get("/pet/1").answer().await.is(200);
+    app.get("/pet/1").response().await.is(200);
 }

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use pet_inventory::domain::caller::Scopes;
 use reqwest::Method;
-use serde_json::json;
-use test_support::{Ask, Home, Raw, Service, TestDatabase, make_key, process::users_of};
+use serde_json::{Value, json};
+use test_support::{
+    Home, Http2, RawConnection, RequestExt, Service, TestDatabase, eventually, make_key,
+    process::processes_using,
+};
 
 const KEY: &str = "special-key";
 /// Maximum time from the start of the process until it serves, on a busy machine.
@@ -25,10 +28,10 @@ async fn serve_on(home: &Home, database: &TestDatabase) -> (Service, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn start_without_configuration_prints_urls_and_keeps_data_over_a_restart() {
     let home = Home::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     // No arguments.
     let service = Service::start(&home, home.command([""; 0])).await;
-    assert!(begun.elapsed() < START, "{:?}", begun.elapsed());
+    assert!(started.elapsed() < START, "{:?}", started.elapsed());
     for words in [
         "/docs",
         "Metrics",
@@ -37,32 +40,36 @@ async fn start_without_configuration_prints_urls_and_keeps_data_over_a_restart()
         "free-key (free)",
         "curl -H",
     ] {
-        assert!(service.greeting.contains(words), "{}", service.greeting);
+        assert!(
+            service.startup_output.contains(words),
+            "{}",
+            service.startup_output
+        );
     }
     for key in [KEY, "pro-key", "free-key"] {
         let pet = json!({"name": key, "status": "sold"});
         service
             .request(Method::POST, "/pet", key)
             .json(&pet)
-            .answer()
+            .response()
             .await
             .is(201);
     }
     assert!(home.path().join("data/postgres").is_dir());
     service.stop().await;
-    assert_eq!(users_of(home.path()), []);
+    assert_eq!(processes_using(home.path()), []);
 
-    let begun = Instant::now();
+    let started = Instant::now();
     let service = home.serve().await;
-    assert!(begun.elapsed() < START, "{:?}", begun.elapsed());
+    assert!(started.elapsed() < START, "{:?}", started.elapsed());
     let found = service
         .request(Method::GET, "/pet/findByStatus?status=sold", KEY)
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(found.ids().len(), 3, "{found}");
     service.stop().await;
-    assert_eq!(users_of(home.path()), []);
+    assert_eq!(processes_using(home.path()), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,24 +83,24 @@ async fn sigkill_leaves_no_process_and_loses_no_acknowledged_write() {
             service
                 .request(Method::POST, "/pet", KEY)
                 .json(&pet)
-                .answer()
+                .response()
                 .await
                 .is(201)
                 .id(),
         );
     }
     assert!(
-        users_of(home.path())
+        processes_using(home.path())
             .iter()
             .any(|(_, name)| name.trim() == "postgres")
     );
     service.signal(Signal::SIGKILL);
-    assert_eq!(service.ended().await, None);
-    home.nothing_runs().await;
+    assert_eq!(service.wait_for_exit().await, None);
+    home.wait_until_unused().await;
 
     let service = home.serve().await;
     let found = service.request(Method::GET, "/pet/findByStatus?status=available", KEY);
-    assert_eq!(found.answer().await.is(200).ids(), stored);
+    assert_eq!(found.response().await.is(200).ids(), stored);
     service.stop().await;
 }
 
@@ -101,12 +108,12 @@ async fn sigkill_leaves_no_process_and_loses_no_acknowledged_write() {
 async fn second_instance_on_the_same_folder_exits_with_an_error() {
     let home = Home::new();
     let service = home.serve().await;
-    let begun = Instant::now();
+    let started = Instant::now();
     let second = home.run(&["serve"]).await.is(1);
     assert!(
-        begun.elapsed() < Duration::from_secs(5),
+        started.elapsed() < Duration::from_secs(5),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
     let pid = service.pid().to_string();
     assert!(
@@ -116,15 +123,15 @@ async fn second_instance_on_the_same_folder_exits_with_an_error() {
     assert_eq!(second.stdout, "");
     service
         .request(Method::GET, "/pet/findByStatus?status=sold", KEY)
-        .answer()
+        .response()
         .await
         .is(200);
 
     // As Ctrl-C in a terminal does, which the embedded PostgreSQL does not receive.
     let mut service = service;
     service.signal(Signal::SIGINT);
-    assert_eq!(service.ended().await, Some(0), "{}", service.log());
-    assert_eq!(users_of(home.path()), []);
+    assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
+    assert_eq!(processes_using(home.path()), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,39 +139,104 @@ async fn request_in_progress_completes_before_exit() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let (home, database) = (Home::new(), TestDatabase::migrated().await);
         let (mut service, key) = serve_on(&home, &database).await;
-        let mut raw = Raw::connect(service.address).await;
+        let mut raw = RawConnection::connect(service.address).await;
         let head = format!(
             "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nContent-Type: application/json\r\n\
              Expect: 100-continue\r\nContent-Length: 12\r\n\r\n"
         );
         raw.send(head).await;
         // The 100 shows that the service reads the body.
-        raw.answer().await.is(100);
+        raw.response().await.is(100);
         raw.send("{\"name").await;
         service.signal(signal);
         // Graceful stage: new connections are refused.
-        let begun = Instant::now();
+        let started = Instant::now();
         while tokio::net::TcpStream::connect(service.address)
             .await
             .is_ok()
         {
-            assert!(begun.elapsed() < Duration::from_secs(2), "it still accepts");
+            assert!(
+                started.elapsed() < Duration::from_secs(2),
+                "it still accepts"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // The operations listener still accepts connections.
         let ready = test_support::client().get(format!("http://{}/readyz", service.operations));
-        ready.answer().await.problem(503);
+        ready.response().await.problem(503);
         raw.send("\":\"a\"}").await;
-        let answer = raw.answer().await.is(201);
-        assert_eq!(answer.header("connection"), "close", "{answer}");
-        assert_eq!(service.ended().await, Some(0), "{}", service.log());
+        let response = raw.response().await.is(201);
+        assert_eq!(response.header("connection"), "close", "{response}");
+        assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
         assert!(
-            begun.elapsed() < Duration::from_secs(2),
+            started.elapsed() < Duration::from_secs(2),
             "{:?}",
-            begun.elapsed()
+            started.elapsed()
         );
         assert_eq!(database.number("select count(*) from pets").await, 1);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_in_the_listen_queue_at_sigterm_are_served() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let (mut service, key) = serve_on(&home, &database).await;
+    // A stopped process accepts nothing. The kernel completes the handshakes, and keeps SIGTERM until SIGCONT.
+    service.signal(Signal::SIGSTOP);
+    let get = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n");
+    let mut connections = Vec::new();
+    for _ in 0..300 {
+        let mut raw = RawConnection::connect(service.address).await;
+        raw.send(&get).await;
+        connections.push(raw);
+    }
+    service.signal(Signal::SIGTERM);
+    service.signal(Signal::SIGCONT);
+    for raw in &mut connections {
+        raw.response().await.problem(404);
+        assert_eq!(raw.closed().await, "");
+    }
+    assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_stream_in_progress_completes_after_goaway() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let (mut service, key) = serve_on(&home, &database).await;
+    let mut connection = Http2::connect(service.address, 65_535).await;
+    let (response, mut body) = connection.open(Method::POST, "/api/v3/pet", &key).await;
+    body.send_data("{\"name".into(), false).expect("sent");
+    connection.ping().await;
+    service.signal(Signal::SIGTERM);
+    connection.goaway().await;
+    body.send_data("\":\"a\"}".into(), true).expect("sent");
+    let mut response = response.await.expect("a response");
+    assert_eq!(response.status(), 201);
+    let pet = response.body_mut().data().await.expect("a body");
+    let pet: Value = serde_json::from_slice(&pet.expect("a body")).expect("JSON");
+    assert_eq!(pet["name"], "a");
+    connection.closed().await;
+    assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
+    assert_eq!(database.number("select count(*) from pets").await, 1);
+}
+
+/// The client may have sent the request before it could learn of the shutdown.
+#[tokio::test(flavor = "multi_thread")]
+async fn next_request_of_an_idle_connection_is_served_after_sigterm() {
+    const LIVEZ: &str = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let (mut service, _) = serve_on(&home, &database).await;
+    let mut raw = RawConnection::connect(service.address).await;
+    raw.send(LIVEZ).await;
+    let first = raw.response().await.is(200);
+    assert_eq!(first.optional_header("connection"), None, "{first}");
+    service.signal(Signal::SIGTERM);
+    eventually(async || service.log().contains("stopping")).await;
+    raw.send(LIVEZ).await;
+    let last = raw.response().await.is(200);
+    assert_eq!(last.header("connection"), "close", "{last}");
+    assert_eq!(raw.closed().await, "");
+    assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,53 +251,53 @@ async fn half_sent_requests_do_not_delay_exit_beyond_the_grace() {
             "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
         ),
     ] {
-        let mut raw = Raw::connect(service.address).await;
+        let mut raw = RawConnection::connect(service.address).await;
         raw.send(bytes).await;
         half.push(raw);
     }
     // An idle connection after its first request.
-    let mut idle = Raw::connect(service.address).await;
+    let mut idle = RawConnection::connect(service.address).await;
     idle.send("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    idle.answer().await.is(200);
-    let begun = Instant::now();
+    idle.response().await.is(200);
+    let started = Instant::now();
     service.signal(Signal::SIGTERM);
     assert_eq!(idle.closed().await, "");
     assert!(
-        begun.elapsed() < Duration::from_millis(1_900),
+        started.elapsed() < Duration::from_millis(1_900),
         "an idle connection held on: {:?}",
-        begun.elapsed()
+        started.elapsed()
     );
-    assert_eq!(service.ended().await, Some(0), "{}", service.log());
-    let elapsed = begun.elapsed();
+    assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
+    let elapsed = started.elapsed();
     assert!(elapsed < Duration::from_millis(3_500), "{elapsed:?}");
     assert_eq!(database.number("select count(*) from pets").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn second_signal_exits_at_once() {
+async fn second_signal_exits_immediately() {
     let (home, database) = (Home::new(), TestDatabase::migrated().await);
     let mut command = home.command(["serve"]);
     command.env("DATABASE_URL", database.url());
     command.env("PET_INVENTORY__SERVER__SHUTDOWN_GRACE", "1m");
     let mut service = Service::start(&home, command).await;
-    let mut raw = Raw::connect(service.address).await;
+    let mut raw = RawConnection::connect(service.address).await;
     raw.send("GET /livez HTTP/1.1\r\nHo").await;
     service.signal(Signal::SIGTERM);
-    let begun = Instant::now();
+    let started = Instant::now();
     while !service.log().contains("stopping") {
         assert!(
-            begun.elapsed() < Duration::from_secs(5),
+            started.elapsed() < Duration::from_secs(5),
             "{}",
             service.log()
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     service.signal(Signal::SIGINT);
-    assert_eq!(service.ended().await, Some(0), "{}", service.log());
+    assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
     assert!(
-        begun.elapsed() < Duration::from_secs(4),
+        started.elapsed() < Duration::from_secs(4),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
 }
 
@@ -237,14 +309,14 @@ async fn idle_connections_do_not_delay_exit() {
     let mut service = Service::start(&home, command).await;
     let mut idle = Vec::new();
     for _ in 0..5 {
-        let mut raw = Raw::connect(service.address).await;
+        let mut raw = RawConnection::connect(service.address).await;
         raw.send("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
-        raw.answer().await.is(200);
+        raw.response().await.is(200);
         idle.push(raw);
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     service.signal(Signal::SIGTERM);
-    assert_eq!(service.ended().await, Some(0), "{}", service.log());
-    let elapsed = begun.elapsed();
+    assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
+    let elapsed = started.elapsed();
     assert!(elapsed < Duration::from_millis(1_900), "{elapsed:?}");
 }

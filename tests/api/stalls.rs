@@ -1,4 +1,4 @@
-//! Responses that are not read and idle connections are closed; transactions that conflict are retried.
+//! Timeouts of connections without progress, and retries of conflicting transactions.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -6,8 +6,13 @@ use std::{
 };
 
 use pet_inventory::db::{self, Connection, Database};
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
 use sqlx::Executor as _;
-use test_support::{Ask, Raw, TestApp, TestDatabase, client_builder, config, eventually};
+use test_support::{
+    Http2, RawConnection, RequestExt, TestApp, TestDatabase, client, client_builder, config,
+    eventually,
+};
 use tokio::{io::AsyncWriteExt as _, net::TcpSocket, sync::Barrier};
 
 /// More pets than fit into the buffers between the service and a client.
@@ -15,8 +20,8 @@ const MANY: &str = "insert into pets (id, status, name, category, photo_urls, ta
     select n, 'sold', repeat('x', 255), null, array[repeat('/y', 50)], '[]'
     from generate_series(1, 20000) n";
 
-/// Connection that has requested all of them and reads nothing.
-async fn unread(app: &TestApp) -> tokio::net::TcpStream {
+/// Requests all of them on a new connection, and returns the connection with the response unread.
+async fn request_without_reading(app: &TestApp) -> tokio::net::TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4 << 10).expect("a buffer");
     let mut stream = socket.connect(app.address).await.expect("a connection");
@@ -25,8 +30,8 @@ async fn unread(app: &TestApp) -> tokio::net::TcpStream {
         app.key
     );
     stream.write_all(request.as_bytes()).await.expect("sent");
-    // The response has begun.
-    stream.readable().await.expect("an answer");
+    // The response has started.
+    stream.readable().await.expect("a response");
     stream
 }
 
@@ -38,22 +43,23 @@ async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
     ];
     let app = TestApp::with(&settings).await;
     app.database.run(MANY).await;
-    let first = unread(&app).await;
-    // One of the two permits is for streams.
+    let first = request_without_reading(&app).await;
+    // One of the two permits is for responses that are streamed.
     let all = "/pet/findByStatus?status=sold";
-    app.get(all).answer().await.problem(503);
-    app.get("/pet/1").answer().await.is(200);
-    // The unread one is closed, which returns its permit.
-    eventually(async || app.get(all).send().await.expect("an answer").status() == 200).await;
+    app.get(all).response().await.problem(503);
+    app.get("/pet/1").response().await.is(200);
+    // The connection that does not read is closed, which returns its permit.
+    eventually(async || app.get(all).send().await.expect("a response").status() == 200).await;
     drop(first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_connection_without_requests_is_closed() {
-    const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    /// Client connection preface and an empty SETTINGS frame.
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "300ms")]).await;
-    let mut raw = Raw::connect(app.address).await;
-    raw.send(BEGINNING).await;
+    let mut raw = RawConnection::connect(app.address).await;
+    raw.send(PREFACE).await;
     raw.closed().await;
 }
 
@@ -71,20 +77,116 @@ async fn http2_client_that_reads_slowly_gets_the_whole_response() {
         .http2_initial_stream_window_size(16 << 10);
     let client = client.no_proxy().build().expect("a client");
     let get = client.get(app.url("/pet/1")).header("api_key", &app.key);
-    let begun = Instant::now();
-    let mut answer = get.send().await.expect("an answer");
+    let started = Instant::now();
+    let mut response = get.send().await.expect("a response");
     let mut read = 0;
-    while let Some(chunk) = answer.chunk().await.expect("all of it") {
+    while let Some(chunk) = response.chunk().await.expect("all of it") {
         read += chunk.len();
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
     assert!(read > 200_000, "{read}");
-    // Otherwise the test shows nothing.
-    assert!(begun.elapsed() > Duration::from_secs(2), "in one piece");
+    // Longer than the timeout; otherwise the test would prove nothing.
+    assert!(started.elapsed() > Duration::from_secs(2), "in one piece");
 }
 
-fn database(of: &TestDatabase) -> Database {
-    let config = config(&of.url(), &[]);
+/// A window of 0 holds back the whole body, a window of 1 all but its first byte.
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_stream_without_progress_is_reset_after_idle_timeout() {
+    const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "500ms")]).await;
+    app.database.run(MANY).await;
+    for window in [0, 1] {
+        let started = Instant::now();
+        let connection = Http2::connect(app.address, window).await;
+        let pets = "/api/v3/pet/findByStatus?status=sold";
+        let response = connection.fetch(Method::GET, pets, &app.key).await;
+        assert_eq!(response.status(), 200);
+        let (mut body, mut received) = (response.into_body(), 0);
+        let reset = async {
+            loop {
+                match body.data().await.expect("not the end of the body") {
+                    Ok(bytes) => received += bytes.len(),
+                    Err(error) => break error,
+                }
+            }
+        };
+        // Other streams and connections are served meanwhile. The requests keep this connection from being idle.
+        let served = async {
+            let mut period = tokio::time::interval(IDLE_TIMEOUT / 10);
+            while started.elapsed() < 6 * IDLE_TIMEOUT {
+                period.tick().await;
+                let head = connection.fetch(Method::HEAD, "/livez", &app.key).await;
+                assert_eq!(head.status(), 200);
+                app.get("/pet/1").response().await.is(200);
+            }
+        };
+        let error = tokio::select! {
+            error = reset => error,
+            () = served => panic!("not reset within {:?}", started.elapsed()),
+        };
+        assert!(error.is_remote() && error.is_reset(), "{window}: {error}");
+        assert_eq!(received, window as usize);
+        assert!(started.elapsed() >= IDLE_TIMEOUT, "{:?}", started.elapsed());
+        let head = connection.fetch(Method::HEAD, "/livez", &app.key).await;
+        assert_eq!(head.status(), 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_response_is_sent_through_a_window_of_one_byte() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    let connection = Http2::connect(app.address, 1).await;
+    let path = format!("/api/v3/pet/{id}");
+    let mut body = connection
+        .fetch(Method::GET, &path, &app.key)
+        .await
+        .into_body();
+    let mut received = Vec::new();
+    while let Some(bytes) = body.data().await {
+        let bytes = bytes.expect("a part of the body");
+        assert!(bytes.len() <= 1);
+        let released = body.flow_control().release_capacity(bytes.len());
+        released.expect("a window of one byte again");
+        received.extend_from_slice(&bytes);
+    }
+    assert_eq!(
+        received,
+        app.get(&format!("/pet/{id}")).response().await.body
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn request_that_takes_longer_than_idle_timeout_gets_its_response() {
+    const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "100ms")]).await;
+    let http2 = client_builder().no_proxy().http2_prior_knowledge();
+    let http2 = http2.build().expect("a client");
+    let mut lock = app.database.connect().await;
+    let ids = [app.pet("a").await, app.pet("b").await];
+    lock.execute("begin; lock table pets in exclusive mode")
+        .await
+        .expect("locked");
+    let started = Instant::now();
+    let pet = json!({"name": "c"});
+    let patches = [client(), http2].into_iter().zip(ids).map(|(client, id)| {
+        let patch = app.patch(&format!("/pet/{id}"), &pet).build();
+        let patch = RequestBuilder::from_parts(client, patch.expect("a request"));
+        tokio::spawn(patch.response())
+    });
+    let patches: Vec<_> = patches.collect();
+    let waiting = "select count(*) from pg_locks where not granted
+         and database = (select oid from pg_database where datname = current_database())";
+    eventually(async || app.database.number(waiting).await == 2).await;
+    tokio::time::sleep_until((started + 5 * IDLE_TIMEOUT).into()).await;
+    lock.execute("commit").await.expect("committed");
+    for patch in patches {
+        patch.await.expect("no panic").is(200);
+    }
+}
+
+fn database(test: &TestDatabase) -> Database {
+    let config = config(&test.url(), &[]);
     let url = config.database.url.as_ref().expect("a URL");
     let options = db::parse_url(url).expect("a URL");
     Database::new(options, &config.database)
@@ -94,7 +196,7 @@ fn database(of: &TestDatabase) -> Database {
 async fn serialization_failure_is_retried() {
     let test = TestDatabase::migrated().await;
     let database = database(&test);
-    for (code, gives_way) in [("40001", true), ("40P01", true), ("55P03", false)] {
+    for (code, is_retried) in [("40001", true), ("40P01", true), ("55P03", false)] {
         let tries = &AtomicU32::new(0);
         let done = database
             .transact(async |transaction: &mut Connection| {
@@ -106,8 +208,8 @@ async fn serialization_failure_is_retried() {
                 Ok::<_, db::Error>(())
             })
             .await;
-        assert_eq!(done.is_ok(), gives_way, "{code}: {done:?}");
-        let expected = if gives_way { 3 } else { 1 };
+        assert_eq!(done.is_ok(), is_retried, "{code}: {done:?}");
+        let expected = if is_retried { 3 } else { 1 };
         assert_eq!(tries.load(Ordering::Relaxed), expected, "{code}");
     }
 }

@@ -15,9 +15,9 @@ use prost::Message as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    Ask, eventually,
+    RequestExt, eventually,
     issuer::Issuer,
-    process::{Home, SOON, Service},
+    process::{Home, Service, TIMEOUT},
     signer::Signer,
 };
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
@@ -59,9 +59,9 @@ impl Collector {
     /// Waits for the server span of a trace and returns all spans of the trace.
     async fn trace(&self, id: &str) -> Vec<Span> {
         let mut found = Vec::new();
-        let begun = Instant::now();
+        let started = Instant::now();
         while !found.iter().any(is_server) {
-            assert!(begun.elapsed() < SOON, "no trace {id}");
+            assert!(started.elapsed() < TIMEOUT, "no trace {id}");
             tokio::time::sleep(Duration::from_millis(20)).await;
             let spans = self.spans().await;
             found = spans
@@ -135,13 +135,13 @@ async fn request_and_its_statements_join_the_incoming_trace() {
     let service = serve(&home, &[(ENDPOINT, &uri), headers]).await;
     let add = service.request(Method::POST, "/pet", "special-key");
     let add = add.json(&json!({"name": "Rex", "id": 7}));
-    add.answer().await.is(201);
+    add.response().await.is(201);
     let read = service.request(Method::GET, "/pet/7", "special-key");
     let read = read
         .header("traceparent", traceparent(TRACE, "01"))
         .header("tracestate", "vendor=opaque")
         .header("x-request-id", "mine");
-    read.answer().await.is(200);
+    read.response().await.is(200);
 
     let spans = collector.trace(TRACE).await;
     let request = server(&spans);
@@ -150,7 +150,7 @@ async fn request_and_its_statements_join_the_incoming_trace() {
     assert_eq!(request.trace_state, "vendor=opaque");
     assert_eq!(request.status.clone().unwrap_or_default().code, 0);
     let port = service.address.port();
-    let said = attributes(&request.attributes);
+    let recorded = attributes(&request.attributes);
     let expected = [
         ("enduser.id", json!("demo-enterprise")),
         ("http.request.method", json!("GET")),
@@ -162,7 +162,7 @@ async fn request_and_its_statements_join_the_incoming_trace() {
         ("server.port", json!(port)),
         ("url.scheme", json!("http")),
     ];
-    assert_eq!(said, expected.into_iter().collect());
+    assert_eq!(recorded, expected.into_iter().collect());
 
     // The trace also has a credential lookup if another worker than before serves the request.
     names_in_one_tree(&spans);
@@ -170,11 +170,11 @@ async fn request_and_its_statements_join_the_incoming_trace() {
     let statement = statement.expect("the statement");
     assert_eq!(statement.parent_span_id, request.span_id);
     assert_eq!(statement.kind, SpanKind::Client as i32);
-    let said = attributes(&statement.attributes);
-    assert_eq!(said["db.system.name"], "postgresql");
-    assert_eq!(said["db.operation.name"], "SELECT");
-    assert_eq!(said["db.collection.name"], "pets");
-    assert_eq!(said["db.operation.batch.size"], 1);
+    let recorded = attributes(&statement.attributes);
+    assert_eq!(recorded["db.system.name"], "postgresql");
+    assert_eq!(recorded["db.operation.name"], "SELECT");
+    assert_eq!(recorded["db.collection.name"], "pets");
+    assert_eq!(recorded["db.operation.batch.size"], 1);
 
     let requests = collector.0.received_requests().await.expect("recorded");
     assert!(
@@ -184,10 +184,10 @@ async fn request_and_its_statements_join_the_incoming_trace() {
     );
     let sent = collector.requests().await;
     let resource = sent[0].resource_spans[0].resource.as_ref().expect("one");
-    let said = attributes(&resource.attributes);
-    assert_eq!(said["service.name"], "pet-inventory");
-    assert_eq!(said["service.version"], env!("CARGO_PKG_VERSION"));
-    assert!(said["service.instance.id"].is_string());
+    let recorded = attributes(&resource.attributes);
+    assert_eq!(recorded["service.name"], "pet-inventory");
+    assert_eq!(recorded["service.version"], env!("CARGO_PKG_VERSION"));
+    assert!(recorded["service.instance.id"].is_string());
 
     let line = service.log();
     let line = line
@@ -208,7 +208,7 @@ async fn shutdown_exports_the_last_spans() {
         .header("traceparent", traceparent(TRACE, "01"))
         .header("idempotency-key", "once")
         .json(&json!({"name": "Rex"}));
-    add.answer().await.is(201);
+    add.response().await.is(201);
     service.stop().await;
 
     let spans = collector.spans().await;
@@ -231,7 +231,7 @@ async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
     let read = async |traceparent: &str| {
         let read = service.request(Method::GET, "/pet/7", "special-key");
         let read = read.header("traceparent", traceparent);
-        read.answer().await.is(404);
+        read.response().await.is(404);
     };
     read(&traceparent(TRACE, "00")).await;
     let zeros = "0".repeat(32);
@@ -254,7 +254,7 @@ async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
         format!("http://{}/readyz", service.operations),
         format!("http://{}/metrics", service.operations),
     ] {
-        http.get(url).answer().await.is(200);
+        http.get(url).response().await.is(200);
     }
     service.stop().await;
     let spans = collector.spans().await;
@@ -276,9 +276,9 @@ async fn sampling_applies_only_to_traces_that_begin_here() {
     let none = ("PET_INVENTORY__TELEMETRY__OTLP_SAMPLING", "0");
     let service = serve(&home, &[(ENDPOINT, &collector.0.uri()), none]).await;
     let read = || service.request(Method::GET, "/pet/7", "special-key");
-    read().answer().await.is(404);
+    read().response().await.is(404);
     let theirs = read().header("traceparent", traceparent(TRACE, "01"));
-    theirs.answer().await.is(404);
+    theirs.response().await.is(404);
     service.stop().await;
     let spans = collector.spans().await;
     assert!(!spans.is_empty() && spans.iter().all(|it| hex(&it.trace_id) == TRACE));
@@ -288,8 +288,8 @@ async fn sampling_applies_only_to_traces_that_begin_here() {
 async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let signer = Signer::ed25519();
-    let issuer = Issuer::of(&[&signer]).await;
-    issuer.answer(ResponseTemplate::new(500));
+    let issuer = Issuer::start(&[&signer]).await;
+    issuer.respond_with(ResponseTemplate::new(500));
     let file = home.path().join("issuers.toml");
     std::fs::write(&file, issuer.table("")).expect("a file");
     let mut command = home.command(["serve"]);
@@ -306,11 +306,11 @@ async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     headers.insert("authorization", bearer.parse().expect("a value"));
     let ours = traceparent(TRACE, "01");
     headers.insert("traceparent", ours.parse().expect("a value"));
-    let answer = test_support::client().execute(read).await;
-    assert_eq!(answer.expect("an answer").status(), 503);
+    let response = test_support::client().execute(read).await;
+    assert_eq!(response.expect("a response").status(), 503);
     service
         .request(Method::GET, "/pet/0", "special-key")
-        .answer()
+        .response()
         .await
         .is(400);
 
@@ -318,16 +318,16 @@ async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     let request = server(&spans);
     let status = request.status.clone().expect("a status");
     assert_eq!(status.code, StatusCode::Error as i32);
-    let said = attributes(&request.attributes);
-    assert_eq!(said["http.response.status_code"], 503);
-    assert_eq!(said["error.type"], "503");
-    let asked = issuer.traceparents().await;
-    let [asked] = &asked[..] else {
-        panic!("{asked:?}");
+    let recorded = attributes(&request.attributes);
+    assert_eq!(recorded["http.response.status_code"], 503);
+    assert_eq!(recorded["error.type"], "503");
+    let traceparents = issuer.traceparents().await;
+    let [traceparents] = &traceparents[..] else {
+        panic!("{traceparents:?}");
     };
     let fetch = spans.iter().find(|it| it.name == "fetch an issuer's keys");
     let fetch = hex(&fetch.expect("the fetch").span_id);
-    assert_eq!(*asked, format!("00-{TRACE}-{fetch}-01"));
+    assert_eq!(*traceparents, format!("00-{TRACE}-{fetch}-01"));
 
     service.stop().await;
     let spans = collector.spans().await;
@@ -345,39 +345,45 @@ async fn spans_contain_no_secrets_and_no_request_data() {
     let service = serve(&home, &[(ENDPOINT, &collector.0.uri())]).await;
     let key = "special-key";
     let canary = json!({"username": "name-canary", "password": "password canary", "email": "canary@example.com"});
-    let ask = |method: Method, path: &str| {
+    let request = |method: Method, path: &str| {
         let request = service.request(method, path, key);
         request
             .header("x-canary", "header-canary")
             .header("user-agent", "agent-canary")
     };
-    ask(Method::POST, "/user")
+    request(Method::POST, "/user")
         .json(&canary)
-        .answer()
+        .response()
         .await
         .is(201);
-    let log_in = ask(Method::POST, "/user/login")
+    let log_in = request(Method::POST, "/user/login")
         .json(&canary)
-        .answer()
+        .response()
         .await
         .is(200);
     let token = log_in.json().as_str().expect("a token").to_owned();
-    ask(Method::GET, "/user/name-canary").answer().await.is(200);
-    ask(Method::POST, "/pet")
-        .json(&json!({"name": "body-canary"}))
-        .answer()
-        .await
-        .is(201);
-    ask(Method::GET, "/pet/findByTags?tags=query-canary")
-        .answer()
+    request(Method::GET, "/user/name-canary")
+        .response()
         .await
         .is(200);
-    ask(Method::GET, "/pet/path-canary").answer().await.is(400);
+    request(Method::POST, "/pet")
+        .json(&json!({"name": "body-canary"}))
+        .response()
+        .await
+        .is(201);
+    request(Method::GET, "/pet/findByTags?tags=query-canary")
+        .response()
+        .await
+        .is(200);
+    request(Method::GET, "/pet/path-canary")
+        .response()
+        .await
+        .is(400);
     let custom = Method::from_bytes(b"CANARY").expect("a method");
-    ask(custom, "/pet").answer().await.is(405);
+    request(custom, "/pet").response().await.is(405);
     service
         .request(Method::GET, "/pet/1", "wrong-canary")
-        .answer()
+        .response()
         .await
         .is(401);
     service.stop().await;
@@ -392,9 +398,9 @@ async fn spans_contain_no_secrets_and_no_request_data() {
     ] {
         assert!(names.contains(expected), "{expected}: {names:?}");
     }
-    let said = format!("{:?}", collector.requests().await);
+    let recorded = format!("{:?}", collector.requests().await);
     for secret in ["canary", "CANARY", key, &token, "argon2id$"] {
-        assert!(!said.contains(secret), "{secret} is in a span");
+        assert!(!recorded.contains(secret), "{secret} is in a span");
     }
 }
 
@@ -410,7 +416,7 @@ async fn trace_export_is_off_without_an_endpoint() {
     let service = serve(&home, &theirs).await;
     let read = service.request(Method::GET, "/pet/7", "special-key");
     let read = read.header("traceparent", traceparent(TRACE, "01"));
-    read.answer().await.is(404);
+    read.response().await.is(404);
     eventually(async || service.log().contains("pet_inventory::access")).await;
     assert!(!service.log().contains("trace_id"));
     service.stop().await;
@@ -433,40 +439,40 @@ async fn unavailable_collector_is_logged_once_and_does_not_delay_exit() {
     let unused = TcpListener::bind("127.0.0.1:0").expect("a port");
     let away = format!("http://{}", unused.local_addr().expect("its address"));
     drop(unused);
-    for (endpoint, is_told) in [(&away, true), (&silent, false)] {
+    for (endpoint, is_logged) in [(&away, true), (&silent, false)] {
         let home = Home::new();
         let service = serve(&home, &[(ENDPOINT, endpoint)]).await;
         let exports = async || {
             let metrics = format!("http://{}/metrics", service.operations);
-            let metrics = test_support::client().get(metrics).answer().await.text();
+            let metrics = test_support::client().get(metrics).response().await.text();
             let name = "otlp_exports_total{result=\"failed\"} ";
             let failed = metrics
                 .lines()
                 .find_map(|line| line.strip_prefix(name)?.parse().ok());
             failed.unwrap_or(0)
         };
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let read = service.request(Method::GET, "/pet/7", "special-key");
-            read.answer().await.is(404);
+            read.response().await.is(404);
             tokio::time::sleep(Duration::from_millis(20)).await;
             // At least two failed batches, if batches fail at once.
-            let enough = if is_told {
+            let enough = if is_logged {
                 exports().await > 1
             } else {
-                begun.elapsed().as_secs() > 1
+                started.elapsed().as_secs() > 1
             };
             if enough {
                 break;
             }
-            assert!(begun.elapsed() < SOON, "{}", service.log());
+            assert!(started.elapsed() < TIMEOUT, "{}", service.log());
         }
-        if is_told {
+        if is_logged {
             assert_eq!(service.log().matches("failed to send traces").count(), 1);
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         service.stop().await;
         // 1 s for last requests on open connections, 1 s for the spans, and the rest for a busy machine.
-        assert!(begun.elapsed() < Duration::from_secs(10), "{endpoint}");
+        assert!(started.elapsed() < Duration::from_secs(10), "{endpoint}");
     }
 }

@@ -13,12 +13,12 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::Executor as _;
-use test_support::{Answer, Ask, Home, TestApp, TestDatabase, eventually, scopes};
+use test_support::{Home, RequestExt, Response, TestApp, TestDatabase, eventually, scopes};
 
 const PASSWORD: &str = "correct horse battery staple";
 
 /// Settings with limits that no test reaches.
-const PATIENT: [(&str, &str); 2] = [
+const HIGH_LIMITS: [(&str, &str); 2] = [
     ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
     ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1000"),
 ];
@@ -27,9 +27,9 @@ fn sign_up(app: &TestApp, body: &Value) -> RequestBuilder {
     app.anonymous(Method::POST, "/user").json(body)
 }
 
-async fn account(app: &TestApp, name: &str) -> Answer {
+async fn account(app: &TestApp, name: &str) -> Response {
     let body = json!({"username": name, "password": PASSWORD});
-    sign_up(app, &body).answer().await.is(201)
+    sign_up(app, &body).response().await.is(201)
 }
 
 fn log_in(app: &TestApp, name: &str, password: &str) -> RequestBuilder {
@@ -39,20 +39,22 @@ fn log_in(app: &TestApp, name: &str, password: &str) -> RequestBuilder {
 
 /// Logs in and returns the token.
 async fn session(app: &TestApp, name: &str) -> String {
-    token(&log_in(app, name, PASSWORD).answer().await.is(200))
+    token(&log_in(app, name, PASSWORD).response().await.is(200))
 }
 
-fn token(answer: &Answer) -> String {
-    answer.json().as_str().expect("a string").to_owned()
+fn token(response: &Response) -> String {
+    response.json().as_str().expect("a string").to_owned()
 }
 
-fn by(app: &TestApp, token: &str, method: Method, path: &str) -> RequestBuilder {
+fn with_token(app: &TestApp, token: &str, method: Method, path: &str) -> RequestBuilder {
     app.anonymous(method, path).bearer_auth(token)
 }
 
 async fn status(app: &TestApp, token: &str) -> u16 {
-    let answer = by(app, token, Method::GET, "/limits").answer().await;
-    answer.status.as_u16()
+    let response = with_token(app, token, Method::GET, "/limits")
+        .response()
+        .await;
+    response.status.as_u16()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,28 +64,28 @@ async fn create_user_sets_neither_id_nor_status_plan_or_scopes() {
         "id": 99, "username": "Ada", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com",
         "password": PASSWORD, "phone": "1", "userStatus": 7, "plan": "enterprise", "scopes": ["admin"]
     });
-    let made = sign_up(&app, &body).answer().await.is(201);
-    assert_eq!(made.header("location"), "/api/v3/user/Ada");
-    let id = made.id();
+    let created = sign_up(&app, &body).response().await.is(201);
+    assert_eq!(created.header("location"), "/api/v3/user/Ada");
+    let id = created.id();
     let expected = json!({
         "id": id, "username": "Ada", "firstName": "Ada", "lastName": "Lovelace",
         "email": "ada@example.com", "phone": "1", "userStatus": 0
     });
-    assert_eq!(made.json(), expected);
+    assert_eq!(created.json(), expected);
     assert_ne!(id, 99);
     let caller = "select count(*) from callers where name = 'user:' || (select id from users)
                   and plan = 'free' and scopes = '{read:pets,read:orders,write:orders}'";
     assert_eq!(app.database.number(caller).await, 1);
     let ada = session(&app, "Ada").await;
-    let own = by(&app, &ada, Method::GET, "/user/aDa");
-    assert_eq!(own.answer().await.is(200).json(), expected);
+    let own = with_token(&app, &ada, Method::GET, "/user/aDa");
+    assert_eq!(own.response().await.is(200).json(), expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn login_accepts_form_query_and_json() {
     let app = TestApp::start().await;
     account(&app, "Ada").await;
-    let opened = log_in(&app, "ADA", PASSWORD).answer().await.is(200);
+    let opened = log_in(&app, "ADA", PASSWORD).response().await.is(200);
     assert_eq!(opened.header("cache-control"), "no-store");
     assert_eq!(opened.header("x-rate-limit"), "1000");
     let expires = chrono::DateTime::parse_from_rfc3339(opened.header("x-expires-after"));
@@ -100,7 +102,7 @@ async fn login_accepts_form_query_and_json() {
         app.anonymous(Method::POST, &query),
         app.anonymous(Method::POST, "/user/login").json(&pair),
     ] {
-        let token = token(&request.answer().await.is(200));
+        let token = token(&request.response().await.is(200));
         assert_eq!(status(&app, &token).await, 200);
     }
 }
@@ -112,16 +114,19 @@ async fn session_token_is_accepted_in_both_credential_headers() {
     let ada = session(&app, "Ada").await;
     let pet = app.pet("Rex").await;
     let path = format!("/pet/{pet}");
-    let read = by(&app, &ada, Method::GET, &path);
-    read.answer().await.is(200);
+    let read = with_token(&app, &ada, Method::GET, &path);
+    read.response().await.is(200);
     let limits = app.anonymous(Method::GET, "/limits");
-    let limits = limits.header("api_key", &ada).answer().await.is(200);
+    let limits = limits.header("api_key", &ada).response().await.is(200);
     assert_eq!(limits.json()["plan"], "free");
-    let order = by(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));
-    let order = format!("/store/order/{}", order.answer().await.is(201).id());
-    by(&app, &ada, Method::GET, &order).answer().await.is(200);
-    let delete = by(&app, &ada, Method::DELETE, &path);
-    delete.answer().await.problem(403);
+    let order = with_token(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));
+    let order = format!("/store/order/{}", order.response().await.is(201).id());
+    with_token(&app, &ada, Method::GET, &order)
+        .response()
+        .await
+        .is(200);
+    let delete = with_token(&app, &ada, Method::DELETE, &path);
+    delete.response().await.problem(403);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,19 +136,19 @@ async fn update_user_replaces_all_fields_but_omitted_username_and_password() {
         "username": "Ada", "password": PASSWORD, "firstName": "Ada", "lastName": "Lovelace",
         "email": "ada@example.com", "phone": "1"
     });
-    let id = sign_up(&app, &body).answer().await.is(201).id();
+    let id = sign_up(&app, &body).response().await.is(201).id();
     let ada = session(&app, "Ada").await;
     let change =
         json!({"username": "Countess", "email": "c@example.com", "userStatus": 3, "id": 1});
-    let changed = by(&app, &ada, Method::PUT, "/user/ada").json(&change);
+    let changed = with_token(&app, &ada, Method::PUT, "/user/ada").json(&change);
     let expected =
         json!({"id": id, "username": "Countess", "email": "c@example.com", "userStatus": 0});
-    assert_eq!(changed.answer().await.is(200).json(), expected);
-    let old = by(&app, &ada, Method::GET, "/user/ada");
-    old.answer().await.problem(404);
-    let empty = by(&app, &ada, Method::PUT, "/user/COUNTESS").json(&json!({}));
-    empty.answer().await.is(200);
-    log_in(&app, "countess", PASSWORD).answer().await.is(200);
+    assert_eq!(changed.response().await.is(200).json(), expected);
+    let old = with_token(&app, &ada, Method::GET, "/user/ada");
+    old.response().await.problem(404);
+    let empty = with_token(&app, &ada, Method::PUT, "/user/COUNTESS").json(&json!({}));
+    empty.response().await.is(200);
+    log_in(&app, "countess", PASSWORD).response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,12 +157,12 @@ async fn delete_user_ends_its_sessions_and_keeps_its_orders() {
     account(&app, "Countess").await;
     let ada = session(&app, "Countess").await;
     let pet = app.pet("Rex").await;
-    let order = by(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));
-    let order = format!("/store/order/{}", order.answer().await.is(201).id());
+    let order = with_token(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));
+    let order = format!("/store/order/{}", order.response().await.is(201).id());
 
-    let deleted = by(&app, &ada, Method::DELETE, "/user/countess");
+    let deleted = with_token(&app, &ada, Method::DELETE, "/user/countess");
     assert_eq!(
-        deleted.answer().await.is(200).json(),
+        deleted.response().await.is(200).json(),
         json!({"code": 200, "type": "deleted", "message": "Countess"})
     );
     assert_eq!(status(&app, &ada).await, 401, "at once");
@@ -165,42 +170,42 @@ async fn delete_user_ends_its_sessions_and_keeps_its_orders() {
                 + (select count(*) from credentials where kind = 'session')";
     assert_eq!(app.database.number(left).await, 0);
     // Orders of a deleted account stay visible to admins, but not to a new account of that name.
-    app.get(&order).answer().await.is(200);
+    app.get(&order).response().await.is(200);
     account(&app, "Countess").await;
     let next = session(&app, "Countess").await;
-    let hidden = by(&app, &next, Method::GET, &order);
-    hidden.answer().await.problem(404);
+    let hidden = with_token(&app, &next, Method::GET, &order);
+    hidden.response().await.problem(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn user_is_404_for_other_callers_except_admins() {
-    let app = TestApp::with(&PATIENT).await;
+    let app = TestApp::with(&HIGH_LIMITS).await;
     let id = account(&app, "ada").await.id();
     account(&app, "bob").await;
     let (ada, bob) = (session(&app, "ada").await, session(&app, "bob").await);
-    let stranger = app
+    let other_caller = app
         .make_key("stranger", Scopes::all_but_admin())
         .await
         .secret;
     let admin = app.make_key("boss", scopes(&[Scope::Admin])).await.secret;
-    let ask = async |token: &str, method: &Method, name: &str| {
-        let request = by(&app, token, method.clone(), &format!("/user/{name}"));
+    let send = async |token: &str, method: &Method, name: &str| {
+        let request = with_token(&app, token, method.clone(), &format!("/user/{name}"));
         let request = if *method == Method::PUT {
             request.json(&json!({}))
         } else {
             request
         };
-        request.answer().await
+        request.response().await
     };
     for method in [Method::GET, Method::PUT, Method::DELETE] {
-        for token in [&bob, &stranger] {
-            let others = ask(token, &method, "ada").await.problem(404);
-            let nobodys = ask(token, &method, "nobody").await.problem(404);
-            assert_eq!(others["detail"], nobodys["detail"]);
+        for token in [&bob, &other_caller] {
+            let others = send(token, &method, "ada").await.problem(404);
+            let missing = send(token, &method, "nobody").await.problem(404);
+            assert_eq!(others["detail"], missing["detail"]);
         }
         app.anonymous(method.clone(), "/user/ada")
             .json(&json!({}))
-            .answer()
+            .response()
             .await
             .problem(401);
     }
@@ -210,31 +215,31 @@ async fn user_is_404_for_other_callers_except_admins() {
         .await
         .secret;
     for method in [Method::GET, Method::PUT, Method::DELETE] {
-        ask(&narrow, &method, "ada").await.problem(403);
+        send(&narrow, &method, "ada").await.problem(403);
     }
-    ask(&ada, &Method::GET, "ada").await.is(200);
-    ask(&admin, &Method::GET, "ada").await.is(200);
+    send(&ada, &Method::GET, "ada").await.is(200);
+    send(&admin, &Method::GET, "ada").await.is(200);
     // Only admins change `userStatus`.
     let change = json!({"userStatus": 5});
-    let changed = by(&app, &admin, Method::PUT, "/user/ada")
+    let changed = with_token(&app, &admin, Method::PUT, "/user/ada")
         .json(&change)
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(changed.json()["userStatus"], 5);
-    let changed = by(&app, &ada, Method::PUT, "/user/ada")
+    let changed = with_token(&app, &ada, Method::PUT, "/user/ada")
         .json(&json!({"userStatus": 6}))
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(changed.json()["userStatus"], 5);
-    ask(&admin, &Method::DELETE, "bob").await.is(200);
+    send(&admin, &Method::DELETE, "bob").await.is(200);
     assert_eq!(status(&app, &bob).await, 401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn create_user_with_name_taken_in_any_case_is_409() {
-    let app = TestApp::with(&PATIENT).await;
+    let app = TestApp::with(&HIGH_LIMITS).await;
     for (one, other) in [
         ("Bob", "bOB"),
         ("ÉLAN", "élan"),
@@ -243,47 +248,53 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
     ] {
         account(&app, one).await;
         sign_up(&app, &json!({"username": other}))
-            .answer()
+            .response()
             .await
             .problem(409);
-        log_in(&app, other, PASSWORD).answer().await.is(200);
+        log_in(&app, other, PASSWORD).response().await.is(200);
     }
     let bob = session(&app, "bob").await;
     let rename = |name: &str| {
-        by(&app, &bob, Method::PUT, "/user/bob")
+        with_token(&app, &bob, Method::PUT, "/user/bob")
             .json(&json!({ "username": name }))
-            .answer()
+            .response()
     };
     rename("Élan").await.problem(409);
     assert_eq!(rename("BOB").await.is(200).json()["username"], "BOB");
-    let odd = "O'Neil / Äda? 100%";
-    let made = account(&app, odd).await;
-    let location = made.header("location").to_owned();
-    let got = app
+    let username = "O'Neil / Äda? 100%";
+    let created = account(&app, username).await;
+    let location = created.header("location").to_owned();
+    let fetched = app
         .bare(Method::GET, &location)
         .header("api_key", &app.key)
-        .answer()
+        .response()
         .await
         .is(200);
-    assert_eq!(got.json()["username"], odd);
+    assert_eq!(fetched.json()["username"], username);
 
     // Concurrent requests for one name, and lists with the same names in different orders.
-    let asks = (0..10).map(|_| sign_up(&app, &json!({"username": "last"})).answer());
-    let answers = join_all(asks).await;
-    let made = answers.iter().filter(|answer| answer.status == 201).count();
-    let refused = answers.iter().filter(|answer| answer.status == 409).count();
-    assert_eq!((made, refused), (1, 9), "{answers:?}");
+    let requests = (0..10).map(|_| sign_up(&app, &json!({"username": "last"})).response());
+    let responses = join_all(requests).await;
+    let created = responses
+        .iter()
+        .filter(|response| response.status == 201)
+        .count();
+    let refused = responses
+        .iter()
+        .filter(|response| response.status == 409)
+        .count();
+    assert_eq!((created, refused), (1, 9), "{responses:?}");
     let lists = (0..10).map(|round| {
         let mut names: Vec<Value> = (0..20)
             .map(|n| json!({"username": format!("n{n}")}))
             .collect();
         names.rotate_left(round * 2);
-        app.post("/user/createWithList", &names.into()).answer()
+        app.post("/user/createWithList", &names.into()).response()
     });
     let mut statuses: Vec<u16> = join_all(lists)
         .await
         .iter()
-        .map(|answer| answer.status.as_u16())
+        .map(|response| response.status.as_u16())
         .collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [vec![200], vec![409; 9]].concat());
@@ -291,14 +302,14 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
 
 /// Covers the moment in which the second request finds the names taken, but not yet the stored response.
 #[tokio::test(flavor = "multi_thread")]
-async fn create_users_twice_at_once_with_one_key_has_one_response() {
+async fn create_users_twice_concurrently_with_one_key_has_one_response() {
     const WAITING: &str = "select count(*) from pg_locks where not granted
         and database = (select oid from pg_database where datname = current_database())";
     let app = TestApp::start().await;
     let list = json!([{"username": "ada"}, {"username": "bob"}]);
     let post = || {
         let post = app.post("/user/createWithList", &list);
-        post.header("idempotency-key", "k").answer()
+        post.header("idempotency-key", "k").response()
     };
     let first = post().await.is(200);
     // Restores the moment before the first commit: its response is not visible yet, and lookups of names wait.
@@ -313,14 +324,14 @@ async fn create_users_twice_at_once_with_one_key_has_one_response() {
     let second = tokio::spawn(post());
     eventually(async || app.database.number(WAITING).await > 0).await;
     connection.execute("commit").await.expect("committed");
-    let second = second.await.expect("an answer").is(200);
+    let second = second.await.expect("a response").is(200);
     assert_eq!(second.header("idempotent-replayed"), "true", "{second}");
     assert_eq!(second.body, first.body);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
-    let app = TestApp::with(&PATIENT).await;
+    let app = TestApp::with(&HIGH_LIMITS).await;
     let body = json!({
         "username": " a", "firstName": 1, "lastName": "x".repeat(256), "email": "a\0", "phone": [],
         "password": "short", "userStatus": 1_i64 << 31
@@ -334,7 +345,10 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
         "password",
         "userStatus",
     ];
-    assert_eq!(sign_up(&app, &body).answer().await.invalid_fields(), fields);
+    assert_eq!(
+        sign_up(&app, &body).response().await.invalid_fields(),
+        fields
+    );
     for (field, value) in [
         ("username", Value::Null),
         ("username", json!("")),
@@ -348,24 +362,24 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
     ] {
         let mut body = json!({"username": "ada"});
         body[field] = value;
-        let answer = sign_up(&app, &body).answer().await;
-        assert_eq!(answer.invalid_fields(), [field], "{body}");
-        assert!(!answer.text().contains("1234567"), "{answer}");
+        let response = sign_up(&app, &body).response().await;
+        assert_eq!(response.invalid_fields(), [field], "{body}");
+        assert!(!response.text().contains("1234567"), "{response}");
     }
     for any in ["ä\0\n🦊 ñß¡", &"🦊".repeat(128), "12345678"] {
         let name = format!("user{}", any.len());
         sign_up(&app, &json!({"username": name, "password": any}))
-            .answer()
+            .response()
             .await
             .is(201);
         let pair = json!({"username": name, "password": any});
         app.anonymous(Method::POST, "/user/login")
             .json(&pair)
-            .answer()
+            .response()
             .await
             .is(200);
     }
-    let list = |list: Value| app.post("/user/createWithList", &list).answer();
+    let list = |list: Value| app.post("/user/createWithList", &list).response();
     let twice = json!([{"username": "a"}, {}, 5, {"username": "A", "password": "x"}]);
     let fields = ["[1].username", "[2]", "[3].password", "[3].username"];
     assert_eq!(list(twice).await.invalid_fields(), fields);
@@ -377,15 +391,15 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
     assert_eq!(list(many.into()).await.invalid_fields(), ["body"]);
     assert_eq!(list(json!({})).await.invalid_fields(), ["body"]);
     assert_eq!(
-        app.get("/user/%20").answer().await.invalid_fields(),
+        app.get("/user/%20").response().await.invalid_fields(),
         ["username"]
     );
-    let nothing = app.anonymous(Method::POST, "/user/login").answer().await;
+    let nothing = app.anonymous(Method::POST, "/user/login").response().await;
     assert_eq!(nothing.invalid_fields(), ["username", "password"]);
     let twice = app.anonymous(Method::GET, "/user/login?username=a&username=b&password=x");
     assert!(
         twice
-            .answer()
+            .response()
             .await
             .invalid_fields()
             .contains(&"username".to_owned())
@@ -396,25 +410,25 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
 #[tokio::test(flavor = "multi_thread")]
 async fn login_does_not_reveal_existing_usernames() {
     const ROUNDS: usize = 15;
-    let app = TestApp::with(&PATIENT).await;
+    let app = TestApp::with(&HIGH_LIMITS).await;
     account(&app, "ada").await;
     sign_up(&app, &json!({"username": "without"}))
-        .answer()
+        .response()
         .await
         .is(201);
-    let mut answers = BTreeSet::new();
+    let mut responses = BTreeSet::new();
     let mut times = [const { Vec::new() }; 3];
     for _ in 0..ROUNDS {
         for (name, times) in ["ada", "nobody", "without"].iter().zip(&mut times) {
-            let begun = Instant::now();
-            let answer = log_in(&app, name, "a wrong password").answer().await;
-            times.push(begun.elapsed());
-            let mut problem = answer.problem(400);
+            let started = Instant::now();
+            let response = log_in(&app, name, "a wrong password").response().await;
+            times.push(started.elapsed());
+            let mut problem = response.problem(400);
             problem["instance"] = Value::Null;
-            answers.insert(problem.to_string());
+            responses.insert(problem.to_string());
         }
     }
-    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(responses.len(), 1, "{responses:?}");
     // Hashing takes most of the time; without it a median would be a fraction of the others.
     let [ada, nobody, without] = times.map(|mut times| {
         times.sort_unstable();
@@ -424,22 +438,22 @@ async fn login_does_not_reveal_existing_usernames() {
         assert!(other * 2 > ada && other < ada * 2, "{ada:?} {other:?}");
     }
     for wrong in ["", "short", &"x".repeat(129), &"x".repeat(5_000)] {
-        log_in(&app, "ada", wrong).answer().await.problem(400);
+        log_in(&app, "ada", wrong).response().await.problem(400);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn login_attempts_over_the_account_or_address_limit_are_429() {
     // A manual clock, because hashing may take long enough to refill the limits.
-    let app = TestApp::at(TestDatabase::migrated().await, &[], Clock::manual()).await;
+    let app = TestApp::with_clock(TestDatabase::migrated().await, &[], Clock::manual()).await;
     account(&app, "ada").await;
     // One limit per name in any case; successful logins count, too.
     for n in 0..20 {
         let (name, password, status) =
             [("ada", PASSWORD, 200), ("ADA", "wrong password", 400)][n % 2];
-        log_in(&app, name, password).answer().await.is(status);
+        log_in(&app, name, password).response().await.is(status);
     }
-    let refused = log_in(&app, "Ada", PASSWORD).answer().await;
+    let refused = log_in(&app, "Ada", PASSWORD).response().await;
     let problem = refused.problem(429);
     assert_eq!(problem["violated-policies"], json!(["logins"]));
     let wait: u64 = refused.header("retry-after").parse().expect("seconds");
@@ -447,7 +461,7 @@ async fn login_attempts_over_the_account_or_address_limit_are_429() {
     // Other names are unaffected until the address has reached its limit for sign-up, login and token requests.
     for n in 0..60 - 22 {
         let name = format!("nobody{n}");
-        log_in(&app, &name, "short").answer().await.is(400);
+        log_in(&app, &name, "short").response().await.is(400);
     }
     for request in [
         log_in(&app, "bob", PASSWORD),
@@ -455,32 +469,32 @@ async fn login_attempts_over_the_account_or_address_limit_are_429() {
         sign_up(&app, &json!({"username": "bob"})),
         app.bare(Method::POST, "/oauth/token"),
     ] {
-        let refused = request.answer().await;
+        let refused = request.response().await;
         assert_eq!(refused.problem(429)["violated-policies"], json!(["minute"]));
         refused.header("retry-after");
     }
     // Authenticated requests are unaffected.
-    app.get("/limits").answer().await.is(200);
+    app.get("/limits").response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn session_ends_by_logout_expiry_and_revocation() {
-    let app = TestApp::with(&PATIENT).await;
+    let app = TestApp::with(&HIGH_LIMITS).await;
     account(&app, "ada").await;
     let (first, second, third) = (
         session(&app, "ada").await,
         session(&app, "ada").await,
         session(&app, "ada").await,
     );
-    let log_out = |token: &str| by(&app, token, Method::GET, "/user/logout").answer();
+    let log_out = |token: &str| with_token(&app, token, Method::GET, "/user/logout").response();
     // HEAD is safe: it must neither end a session nor, below, start one.
-    let head = by(&app, &first, Method::HEAD, "/user/logout")
-        .answer()
+    let head = with_token(&app, &first, Method::HEAD, "/user/logout")
+        .response()
         .await;
     assert_eq!(head.is(405).header("allow"), "GET");
     assert_eq!(status(&app, &first).await, 200, "not by HEAD");
-    let answer = log_out(&first).await.is(200);
-    assert_eq!(answer.json()["message"], "the session has ended");
+    let response = log_out(&first).await.is(200);
+    assert_eq!(response.json()["message"], "the session has ended");
     assert_eq!(status(&app, &first).await, 401, "at once");
     log_out(&first).await.problem(401);
     assert_eq!(status(&app, &second).await, 200, "and no other");
@@ -490,14 +504,17 @@ async fn session_ends_by_logout_expiry_and_revocation() {
         "/user/login?username=ada&password={}",
         PASSWORD.replace(' ', "+")
     );
-    let head = app.anonymous(Method::HEAD, &query).answer().await;
+    let head = app.anonymous(Method::HEAD, &query).response().await;
     assert_eq!(head.is(405).header("allow"), "GET, POST");
     assert_eq!(app.database.number(sessions).await, opened);
-    app.anonymous(Method::GET, &query).answer().await.is(200);
+    app.anonymous(Method::GET, &query).response().await.is(200);
     // Logout with an API key has no effect.
-    let answer = app.get("/user/logout").answer().await.is(200);
-    assert_eq!(answer.json()["message"], "the request has no session token");
-    app.get("/limits").answer().await.is(200);
+    let response = app.get("/user/logout").response().await.is(200);
+    assert_eq!(
+        response.json()["message"],
+        "the request has no session token"
+    );
+    app.get("/limits").response().await.is(200);
 
     let hash = |token: &str| -> String {
         let bytes = sha256(token).map(|byte| format!("{byte:02x}"));
@@ -519,26 +536,27 @@ async fn session_ends_by_logout_expiry_and_revocation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn password_change_ends_all_sessions_even_concurrent_ones() {
-    let app = TestApp::with(&PATIENT).await;
+    let app = TestApp::with(&HIGH_LIMITS).await;
     account(&app, "ada").await;
     let mut password = PASSWORD.to_owned();
     for round in 0..5 {
-        let one = token(&log_in(&app, "ada", &password).answer().await.is(200));
+        let one = token(&log_in(&app, "ada", &password).response().await.is(200));
         let next = format!("another password {round}");
-        let change = by(&app, &one, Method::PUT, "/user/ada").json(&json!({ "password": next }));
-        let logins = (0..6).map(|_| log_in(&app, "ada", &password).answer());
-        let (changed, logins) = tokio::join!(change.answer(), join_all(logins));
+        let change =
+            with_token(&app, &one, Method::PUT, "/user/ada").json(&json!({ "password": next }));
+        let logins = (0..6).map(|_| log_in(&app, "ada", &password).response());
+        let (changed, logins) = tokio::join!(change.response(), join_all(logins));
         changed.is(200);
-        for answer in logins {
+        for response in logins {
             // Before the change, the login succeeds, and the change ends its session.
-            if answer.status == 200 {
-                assert_eq!(status(&app, &token(&answer)).await, 401, "round {round}");
+            if response.status == 200 {
+                assert_eq!(status(&app, &token(&response)).await, 401, "round {round}");
             } else {
-                answer.problem(400);
+                response.problem(400);
             }
         }
         assert_eq!(status(&app, &one).await, 401);
-        log_in(&app, "ada", &password).answer().await.problem(400);
+        log_in(&app, "ada", &password).response().await.problem(400);
         password = next;
     }
 }
@@ -547,8 +565,13 @@ async fn password_change_ends_all_sessions_even_concurrent_ones() {
 #[tokio::test(flavor = "multi_thread")]
 async fn delete_user_keeps_cached_credentials_of_others() {
     // With a manual clock no cache entry expires.
-    let app = TestApp::at(TestDatabase::migrated().await, &PATIENT, Clock::manual()).await;
-    let tell = |secret: &str| {
+    let app = TestApp::with_clock(
+        TestDatabase::migrated().await,
+        &HIGH_LIMITS,
+        Clock::manual(),
+    )
+    .await;
+    let notify = |secret: &str| {
         format!("update credentials set revoked_at = now() where hash = sha256('{secret}')")
     };
     account(&app, "ada").await;
@@ -556,7 +579,7 @@ async fn delete_user_keeps_cached_credentials_of_others() {
     let (probe, ada) = (session(&app, "bob").await, session(&app, "ada").await);
     assert_eq!(status(&app, &probe).await, 200);
     // From here on the service receives notifications of changes.
-    app.database.run(&tell(&probe)).await;
+    app.database.run(&notify(&probe)).await;
     eventually(async || status(&app, &probe).await == 401).await;
 
     let (bob, last) = (session(&app, "bob").await, session(&app, "bob").await);
@@ -564,32 +587,32 @@ async fn delete_user_keeps_cached_credentials_of_others() {
         assert_eq!(status(&app, token).await, 200);
     }
     // Revokes without a notification: only the cache still accepts the session.
-    let silently = format!("set session_replication_role = replica; {}", tell(&ada));
+    let silently = format!("set session_replication_role = replica; {}", notify(&ada));
     app.database.run(&silently).await;
     let password = json!({"password": "another password"});
-    let change = by(&app, &bob, Method::PUT, "/user/bob").json(&password);
-    change.answer().await.is(200);
+    let change = with_token(&app, &bob, Method::PUT, "/user/bob").json(&password);
+    change.response().await.is(200);
     assert_eq!(status(&app, &last).await, 401);
     let bob = log_in(&app, "bob", "another password")
-        .answer()
+        .response()
         .await
         .is(200);
-    by(&app, &token(&bob), Method::DELETE, "/user/bob")
-        .answer()
+    with_token(&app, &token(&bob), Method::DELETE, "/user/bob")
+        .response()
         .await
         .is(200);
     assert_eq!(status(&app, &token(&bob)).await, 401);
     // Notifications arrive in order: after this one all of the above have been processed.
     let other = app.make_key("other", Scopes::all()).await.secret;
     assert_eq!(status(&app, &other).await, 200);
-    app.database.run(&tell(&other)).await;
+    app.database.run(&notify(&other)).await;
     eventually(async || status(&app, &other).await == 401).await;
     assert_eq!(status(&app, &ada).await, 200, "remembered");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn login_renews_an_old_password_hash() {
-    let app = TestApp::with(&PATIENT).await;
+    let app = TestApp::with(&HIGH_LIMITS).await;
     account(&app, "ada").await;
     // Parameters m=64, t=1, as an earlier release might have used.
     let old = weak_hash();
@@ -597,7 +620,7 @@ async fn login_renews_an_old_password_hash() {
         .run(&format!("update users set password_hash = '{old}'"))
         .await;
     log_in(&app, "ada", "a wrong password")
-        .answer()
+        .response()
         .await
         .problem(400);
     let is_old = format!("select count(*) from users where password_hash = '{old}'");
@@ -623,7 +646,7 @@ fn weak_hash() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn create_users_stores_all_or_none() {
-    let app = TestApp::with(&PATIENT).await;
+    let app = TestApp::with(&HIGH_LIMITS).await;
     let users = |range: std::ops::Range<u32>| -> Value {
         range
             .map(
@@ -632,19 +655,19 @@ async fn create_users_stores_all_or_none() {
             .collect()
     };
     let post = |list: &Value| app.post("/user/createWithList", list);
-    let made = post(&users(0..20)).answer().await.is(200);
+    let created = post(&users(0..20)).response().await.is(200);
     assert!(
-        !made.text().contains(PASSWORD) && !made.text().contains("password"),
-        "{made}"
+        !created.text().contains(PASSWORD) && !created.text().contains("password"),
+        "{created}"
     );
-    let made = made.json();
-    let made = made.as_array().expect("a list");
-    for (n, user) in made.iter().enumerate() {
+    let created = created.json();
+    let created = created.as_array().expect("a list");
+    for (n, user) in created.iter().enumerate() {
         assert_eq!(user["username"], format!("User {n}"), "in their order");
         assert_eq!(user["userStatus"], n, "an admin says what it means");
     }
-    log_in(&app, "user 7", PASSWORD).answer().await.is(200);
-    let refused = post(&users(19..30)).answer().await.problem(409);
+    log_in(&app, "user 7", PASSWORD).response().await.is(200);
+    let refused = post(&users(19..30)).response().await.problem(409);
     assert!(
         refused["detail"]
             .as_str()
@@ -652,15 +675,15 @@ async fn create_users_stores_all_or_none() {
         "{refused}"
     );
     assert_eq!(app.database.number("select count(*) from users").await, 20);
-    assert_eq!(post(&json!([])).answer().await.is(200).json(), json!([]));
+    assert_eq!(post(&json!([])).response().await.is(200).json(), json!([]));
     let key = app.make_key("other", Scopes::all_but_admin()).await.secret;
     let other = app
         .anonymous(Method::POST, "/user/createWithList")
         .header("api_key", key);
-    other.json(&users(30..31)).answer().await.problem(403);
+    other.json(&users(30..31)).response().await.problem(403);
 
     // The fingerprint of a request with an idempotency key excludes passwords, so that no fast hash of them is stored.
-    let keyed = |list: &Value| post(list).header("idempotency-key", "k").answer();
+    let keyed = |list: &Value| post(list).header("idempotency-key", "k").response();
     let first = keyed(&users(40..42)).await.is(200);
     let again = keyed(&users(40..42)).await.is(200);
     assert_eq!(again.header("idempotent-replayed"), "true");
@@ -680,7 +703,7 @@ async fn create_users_stores_all_or_none() {
         .collect();
     assert_eq!(
         post(&many)
-            .answer()
+            .response()
             .await
             .is(200)
             .json()
@@ -688,14 +711,17 @@ async fn create_users_stores_all_or_none() {
             .map(Vec::len),
         Some(1_000)
     );
-    log_in(&app, "many 1", PASSWORD).answer().await.problem(400);
+    log_in(&app, "many 1", PASSWORD)
+        .response()
+        .await
+        .problem(400);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn create_user_while_sign_up_is_closed_is_403() {
     let app = TestApp::with(&[("PET_INVENTORY__USERS__SIGN_UP", "false")]).await;
     let closed = sign_up(&app, &json!({"username": "ada"}))
-        .answer()
+        .response()
         .await
         .problem(403);
     assert!(
@@ -705,7 +731,7 @@ async fn create_user_while_sign_up_is_closed_is_403() {
         "{closed}"
     );
     app.post("/user/createWithList", &json!([{"username": "ada"}]))
-        .answer()
+        .response()
         .await
         .is(200);
 }
@@ -717,17 +743,17 @@ async fn cli_lists_and_revokes_sessions_and_sets_the_plan_of_an_account() {
     let host = format!("http://{}/api/v3", service.address);
     let client = test_support::client();
     let pair = json!({"username": "ada", "password": PASSWORD});
-    let made = client
+    let created = client
         .post(format!("{host}/user"))
         .json(&pair)
-        .answer()
+        .response()
         .await
         .is(201);
-    let caller = format!("user:{}", made.id());
+    let caller = format!("user:{}", created.id());
     let opened = client
         .post(format!("{host}/user/login"))
         .json(&pair)
-        .answer()
+        .response()
         .await
         .is(200);
     let ada = token(&opened);
@@ -735,7 +761,7 @@ async fn cli_lists_and_revokes_sessions_and_sets_the_plan_of_an_account() {
         client
             .get(format!("{host}/limits"))
             .bearer_auth(&ada)
-            .answer()
+            .response()
     };
     assert_eq!(limits().await.is(200).header("x-ratelimit-limit"), "60");
     home.run(&["callers", "set-plan", &caller, "pro"])
@@ -770,11 +796,11 @@ async fn cli_lists_and_revokes_sessions_and_sets_the_plan_of_an_account() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn create_user_with_idempotency_key_is_done_once() {
-    let app = TestApp::with(&PATIENT).await;
+    let app = TestApp::with(&HIGH_LIMITS).await;
     let ada = json!({"username": "ada", "password": PASSWORD});
     let with_key = |user: &Value, key: &str| sign_up(&app, user).header("idempotency-key", key);
-    let first = with_key(&ada, "k").answer().await.is(201);
-    let again = with_key(&ada, "k").answer().await.is(201);
+    let first = with_key(&ada, "k").response().await.is(201);
+    let again = with_key(&ada, "k").response().await.is(201);
     assert_eq!(again.header("idempotent-replayed"), "true");
     assert_eq!(
         (again.json(), again.header("location")),
@@ -782,20 +808,23 @@ async fn create_user_with_idempotency_key_is_done_once() {
     );
     // Another request with the same key, an invalid key, and the same request with another key.
     with_key(&json!({"username": "bob"}), "k")
-        .answer()
+        .response()
         .await
         .problem(422);
-    with_key(&ada, &"k".repeat(256)).answer().await.problem(400);
-    with_key(&ada, "other").answer().await.problem(409);
+    with_key(&ada, &"k".repeat(256))
+        .response()
+        .await
+        .problem(400);
+    with_key(&ada, "other").response().await.problem(409);
     // Logins ignore idempotency keys.
     let tokens = [log_in(&app, "ada", PASSWORD), log_in(&app, "ada", PASSWORD)];
     let mut seen = BTreeSet::new();
     for request in tokens {
-        let answer = request
+        let response = request
             .header("idempotency-key", "l")
-            .answer()
+            .response()
             .await
             .is(200);
-        assert!(seen.insert(answer.text()), "one session twice");
+        assert!(seen.insert(response.text()), "one session twice");
     }
 }

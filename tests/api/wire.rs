@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use reqwest::Version;
+use reqwest::{Method, Version};
 use serde_json::json;
-use test_support::{Ask, Raw, TestApp, client_builder};
+use test_support::{RawConnection, RequestExt, TestApp, client_builder};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 /// Request to add a pet, with `fields` in addition to the required ones.
 fn post(app: &TestApp, fields: &str, body: &str) -> String {
@@ -89,14 +90,14 @@ async fn request_head_that_cannot_be_parsed_is_4xx_and_closes_the_connection() {
             head("X-A: a\r\n".repeat(100).trim_end()),
         ),
     ] {
-        let mut raw = Raw::connect(app.address).await;
+        let mut raw = RawConnection::connect(app.address).await;
         raw.send(bytes).await;
-        let answer = raw.answer().await;
-        assert_eq!(answer.status.as_u16(), status, "{what}: {answer}");
-        assert_eq!(answer.header("connection"), "close", "{what}: {answer}");
+        let response = raw.response().await;
+        assert_eq!(response.status.as_u16(), status, "{what}: {response}");
+        assert_eq!(response.header("connection"), "close", "{what}: {response}");
         assert_eq!(raw.closed().await, "", "{what}");
     }
-    Raw::ask(app.address, get("/livez")).await.is(200);
+    app.bare(Method::GET, "/livez").response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,12 +107,12 @@ async fn request_head_of_100_fields_or_16_kib_is_accepted() {
         "GET /livez HTTP/1.1\r\nHost: a\r\n{}\r\n",
         "X-A: a\r\n".repeat(99)
     );
-    Raw::ask(app.address, many).await.is(200);
+    RawConnection::exchange(app.address, many).await.is(200);
     let large = format!(
         "GET /livez HTTP/1.1\r\nHost: a\r\nX-A: {}\r\n\r\n",
         "a".repeat(15_000)
     );
-    Raw::ask(app.address, large).await.is(200);
+    RawConnection::exchange(app.address, large).await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,15 +127,15 @@ async fn host_missing_repeated_or_invalid_is_400() {
         ("a path", "Host: a/b\r\n"),
     ] {
         let request = format!("GET /livez HTTP/1.1\r\n{fields}\r\n");
-        let answer = Raw::ask(app.address, request).await;
-        assert_eq!(answer.invalid_fields(), ["Host"], "{what}: {answer}");
+        let response = RawConnection::exchange(app.address, request).await;
+        assert_eq!(response.invalid_fields(), ["Host"], "{what}: {response}");
     }
     for host in ["a", "a:80", "127.0.0.1:8080", "[::1]:80", ""] {
         let request = format!("GET /livez HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        Raw::ask(app.address, request).await.is(200);
+        RawConnection::exchange(app.address, request).await.is(200);
     }
     // HTTP/1.0 has no Host.
-    Raw::ask(app.address, "GET /livez HTTP/1.0\r\n\r\n")
+    RawConnection::exchange(app.address, "GET /livez HTTP/1.0\r\n\r\n")
         .await
         .is(200);
 }
@@ -164,16 +165,16 @@ async fn request_with_transfer_encoding_is_the_last_of_its_connection() {
     ];
     for (number, request) in requests.iter().enumerate() {
         for (size, before) in [(1, ""), (100, ""), (100_000, &*get("/livez"))] {
-            let mut raw = Raw::connect(app.address).await;
+            let mut raw = RawConnection::connect(app.address).await;
             let message = format!("{before}{request}{smuggled}");
             for piece in message.as_bytes().chunks(size) {
                 raw.send(piece).await;
             }
             if !before.is_empty() {
-                raw.answer().await.is(200);
+                raw.response().await.is(200);
             }
-            let answer = raw.answer().await.is(201);
-            assert_eq!(answer.header("connection"), "close", "{number}, {size}");
+            let response = raw.response().await.is(201);
+            assert_eq!(response.header("connection"), "close", "{number}, {size}");
             assert_eq!(raw.closed().await, "", "{number}, {size}");
         }
     }
@@ -221,13 +222,13 @@ async fn body_that_looks_like_a_request_is_not_executed() {
             by_chunk(format!("{size:x};{}", "a".repeat(300))),
         ),
     ] {
-        let mut raw = Raw::connect(app.address).await;
+        let mut raw = RawConnection::connect(app.address).await;
         raw.send(request).await;
-        let answer = raw.answer().await;
+        let response = raw.response().await;
         // A strange length may be refused.
         assert!(
-            [400, 404].contains(&answer.status.as_u16()),
-            "{what}: {answer}"
+            [400, 404].contains(&response.status.as_u16()),
+            "{what}: {response}"
         );
         raw.finish().await;
         assert_eq!(raw.closed().await, "", "{what}");
@@ -240,9 +241,34 @@ async fn body_far_over_the_limit_is_413_that_the_client_can_read() {
     let app = TestApp::start().await;
     let pet = json!({"name": "a", "x": "x".repeat(8 << 20)});
     for _ in 0..5 {
-        app.post("/pet", &pet).answer().await.problem(413);
+        app.post("/pet", &pet).response().await.problem(413);
     }
     app.pet("a").await;
+}
+
+/// The client reads only after its last byte, as simple clients do. The server must receive the whole body until then: a
+/// closed socket would reset the connection, and the client would fail before it reads the response.
+#[tokio::test(flavor = "multi_thread")]
+async fn body_over_the_limit_from_a_slow_client_is_413_after_its_last_byte() {
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__MAX_BODY_SIZE", "16KiB")]).await;
+    let (piece, pieces, pause) = (vec![b' '; 4 << 10], 12, Duration::from_millis(100));
+    let chunk = [b"1000\r\n", &*piece, b"\r\n"].concat();
+    let length = format!("Content-Length: {}\r\n", pieces * piece.len());
+    for (fields, piece) in [
+        (&*length, &piece),
+        ("Transfer-Encoding: chunked\r\n", &chunk),
+    ] {
+        let mut stream = TcpStream::connect(app.address).await.expect("a connection");
+        let head = post(&app, fields, "");
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        for number in 0..pieces {
+            tokio::time::sleep(pause).await;
+            let sent = stream.write_all(piece).await;
+            sent.unwrap_or_else(|error| panic!("{fields}: piece {number}: {error}"));
+        }
+        let response = RawConnection::from(stream).response().await;
+        response.problem(413);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,7 +295,7 @@ async fn pipelined_requests_are_answered_in_order() {
         ),
     ];
     for piece in [1, 13, 10_000] {
-        let mut raw = Raw::connect(app.address).await;
+        let mut raw = RawConnection::connect(app.address).await;
         for piece in requests.concat().as_bytes().chunks(piece) {
             raw.send(piece).await;
         }
@@ -280,27 +306,30 @@ async fn pipelined_requests_are_answered_in_order() {
             404,
             if piece == 1 { 201 } else { 409 },
         ] {
-            raw.answer().await.is(status);
+            raw.response().await.is(status);
         }
     }
     assert_eq!(app.count().await, 2);
-    assert_eq!(app.get("/pet/2").answer().await.is(200).json()["name"], "b");
+    assert_eq!(
+        app.get("/pet/2").response().await.is(200).json()["name"],
+        "b"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn expect_100_continue_is_answered_with_100() {
     let app = TestApp::start().await;
     let pet = "{\"name\":\"a\"}";
-    let mut raw = Raw::connect(app.address).await;
+    let mut raw = RawConnection::connect(app.address).await;
     raw.send(post(
         &app,
         &format!("Expect: 100-continue\r\nContent-Length: {}\r\n", pet.len()),
         "",
     ))
     .await;
-    raw.answer().await.is(100);
+    raw.response().await.is(100);
     raw.send(pet).await;
-    raw.answer().await.is(201);
+    raw.response().await.is(201);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -345,13 +374,13 @@ async fn truncated_body_stores_nothing() {
         ),
     ] {
         for key in ["", "Idempotency-Key: k\r\n"] {
-            let mut raw = Raw::connect(app.address).await;
+            let mut raw = RawConnection::connect(app.address).await;
             raw.send(post(&app, &format!("{fields}{key}"), &body)).await;
             raw.finish().await;
-            let said = raw.closed().await;
+            let received = raw.closed().await;
             assert!(
-                said.is_empty() || said.starts_with("HTTP/1.1 400"),
-                "{what}: {said}"
+                received.is_empty() || received.starts_with("HTTP/1.1 400"),
+                "{what}: {received}"
             );
         }
     }
@@ -368,23 +397,23 @@ async fn incomplete_request_head_is_closed_after_header_timeout() {
         "PRI * HT",
         "GET /livez HTTP/1.1\r\nHost: a\r\nX-A: ",
     ] {
-        let begun = Instant::now();
-        let mut raw = Raw::connect(app.address).await;
+        let started = Instant::now();
+        let mut raw = RawConnection::connect(app.address).await;
         raw.send(bytes).await;
-        let said = raw.closed().await;
+        let received = raw.closed().await;
         assert!(
-            said.is_empty() || said.starts_with("HTTP/1.1 408"),
-            "{bytes}: {said}"
+            received.is_empty() || received.starts_with("HTTP/1.1 408"),
+            "{bytes}: {received}"
         );
-        let elapsed = begun.elapsed();
+        let elapsed = started.elapsed();
         assert!(
             elapsed > Duration::from_millis(250) && elapsed < Duration::from_secs(3),
             "{bytes}: {elapsed:?}"
         );
     }
     // Also if a byte comes now and then.
-    let begun = Instant::now();
-    let mut raw = Raw::connect(app.address).await;
+    let started = Instant::now();
+    let mut raw = RawConnection::connect(app.address).await;
     raw.send("GET /livez HTTP/1.1\r\nHost: a\r\nX-A: ").await;
     let mut raw = tokio::spawn(async move {
         for _ in 0..30 {
@@ -397,9 +426,9 @@ async fn incomplete_request_head_is_closed_after_header_timeout() {
     .expect("dribbled");
     raw.closed().await;
     assert!(
-        begun.elapsed() < Duration::from_secs(4),
+        started.elapsed() < Duration::from_secs(4),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
 }
 
@@ -416,25 +445,29 @@ async fn http2_with_prior_knowledge_is_served() {
     let response = post(json!({"id": 5, "name": "two"}))
         .send()
         .await
-        .expect("an answer");
+        .expect("a response");
     assert_eq!(response.version(), Version::HTTP_2);
     assert_eq!(response.status(), 201);
     post(json!({"id": 5, "name": "two"}))
-        .answer()
+        .response()
         .await
         .problem(409);
-    post(json!({"name": ""})).answer().await.problem(400);
-    client.get(&url).answer().await.problem(405);
-    client.get(app.url("/nothing/")).answer().await.problem(404);
-    client.get(app.url("/pet/5/")).answer().await.problem(401);
+    post(json!({"name": ""})).response().await.problem(400);
+    client.get(&url).response().await.problem(405);
+    client
+        .get(app.url("/nothing/"))
+        .response()
+        .await
+        .problem(404);
+    client.get(app.url("/pet/5/")).response().await.problem(401);
     let gets = (0..50).map(|_| {
         client
             .get(app.url("/pet/5"))
             .header("api_key", &app.key)
-            .answer()
+            .response()
     });
-    for answer in futures_util::future::join_all(gets).await {
-        assert_eq!(answer.is(200).id(), 5);
+    for response in futures_util::future::join_all(gets).await {
+        assert_eq!(response.is(200).id(), 5);
     }
     let big = client
         .get(app.url("/pet/5"))

@@ -1,4 +1,4 @@
-"""What of wapiti's report is a finding.
+"""Prints the findings of a report of wapiti, and fails if there are any.
 
     wapiti.py REPORT
 """
@@ -6,11 +6,11 @@
 import json
 import sys
 
-# What it says that is not so here.
+# Findings that do not apply to this service.
 ACCEPTED = {
-    # Content-Security-Policy's frame-ancestors, which every page has, says it, and browsers go by that (CSP3 §6.4.2).
+    # Every page has Content-Security-Policy with frame-ancestors, which takes precedence (CSP3 §6.4.2).
     "X-Frame-Options is not set",
-    # Not to be sent over plain HTTP (RFC 6797 §7.2): whoever ends TLS in front of the service sends it.
+    # Must not be sent over plain HTTP (RFC 6797 §7.2): the proxy that terminates TLS sends it.
     "Strict-Transport-Security is not set",
 }
 

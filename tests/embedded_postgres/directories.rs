@@ -11,8 +11,8 @@ use nix::unistd::{Pid, geteuid};
 use pet_inventory::embedded_postgres::{Durability, EmbeddedPostgres, Error, SearchPath};
 
 use crate::support::{
-    Holder, Home, ask, nothing_left, options, postmaster_of, run, search, socket_of, start,
-    users_of,
+    Holder, Home, options, postmaster_of, processes_using, query_number, run, search, socket_of,
+    start, wait_until_unused,
 };
 
 #[tokio::test]
@@ -25,7 +25,10 @@ async fn data_directory_may_have_any_path() {
         home.path.join(long),
     ] {
         let postgres = start(&path).await;
-        assert_eq!(ask(&postgres.connect_options(), "SELECT 7").await, 7);
+        assert_eq!(
+            query_number(&postgres.connect_options(), "SELECT 7").await,
+            7
+        );
         assert!(socket_of(&path).as_os_str().len() < 80);
         postgres.stop().await.unwrap();
     }
@@ -36,7 +39,10 @@ async fn data_directory_may_be_relative() {
     let home = tempfile::tempdir_in(".").unwrap();
     let relative = Path::new(home.path().file_name().unwrap()).join("./x");
     let postgres = start(&relative).await;
-    assert_eq!(ask(&postgres.connect_options(), "SELECT 7").await, 7);
+    assert_eq!(
+        query_number(&postgres.connect_options(), "SELECT 7").await,
+        7
+    );
     postgres.stop().await.unwrap();
     assert!(relative.join("postgres/PG_VERSION").exists());
 }
@@ -60,18 +66,21 @@ async fn data_directory_of_root_may_be_inaccessible_to_others() {
     // These open further files: another database, a sort that spills, a checkpoint.
     run(&postgres.connect_options(), "CREATE DATABASE other").await;
     let spill = "SELECT count(*)::int FROM (SELECT g FROM generate_series(1, 1000000) g ORDER BY g::text) s";
-    assert_eq!(ask(&postgres.connect_options(), spill).await, 1_000_000);
     assert_eq!(
-        ask(&postgres.connect_options().database("other"), "SELECT 7").await,
+        query_number(&postgres.connect_options(), spill).await,
+        1_000_000
+    );
+    assert_eq!(
+        query_number(&postgres.connect_options().database("other"), "SELECT 7").await,
         7
     );
     assert_eq!(
-        ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+        query_number(&postgres.connect_options(), "SELECT n FROM pets").await,
         7
     );
     run(&postgres.connect_options(), "CHECKPOINT").await;
     postgres.stop().await.unwrap();
-    nothing_left(&path).await;
+    wait_until_unused(&path).await;
 }
 
 #[tokio::test]
@@ -86,12 +95,15 @@ async fn embedded_postgres_runs_as_an_unprivileged_user() {
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let data = home.path.join("data");
     let mut holder = Holder::run(Command::new(program).uid(65534).gid(65534), &data, "server");
-    assert_eq!(ask(&options(&holder.ready()), "SELECT 7").await, 7);
+    assert_eq!(query_number(&options(&holder.ready()), "SELECT 7").await, 7);
     holder.end();
-    nothing_left(&data).await;
+    wait_until_unused(&data).await;
     // Root starts it without changing the owner of the files.
     let postgres = start(&data).await;
-    assert_eq!(ask(&postgres.connect_options(), "SELECT 7").await, 7);
+    assert_eq!(
+        query_number(&postgres.connect_options(), "SELECT 7").await,
+        7
+    );
     postgres.stop().await.unwrap();
 }
 
@@ -140,6 +152,6 @@ async fn start_errors_name_the_cause() {
         error.contains("postgres.log") && error.contains("PostgreSQL version 9"),
         "{error}"
     );
-    assert!(users_of(&home.path).is_empty());
+    assert!(processes_using(&home.path).is_empty());
     eprintln!("{error}\n{}", Error::NotFound);
 }

@@ -11,15 +11,15 @@ use pet_inventory::embedded_postgres::{Durability, EmbeddedPostgres, Error};
 use sqlx::ConnectOptions;
 
 use crate::support::{
-    Holder, Home, SOON, ask, names, nothing_left, options, postmaster_of, run, run_on, search,
-    start, users_of,
+    Holder, Home, TIMEOUT, names, options, postmaster_of, processes_using, query_number, run,
+    run_on, search, start, wait_until_unused,
 };
 
 #[tokio::test]
 async fn dropped_handle_stops_postgres() {
     let home = Home::new();
     drop(start(&home.path).await);
-    nothing_left(&home.path).await;
+    wait_until_unused(&home.path).await;
 }
 
 #[tokio::test]
@@ -36,14 +36,14 @@ async fn killed_holder_stops_postgres_and_the_next_start_finds_the_data() {
             .await
     });
     holder.kill();
-    let begun = Instant::now();
+    let started = Instant::now();
     let postgres = start(&home.path).await;
     eprintln!(
         "start right after kill -9 of the holder {:?}",
-        begun.elapsed()
+        started.elapsed()
     );
     assert_eq!(
-        ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+        query_number(&postgres.connect_options(), "SELECT n FROM pets").await,
         7
     );
     assert!(query.await.unwrap().is_err());
@@ -57,10 +57,10 @@ async fn killed_holder_leaves_no_process_and_no_socket() {
     let mut holder = Holder::spawn(&home.path, "server");
     let socket = holder.ready();
     holder.kill();
-    nothing_left(&home.path).await;
-    let begun = Instant::now();
+    wait_until_unused(&home.path).await;
+    let started = Instant::now();
     while socket.exists() {
-        assert!(begun.elapsed() < SOON, "{} is left", socket.display());
+        assert!(started.elapsed() < TIMEOUT, "{} is left", socket.display());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -76,14 +76,17 @@ async fn holder_killed_at_any_moment_leaves_a_startable_folder() {
         holder.kill();
     }
     let postgres = start(&home.path).await;
-    assert_eq!(ask(&postgres.connect_options(), "SELECT 7").await, 7);
+    assert_eq!(
+        query_number(&postgres.connect_options(), "SELECT 7").await,
+        7
+    );
     let unfinished = names(&home.path)
         .into_iter()
         .filter(|name| name.contains("unfinished"))
         .count();
     assert_eq!(unfinished, 0);
     postgres.stop().await.unwrap();
-    nothing_left(&home.path).await;
+    wait_until_unused(&home.path).await;
 }
 
 #[tokio::test]
@@ -110,14 +113,14 @@ async fn killed_postmaster_is_not_restarted_and_the_next_start_finds_the_data() 
             .await
             .unwrap_err();
         assert!(matches!(error, Error::InUse { .. }), "{error}");
-        let begun = Instant::now();
+        let started = Instant::now();
         postgres.stop().await.unwrap();
-        eprintln!("stop with a busy orphan {:?}", begun.elapsed());
+        eprintln!("stop with a busy orphan {:?}", started.elapsed());
         assert!(query.await.unwrap().is_err());
-        assert!(users_of(&home.path).is_empty());
+        assert!(processes_using(&home.path).is_empty());
         postgres = start(&home.path).await;
         assert_eq!(
-            ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+            query_number(&postgres.connect_options(), "SELECT n FROM pets").await,
             7
         );
     }
@@ -140,7 +143,7 @@ async fn orphaned_backend_blocks_the_next_start_until_it_ends() {
     let postgres = start(&home.path).await;
     assert!(query.is_finished());
     assert_eq!(
-        ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+        query_number(&postgres.connect_options(), "SELECT n FROM pets").await,
         7
     );
     postgres.stop().await.unwrap();

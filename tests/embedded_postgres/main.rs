@@ -19,14 +19,17 @@ use std::time::{Duration, Instant};
 
 use pet_inventory::embedded_postgres::{Durability, EmbeddedPostgres, Error};
 
-use support::{Holder, Home, ask, nothing_left, options, run, search, socket_of, start, users_of};
+use support::{
+    Holder, Home, options, processes_using, query_number, run, search, socket_of, start,
+    wait_until_unused,
+};
 
 #[tokio::test]
 async fn data_survives_a_restart() {
     let home = Home::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     let postgres = start(&home.path).await;
-    eprintln!("cold start {:?}", begun.elapsed());
+    eprintln!("cold start {:?}", started.elapsed());
     run(
         &postgres.connect_options(),
         "CREATE TABLE pets AS SELECT 7 AS n",
@@ -35,21 +38,21 @@ async fn data_survives_a_restart() {
     let socket = socket_of(&home.path);
     postgres.stop().await.unwrap();
     assert!(!socket.exists());
-    assert!(users_of(&home.path).is_empty());
+    assert!(processes_using(&home.path).is_empty());
 
-    let begun = Instant::now();
+    let started = Instant::now();
     let postgres = start(&home.path).await;
-    eprintln!("warm start {:?}", begun.elapsed());
+    eprintln!("warm start {:?}", started.elapsed());
     assert_eq!(
-        ask(&postgres.connect_options(), "SELECT n FROM pets").await,
+        query_number(&postgres.connect_options(), "SELECT n FROM pets").await,
         7
     );
     let setting = "SELECT (current_setting('fsync') = 'on' AND current_setting('listen_addresses') = '' \
                    AND current_setting('TimeZone') = 'UTC')::int";
-    assert_eq!(ask(&postgres.connect_options(), setting).await, 1);
-    let begun = Instant::now();
+    assert_eq!(query_number(&postgres.connect_options(), setting).await, 1);
+    let started = Instant::now();
     postgres.stop().await.unwrap();
-    eprintln!("stop {:?}", begun.elapsed());
+    eprintln!("stop {:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -65,13 +68,13 @@ async fn second_server_is_refused_and_a_command_joins() {
         .await
         .unwrap();
     assert!(joined.is_joined());
-    assert_eq!(ask(&joined.connect_options(), "SELECT 7").await, 7);
+    assert_eq!(query_number(&joined.connect_options(), "SELECT 7").await, 7);
     joined.stop().await.unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = EmbeddedPostgres::start(&home.path, &search(), Durability::Durable)
         .await
         .unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(started.elapsed() < Duration::from_secs(1));
     assert!(matches!(error, Error::InUse { pid, .. } if pid == holder.child.id()));
     let expected = format!(
         "another pet-inventory (process {}) already serves from {}: stop it, or set another directory with \
@@ -81,9 +84,9 @@ async fn second_server_is_refused_and_a_command_joins() {
     );
     assert_eq!(error.to_string(), expected);
     let socket = holder.ready();
-    assert_eq!(ask(&options(&socket), "SELECT 7").await, 7);
+    assert_eq!(query_number(&options(&socket), "SELECT 7").await, 7);
     holder.end();
-    nothing_left(&home.path).await;
+    wait_until_unused(&home.path).await;
 }
 
 #[tokio::test]
@@ -93,7 +96,7 @@ async fn commands_run_one_at_a_time_and_a_server_waits_for_them() {
         .await
         .unwrap();
     assert!(!first.is_joined());
-    assert_eq!(ask(&first.connect_options(), "SELECT 7").await, 7);
+    assert_eq!(query_number(&first.connect_options(), "SELECT 7").await, 7);
     let path = home.path.clone();
     let second =
         tokio::spawn(async move { EmbeddedPostgres::join_or_start(&path, &search()).await });
@@ -128,7 +131,7 @@ async fn server_start_gives_up_waiting_for_a_command() {
 #[tokio::test]
 async fn four_servers_start_concurrently_in_separate_folders() {
     let homes: Vec<Home> = (0..4).map(|_| Home::new()).collect();
-    let begun = Instant::now();
+    let started = Instant::now();
     let starts: Vec<_> = homes
         .iter()
         .map(|home| home.path.clone())
@@ -141,10 +144,13 @@ async fn four_servers_start_concurrently_in_separate_folders() {
     for start in starts {
         let postgres = start.await.unwrap().unwrap();
         let off = "SELECT (current_setting('fsync') = 'off')::int";
-        assert_eq!(ask(&postgres.connect_options(), off).await, 1);
+        assert_eq!(query_number(&postgres.connect_options(), off).await, 1);
         postgres.stop().await.unwrap();
     }
-    eprintln!("four cold starts at once, and stops {:?}", begun.elapsed());
+    eprintln!(
+        "four cold starts at once, and stops {:?}",
+        started.elapsed()
+    );
 }
 
 /// Not a test: `Holder` runs this in a process that tests kill.

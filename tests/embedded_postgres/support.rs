@@ -11,7 +11,7 @@ use pet_inventory::embedded_postgres::{Durability, EmbeddedPostgres, SearchPath}
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
-pub(crate) const SOON: Duration = Duration::from_secs(15);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) struct Holder {
     pub(crate) child: Child,
@@ -63,7 +63,7 @@ impl Holder {
     }
 }
 
-/// A temporary folder, removed when dropped.
+/// Temporary folder, removed when dropped.
 pub(crate) struct Home {
     pub(crate) path: PathBuf,
     _folder: tempfile::TempDir,
@@ -110,14 +110,14 @@ pub(crate) async fn run_on(connection: &mut PgConnection, statement: &'static st
     sqlx::query(statement).execute(connection).await.unwrap();
 }
 
-pub(crate) async fn ask(options: &PgConnectOptions, question: &'static str) -> i32 {
+pub(crate) async fn query_number(options: &PgConnectOptions, query: &'static str) -> i32 {
     let mut connection = options.connect().await.unwrap();
-    let answer = sqlx::query_scalar(question)
+    let number = sqlx::query_scalar(query)
         .fetch_one(&mut connection)
         .await
         .unwrap();
     connection.close().await.unwrap();
-    answer
+    number
 }
 
 fn pid_file(home: &Path) -> Vec<String> {
@@ -141,7 +141,7 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
 }
 
 /// Returns the other processes that have a file open below a folder: postmaster, backends, watcher, `initdb`.
-pub(crate) fn users_of(home: &Path) -> Vec<u32> {
+pub(crate) fn processes_using(home: &Path) -> Vec<u32> {
     let processes = names(Path::new("/proc"))
         .into_iter()
         .filter_map(|name| name.parse().ok());
@@ -156,13 +156,13 @@ pub(crate) fn users_of(home: &Path) -> Vec<u32> {
     processes.filter(uses).collect()
 }
 
-pub(crate) async fn nothing_left(home: &Path) {
-    let begun = Instant::now();
-    while !users_of(home).is_empty() {
+pub(crate) async fn wait_until_unused(home: &Path) {
+    let started = Instant::now();
+    while !processes_using(home).is_empty() {
         assert!(
-            begun.elapsed() < SOON,
+            started.elapsed() < TIMEOUT,
             "{:?} still run in {}",
-            users_of(home),
+            processes_using(home),
             home.display()
         );
         tokio::time::sleep(Duration::from_millis(20)).await;

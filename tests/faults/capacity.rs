@@ -19,7 +19,7 @@ use crate::{
     checker,
     stage::{
         Row, Stage, Target,
-        load::{Answered, Load, by_status, found},
+        load::{Load, TimedResponse, by_status, found},
         pick,
     },
 };
@@ -27,7 +27,7 @@ use crate::{
 const MEGABYTE: u64 = 1_000_000;
 
 /// Writes and reads pets with arrays at their limits until `stop`.
-async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<Answered> {
+async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<TimedResponse> {
     let photo = format!("/{}", "x".repeat(2_047));
     let pet = json!({
         "id": 1,
@@ -35,8 +35,8 @@ async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<An
         "photoUrls": vec![photo; 100],
         "tags": vec![json!({"name": "z".repeat(255)}); 100],
     });
-    let mut answers = Vec::new();
-    answers.push(Answered::to(target.request(Method::POST, "/pet").json(&pet)).await);
+    let mut responses = Vec::new();
+    responses.push(TimedResponse::of(target.request(Method::POST, "/pet").json(&pet)).await);
     while !stop.is_cancelled() {
         let again = target
             .request(Method::POST, "/pet")
@@ -50,12 +50,12 @@ async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<An
             again.json(&json!({"name": "a"})),
             target.anonymous(Method::GET, "/pet/1"),
         ] {
-            answers.push(Answered::to(request).await);
+            responses.push(TimedResponse::of(request).await);
             // Paced: the subject is duration, not throughput.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
-    answers
+    responses
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,7 +81,7 @@ async fn row_15_memory_is_bounded_and_flat() {
         stage.memory() / MEGABYTE
     ));
     let open = stage.metric("http_server_open_connections", "api").await;
-    row.so(
+    row.check(
         "all open",
         open >= f64::from(u32::try_from(wanted).unwrap_or_default()),
     );
@@ -90,25 +90,29 @@ async fn row_15_memory_is_bounded_and_flat() {
     let large = (0..4).map(|_| tokio::spawn(send_large_pets(stage.target.clone(), stop.clone())));
     let large: Vec<_> = large.collect();
     let load = Load::start(&stage.target, 4).await;
-    let (begun, mut samples) = (Instant::now(), Vec::new());
-    while begun.elapsed() < lasting {
+    let (started, mut samples) = (Instant::now(), Vec::new());
+    while started.elapsed() < lasting {
         samples.push(stage.memory());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     stop.cancel();
-    let answers: Vec<_> = join_all(large)
+    let responses: Vec<_> = join_all(large)
         .await
         .into_iter()
         .flat_map(|all| all.expect("a client"))
         .collect();
     let (log, _) = load.stop().await;
-    row.note(format!("{} writes and {}", log.len(), by_status(&answers)));
+    row.note(format!(
+        "{} writes and {}",
+        log.len(),
+        by_status(&responses)
+    ));
     row.none(
         "5xx or none",
-        answers
+        responses
             .iter()
-            .filter(|answer| answer.status.is_none_or(|status| status >= 500))
-            .map(|answer| format!("{answer:?}")),
+            .filter(|response| response.status.is_none_or(|status| status >= 500))
+            .map(|response| format!("{response:?}")),
     );
     let written = log
         .iter()
@@ -139,10 +143,10 @@ async fn row_15_memory_is_bounded_and_flat() {
 async fn found_of_writers(stage: &Stage) -> Vec<checker::Found> {
     let all = found(&stage.cluster).await;
     all.into_iter()
-        .filter(|thing| {
+        .filter(|record| {
             let by_a_writer = ["added-", "replaced-"];
             let mut marks = by_a_writer.iter();
-            thing.noun != "pet" || marks.any(|mark| thing.marker.starts_with(mark))
+            record.resource != "pet" || marks.any(|mark| record.marker.starts_with(mark))
         })
         .collect()
 }
@@ -156,12 +160,12 @@ async fn used_connection(stage: &Stage) -> TcpStream {
         .write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
         .await
         .expect("sent");
-    let mut answer = [0; 1024];
-    let read = stream.read(&mut answer).await.expect("an answer");
+    let mut response = [0; 1024];
+    let read = stream.read(&mut response).await.expect("a response");
     assert!(
-        answer[..read].starts_with(b"HTTP/1.1 200"),
+        response[..read].starts_with(b"HTTP/1.1 200"),
         "{}",
-        String::from_utf8_lossy(&answer)
+        String::from_utf8_lossy(&response)
     );
     stream
 }

@@ -32,7 +32,7 @@ pub enum Write {
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// Resource: `pet`, `order` or `image`.
-    pub noun: &'static str,
+    pub resource: &'static str,
     pub write: Write,
     /// Text that no other write contains.
     pub marker: String,
@@ -45,7 +45,7 @@ pub struct Entry {
 #[derive(Debug, Clone)]
 pub struct Found {
     /// Resource: `pet`, `order` or `image`.
-    pub noun: &'static str,
+    pub resource: &'static str,
     pub id: i64,
     /// Marker of the write that it stems from.
     pub marker: String,
@@ -55,46 +55,51 @@ pub struct Found {
     pub whole: bool,
 }
 
-/// Returns a sentence for each violation of the invariants.
+/// Describes each violation of the invariants.
 pub fn breaches(log: &[Entry], found: &[Found]) -> Vec<String> {
     let mut breaches = Vec::new();
-    for thing in found.iter().filter(|thing| !thing.whole) {
-        breaches.push(format!("half there: {thing:?}"));
+    for record in found.iter().filter(|record| !record.whole) {
+        breaches.push(format!("stored in part: {record:?}"));
     }
     let mut created: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for thing in found {
-        *created.entry((thing.noun, &thing.marker)).or_default() += 1;
+    for record in found {
+        *created
+            .entry((record.resource, &record.marker))
+            .or_default() += 1;
     }
     let mut replaced: BTreeMap<(&str, i64), Vec<&Entry>> = BTreeMap::new();
     for entry in log {
         match entry.write {
             Write::Create => {
-                let there = created.get(&(entry.noun, entry.marker.as_str()));
-                let there = there.copied().unwrap_or_default();
+                let count = created.get(&(entry.resource, entry.marker.as_str()));
+                let count = count.copied().unwrap_or_default();
                 let fine = match entry.outcome {
-                    Outcome::Acknowledged => there == 1,
-                    Outcome::Refused => there == 0,
-                    Outcome::Unknown => there <= 1,
+                    Outcome::Acknowledged => count == 1,
+                    Outcome::Refused => count == 0,
+                    Outcome::Unknown => count <= 1,
                 };
                 if !fine {
-                    breaches.push(format!("there {there} times: {entry:?}"));
+                    breaches.push(format!("stored {count} times: {entry:?}"));
                 }
             }
-            Write::Replace(id) => replaced.entry((entry.noun, id)).or_default().push(entry),
+            Write::Replace(id) => replaced
+                .entry((entry.resource, id))
+                .or_default()
+                .push(entry),
         }
     }
-    for ((noun, id), entries) in replaced {
-        let thing = found
+    for ((resource, id), entries) in replaced {
+        let record = found
             .iter()
-            .find(|thing| thing.noun == noun && thing.id == id);
-        breaches.extend(breach_of_replacements(&entries, thing));
+            .find(|record| record.resource == resource && record.id == id);
+        breaches.extend(breach_of_replacements(&entries, record));
     }
     breaches
 }
 
 fn breach_of_replacements(entries: &[&Entry], found: Option<&Found>) -> Vec<String> {
     let Some(found) = found else {
-        return vec![format!("gone: what {entries:?} wrote to")];
+        return vec![format!("missing: the record of {entries:?}")];
     };
     let mut breaches = Vec::new();
     let acknowledged: Vec<_> = entries
@@ -139,7 +144,7 @@ mod tests {
 
     fn entry(write: Write, marker: &str, outcome: Outcome, version: Option<i64>) -> Entry {
         Entry {
-            noun: "pet",
+            resource: "pet",
             write,
             marker: marker.into(),
             outcome,
@@ -149,7 +154,7 @@ mod tests {
 
     fn found(id: i64, marker: &str, version: Option<i64>, whole: bool) -> Found {
         Found {
-            noun: "pet",
+            resource: "pet",
             id,
             marker: marker.into(),
             version,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reqwest::Method;
-use test_support::Raw;
+use test_support::RawConnection;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::stage::{
     Row, Stage, Target, bound,
-    load::{Answered, by_status},
+    load::{TimedResponse, by_status},
     percentile, pick,
 };
 
 /// Pause between two bytes of a slow client.
-const BEAT: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
@@ -41,16 +41,16 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
     let [headers, bodies, readers] = pick([100, 50, 50], [1_000, 500, 500]);
     let key = &stage.target.key;
     let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nX: ");
-    let headers_closed = dribble_on(stage.target.address, headers, &head);
+    let headers_closed = send_slowly_on(stage.target.address, headers, &head);
     let body = format!(
         "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
          Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"
     );
-    let bodies_closed = dribble_on(stage.target.address, bodies, &body);
-    let begun = Instant::now();
-    let unread = ask_without_reading(&stage, readers).await;
+    let bodies_closed = send_slowly_on(stage.target.address, bodies, &body);
+    let started = Instant::now();
+    let unread = send_without_reading(&stage, readers).await;
     let stop = CancellationToken::new();
-    let good = tokio::spawn(ask_steadily(stage.target.clone(), stop.clone()));
+    let good = tokio::spawn(read_until_stopped(stage.target.clone(), stop.clone()));
     row.within(
         &format!("{headers} slow headers closed"),
         longest(headers_closed).await,
@@ -64,21 +64,23 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
     // A client that does not read cannot observe the close, so the metric is polled. One connection belongs to the good
     // client.
     while stage.metric("http_server_open_connections", "api").await > 1.0
-        && begun.elapsed() < Duration::from_mins(1)
+        && started.elapsed() < Duration::from_mins(1)
     {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     row.within(
         &format!("{readers} slow reads"),
-        begun.elapsed(),
+        started.elapsed(),
         Duration::from_secs(31),
     );
     stop.cancel();
-    let answers = good.await.expect("a client");
-    row.note(format!("a good client: {}", by_status(&answers)));
-    let other = answers.iter().filter(|answer| answer.status != Some(200));
-    row.none("not 200", other.map(|answer| format!("{answer:?}")));
-    let mut times: Vec<_> = answers.iter().map(|answer| answer.took).collect();
+    let responses = good.await.expect("a client");
+    row.note(format!("a good client: {}", by_status(&responses)));
+    let other = responses
+        .iter()
+        .filter(|response| response.status != Some(200));
+    row.none("not 200", other.map(|response| format!("{response:?}")));
+    let mut times: Vec<_> = responses.iter().map(|response| response.latency).collect();
     row.within(
         "its p99",
         percentile(&mut times, 99.0),
@@ -89,8 +91,8 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
 }
 
 /// Sends a find operation on each of `count` connections with small buffers; returns the unread connections.
-async fn ask_without_reading(stage: &Stage, count: usize) -> Vec<TcpStream> {
-    let ask = format!(
+async fn send_without_reading(stage: &Stage, count: usize) -> Vec<TcpStream> {
+    let request = format!(
         "GET /api/v3/pet/findByStatus?status=sold HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\r\n",
         stage.target.key
     );
@@ -101,41 +103,41 @@ async fn ask_without_reading(stage: &Stage, count: usize) -> Vec<TcpStream> {
         small.expect("a small buffer");
         let connected = socket.connect(stage.target.address).await;
         let mut reader = connected.expect("a connection");
-        reader.write_all(ask.as_bytes()).await.expect("sent");
+        reader.write_all(request.as_bytes()).await.expect("sent");
         unread.push(reader);
     }
     unread
 }
 
 /// Reads one pet every 10 ms until `stop`.
-async fn ask_steadily(target: Arc<Target>, stop: CancellationToken) -> Vec<Answered> {
-    let mut answers = Vec::new();
+async fn read_until_stopped(target: Arc<Target>, stop: CancellationToken) -> Vec<TimedResponse> {
+    let mut responses = Vec::new();
     while !stop.is_cancelled() {
-        answers.push(Answered::to(target.request(Method::GET, "/pet/1001")).await);
+        responses.push(TimedResponse::of(target.request(Method::GET, "/pet/1001")).await);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    answers
+    responses
 }
 
-/// Starts `count` connections that [`dribble`] after `head`.
-fn dribble_on(address: SocketAddr, count: usize, head: &str) -> JoinSet<Duration> {
+/// Starts `count` connections that [`send_slowly`] after `head`.
+fn send_slowly_on(address: SocketAddr, count: usize, head: &str) -> JoinSet<Duration> {
     (0..count)
-        .map(|_| dribble(address, head.to_owned()))
+        .map(|_| send_slowly(address, head.to_owned()))
         .collect()
 }
 
-/// Sends one byte per [`BEAT`] until the server closes the connection; returns the time that took.
-async fn dribble(address: SocketAddr, head: String) -> Duration {
-    let begun = Instant::now();
+/// Sends one byte per [`PAUSE`] until the server closes the connection; returns the time that took.
+async fn send_slowly(address: SocketAddr, head: String) -> Duration {
+    let started = Instant::now();
     let Ok(stream) = TcpStream::connect(address).await else {
-        return begun.elapsed();
+        return started.elapsed();
     };
     let (mut reader, mut writer) = stream.into_split();
     let mut ignored = Vec::new();
     let writing = async {
         let _ = writer.write_all(head.as_bytes()).await;
         while writer.write_all(b"x").await.is_ok() {
-            tokio::time::sleep(BEAT).await;
+            tokio::time::sleep(PAUSE).await;
         }
         std::future::pending::<()>().await;
     };
@@ -144,7 +146,7 @@ async fn dribble(address: SocketAddr, head: String) -> Duration {
         () = writing => {}
         () = tokio::time::sleep(Duration::from_mins(1)) => {}
     }
-    begun.elapsed()
+    started.elapsed()
 }
 
 async fn longest(closed: JoinSet<Duration>) -> Duration {
@@ -262,9 +264,9 @@ fn malformed_bodies(key: &str) -> Vec<Message> {
 async fn send_all(stage: &Stage, messages: &[Message]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, message, expected) in messages {
-        let answer = Raw::ask(stage.target.address, message).await;
-        if !expected.contains(&answer.status.as_u16()) {
-            wrong.push(format!("{name}: {answer}"));
+        let response = RawConnection::exchange(stage.target.address, message).await;
+        if !expected.contains(&response.status.as_u16()) {
+            wrong.push(format!("{name}: {response}"));
         }
     }
     wrong
@@ -280,10 +282,10 @@ async fn row_07_malformed_requests_get_4xx_without_memory_growth() {
     let mut wrong = send_all(&stage, &messages).await;
     endless_body(&stage, 8 << 20).await;
     let before = stage.memory();
-    let (mut peak, mut asked) = (before, 0);
+    let (mut peak, mut sent_messages) = (before, 0);
     for _ in 0..pick(3, 20) {
         wrong.extend(send_all(&stage, &messages).await);
-        asked += messages.len();
+        sent_messages += messages.len();
         peak = peak.max(stage.memory());
     }
     let (sent, status) = endless_body(&stage, pick(64 << 20, 1 << 30)).await;
@@ -292,10 +294,10 @@ async fn row_07_malformed_requests_get_4xx_without_memory_growth() {
         wrong.push(format!("{status} to an endless body"));
     }
     row.note(format!(
-        "{asked} messages, and {} MiB of a chunked body sent",
+        "{sent_messages} messages, and {} MiB of a chunked body sent",
         sent >> 20
     ));
-    row.none("another answer than its own 4xx", wrong);
+    row.none("responses other than the expected 4xx", wrong);
     row.at_most(
         "growth of memory in MB",
         peak.saturating_sub(before) / 1_000_000,
@@ -320,10 +322,10 @@ async fn endless_body(stage: &Stage, size: usize) -> (usize, u16) {
          Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
         stage.target.key
     );
-    let answer = tokio::spawn(async move {
-        let mut answer = vec![0; 12];
-        let read = reader.read_exact(&mut answer).await;
-        let status = std::str::from_utf8(&answer[9..])
+    let response = tokio::spawn(async move {
+        let mut response = vec![0; 12];
+        let read = reader.read_exact(&mut response).await;
+        let status = std::str::from_utf8(&response[9..])
             .ok()
             .and_then(|text| text.parse().ok());
         read.ok().and(status).unwrap_or_default()
@@ -334,5 +336,5 @@ async fn endless_body(stage: &Stage, size: usize) -> (usize, u16) {
     while sent < size && writer.write_all(&chunk).await.is_ok() {
         sent += 0x10000;
     }
-    (sent, answer.await.expect("a reader"))
+    (sent, response.await.expect("a reader"))
 }

@@ -27,11 +27,11 @@ async fn row_01_killed_service_loses_no_acknowledged_write() {
         load.success_after(Instant::now()).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         stage.service.signal(Signal::SIGKILL);
-        stage.service.ended().await;
-        let begun = Instant::now();
+        stage.service.wait_for_exit().await;
+        let started = Instant::now();
         let (service, ()) = tokio::join!(stage.serve(), async {
             until(200, || stage.target.request(Method::GET, "/pet/1")).await;
-            slowest = slowest.max(begun.elapsed());
+            slowest = slowest.max(started.elapsed());
         });
         stage.service = service;
     }
@@ -44,7 +44,7 @@ async fn row_01_killed_service_loses_no_acknowledged_write() {
         acknowledged.count()
     ));
     let breaches = checker::breaches(&log, &found(&stage.cluster).await);
-    row.none("missing, half there or out of order", breaches);
+    row.none("missing, stored in part or out of order", breaches);
     row.none("images without their bytes", broken_images(&stage).await);
     row.within(
         "restart to first 200",
@@ -69,21 +69,21 @@ async fn row_02_killed_postgres_loses_no_acknowledged_write_and_yields_503() {
         stage.cluster.resume().await;
         latest = latest.max(load.success_after(Instant::now()).await);
     }
-    let (log, answers) = load.stop().await;
-    row.note(format!("{rounds} rounds, {}", by_status(&answers)));
+    let (log, responses) = load.stop().await;
+    row.note(format!("{rounds} rounds, {}", by_status(&responses)));
     let breaches = checker::breaches(&log, &found(&stage.cluster).await);
     row.none("lost", breaches);
     row.none("images without their bytes", broken_images(&stage).await);
-    let odd = answers
+    let unexpected = responses
         .iter()
-        .filter(|answer| !answer.is_success() && !answer.says_try_again());
+        .filter(|response| !response.is_success() && !response.is_retryable());
     row.none(
-        "answers but 2xx and 503 with Retry-After",
-        odd.map(|answer| format!("{answer:?}")),
+        "responses other than 2xx and 503 with Retry-After",
+        unexpected.map(|response| format!("{response:?}")),
     );
-    let slowest = answers.iter().map(|answer| answer.took).max();
+    let slowest = responses.iter().map(|response| response.latency).max();
     let promised = bound(Duration::from_millis(2_500));
-    row.within("slowest answer", slowest.unwrap_or_default(), promised);
+    row.within("slowest response", slowest.unwrap_or_default(), promised);
     row.within(
         "first success after it accepts",
         latest,

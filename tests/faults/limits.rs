@@ -55,7 +55,11 @@ impl Clients {
             self.tasks.spawn(async move {
                 while !this.stop.is_cancelled() {
                     let request = request.try_clone().expect("a request without a body");
-                    match request.send().await.map(|answer| answer.status().as_u16()) {
+                    match request
+                        .send()
+                        .await
+                        .map(|response| response.status().as_u16())
+                    {
                         Ok(404) => this.admitted.fetch_add(1, Ordering::Relaxed),
                         Ok(429 | 503) => 0,
                         Ok(status) => panic!("{status}"),
@@ -100,7 +104,7 @@ async fn row_17_limits_hold_while_a_replica_is_killed() {
         of_second.start(&second, &key);
         tokio::time::sleep(Duration::from_millis(1_300)).await;
         second.signal(Signal::SIGKILL);
-        second.ended().await;
+        second.wait_for_exit().await;
         of_second.stop.cancel();
         let granted = "select max(n) from limit_usage, unnest(statements) with ordinality as u (n, i) where i % 4 = 0";
         largest = largest.max(stage.cluster.number(granted).await);

@@ -13,7 +13,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "a test that cannot go on says why and fails; its clock is the machine's"
+    reason = "a failed test panics with the reason; its clock is the machine's"
 )]
 
 mod capacity;

@@ -16,7 +16,7 @@ use crate::{
     checker,
     stage::{
         Cluster, Proxy, Row, Stage, Target, bound,
-        load::{Answered, Load, by_status, found, steadily},
+        load::{Load, TimedResponse, by_status, found, send_at_rate},
         percentile, pick, until, url_at,
     },
 };
@@ -46,22 +46,22 @@ fn without_database(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
 }
 
 /// Sends these requests until stopped; returns the unexpected responses, and the latency of each.
-async fn ask_without_database(
+async fn send_without_database(
     stage: &Stage,
     stop: CancellationToken,
 ) -> (Vec<String>, Vec<Duration>) {
-    let (mut odd, mut times) = (Vec::new(), Vec::new());
+    let (mut unexpected, mut times) = (Vec::new(), Vec::new());
     while !stop.is_cancelled() {
         for (request, expected) in without_database(stage) {
-            let answered = Answered::to(request).await;
-            times.push(answered.took);
-            if answered.status != Some(expected) {
-                odd.push(format!("{expected} expected: {answered:?}"));
+            let response = TimedResponse::of(request).await;
+            times.push(response.latency);
+            if response.status != Some(expected) {
+                unexpected.push(format!("{expected} expected: {response:?}"));
             }
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    (odd, times)
+    (unexpected, times)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,11 +76,11 @@ async fn row_03_stopped_postgres_yields_503_immediately() {
         .request(Method::GET, "/pet/findByStatus?status=sold")
         .send()
         .await
-        .expect("an answer");
+        .expect("a response");
     let stop = CancellationToken::new();
-    let asked = {
+    let clients = {
         let (target, stop) = (stage.target.clone(), stop.clone());
-        tokio::spawn(steadily(rate, stop, move |number| match number % 2 {
+        tokio::spawn(send_at_rate(rate, stop, move |number| match number % 2 {
             0 => target.request(Method::GET, "/pet/1"),
             _ => target
                 .request(Method::POST, "/pet")
@@ -88,43 +88,43 @@ async fn row_03_stopped_postgres_yields_503_immediately() {
         }))
     };
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let said = stage.log_lines().len();
-    let went = Instant::now();
+    let logged = stage.log_lines().len();
+    let stopped = Instant::now();
     stage.cluster.stop();
     let unready = until(503, || stage.target.bare(Method::GET, "/readyz")).await;
-    let aside = CancellationToken::new();
-    let (others, ()) = tokio::join!(ask_without_database(&stage, aside.clone()), async {
+    let stop_others = CancellationToken::new();
+    let (others, ()) = tokio::join!(send_without_database(&stage, stop_others.clone()), async {
         tokio::time::sleep(down).await;
-        aside.cancel();
+        stop_others.cancel();
     });
-    let said = stage.log_lines().len() - said;
-    let away = went.elapsed();
+    let logged = stage.log_lines().len() - logged;
+    let outage = stopped.elapsed();
     stage.cluster.resume().await;
     let ready = until(200, || stage.target.bare(Method::GET, "/readyz")).await;
     stop.cancel();
-    let answers = asked.await.expect("the clients");
+    let responses = clients.await.expect("the clients");
 
-    let after_a_second = answers.iter().filter(|answer| {
-        answer.asked > went + Duration::from_secs(1) && answer.asked < went + away
+    let after_a_second = responses.iter().filter(|response| {
+        response.sent_at > stopped + Duration::from_secs(1) && response.sent_at < stopped + outage
     });
     let refused: Vec<_> = after_a_second.cloned().collect();
     row.note(format!(
         "{rate} a second for {down:?}: {}",
         by_status(&refused)
     ));
-    let odd = refused.iter().filter(|answer| !answer.says_try_again());
+    let unexpected = refused.iter().filter(|response| !response.is_retryable());
     row.none(
         "other than 503 with Retry-After",
-        odd.map(|answer| format!("{answer:?}")),
+        unexpected.map(|response| format!("{response:?}")),
     );
-    let failed = answers
-        .iter()
-        .filter(|answer| !answer.is_success() && ![Some(404), Some(503)].contains(&answer.status));
+    let failed = responses.iter().filter(|response| {
+        !response.is_success() && ![Some(404), Some(503)].contains(&response.status)
+    });
     row.none(
         "other than done, 404 and 503 before and after",
-        failed.map(|answer| format!("{answer:?}")),
+        failed.map(|response| format!("{response:?}")),
     );
-    let mut times: Vec<_> = refused.iter().map(|answer| answer.took).collect();
+    let mut times: Vec<_> = refused.iter().map(|response| response.latency).collect();
     row.within(
         "p99 after the first second",
         percentile(&mut times, 99.0),
@@ -132,34 +132,38 @@ async fn row_03_stopped_postgres_yields_503_immediately() {
     );
     row.within("readyz 503", unready, bound(Duration::from_secs(1)));
     row.within("readyz 200 again", ready, bound(Duration::from_secs(1)));
-    let (odd, _) = others;
-    row.none("answers without a database that were otherwise", odd);
+    let (unexpected, _) = others;
+    row.none("unexpected responses without a database", unexpected);
     #[expect(clippy::cast_precision_loss, reason = "some lines")]
-    let lines = said as f64 / away.as_secs_f64();
+    let lines = logged as f64 / outage.as_secs_f64();
     row.at_most("log lines a second", (lines * 10.0).round() / 10.0, 2.0);
     row.end();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn row_04_frozen_postgres_does_not_block_requests() {
-    let mut row = Row::begin(4, "PostgreSQL frozen, then a black hole before it").await;
+    let mut row = Row::begin(
+        4,
+        "PostgreSQL frozen, then a network that drops all packets",
+    )
+    .await;
     let freeze = pick(Duration::from_millis(2_500), Duration::from_secs(5));
     let cluster = Cluster::start().await;
     let proxy = Proxy::before(cluster.address).await;
     let url = url_at(proxy.address, "postgres");
     let stage = Stage::on(cluster, &url, &[("SERVER__WORKERS", "2")]).await;
     let load = Load::start(&stage.target, 32).await;
-    for hole in [false, true] {
+    for drops_packets in [false, true] {
         load.success_after(Instant::now()).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let began = Instant::now();
-        if hole {
+        let froze_at = Instant::now();
+        if drops_packets {
             proxy.swallow();
         } else {
             stage.cluster.signal(Signal::SIGSTOP);
         }
         tokio::time::sleep(freeze).await;
-        if hole {
+        if drops_packets {
             proxy.pass();
         } else {
             stage.cluster.signal(Signal::SIGCONT);
@@ -167,33 +171,37 @@ async fn row_04_frozen_postgres_does_not_block_requests() {
         let over = Instant::now();
         load.success_after(over).await;
         tokio::time::sleep(pick(Duration::from_secs(1), Duration::from_secs(2))).await;
-        let answers = load.answers();
-        let of_it = answers
+        let responses = load.responses();
+        let during_outage = responses
             .iter()
-            .filter(|answer| answer.asked + answer.took > began);
-        let slowest = of_it.clone().map(|answer| answer.took).max();
-        let last_failed = of_it
-            .filter(|answer| !answer.is_success())
-            .map(|answer| answer.asked + answer.took)
+            .filter(|response| response.sent_at + response.latency > froze_at);
+        let slowest = during_outage.clone().map(|response| response.latency).max();
+        let last_failed = during_outage
+            .filter(|response| !response.is_success())
+            .map(|response| response.sent_at + response.latency)
             .max()
             .map_or(Duration::ZERO, |last| last.saturating_duration_since(over));
-        let name = if hole { "black hole" } else { "frozen" };
+        let name = if drops_packets {
+            "network down"
+        } else {
+            "frozen"
+        };
         let slowest = slowest.unwrap_or_default();
         row.within(
-            &format!("{name}: slowest answer"),
+            &format!("{name}: slowest response"),
             slowest,
             bound(Duration::from_millis(2_500)),
         );
         row.within("normal after", last_failed, bound(Duration::from_secs(1)));
     }
-    let (log, answers) = load.stop().await;
-    row.note(by_status(&answers));
+    let (log, responses) = load.stop().await;
+    row.note(by_status(&responses));
     row.none(
         "lost",
         checker::breaches(&log, &found(&stage.cluster).await),
     );
     let used = settles(async || stage.metric("db_client_connections", "used").await == 0.0).await;
-    row.so("connections in use back to 0", used);
+    row.check("connections in use back to 0", used);
     let mut open = 0;
     settles(async || {
         open = stage.cluster.number(OURS).await;
@@ -212,10 +220,10 @@ const MOST: i64 = 16 + 3 * 2 + 1 + 1;
 const OURS: &str = "select count(*) from pg_stat_activity where application_name = 'pet-inventory'";
 
 /// Waits up to 8 s for a condition; returns true if it was met.
-async fn settles(mut so: impl AsyncFnMut() -> bool) -> bool {
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(8) {
-        if so().await {
+async fn settles(mut condition: impl AsyncFnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(8) {
+        if condition().await {
             return true;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -224,16 +232,16 @@ async fn settles(mut so: impl AsyncFnMut() -> bool) -> bool {
 }
 
 /// Adds a pet per second until `stop`.
-async fn add_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<Answered> {
-    let mut answers = Vec::new();
+async fn add_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<TimedResponse> {
+    let mut responses = Vec::new();
     while !stop.is_cancelled() {
         let pet = json!({"name": "a"});
         let request = target.request(Method::POST, "/pet").json(&pet);
-        answers.push(Answered::to(request).await);
+        responses.push(TimedResponse::of(request).await);
         // The delay that Retry-After demands.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    answers
+    responses
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -249,20 +257,20 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
     let stop = CancellationToken::new();
     let clients = (0..200).map(|_| tokio::spawn(add_pets(stage.target.clone(), stop.clone())));
     let clients: Vec<_> = clients.collect();
-    let aside = CancellationToken::new();
-    let ((odd, mut times), waiting) =
-        tokio::join!(ask_without_database(&stage, aside.clone()), async {
+    let stop_others = CancellationToken::new();
+    let ((unexpected, mut times), waiting) =
+        tokio::join!(send_without_database(&stage, stop_others.clone()), async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             let waiting = stage
                 .cluster
                 .number(&format!("{OURS} and wait_event_type = 'Lock'"))
                 .await;
             tokio::time::sleep(held).await;
-            aside.cancel();
+            stop_others.cancel();
             stop.cancel();
             waiting
         });
-    let answers: Vec<_> = join_all(clients)
+    let responses: Vec<_> = join_all(clients)
         .await
         .into_iter()
         .flat_map(|all| all.expect("a client"))
@@ -270,23 +278,26 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
     lock.rollback().await.expect("unlocked");
     row.note(format!(
         "{waiting} waiting in PostgreSQL, {}",
-        by_status(&answers)
+        by_status(&responses)
     ));
-    let other = answers.iter().filter(|answer| !answer.says_try_again());
-    row.none("other than 503", other.map(|answer| format!("{answer:?}")));
-    let slowest = answers
+    let other = responses.iter().filter(|response| !response.is_retryable());
+    row.none(
+        "other than 503",
+        other.map(|response| format!("{response:?}")),
+    );
+    let slowest = responses
         .iter()
-        .map(|answer| answer.took)
+        .map(|response| response.latency)
         .max()
         .unwrap_or_default();
     row.within("slowest 503", slowest, bound(Duration::from_millis(1_100)));
     // Four requests wait in PostgreSQL and 128 in the queue of the pool. Of 200 concurrent requests, the other 68 are
     // refused as soon as their shared statement is found to wait for a lock.
-    let at_once = answers
+    let quick = responses
         .iter()
-        .filter(|answer| answer.took < Duration::from_millis(500));
-    row.at_least("refused soon, the queue being full", at_once.count(), 60);
-    row.none("answers without a database that were otherwise", odd);
+        .filter(|response| response.latency < Duration::from_millis(500));
+    row.at_least("refused soon, the queue being full", quick.count(), 60);
+    row.none("unexpected responses without a database", unexpected);
     row.within(
         "their p99",
         percentile(&mut times, 99.0),

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::stage::{Row, Stage, load::Answered, pick};
+use crate::stage::{Row, Stage, load::TimedResponse, pick};
 
 /// Concurrent requests.
 const MANY: usize = 50;
@@ -21,10 +21,10 @@ async fn row_10_concurrent_writes_with_one_etag_have_one_winner() {
     let stage = Stage::start(&[]).await;
     let target = &stage.target;
     let pet = json!({"id": 1, "name": "before"});
-    let made = Answered::to(target.request(Method::POST, "/pet").json(&pet)).await;
-    assert!(made.is_success(), "{made:?}");
+    let created = TimedResponse::of(target.request(Method::POST, "/pet").json(&pet)).await;
+    assert!(created.is_success(), "{created:?}");
     let rounds = pick(4, 20);
-    let mut odd = Vec::new();
+    let mut unexpected = Vec::new();
     for round in 0..rounds {
         let pet = target
             .request(Method::GET, "/pet/1")
@@ -40,22 +40,24 @@ async fn row_10_concurrent_writes_with_one_etag_have_one_winner() {
             } else {
                 target.request(Method::PATCH, "/pet/1").json(&pet)
             };
-            Answered::to(request.header("if-match", &etag))
+            TimedResponse::of(request.header("if-match", &etag))
         });
-        let answers = join_all(writes).await;
+        let responses = join_all(writes).await;
         let with = |status| {
-            answers
+            responses
                 .iter()
-                .filter(|answer| answer.status == Some(status))
+                .filter(|response| response.status == Some(status))
                 .count()
         };
-        let winner = answers.iter().position(|answer| answer.status == Some(200));
-        let stored = Answered::to(target.request(Method::GET, "/pet/1")).await;
+        let winner = responses
+            .iter()
+            .position(|response| response.status == Some(200));
+        let stored = TimedResponse::of(target.request(Method::GET, "/pet/1")).await;
         let name = winner.map(|number| format!("{round}-{number}"));
         if (with(200), with(412)) != (1, MANY - 1)
             || stored.body()["name"].as_str() != name.as_deref()
         {
-            odd.push(format!(
+            unexpected.push(format!(
                 "{} × 200, {} × 412, {name:?} won, {stored:?}",
                 with(200),
                 with(412)
@@ -65,7 +67,7 @@ async fn row_10_concurrent_writes_with_one_etag_have_one_winner() {
     row.note(format!("{rounds} rounds"));
     row.none(
         "rounds but with one 200, 49 × 412 and the winner's pet",
-        odd,
+        unexpected,
     );
     row.end();
 }
@@ -79,22 +81,22 @@ async fn row_11_concurrent_posts_with_one_idempotency_key_execute_once() {
     .await;
     let mut stage = Stage::start(&[]).await;
     let rounds = pick(4, 20);
-    let (mut odd, mut replayed) = (Vec::new(), 0);
+    let (mut unexpected, mut replayed) = (Vec::new(), 0);
     for round in 0..rounds {
         let name = format!("round-{round}");
         let target = stage.target.clone();
         let clients = (0..MANY).map(|_| {
             let (target, name) = (target.clone(), name.clone());
             tokio::spawn(async move {
-                let begun = Instant::now();
+                let started = Instant::now();
                 loop {
                     let request = target
                         .request(Method::POST, "/pet")
                         .header("idempotency-key", &name)
                         .json(&json!({"name": name}));
-                    let answered = Answered::to(request).await;
-                    if answered.is_success() || begun.elapsed() > Duration::from_secs(30) {
-                        return answered;
+                    let response = TimedResponse::of(request).await;
+                    if response.is_success() || started.elapsed() > Duration::from_secs(30) {
+                        return response;
                     }
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -104,26 +106,32 @@ async fn row_11_concurrent_posts_with_one_idempotency_key_execute_once() {
         if round % 2 == 1 {
             tokio::time::sleep(Duration::from_millis(3 + 2 * round)).await;
             stage.service.signal(Signal::SIGKILL);
-            stage.service.ended().await;
+            stage.service.wait_for_exit().await;
             stage.service = stage.serve().await;
         }
-        let answers: Vec<_> = join_all(clients)
+        let responses: Vec<_> = join_all(clients)
             .await
             .into_iter()
             .map(|it| it.expect("a client"))
             .collect();
-        let different: BTreeSet<_> = answers
+        let different: BTreeSet<_> = responses
             .iter()
-            .map(|answer| (answer.status, answer.body().to_string()))
+            .map(|response| (response.status, response.body().to_string()))
             .collect();
         let question = format!("select count(*) from pets where name = '{name}'");
         let rows = stage.cluster.number(&question).await;
-        replayed += answers.iter().filter(|answer| answer.replayed).count();
+        replayed += responses
+            .iter()
+            .filter(|response| response.replayed)
+            .count();
         if different.len() != 1 || rows != 1 {
-            odd.push(format!("{rows} rows; {different:?}"));
+            unexpected.push(format!("{rows} rows; {different:?}"));
         }
     }
     row.note(format!("{rounds} rounds, {replayed} replayed"));
-    row.none("rounds but with one row and one answer", odd);
+    row.none(
+        "rounds without exactly one row and one response",
+        unexpected,
+    );
     row.end();
 }

@@ -6,13 +6,13 @@ use futures_util::future::join_all;
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
-use test_support::{Home, Raw, client};
+use test_support::{Home, RawConnection, client};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::stage::{
     Cluster, Row, Stage, bound,
-    load::{Answered, by_status, steadily},
+    load::{TimedResponse, by_status, send_at_rate},
     pick, serve, url_at,
 };
 
@@ -26,49 +26,49 @@ async fn row_08_sigterm_drains_requests_in_flight() {
     let (address, key) = (stage.target.address, stage.target.key.clone());
     let mut in_flight = Vec::new();
     for _ in 0..IN_FLIGHT {
-        let mut raw = Raw::connect(address).await;
+        let mut raw = RawConnection::connect(address).await;
         raw.send(format!(
             "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
              Content-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 12\r\n\r\n"
         ))
         .await;
         // The 100 shows that the handler waits for the body.
-        raw.answer().await.is(100);
+        raw.response().await.is(100);
         in_flight.push(raw);
     }
     let mut idle = Vec::new();
     for _ in 0..10 {
-        let mut raw = Raw::connect(address).await;
+        let mut raw = RawConnection::connect(address).await;
         raw.send("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
-        raw.answer().await.is(200);
+        raw.response().await.is(200);
         idle.push(raw);
     }
-    let mut half = Raw::connect(address).await;
+    let mut half = RawConnection::connect(address).await;
     half.send("GET /livez HTTP/1.1\r\nHo").await;
-    let begun = Instant::now();
+    let started = Instant::now();
     stage.service.signal(Signal::SIGTERM);
     while TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
     }
     // A client that finds the port closed must find readiness failing already.
-    let ready = Answered::to(stage.operations("/readyz")).await;
-    row.so(
+    let ready = TimedResponse::of(stage.operations("/readyz")).await;
+    row.check(
         "readiness fails before the port closes",
         ready.status == Some(503),
     );
-    let mut answered = 0;
-    let mut told_to_close = 0;
+    let mut completed = 0;
+    let mut closing = 0;
     for mut raw in in_flight {
         raw.send(r#"{"name":"a"}"#).await;
-        let answer = raw.answer().await;
-        answered += usize::from(answer.status == 201);
-        told_to_close += usize::from(answer.optional_header("connection") == Some("close"));
+        let response = raw.response().await;
+        completed += usize::from(response.status == 201);
+        closing += usize::from(response.optional_header("connection") == Some("close"));
     }
-    row.at_least("of 50 answered", answered, IN_FLIGHT);
-    row.at_least("with Connection: close", told_to_close, IN_FLIGHT);
-    let code = stage.service.ended().await;
-    row.so("exit code 0", code == Some(0));
-    row.within("exit", begun.elapsed(), Duration::from_secs(10));
+    row.at_least("completed of 50", completed, IN_FLIGHT);
+    row.at_least("with Connection: close", closing, IN_FLIGHT);
+    let code = stage.service.wait_for_exit().await;
+    row.check("exit code 0", code == Some(0));
+    row.within("exit", started.elapsed(), Duration::from_secs(10));
     let stored = stage.cluster.number("select count(*) from pets").await;
     row.at_least("stored", stored, 50);
     row.end();
@@ -81,9 +81,9 @@ async fn row_09_rolling_restart_on_one_port_fails_no_request() {
     let mut stage = Stage::start(&[("SERVER__REUSE_PORT", "true")]).await;
     let stop = CancellationToken::new();
     let fresh = client_without_reuse();
-    let asked = {
+    let clients = {
         let (target, stop) = (stage.target.clone(), stop.clone());
-        tokio::spawn(steadily(rate, stop, move |number| {
+        tokio::spawn(send_at_rate(rate, stop, move |number| {
             // One in five uses a new connection.
             let request = match number % 5 {
                 0 => fresh
@@ -97,7 +97,7 @@ async fn row_09_rolling_restart_on_one_port_fails_no_request() {
             request.timeout(Duration::from_secs(10))
         }))
     };
-    let begun = Instant::now();
+    let started = Instant::now();
     tokio::time::sleep(Duration::from_millis(300)).await;
     for _ in 0..swaps {
         let next = stage.serve().await;
@@ -106,23 +106,23 @@ async fn row_09_rolling_restart_on_one_port_fails_no_request() {
         tokio::time::sleep(pick(Duration::from_millis(100), Duration::from_secs(1))).await;
     }
     let left = Duration::from_secs_f64(f64::from(wanted) / f64::from(rate))
-        .saturating_sub(begun.elapsed());
+        .saturating_sub(started.elapsed());
     tokio::time::sleep(left).await;
     stop.cancel();
-    let answers = asked.await.expect("the clients");
+    let responses = clients.await.expect("the clients");
     row.note(format!(
         "{swaps} swaps at {rate} a second: {}",
-        by_status(&answers)
+        by_status(&responses)
     ));
     row.at_least(
         "requests",
-        u32::try_from(answers.len()).unwrap_or(u32::MAX),
+        u32::try_from(responses.len()).unwrap_or(u32::MAX),
         pick(wanted * 9 / 10, wanted),
     );
-    let failed = answers
+    let failed = responses
         .iter()
-        .filter(|answer| !answer.is_success() && answer.status != Some(404));
-    row.none("failed", failed.map(|answer| format!("{answer:?}")));
+        .filter(|response| !response.is_success() && response.status != Some(404));
+    row.none("failed", failed.map(|response| format!("{response:?}")));
     row.end();
 }
 
@@ -152,7 +152,7 @@ async fn row_12_replicas_started_concurrently_run_each_migration_once() {
         let url = url_at(cluster.address, &database);
         let settings = [("DATABASE_URL".to_owned(), url.clone())];
         let homes: Vec<_> = (0..8).map(|_| Home::new()).collect();
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut victim = homes[0].command(["serve"]);
         victim.env("DATABASE_URL", &url);
         let mut victim = victim.spawn().expect("the program");
@@ -165,9 +165,9 @@ async fn row_12_replicas_started_concurrently_run_each_migration_once() {
         let replicas = join_all(homes[1..].iter().map(async |home| {
             let service = serve(home, &settings).await;
             let ready = client().get(format!("http://{}/readyz", service.operations));
-            let ready = Answered::to(ready).await;
+            let ready = TimedResponse::of(ready).await;
             assert!(ready.is_success(), "{ready:?}");
-            (service, begun.elapsed())
+            (service, started.elapsed())
         }));
         let ((), replicas) = tokio::join!(kill, replicas);
         slowest = replicas

@@ -26,11 +26,11 @@ def api_client(header, value):
 
 def created(call, *arguments):
     """Returns the JSON of a 201 response, a status that the public document lacks."""
-    answer = call(*arguments)
-    assert answer.status_code == 201, answer
+    response = call(*arguments)
+    assert response.status_code == 201, response
     # A client returns no model for a status that its document lacks, only the body.
-    assert (answer.data is None) == is_public, answer
-    return json.loads(answer.raw_data)
+    assert (response.data is None) == is_public, response
+    return json.loads(response.raw_data)
 
 
 def fails(status, call, *arguments):
@@ -93,18 +93,18 @@ def counts(inventory):
 
 
 def user(shop, number):
-    strangers = client.UserApi(client.ApiClient(client.Configuration(host=f"{host}/api/v3")))
+    anonymous = client.UserApi(client.ApiClient(client.Configuration(host=f"{host}/api/v3")))
     new = client.User if is_public else client.NewUser
     password = "correct horse battery staple"
     name = f"{package} Ada"
     ada = new(username=name, first_name="Ada", email="ada@example.com", password=password)
-    made = created(strangers.create_user_with_http_info, ada)
+    made = created(anonymous.create_user_with_http_info, ada)
     assert "password" not in made, made
-    fails(400, strangers.login_user, name, "wrong password")
-    answer = strangers.login_user_with_http_info(name, password)
-    headers = {name.lower() for name in answer.headers}
+    fails(400, anonymous.login_user, name, "wrong password")
+    response = anonymous.login_user_with_http_info(name, password)
+    headers = {name.lower() for name in response.headers}
     assert {"x-expires-after", "x-rate-limit"} <= headers, headers
-    session = api_client("Authorization", f"Bearer {answer.data}")
+    session = api_client("Authorization", f"Bearer {response.data}")
     users = client.UserApi(session)
     assert users.get_user_by_name(name).first_name == "Ada"
     changed = client.User if is_public else client.UserDetails
@@ -125,9 +125,9 @@ def user(shop, number):
     listed = [new(username=f"{package} {n}") for n in range(3)]
     if is_public:
         # The public document declares one user as the response to a list.
-        answer = admins.create_users_with_list_input_without_preload_content(listed)
-        assert answer.status == 200
-        listed = json.loads(answer.data)
+        response = admins.create_users_with_list_input_without_preload_content(listed)
+        assert response.status == 200
+        listed = json.loads(response.data)
         names = [it["username"] for it in listed]
     else:
         names = [it.username for it in admins.create_users_with_list_input(listed)]

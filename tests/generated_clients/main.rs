@@ -6,7 +6,7 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
-    reason = "a test that cannot go on says why and fails; its settings are the machine's"
+    reason = "a failed test panics with the reason; its settings are the machine's"
 )]
 
 use std::{
@@ -20,7 +20,7 @@ use test_support::Home;
 use tokio::process::Command;
 
 /// Maximum duration of a program. The generator starts Java and writes about fifty files.
-const PATIENCE: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Returns a command for a program that `.ci/setup --all` installs.
 fn tool(name: &str) -> Command {
@@ -42,13 +42,13 @@ fn script(name: &str) -> Command {
 }
 
 async fn run(command: &mut Command) {
-    let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output()).await;
+    let output = tokio::time::timeout(TIMEOUT, command.kill_on_drop(true).output()).await;
     let output = output.expect("it ends").expect("the program");
-    let said = [output.stdout, output.stderr].concat();
+    let text = [output.stdout, output.stderr].concat();
     assert!(
         output.status.success(),
         "{}",
-        String::from_utf8_lossy(&said)
+        String::from_utf8_lossy(&text)
     );
 }
 

@@ -5,7 +5,7 @@
     clippy::expect_used,
     clippy::cast_precision_loss,
     clippy::print_stdout,
-    reason = "a test that cannot go on says why and fails; its numbers are small"
+    reason = "a failed test panics with the reason; its numbers are small"
 )]
 
 mod row;
@@ -30,8 +30,8 @@ const DAY: i64 = 86_400;
 
 /// Outcome of a statement.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Fate {
-    Answered,
+enum Outcome {
+    Succeeds,
     /// Never executed, and without a response.
     Lost,
     /// Executed, and its response lost.
@@ -47,7 +47,7 @@ struct Latency {
     /// Milliseconds until execution (`there`) and from there to the response (`back`).
     there: u64,
     back: u64,
-    fate: Fate,
+    outcome: Outcome,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -212,10 +212,10 @@ impl<'a> World<'a> {
         let now = self.clock(replica);
         match action {
             Action::Requests(count) => (0..count).for_each(|_| {
-                let _ = self.ask(replica, now);
+                let _ = self.request(replica, now);
             }),
             Action::Failure(after) => {
-                if let Some(slice) = self.ask(replica, now) {
+                if let Some(slice) = self.request(replica, now) {
                     let at = self.now + u64::from(after);
                     self.schedule_at(at, Event::Fail(replica, (self.now, slice)));
                 }
@@ -231,7 +231,7 @@ impl<'a> World<'a> {
     }
 
     /// Makes a request; returns its slice if it is admitted without a statement.
-    fn ask(&mut self, replica: usize, now: Duration) -> Option<i64> {
+    fn request(&mut self, replica: usize, now: Duration) -> Option<i64> {
         let this = &mut self.replicas[replica];
         this.state.set_limits(&self.schedule.limits, now);
         match this.state.admit(now) {
@@ -275,7 +275,7 @@ impl<'a> World<'a> {
         let mut latency = latencies[self.next_latency % latencies.len()];
         if self.now > self.end + TIMEOUT {
             // Statements succeed at the end, so that every lease is settled.
-            latency.fate = Fate::Answered;
+            latency.outcome = Outcome::Succeeds;
         }
         self.next_latency += 1;
         let life = this.life;
@@ -293,7 +293,7 @@ impl<'a> World<'a> {
         {
             at = failover + 500;
         }
-        if latency.fate == Fate::Late {
+        if latency.outcome == Outcome::Late {
             self.schedule_at(at + LATE, Event::Execute(number));
             self.schedule_at(at, Event::Respond(number));
         } else {
@@ -304,11 +304,11 @@ impl<'a> World<'a> {
     fn execute(&mut self, number: usize) {
         let micros = self.micros();
         let statement = &mut self.statements[number];
-        let executed = [Fate::Answered, Fate::ResponseLost, Fate::Late];
-        if executed.contains(&statement.latency.fate) {
+        let executed = [Outcome::Succeeds, Outcome::ResponseLost, Outcome::Late];
+        if executed.contains(&statement.latency.outcome) {
             statement.lease = Some(self.row.lease(&statement.request, micros));
         }
-        if statement.latency.fate != Fate::Late {
+        if statement.latency.outcome != Outcome::Late {
             let at = self.now + statement.latency.back;
             self.schedule_at(at, Event::Respond(number));
         }
@@ -316,17 +316,18 @@ impl<'a> World<'a> {
 
     fn respond(&mut self, number: usize) {
         let statement = &mut self.statements[number];
-        let (replica, sent, fate) = (statement.replica, statement.sent, statement.latency.fate);
+        let (replica, sent, outcome) =
+            (statement.replica, statement.sent, statement.latency.outcome);
         let (lease, life) = (statement.lease.take(), statement.life);
         let now = self.clock(replica);
         let this = &mut self.replicas[replica];
         if this.life != life {
             return;
         }
-        let answered = fate == Fate::Answered;
-        match lease.filter(|_| answered) {
+        let succeeds = outcome == Outcome::Succeeds;
+        match lease.filter(|_| succeeds) {
             Some(lease) => this.state.succeed(lease, sent, now),
-            None if fate == Fate::NotSent => this.state.fail(&db::Error::Overloaded),
+            None if outcome == Outcome::NotSent => this.state.fail(&db::Error::Overloaded),
             None => this.state.fail(&db::Error::TimedOut),
         }
         let goes_on = this.state.is_leasing;
@@ -356,7 +357,7 @@ impl<'a> World<'a> {
     }
 
     /// Checks the limits in every period of 60 s and on every day of the database's clock.
-    fn keeps_limits(&self) -> Result<(), TestCaseError> {
+    fn check_limits(&self) -> Result<(), TestCaseError> {
         let (per_minute, per_day) = (
             self.schedule.limits.per_minute,
             self.schedule.limits.per_day,
@@ -402,12 +403,12 @@ fn limits() -> impl Strategy<Value = PlanLimits> {
     })
 }
 
-fn latency(fates: impl Strategy<Value = Fate> + Clone) -> impl Strategy<Value = Latency> {
+fn latency(outcomes: impl Strategy<Value = Outcome> + Clone) -> impl Strategy<Value = Latency> {
     let milliseconds = || prop_oneof![8 => 0_u64..4, 1 => 0_u64..300, 1 => 0_u64..2_000];
-    (milliseconds(), milliseconds(), fates).prop_map(|(there, back, fate)| Latency {
+    (milliseconds(), milliseconds(), outcomes).prop_map(|(there, back, outcome)| Latency {
         there,
         back,
-        fate,
+        outcome,
     })
 }
 
@@ -436,7 +437,7 @@ const EVERYTHING: With = With {
 
 fn schedule(
     replicas: std::ops::RangeInclusive<usize>,
-    fates: impl Strategy<Value = Fate> + Clone,
+    outcomes: impl Strategy<Value = Outcome> + Clone,
     with: With,
 ) -> impl Strategy<Value = Schedule> {
     let clock = (
@@ -463,7 +464,7 @@ fn schedule(
         limits(),
         prop::collection::vec(clock, replicas),
         prop::collection::vec((pause, 0_usize..8, action), 1..160),
-        prop::collection::vec(latency(fates), 1..24),
+        prop::collection::vec(latency(outcomes), 1..24),
         prop_oneof![Just(0_i64), -90_000_i64..90_000],
         (any::<bool>(), failover),
     )
@@ -481,13 +482,13 @@ fn schedule(
         )
 }
 
-fn any_fate() -> impl Strategy<Value = Fate> + Clone {
+fn any_outcome() -> impl Strategy<Value = Outcome> + Clone {
     prop_oneof![
-        12 => Just(Fate::Answered),
-        1 => Just(Fate::Lost),
-        1 => Just(Fate::ResponseLost),
-        1 => Just(Fate::Late),
-        1 => Just(Fate::NotSent)
+        12 => Just(Outcome::Succeeds),
+        1 => Just(Outcome::Lost),
+        1 => Just(Outcome::ResponseLost),
+        1 => Just(Outcome::Late),
+        1 => Just(Outcome::NotSent)
     ]
 }
 
@@ -495,23 +496,23 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn limits_hold_under_any_schedule(schedule in schedule(1..=4, any_fate(), EVERYTHING)) {
+    fn limits_hold_under_any_schedule(schedule in schedule(1..=4, any_outcome(), EVERYTHING)) {
         let world = World::new(&schedule).run();
-        world.keeps_limits()?;
+        world.check_limits()?;
         let fails_over = world.schedule.failover.is_some();
         prop_assert!(fails_over || world.row.day_used >= world.admitted_on_last_day());
     }
 
     /// Covers lost statements, lost responses and late execution.
     #[test]
-    fn recorded_use_equals_admissions(schedule in schedule(1..=4, any_fate(), FAILURES)) {
+    fn recorded_use_equals_admissions(schedule in schedule(1..=4, any_outcome(), FAILURES)) {
         let world = World::new(&schedule).run();
-        world.keeps_limits()?;
+        world.check_limits()?;
         prop_assert_eq!(world.row.day_used, world.admitted_on_last_day());
     }
 
     #[test]
-    fn single_replica_refuses_only_at_the_limit(schedule in schedule(1..=1, Just(Fate::Answered), REQUESTS)) {
+    fn single_replica_refuses_only_at_the_limit(schedule in schedule(1..=1, Just(Outcome::Succeeds), REQUESTS)) {
         let world = World::new(&schedule).run();
         for at in &world.refused {
             // By the database's clock the refusal was decided up to 2 s earlier.
@@ -545,13 +546,13 @@ fn saturating_caller_gets_97_percent_of_its_limit() {
             latencies: vec![Latency {
                 there: 1,
                 back: 1,
-                fate: Fate::Answered,
+                outcome: Outcome::Succeeds,
             }],
             before_midnight: 40_000_000,
             failover: None,
         };
         let world = World::new(&schedule).run();
-        world.keeps_limits().expect("the limits hold");
+        world.check_limits().expect("the limits hold");
         let share = world.admitted.len() as f64 / f64::from(limit * 10);
         println!(
             "{replicas} replicas, {limit} a minute: {:.1} % of the limit, {} statements",
@@ -575,7 +576,7 @@ fn lease_statements_are_two_per_second_at_ten_requests_per_second() {
         latencies: vec![Latency {
             there: 0,
             back: 1,
-            fate: Fate::Answered,
+            outcome: Outcome::Succeeds,
         }],
         before_midnight: 40_000_000,
         failover: None,
@@ -598,7 +599,7 @@ fn lease_statement_is_one_per_occasional_request() {
         latencies: vec![Latency {
             there: 0,
             back: 0,
-            fate: Fate::Answered,
+            outcome: Outcome::Succeeds,
         }],
         before_midnight: 40_000_000,
         failover: None,
@@ -609,7 +610,7 @@ fn lease_statement_is_one_per_occasional_request() {
 
 /// Otherwise the lease task would not let its worker do anything else while the circuit breaker is open.
 #[test]
-fn failed_lease_statement_is_not_repeated_at_once() {
+fn failed_lease_statement_is_not_repeated_immediately() {
     let limits = PlanLimits {
         per_minute: Some(60),
         ..PlanLimits::default()

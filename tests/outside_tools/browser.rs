@@ -13,11 +13,11 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use test_support::{Ask, client};
+use test_support::{RequestExt, client};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 /// Maximum duration of a browser operation, with room for a busy machine.
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Key of an element's identifier in WebDriver responses.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
@@ -27,12 +27,12 @@ pub struct Browser {
     url: String,
     client: Client,
     /// Shell that ends the browser when its standard input closes.
-    _keeper: Child,
+    _cleaner: Child,
 }
 
 impl Browser {
     pub async fn start() -> Self {
-        let (keeper, driver) = start_driver().await;
+        let (cleaner, driver) = start_driver().await;
         let client = client();
         // All other hosts are unreachable; a request to one fails and is logged.
         let arguments = [
@@ -51,22 +51,22 @@ impl Browser {
             "goog:chromeOptions": { "args": arguments },
             "goog:loggingPrefs": { "browser": "ALL", "performance": "ALL" },
             // Timeout for finding an element and for running a script.
-            "timeouts": { "implicit": SOON.as_millis(), "script": SOON.as_millis() },
+            "timeouts": { "implicit": TIMEOUT.as_millis(), "script": TIMEOUT.as_millis() },
         }}});
         let request = client.post(format!("{driver}/session")).json(&capabilities);
-        let session = request.answer().await.is(200).json();
+        let session = request.response().await.is(200).json();
         let id = session["value"]["sessionId"].as_str().expect("an id");
         Self {
             url: format!("{driver}/session/{id}"),
             client,
-            _keeper: keeper,
+            _cleaner: cleaner,
         }
     }
 
     async fn command(&self, method: Method, path: &str, body: &Value) -> Value {
         let request = self.client.request(method, format!("{}{path}", self.url));
-        let mut answer = request.json(body).answer().await.is(200).json();
-        answer["value"].take()
+        let mut response = request.json(body).response().await.is(200).json();
+        response["value"].take()
     }
 
     async fn post(&self, path: &str, body: &Value) -> Value {
@@ -78,7 +78,7 @@ impl Browser {
     }
 
     /// Sets the size of the page and the preferred colour scheme.
-    pub async fn look(&self, width: u32, height: u32, scheme: &str) {
+    pub async fn set_viewport(&self, width: u32, height: u32, scheme: &str) {
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
         self.devtools("Emulation.setDeviceMetricsOverride", &metrics)
             .await;
@@ -103,21 +103,21 @@ impl Browser {
 
     /// Waits until an expression in the page is true.
     pub async fn until(&self, expression: &str) {
-        let begun = Instant::now();
+        let started = Instant::now();
         while self.run(&format!("return {expression}")).await != true {
             let page = self.run("return document.body.innerText").await;
-            assert!(begun.elapsed() < SOON, "not {expression}: {page}");
+            assert!(started.elapsed() < TIMEOUT, "not {expression}: {page}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// Waits until a line of an element's text starts with `said`.
-    pub async fn until_says(&self, selector: &str, said: &str) {
+    /// Waits until a line of an element's text starts with `prefix`.
+    pub async fn until_text(&self, selector: &str, prefix: &str) {
         let selector = json!(selector);
-        let said = json!(said);
+        let prefix = json!(prefix);
         let text = format!("document.querySelector({selector})?.innerText");
         self.until(&format!(
-            "{text}.split('\\n').some(it => it.startsWith({said})) === true"
+            "{text}.split('\\n').some(it => it.startsWith({prefix})) === true"
         ))
         .await;
     }
@@ -163,9 +163,9 @@ impl Browser {
     }
 
     /// Saves a screenshot in cargo's folder for tests.
-    pub async fn picture(&self, name: &str) {
-        let picture = self.command(Method::GET, "/screenshot", &json!({})).await;
-        let bytes = BASE64_STANDARD.decode(picture.as_str().expect("base64"));
+    pub async fn screenshot(&self, name: &str) {
+        let screenshot = self.command(Method::GET, "/screenshot", &json!({})).await;
+        let bytes = BASE64_STANDARD.decode(screenshot.as_str().expect("base64"));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::write(path, bytes.expect("base64")).expect("a file");
     }
@@ -213,7 +213,7 @@ impl Browser {
 /// Starts the driver in a folder and a process group of its own; both end with this process.
 async fn start_driver() -> (Child, String) {
     use std::os::unix::process::CommandExt as _;
-    const KEEP: &str = r#"
+    const SCRIPT: &str = r#"
         trap '' INT TERM
         setsid chromedriver --port=0 </dev/null &
         exec >/dev/null
@@ -223,19 +223,19 @@ async fn start_driver() -> (Child, String) {
         while ! rm -rf "$1"; do sleep 0.1; done
     "#;
     let folder = tempfile::tempdir().map(TempDir::keep).expect("a folder");
-    let mut keeper = Command::new("/bin/sh")
-        .args(["-c", KEEP, "keeper"])
+    let mut cleaner = Command::new("/bin/sh")
+        .args(["-c", SCRIPT, "cleaner"])
         .arg(&folder)
         // The browser writes to these folders only.
         .envs(["HOME", "TMPDIR"].map(|name| (name, &folder)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        // The terminal's signals must not reach the keeper.
+        // The terminal's signals must not reach the cleaner.
         .process_group(0)
         .spawn()
         .expect("a shell");
-    let stdout = keeper.stdout.take().expect("piped");
+    let stdout = cleaner.stdout.take().expect("piped");
     let stdout = tokio::process::ChildStdout::from_std(stdout).expect("a pipe");
     let mut lines = BufReader::new(stdout).lines();
     let port = async {
@@ -246,6 +246,8 @@ async fn start_driver() -> (Child, String) {
         }
         panic!("Chromium or its driver is missing: run .ci/setup --all");
     };
-    let port = tokio::time::timeout(SOON, port).await.expect("it starts");
-    (keeper, format!("http://127.0.0.1:{port}"))
+    let port = tokio::time::timeout(TIMEOUT, port)
+        .await
+        .expect("it starts");
+    (cleaner, format!("http://127.0.0.1:{port}"))
 }

@@ -3,14 +3,14 @@
 use std::{path::Path, process::Stdio};
 
 use serde_json::Value;
-use test_support::{Said, process::Home};
+use test_support::{Output, process::Home};
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
 const FILE: &str = include_str!("../../config/compose.yaml");
 const SECRETS: [&str; 3] = ["POSTGRES_PASSWORD", "S3_SECRET_KEY", "BOOTSTRAP_API_KEY"];
 
 /// Runs `docker-compose config` with these secrets set.
-async fn read(secrets: &[&str]) -> Said {
+async fn read(secrets: &[&str]) -> Output {
     let mut command = Command::new("docker-compose");
     command
         .args(["--file", "-", "config"])
@@ -34,7 +34,7 @@ async fn read(secrets: &[&str]) -> Said {
     stdin.write_all(file.as_bytes()).await.expect("it reads");
     drop(stdin);
     let output = child.wait_with_output().await.expect("its end");
-    Said {
+    Output {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).expect("text"),
         stderr: String::from_utf8(output.stderr).expect("text"),
@@ -53,7 +53,7 @@ async fn resolved() -> Value {
     // Debian's docker-compose depends on this Python and its yaml module.
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", TO_JSON, &yaml]);
-    let json = Said::by(python).await.is(0).stdout;
+    let json = Output::of(python).await.is(0).stdout;
     serde_json::from_str(&json).expect("JSON")
 }
 
@@ -64,10 +64,10 @@ async fn compose_file_reports_a_missing_secret() {
             .into_iter()
             .filter(|name| *name != missing)
             .collect();
-        let said = read(&set).await;
-        assert_ne!(said.code, Some(0), "{said:?}");
+        let output = read(&set).await;
+        assert_ne!(output.code, Some(0), "{output:?}");
         let wanted = format!("{missing} is not set. Put it into .env");
-        assert!(said.stderr.contains(&wanted), "{said:?}");
+        assert!(output.stderr.contains(&wanted), "{output:?}");
     }
 }
 
@@ -128,7 +128,7 @@ async fn service_accepts_the_settings_of_the_compose_file() {
     ] {
         command.env_remove(image);
     }
-    let shown = Said::by(command).await.is(0).stdout;
+    let shown = Output::of(command).await.is(0).stdout;
     for wanted in [
         "0.0.0.0:8080",
         "http://localhost:8000",

@@ -9,8 +9,8 @@ use std::{
 use nix::unistd::{geteuid, getuid};
 use reqwest::Method;
 use test_support::{
-    Answer, Ask, TestApp, eventually,
-    pictures::{jpeg, large_jpeg, png, size},
+    RequestExt, Response, TestApp, eventually,
+    images::{jpeg, large_jpeg, png, size},
     process::{Home, Service, free_address},
 };
 use tokio::{
@@ -73,15 +73,15 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
     let url = format!("file://{}", folder.display()).replace(' ', "%20");
     command.env("PET_INVENTORY__IMAGES__URL", url);
     let service = Service::start(&home, command).await;
-    let ask = |method: Method, path: &str| service.request(method, path, "special-key");
-    let added = ask(Method::POST, "/pet").json(&serde_json::json!({"id": 5, "name": "Rex"}));
-    added.answer().await.is(201);
+    let request = |method: Method, path: &str| service.request(method, path, "special-key");
+    let added = request(Method::POST, "/pet").json(&serde_json::json!({"id": 5, "name": "Rex"}));
+    added.response().await.is(201);
     let upload = async |bytes: &[u8]| {
-        let upload = ask(Method::POST, "/pet/5/uploadImage");
-        upload.body(bytes.to_owned()).answer().await
+        let upload = request(Method::POST, "/pet/5/uploadImage");
+        upload.body(bytes.to_owned()).response().await
     };
     // The file system is mounted in the program's namespace only.
-    let seen = PathBuf::from(format!("/proc/{}/root{}", service.pid(), folder.display()));
+    let mounted = PathBuf::from(format!("/proc/{}/root{}", service.pid(), folder.display()));
 
     let (half, other_half) = (large_jpeg(700_000), png(800, 600));
     let first = upload(&half).await.is(200);
@@ -90,17 +90,17 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
         let refused = upload(&large).await;
         refused.problem(507);
         assert!(!refused.text().contains("small disk"), "{refused}");
-        ask(Method::GET, "/pet/5").answer().await.is(200);
-        let changed = ask(Method::POST, "/pet/5?name=Max").answer().await;
+        request(Method::GET, "/pet/5").response().await.is(200);
+        let changed = request(Method::POST, "/pet/5?name=Max").response().await;
         assert_eq!(
             changed.is(200).json()["photoUrls"].as_array().map(Vec::len),
             Some(1)
         );
-        eventually(async || files_in(&seen).len() == 1).await;
+        eventually(async || files_in(&mounted).len() == 1).await;
     }
     let list = async || {
-        ask(Method::GET, "/pet/5/images")
-            .answer()
+        request(Method::GET, "/pet/5/images")
+            .response()
             .await
             .is(200)
             .json()
@@ -109,14 +109,14 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
 
     // Uploads succeed again once there is space.
     let image = first.json()["imageId"].as_str().expect("an id").to_owned();
-    ask(Method::DELETE, &format!("/pet/5/images/{image}"))
-        .answer()
+    request(Method::DELETE, &format!("/pet/5/images/{image}"))
+        .response()
         .await
         .is(200);
-    eventually(async || files_in(&seen).is_empty()).await;
+    eventually(async || files_in(&mounted).is_empty()).await;
     upload(&large).await.is(200);
     upload(&other_half[..100]).await.problem(400);
-    eventually(async || files_in(&seen).len() == 1).await;
+    eventually(async || files_in(&mounted).len() == 1).await;
     service.stop().await;
 }
 
@@ -163,9 +163,9 @@ async fn app_with(address: SocketAddr, secret: &str) -> TestApp {
     .await
 }
 
-async fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> Answer {
+async fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> Response {
     let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-    upload.body(bytes.to_owned()).answer().await
+    upload.body(bytes.to_owned()).response().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,9 +183,9 @@ async fn images_are_stored_in_an_s3_bucket() {
         files.filter(is_object).count()
     };
     // The server rejects a wrong signature.
-    let stranger = app_with(s3.address, "another").await;
-    let pet = stranger.pet("Rex").await;
-    upload(&stranger, pet, &png(20, 20)).await.problem(503);
+    let unauthorized = app_with(s3.address, "another").await;
+    let pet = unauthorized.pet("Rex").await;
+    upload(&unauthorized, pet, &png(20, 20)).await.problem(503);
     assert_eq!(objects(), 0);
 
     let app = app_with(s3.address, SECRET_KEY).await;
@@ -193,14 +193,14 @@ async fn images_are_stored_in_an_s3_bucket() {
     // One upload in a single request and one in parts, which have at least 5 MiB in S3.
     let (small, large) = (jpeg(400, 300), large_jpeg(9_000_000));
     for bytes in [&small, &large] {
-        let answer = upload(&app, pet, bytes).await.is(200);
-        let url = answer.json()["url"].as_str().expect("a URL").to_owned();
+        let response = upload(&app, pet, bytes).await.is(200);
+        let url = response.json()["url"].as_str().expect("a URL").to_owned();
         let path = url.split_once("/api/v3").expect("the API").1;
         let get = || app.anonymous(Method::GET, path);
-        assert!(get().answer().await.is(200).body == bytes, "other bytes");
+        assert!(get().response().await.is(200).body == bytes, "other bytes");
         let part = get()
             .header("range", "bytes=1000-1999")
-            .answer()
+            .response()
             .await
             .is(206);
         assert!(part.body == bytes[1_000..2_000], "other bytes");
@@ -214,23 +214,26 @@ async fn images_are_stored_in_an_s3_bucket() {
     );
     let width = app.anonymous(Method::GET, &format!("{path}?width=50"));
     // The next narrower width of renderings is 48.
-    assert_eq!(size(&width.answer().await.is(200).body), (48, 36));
+    assert_eq!(size(&width.response().await.is(200).body), (48, 36));
     assert_eq!(objects(), 3);
 
     // With the bucket unreachable, only image bytes are unavailable.
     let address = s3.stop().await;
     app.anonymous(Method::GET, &path)
-        .answer()
+        .response()
         .await
         .problem(503);
     upload(&app, other, &png(9, 9)).await.problem(503);
     app.get(&format!("/pet/{pet}/images"))
-        .answer()
+        .response()
         .await
         .is(200);
-    app.delete(&format!("/pet/{other}")).answer().await.is(200);
+    app.delete(&format!("/pet/{other}"))
+        .response()
+        .await
+        .is(200);
     let _s3 = S3::start(folder.path(), address).await;
     upload(&app, pet, &png(9, 9)).await.is(200);
-    app.delete(&format!("/pet/{pet}")).answer().await.is(200);
+    app.delete(&format!("/pet/{pet}")).response().await.is(200);
     eventually(async || objects() == 0).await;
 }

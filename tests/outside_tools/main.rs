@@ -4,7 +4,7 @@
     clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,
-    reason = "a test that cannot go on says why and fails; its clock is the machine's"
+    reason = "a failed test panics with the reason; its clock is the machine's"
 )]
 
 mod browser;
@@ -24,7 +24,7 @@ use std::{
 use chrono::{Timelike as _, Utc};
 use reqwest::Method;
 use test_support::{
-    Ask,
+    RequestExt,
     process::{Home, Service},
 };
 
@@ -78,14 +78,14 @@ async fn daily_limit_resets_at_midnight_of_the_database_clock() {
         .env("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited")
         .env("PET_INVENTORY__PLANS__FREE__PER_DAY", "5");
     let service = Service::start(&home, command).await;
-    let ask = async || {
+    let send = async || {
         let request = service.request(Method::GET, "/pet/1", "free-key");
-        request.answer().await
+        request.response().await
     };
     for _ in 0..5 {
-        ask().await.is(404);
+        send().await.is(404);
     }
-    let refused = ask().await.is(429);
+    let refused = send().await.is(429);
     let wait: u64 = refused
         .header("retry-after")
         .parse()
@@ -93,8 +93,8 @@ async fn daily_limit_resets_at_midnight_of_the_database_clock() {
     assert!((1..=20).contains(&wait), "{refused}");
     tokio::time::sleep(Duration::from_secs(wait)).await;
     for _ in 0..5 {
-        ask().await.is(404);
+        send().await.is(404);
     }
-    ask().await.is(429);
+    send().await.is(429);
     service.stop().await;
 }

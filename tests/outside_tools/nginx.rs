@@ -20,9 +20,10 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
 use test_support::{
-    Answer, Ask, Raw, TestDatabase, client, client_builder, make_key,
-    pictures::large_jpeg,
-    process::{Home, SOON, Service, free_address},
+    RawConnection, RequestExt, Response, TestDatabase, client, client_builder,
+    images::large_jpeg,
+    make_key,
+    process::{Home, Service, TIMEOUT, free_address},
 };
 use tokio::{
     net::TcpStream,
@@ -98,9 +99,9 @@ impl Deployment {
         self.anonymous(method, path).header("api_key", &self.key)
     }
 
-    async fn pet(&self, name: &str) -> Answer {
+    async fn pet(&self, name: &str) -> Response {
         let request = self.request(Method::POST, "/pet");
-        let added = request.json(&json!({ "name": name })).answer().await;
+        let added = request.json(&json!({ "name": name })).response().await;
         added.is(201)
     }
 
@@ -108,18 +109,18 @@ impl Deployment {
     async fn restart(&mut self, number: usize) {
         let replica = &mut self.replicas[number];
         replica.signal(Signal::SIGTERM);
-        assert_eq!(replica.ended().await, Some(0), "{}", replica.log());
-        let answered = |replica: &Service| replica.log().matches("pet_inventory::access").count();
-        let before = answered(replica);
+        assert_eq!(replica.wait_for_exit().await, Some(0), "{}", replica.log());
+        let requests = |replica: &Service| replica.log().matches("pet_inventory::access").count();
+        let before = requests(replica);
         let address = Some(replica.address);
         *replica = self::replica(&self.homes[number], &self.settings, address).await;
-        let is_asked = async {
-            while answered(&self.replicas[number]) == before {
+        let is_used = async {
+            while requests(&self.replicas[number]) == before {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let is_asked = tokio::time::timeout(SOON, is_asked).await;
-        is_asked.expect("nginx comes back to it");
+        let is_used = tokio::time::timeout(TIMEOUT, is_used).await;
+        is_used.expect("nginx comes back to it");
     }
 
     /// Returns nginx's worker processes.
@@ -207,7 +208,7 @@ async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Child {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let listens = tokio::time::timeout(SOON, listens).await;
+    let listens = tokio::time::timeout(TIMEOUT, listens).await;
     let log = || fs::read_to_string(folder.join("nginx.log")).unwrap_or_default();
     assert!(listens.is_ok(), "{}", log());
     child
@@ -229,20 +230,20 @@ async fn nginx_passes_headers_urls_and_images() {
     let path = format!("/pet/{id}");
     let by_bearer = deployment.anonymous(Method::GET, &path);
     let by_bearer = by_bearer.bearer_auth(&deployment.key);
-    let seen = by_bearer.answer().await.is(200);
-    let refused = deployment.anonymous(Method::GET, &path).answer().await;
+    let first = by_bearer.response().await.is(200);
+    let refused = deployment.anonymous(Method::GET, &path).response().await;
     refused.problem(401);
     // Conditional requests pass.
     let again = deployment.request(Method::GET, &path);
-    let again = again.header("if-none-match", seen.etag());
-    again.answer().await.is(304);
+    let again = again.header("if-none-match", first.etag());
+    again.response().await.is(304);
 
     // URLs in responses begin with the public URL.
     let location = added.header("location");
     assert_eq!(location, format!("{PUBLIC_URL}/api/v3/pet/{id}"));
     deployment.pet("Max").await;
     let page = deployment.request(Method::GET, "/pet/findByStatus?status=available&limit=1");
-    let page = page.answer().await.is(200);
+    let page = page.response().await.is(200);
     let next = page.header("link");
     assert!(
         next.starts_with(&format!("<{PUBLIC_URL}/api/v3/pet/")),
@@ -252,25 +253,28 @@ async fn nginx_passes_headers_urls_and_images() {
     // A valid X-Request-Id of the client is kept; otherwise nginx generates one.
     let with_id = deployment.request(Method::GET, &path);
     let with_id = with_id.header("x-request-id", "my-own.id_1");
-    assert_eq!(with_id.answer().await.header("x-request-id"), "my-own.id_1");
-    assert_eq!(seen.header("x-request-id").len(), 32);
+    assert_eq!(
+        with_id.response().await.header("x-request-id"),
+        "my-own.id_1"
+    );
+    assert_eq!(first.header("x-request-id").len(), 32);
 
     // nginx passes images of the maximum size. The service refuses larger ones, not nginx.
     let upload = async |size: usize| {
         let upload = deployment.request(Method::POST, &format!("{path}/uploadImage"));
-        upload.body(large_jpeg(size)).answer().await
+        upload.body(large_jpeg(size)).response().await
     };
     let largest = 10 << 20;
     let url = upload(largest).await.is(200).json()["url"].clone();
     let url = url.as_str().expect("a URL");
     let image = url.strip_prefix(&format!("{PUBLIC_URL}/api/v3"));
     let image = deployment.anonymous(Method::GET, image.expect("a public URL"));
-    assert_eq!(image.answer().await.is(200).body, large_jpeg(largest));
+    assert_eq!(image.response().await.is(200).body, large_jpeg(largest));
     upload(largest + 1).await.problem(413);
     upload(3 * largest).await.problem(413);
     let large = deployment.request(Method::POST, "/pet");
     let large = large.json(&json!({"name": "x".repeat(2 << 20)}));
-    large.answer().await.problem(413);
+    large.response().await.problem(413);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -286,11 +290,11 @@ async fn limits_use_the_client_address_seen_by_nginx() {
         // nginx overwrites the client's own X-Forwarded-For.
         let made_up = format!("192.0.2.{number}");
         let request = one.get(&url).header("x-forwarded-for", made_up);
-        request.answer().await.is(404);
+        request.response().await.is(404);
     }
     let refused = one.get(&url).header("x-forwarded-for", "192.0.2.99");
-    refused.answer().await.problem(429);
-    another.get(&url).answer().await.is(404);
+    refused.response().await.problem(429);
+    another.get(&url).response().await.is(404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -302,8 +306,8 @@ async fn nginx_errors_are_problem_details() {
         (b"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
     ];
     for (request, status) in broken {
-        let answer = Raw::ask(deployment.address, request).await;
-        answer.problem(status);
+        let response = RawConnection::exchange(deployment.address, request).await;
+        response.problem(status);
     }
     for (long, status) in [
         (
@@ -318,15 +322,17 @@ async fn nginx_errors_are_problem_details() {
             431,
         ),
     ] {
-        Raw::ask(deployment.address, long).await.problem(status);
+        RawConnection::exchange(deployment.address, long)
+            .await
+            .problem(status);
     }
     for replica in &mut deployment.replicas {
         replica.signal(Signal::SIGTERM);
-        replica.ended().await;
+        replica.wait_for_exit().await;
     }
-    let nobody = deployment.request(Method::GET, "/pet/1").answer().await;
-    nobody.problem(503);
-    assert_eq!(nobody.header("retry-after"), "1");
+    let unavailable = deployment.request(Method::GET, "/pet/1").response().await;
+    unavailable.problem(503);
+    assert_eq!(unavailable.header("retry-after"), "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -340,7 +346,7 @@ async fn nginx_streams_a_large_response_without_buffering() {
     deployment.database.run(&insert).await;
     let before = deployment.memory();
     let find = deployment.request(Method::GET, "/pet/findByStatus?status=sold");
-    let mut find = find.send().await.expect("an answer");
+    let mut find = find.send().await.expect("a response");
     let (mut length, mut pets) = (0, 0);
     while let Some(piece) = find.chunk().await.expect("all of it") {
         // A proxy that buffers would store the response during this pause.
@@ -371,30 +377,34 @@ async fn rolling_restart_behind_nginx_fails_no_request() {
         let (stop, key) = (stop.clone(), deployment.key.clone());
         let base = format!("http://{}/api/v3/pet", deployment.address);
         clients.spawn(async move {
-            let (client, mut answered) = (client(), 0);
-            let ask = |method: Method, path: &str| {
+            let (client, mut completed) = (client(), 0);
+            let request = |method: Method, path: &str| {
                 let url = format!("{base}{path}");
                 client.request(method, url).header("api_key", &key)
             };
             while !stop.load(Ordering::Relaxed) {
-                let add = ask(Method::POST, "").json(&json!({"name": "Rex"}));
-                let id = add.answer().await.is(201).id();
+                let add = request(Method::POST, "").json(&json!({"name": "Rex"}));
+                let id = add.response().await.is(201).id();
                 let change = json!({"id": id, "name": format!("{number}")});
                 let path = format!("/{id}");
-                ask(Method::PUT, "").json(&change).answer().await.is(200);
-                ask(Method::GET, &path).answer().await.is(200);
-                ask(Method::DELETE, &path).answer().await.is(200);
-                answered += 4;
+                request(Method::PUT, "")
+                    .json(&change)
+                    .response()
+                    .await
+                    .is(200);
+                request(Method::GET, &path).response().await.is(200);
+                request(Method::DELETE, &path).response().await.is(200);
+                completed += 4;
             }
-            answered
+            completed
         });
     }
     for number in [0, 1, 0, 1] {
         deployment.restart(number).await;
     }
     stop.store(true, Ordering::Relaxed);
-    let answered: usize = clients.join_all().await.into_iter().sum();
-    assert!(answered > 100, "{answered} requests are not many");
+    let completed: usize = clients.join_all().await.into_iter().sum();
+    assert!(completed > 100, "only {completed} requests");
 }
 
 /// A message with two lengths (RFC 9112, section 6.1): by `Content-Length`, the second request is part of the body.
@@ -416,10 +426,10 @@ async fn request_smuggled_behind_two_lengths_is_not_executed() {
     );
     for address in [deployment.address, first.address] {
         for fields in [format!("{length}{chunked}"), format!("{chunked}{length}")] {
-            let mut raw = Raw::connect(address).await;
+            let mut raw = RawConnection::connect(address).await;
             raw.send(head(&fields) + &body).await;
-            let answer = raw.answer().await;
-            assert!([201, 400].contains(&answer.status.as_u16()), "{answer}");
+            let response = raw.response().await;
+            assert!([201, 400].contains(&response.status.as_u16()), "{response}");
             raw.closed().await;
         }
     }

@@ -4,8 +4,9 @@ use pet_inventory::domain::{caller::Scopes, clock::Clock};
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    Ask, TestApp, TestDatabase, make_key,
-    pictures::png,
+    RequestExt, TestApp, TestDatabase,
+    images::png,
+    make_key,
     postgres::run,
     process::{Home, Service},
 };
@@ -74,7 +75,7 @@ async fn assert_nothing_kept(browser: &Browser, key: &str) {
 
 /// Opens the documentation page as on a phone with a dark colour scheme.
 async fn fits_a_phone(browser: &Browser, origin: &str) {
-    browser.look(375, 700, "dark").await;
+    browser.set_viewport(375, 700, "dark").await;
     browser.open(&format!("{origin}/docs/")).await;
     browser
         .until("document.querySelector('.opblock') !== null")
@@ -83,7 +84,7 @@ async fn fits_a_phone(browser: &Browser, origin: &str) {
     browser
         .until("document.documentElement.classList.contains('dark-mode')")
         .await;
-    browser.picture("docs-phone.png").await;
+    browser.screenshot("docs-phone.png").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,18 +96,22 @@ async fn documentation_page_executes_operations() {
     let pet = pet.json(
         &json!({ "name": "Rex", "category": { "name": "dog" }, "tags": [{ "name": "friendly" }] }),
     );
-    assert_eq!(pet.answer().await.is(201).id(), 1, "the documents' example");
+    assert_eq!(
+        pet.response().await.is(201).id(),
+        1,
+        "the documents' example"
+    );
     let photo = home.path().join("rex.png");
     std::fs::write(&photo, png(320, 200)).expect("a file");
 
     let browser = Browser::start().await;
-    browser.look(1100, 760, "light").await;
+    browser.set_viewport(1100, 760, "light").await;
     browser.open(&format!("{origin}/docs")).await;
     browser.click("button.authorize").await;
     browser.enter("#api_key_value", "special-key").await;
     browser.click(".auth-container button.authorize").await;
     browser.click(".btn-done").await;
-    browser.picture("docs.png").await;
+    browser.screenshot("docs.png").await;
 
     toggle(&browser, "getPetById").await;
     execute(&browser, "getPetById").await;
@@ -120,7 +125,7 @@ async fn documentation_page_executes_operations() {
     browser.enter(&file, &photo.display().to_string()).await;
     execute(&browser, "uploadFile").await;
     let images = service.request(Method::GET, "/pet/1/images", "special-key");
-    let images = images.answer().await.is(200).json();
+    let images = images.response().await.is(200).json();
     let image = images[0]["id"].as_str().expect("an image");
 
     // The page displays the image.
@@ -132,10 +137,10 @@ async fn documentation_page_executes_operations() {
         )
         .await;
     execute(&browser, "getImage").await;
-    let picture = operation("getImage", ".live-responses-table img");
+    let image = operation("getImage", ".live-responses-table img");
     browser
         .until(&format!(
-            "document.querySelector('{picture}')?.naturalWidth === 320"
+            "document.querySelector('{image}')?.naturalWidth === 320"
         ))
         .await;
 
@@ -166,30 +171,30 @@ async fn documentation_page_executes_operations() {
 /// Starts the service, opens the home page, and returns both with the key of a caller on plan Free.
 async fn first_page() -> (TestApp, Browser, String) {
     // The clock is stopped, so no minute passes on a slow machine.
-    let app = TestApp::at(TestDatabase::migrated().await, &[], Clock::manual()).await;
+    let app = TestApp::with_clock(TestDatabase::migrated().await, &[], Clock::manual()).await;
     let mut connection = app.database.connect().await;
     let key = make_key(&mut connection, "shop", Scopes::all(), None).await;
     let freed = "update callers set plan = 'free' where name = 'shop'";
     app.database.run(freed).await;
     let browser = Browser::start().await;
-    browser.look(1280, 800, "light").await;
+    browser.set_viewport(1280, 800, "light").await;
     browser.open(&format!("http://{}/", app.address)).await;
-    browser.until_says("#status", "Ready").await;
+    browser.until_text("#status", "Ready").await;
     (app, browser, key.secret)
 }
 
 /// Sends `requests` counted requests.
 async fn spend(app: &TestApp, key: &str, requests: u32) {
     for _ in 0..requests {
-        let ask = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
-        ask.answer().await.is(404);
+        let request = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
+        request.response().await.is(404);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn home_page_shows_the_limits_of_a_caller() {
     let (app, browser, key) = first_page().await;
-    browser.picture("home.png").await;
+    browser.screenshot("home.png").await;
 
     // By keyboard alone, with a visible focus.
     for (name, keys) in [
@@ -211,7 +216,7 @@ async fn home_page_shows_the_limits_of_a_caller() {
     spend(&app, &key, 56).await;
     browser.click("#ask button").await;
     browser
-        .until_says("#limits", "4 of 60 requests left this minute")
+        .until_text("#limits", "4 of 60 requests left this minute")
         .await;
     let limits = browser.text("#limits").await;
     for part in [
@@ -224,33 +229,35 @@ async fn home_page_shows_the_limits_of_a_caller() {
     assert_eq!(meters(&browser).await, json!([[4, 60], [944, 1000]]));
     for width in [375, 768, 1280] {
         for scheme in ["light", "dark"] {
-            browser.look(width, 800, scheme).await;
+            browser.set_viewport(width, 800, scheme).await;
             assert_eq!(browser.run(NO_OVERFLOW).await, true, "{width}");
             let contrast = browser.run(CONTRAST).await.as_f64();
             let contrast = contrast.expect("a number");
             assert!(contrast >= 4.5, "{scheme}: {contrast}");
-            browser.picture(&format!("home-{width}-{scheme}.png")).await;
+            browser
+                .screenshot(&format!("home-{width}-{scheme}.png"))
+                .await;
         }
     }
     // At the limit, and refused.
     spend(&app, &key, 4).await;
     browser.click("#ask button").await;
     browser
-        .until_says("#limits", "0 of 60 requests left this minute")
+        .until_text("#limits", "0 of 60 requests left this minute")
         .await;
     for _ in 0..60 {
-        let ask = app
+        let request = app
             .anonymous(Method::GET, "/limits")
             .header("api_key", &key);
-        ask.answer().await;
+        request.response().await;
     }
     browser.click("#ask button").await;
     browser
-        .until_says("#limits", "Limit reached: limits; retry in ")
+        .until_text("#limits", "Limit reached: limits; retry in ")
         .await;
 
     browser.enter("#key", &format!("{}{ENTER}", app.key)).await;
-    browser.until_says("#limits", "Plan: enterprise").await;
+    browser.until_text("#limits", "Plan: enterprise").await;
     let limits = browser.text("#limits").await;
     assert_eq!(limits, "Plan: enterprise\nRequests are not limited.");
     assert_nothing_kept(&browser, &key).await;
@@ -264,15 +271,15 @@ async fn home_page_shows_the_limits_of_a_caller() {
 #[tokio::test(flavor = "multi_thread")]
 async fn home_page_reports_errors() {
     let (app, browser, key) = first_page().await;
-    let say = async |key: &str, said: &str| {
+    let enter_key = async |key: &str, text: &str| {
         browser.enter("#key", &format!("{key}{ENTER}")).await;
-        browser.until_says("#limits", said).await;
+        browser.until_text("#limits", text).await;
     };
-    say("pik_wrong", "This key is not valid").await;
-    say("clé", "This is not an API key").await;
+    enter_key("pik_wrong", "This key is not valid").await;
+    enter_key("clé", "This is not an API key").await;
 
     // The links work, and the key is gone after a return to the page.
-    say(&key, "Plan: free").await;
+    enter_key(&key, "Plan: free").await;
     browser.click("nav a[href='docs/']").await;
     browser
         .until("document.querySelector('.opblock') !== null")
@@ -282,9 +289,9 @@ async fn home_page_reports_errors() {
         .until("document.querySelector('#key')?.value === ''")
         .await;
     browser.click("nav a[href='api/v3/openapi.json']").await;
-    browser.until_says("body", "{\"openapi\":\"3.1").await;
+    browser.until_text("body", "{\"openapi\":\"3.1").await;
     browser.run("history.back()").await;
-    browser.until_says("#status", "Ready").await;
+    browser.until_text("#status", "Ready").await;
     let wrong =
         ["/api/v3/limits - Failed to load resource: the server responded with a status of 401"];
     browser
@@ -302,10 +309,10 @@ async fn home_page_reports_errors() {
         run(&server, &lock_out).await;
     }
     browser
-        .until_says("#status", "Not ready: the database is not available")
+        .until_text("#status", "Not ready: the database is not available")
         .await;
-    browser.picture("home-unready.png").await;
+    browser.screenshot("home-unready.png").await;
     drop(app);
-    browser.until_says("#status", "No response").await;
-    say("pik_any", "The server did not respond").await;
+    browser.until_text("#status", "No response").await;
+    enter_key("pik_any", "The server did not respond").await;
 }

@@ -10,9 +10,9 @@ use std::{
 use reqwest::Client;
 use serde_json::Value;
 use test_support::{
-    Ask, client,
-    pictures::png,
-    process::{Home, SOON, Service},
+    RequestExt, client,
+    images::png,
+    process::{Home, Service, TIMEOUT},
 };
 use tokio::{
     io::AsyncWriteExt as _,
@@ -40,10 +40,10 @@ async fn promtool(arguments: &[&str], input: &str) -> String {
     let _ = stdin.write_all(bytes).await;
     drop(stdin);
     let output = child.wait_with_output().await.expect("its end");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {said}");
-    said
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {text}");
+    text
 }
 
 /// A Prometheus that scrapes the service every second, killed when dropped.
@@ -85,16 +85,16 @@ impl Prometheus {
         }
     }
 
-    async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Option<Value> {
+    async fn get(&self, path: &str, query: &[(&str, &str)]) -> Option<Value> {
         let request = self.client.get(format!("{}{path}", self.url)).query(query);
-        let answer: Value = request.send().await.ok()?.json().await.ok()?;
-        assert_eq!(answer["status"], "success", "{query:?}: {answer}");
-        Some(answer["data"].clone())
+        let response: Value = request.send().await.ok()?.json().await.ok()?;
+        assert_eq!(response["status"], "success", "{query:?}: {response}");
+        Some(response["data"].clone())
     }
 
     /// Returns the current values of an expression.
     async fn values(&self, expression: &str) -> Vec<f64> {
-        let data = self.ask("/query", &[("query", expression)]).await;
+        let data = self.get("/query", &[("query", expression)]).await;
         let data = data.unwrap_or_default();
         let results = data["result"].as_array().cloned().unwrap_or_default();
         let value = |result: &Value| result["value"][1].as_str()?.parse().ok();
@@ -102,10 +102,10 @@ impl Prometheus {
     }
 }
 
-async fn within(time: Duration, what: &str, mut so: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !so().await {
-        assert!(begun.elapsed() < time, "{what}: not within {time:?}");
+async fn within(time: Duration, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !condition().await {
+        assert!(started.elapsed() < time, "{what}: not within {time:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -140,24 +140,25 @@ async fn prometheus_accepts_metrics_dashboard_queries_and_alerts() {
     let home = Home::new();
     let service = home.serve().await;
     let prometheus = Prometheus::of(&home, &service);
-    within(SOON, "a first look", async || {
+    within(TIMEOUT, "a first scrape", async || {
         prometheus.values("up").await == [1.0]
     })
     .await;
     // Rates need events between two scrapes, and some series appear only after their first event.
-    for turn in [1, 2] {
+    for round in [1, 2] {
         service
-            .do_some_of_everything(turn, &png(600 + turn, 400))
+            .exercise_all_metrics(round, &png(600 + round, 400))
             .await;
-        let seen =
-            async || prometheus.values("images_rendering_seconds_count").await == [f64::from(turn)];
-        within(SOON, "a next look", seen).await;
+        let is_scraped = async || {
+            prometheus.values("images_rendering_seconds_count").await == [f64::from(round)]
+        };
+        within(TIMEOUT, "the next scrape", is_scraped).await;
     }
 
     let metrics = format!("http://{}/metrics", service.operations);
-    let metrics = client().get(metrics).answer().await.is(200).text();
-    let said = promtool(&["check", "metrics"], &metrics).await;
-    assert!(said.is_empty(), "{said}");
+    let metrics = client().get(metrics).response().await.is(200).text();
+    let text = promtool(&["check", "metrics"], &metrics).await;
+    assert!(text.is_empty(), "{text}");
 
     let queries = queries();
     assert!(queries.len() > 40, "{queries:?}");
@@ -167,10 +168,10 @@ async fn prometheus_accepts_metrics_dashboard_queries_and_alerts() {
             let values = prometheus.values(expression).await;
             values.iter().any(|value| value.is_finite()) != is_empty
         };
-        within(SOON, &format!("{title}: {expression}"), finite).await;
+        within(TIMEOUT, &format!("{title}: {expression}"), finite).await;
     }
 
-    let rules = prometheus.ask("/rules", &[]).await.expect("rules");
+    let rules = prometheus.get("/rules", &[]).await.expect("rules");
     let rules = rules["groups"][0]["rules"].as_array().expect("rules");
     assert!(rules.len() > 10, "{rules:?}");
     for rule in rules {
@@ -183,10 +184,10 @@ async fn prometheus_accepts_metrics_dashboard_queries_and_alerts() {
     service.stop().await;
     let down = async || {
         let query = [("query", "ALERTS{alertname=\"PetInventoryDown\"}")];
-        let pending = prometheus.ask("/query", &query).await.expect("an answer");
+        let pending = prometheus.get("/query", &query).await.expect("a response");
         !pending["result"].as_array().expect("alerts").is_empty()
     };
-    within(SOON, "an alert", down).await;
+    within(TIMEOUT, "an alert", down).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

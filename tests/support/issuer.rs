@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
 
-use crate::{Answer, Ask, TestApp, TestDatabase, config_over, signer::Signer};
+use crate::{RequestExt, Response, TestApp, TestDatabase, config_over, signer::Signer};
 
 /// Audience of the tokens of all test issuers.
 pub const AUDIENCE: &str = "pets.test";
@@ -19,10 +19,10 @@ pub const AUDIENCE: &str = "pets.test";
 /// Running issuer; stops when dropped.
 pub struct Issuer {
     server: MockServer,
-    answers: Arc<Mutex<Answers>>,
+    responses: Arc<Mutex<Responses>>,
 }
 
-struct Answers {
+struct Responses {
     keys: ResponseTemplate,
     /// Response at `/.well-known/openid-configuration`.
     configuration: ResponseTemplate,
@@ -30,39 +30,42 @@ struct Answers {
 
 impl Issuer {
     /// Starts an issuer that publishes the signers' keys.
-    pub async fn of(signers: &[&Signer]) -> Self {
+    pub async fn start(signers: &[&Signer]) -> Self {
         let server = MockServer::start().await;
         let configuration =
             json!({ "issuer": server.uri(), "jwks_uri": format!("{}/keys", server.uri()) });
-        let answers = Arc::new(Mutex::new(Answers {
+        let responses = Arc::new(Mutex::new(Responses {
             keys: key_set(signers),
             configuration: ResponseTemplate::new(200).set_body_json(configuration),
         }));
-        let shared = Arc::clone(&answers);
-        let answer = move |request: &wiremock::Request| {
-            let answers = shared.lock().expect("never poisoned");
+        let shared = Arc::clone(&responses);
+        let response = move |request: &wiremock::Request| {
+            let responses = shared.lock().expect("never poisoned");
             match request.url.path() {
-                "/.well-known/openid-configuration" => answers.configuration.clone(),
-                _ => answers.keys.clone(),
+                "/.well-known/openid-configuration" => responses.configuration.clone(),
+                _ => responses.keys.clone(),
             }
         };
-        Mock::given(any()).respond_with(answer).mount(&server).await;
-        Self { server, answers }
+        Mock::given(any())
+            .respond_with(response)
+            .mount(&server)
+            .await;
+        Self { server, responses }
     }
 
     /// Replaces the published keys.
     pub fn publish(&self, signers: &[&Signer]) {
-        self.answer(key_set(signers));
+        self.respond_with(key_set(signers));
     }
 
     /// Replaces the response at the `jwks_uri`.
-    pub fn answer(&self, answer: ResponseTemplate) {
-        self.answers.lock().expect("never poisoned").keys = answer;
+    pub fn respond_with(&self, response: ResponseTemplate) {
+        self.responses.lock().expect("never poisoned").keys = response;
     }
 
     /// Replaces the response at `/.well-known/openid-configuration`.
-    pub fn configuration(&self, answer: ResponseTemplate) {
-        self.answers.lock().expect("never poisoned").configuration = answer;
+    pub fn configuration(&self, response: ResponseTemplate) {
+        self.responses.lock().expect("never poisoned").configuration = response;
     }
 
     /// Returns the `iss` of its tokens.
@@ -71,7 +74,7 @@ impl Issuer {
     }
 
     /// Returns the paths of all requests so far.
-    pub async fn asked(&self) -> Vec<String> {
+    pub async fn requested_paths(&self) -> Vec<String> {
         let requests = self.server.received_requests().await.expect("recorded");
         let paths = requests.iter().map(|it| it.url.path().to_owned());
         paths.collect()
@@ -89,7 +92,7 @@ impl Issuer {
 
     /// Returns the number of requests so far.
     pub async fn fetches(&self) -> usize {
-        self.asked().await.len()
+        self.requested_paths().await.len()
     }
 
     /// Returns its table of the configuration, with additional lines.
@@ -140,11 +143,11 @@ pub async fn serve(tables: &[String]) -> TestApp {
         "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE",
         "100000",
     )];
-    serve_by(tables, &generous, Clock::system()).await
+    serve_with(tables, &generous, Clock::system()).await
 }
 
 /// Starts the service with the issuers' tables, settings and a clock.
-pub async fn serve_by(tables: &[String], settings: &[(&str, &str)], clock: Clock) -> TestApp {
+pub async fn serve_with(tables: &[String], settings: &[(&str, &str)], clock: Clock) -> TestApp {
     let database = TestDatabase::migrated().await;
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(tables.concat().as_bytes()).expect("written");
@@ -154,15 +157,15 @@ pub async fn serve_by(tables: &[String], settings: &[(&str, &str)], clock: Clock
 
 impl TestApp {
     /// Sends a request that needs `read:pets`, with a bearer token. The status is 404 if the token is accepted.
-    pub async fn bearer(&self, token: &str) -> Answer {
+    pub async fn bearer(&self, token: &str) -> Response {
         let request = self.anonymous(Method::GET, "/pet/404").bearer_auth(token);
-        request.answer().await
+        request.response().await
     }
 
     /// Returns the number of fetches of an issuer's keys from the metrics, or `None` if there were none.
     pub async fn fetches(&self, place: usize, result: &str) -> Option<u64> {
         let url = format!("http://{}/metrics", self.operations);
-        let text = self.client.get(url).answer().await.is(200).text();
+        let text = self.client.get(url).response().await.is(200).text();
         let name = format!("jwks_fetches_total{{issuer=\"{place}\",result=\"{result}\"}} ");
         text.lines()
             .find_map(|line| line.strip_prefix(&name)?.parse().ok())

@@ -12,13 +12,14 @@
     reason = "a test may ignore what a check returns"
 )]
 
-pub mod answer;
+pub mod http2;
+pub mod images;
 pub mod issuer;
 pub mod load;
-pub mod pictures;
 pub mod postgres;
 pub mod process;
 pub mod raw;
+pub mod response;
 pub mod signer;
 
 use std::{
@@ -46,10 +47,11 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 pub use self::{
-    answer::{Answer, Ask},
+    http2::Http2,
     postgres::TestDatabase,
-    process::{Home, Said, Service},
-    raw::Raw,
+    process::{Home, Output, Service},
+    raw::RawConnection,
+    response::{RequestExt, Response},
 };
 
 /// Running service; stops when dropped.
@@ -80,11 +82,15 @@ impl TestApp {
 
     /// Starts the service on a database.
     pub async fn on(database: TestDatabase, settings: &[(&str, &str)]) -> Self {
-        Self::at(database, settings, Clock::system()).await
+        Self::with_clock(database, settings, Clock::system()).await
     }
 
     /// Starts the service on a database with a clock.
-    pub async fn at(database: TestDatabase, settings: &[(&str, &str)], clock: Clock) -> Self {
+    pub async fn with_clock(
+        database: TestDatabase,
+        settings: &[(&str, &str)],
+        clock: Clock,
+    ) -> Self {
         let config = config(&database.url(), settings);
         Self::configured(database, config, clock).await
     }
@@ -107,7 +113,7 @@ impl TestApp {
     }
 
     /// Starts a second replica on the database of `first`, which must outlive it.
-    pub async fn beside(first: &Self, settings: &[(&str, &str)]) -> Self {
+    pub async fn replica_of(first: &Self, settings: &[(&str, &str)]) -> Self {
         Self::on(first.database.shared(), settings).await
     }
 
@@ -141,9 +147,9 @@ impl TestApp {
     }
 
     /// Sends a request and reads the whole response.
-    pub async fn execute(&self, request: Request) -> Answer {
+    pub async fn execute(&self, request: Request) -> Response {
         RequestBuilder::from_parts(self.client.clone(), request)
-            .answer()
+            .response()
             .await
     }
 
@@ -177,7 +183,7 @@ impl TestApp {
     /// Adds a pet and returns its id.
     pub async fn pet(&self, name: &str) -> i64 {
         let pet = json!({ "name": name });
-        self.post("/pet", &pet).answer().await.is(201).id()
+        self.post("/pet", &pet).response().await.is(201).id()
     }
 
     /// Creates a key, and its caller if there is none of that name.
@@ -293,10 +299,10 @@ pub async fn make_key(
 }
 
 /// Waits up to 2 s for a condition.
-pub async fn eventually(mut so: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
-    while !so().await {
-        assert!(begun.elapsed() < Duration::from_secs(2), "not within 2 s");
+pub async fn eventually(mut condition: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !condition().await {
+        assert!(started.elapsed() < Duration::from_secs(2), "not within 2 s");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,51 +1,51 @@
-//! Mixed requests, for tests of the metrics.
+//! Requests that produce a sample of every metric.
 
 use reqwest::Method;
 use serde_json::json;
 
-use crate::{Ask, Service};
+use crate::{RequestExt, Service};
 
 impl Service {
-    /// Sends requests that touch everything that is measured. Each call needs another `turn` and another
-    /// `picture`, which must be wider than 300 pixels.
-    pub async fn do_some_of_everything(&self, turn: u32, picture: &[u8]) {
-        let ask = |method: Method, path: &str| self.request(method, path, "special-key");
-        let pet = json!({"name": "Rex", "id": 1000 + turn});
+    /// Sends requests of every kind that has a metric. Each call needs a new `round` and a new `image`, which must be
+    /// wider than 300 pixels.
+    pub async fn exercise_all_metrics(&self, round: u32, image: &[u8]) {
+        let request = |method: Method, path: &str| self.request(method, path, "special-key");
+        let pet = json!({"name": "Rex", "id": 1000 + round});
         for status in [201, 201] {
-            let add = ask(Method::POST, "/pet").header("idempotency-key", turn);
-            add.json(&pet).answer().await.is(status);
+            let add = request(Method::POST, "/pet").header("idempotency-key", round);
+            add.json(&pet).response().await.is(status);
         }
-        ask(Method::POST, "/pet")
+        request(Method::POST, "/pet")
             .json(&json!({"name": "Max"}))
-            .answer()
+            .response()
             .await
             .is(201);
-        let path = format!("/pet/{}", 1000 + turn);
-        ask(Method::GET, &path).answer().await.is(200);
-        ask(Method::GET, "/pet/x").answer().await.is(400);
-        let user = json!({"username": format!("ada{turn}"), "password": "correct horse"});
-        ask(Method::POST, "/user")
+        let path = format!("/pet/{}", 1000 + round);
+        request(Method::GET, &path).response().await.is(200);
+        request(Method::GET, "/pet/x").response().await.is(400);
+        let user = json!({"username": format!("ada{round}"), "password": "correct horse"});
+        request(Method::POST, "/user")
             .json(&user)
-            .answer()
+            .response()
             .await
             .is(201);
-        ask(Method::POST, "/user/login")
+        request(Method::POST, "/user/login")
             .json(&user)
-            .answer()
+            .response()
             .await
             .is(200);
-        let upload = ask(Method::POST, &format!("{path}/uploadImage")).body(picture.to_owned());
-        let image = upload.answer().await.is(200).json();
+        let upload = request(Method::POST, &format!("{path}/uploadImage")).body(image.to_owned());
+        let image = upload.response().await.is(200).json();
         let image = image["imageId"].as_str().expect("an id");
-        let small = ask(Method::GET, &format!("{path}/images/{image}?width=300"));
-        small.answer().await.is(200);
+        let small = request(Method::GET, &format!("{path}/images/{image}?width=300"));
+        small.response().await.is(200);
         // The free plan has limits, so that this request needs a lease.
         self.request(Method::GET, &path, "free-key")
-            .answer()
+            .response()
             .await
             .is(200);
         self.request(Method::GET, &path, "wrong")
-            .answer()
+            .response()
             .await
             .is(401);
     }

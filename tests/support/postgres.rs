@@ -25,12 +25,12 @@ use sqlx::{
 use tokio::sync::{Mutex, OnceCell, Semaphore, SemaphorePermit};
 
 static SERVER: OnceCell<Server> = OnceCell::const_new();
-/// Held while a database is created: one at a time is as fast as many.
-static MAKING: Mutex<()> = Mutex::const_new(());
+/// Held while a database is created: PostgreSQL copies a template no faster concurrently.
+static CREATING: Mutex<()> = Mutex::const_new(());
 /// Databases of finished tests, to be dropped before the next one is created.
 static FINISHED: SyncMutex<Vec<String>> = SyncMutex::new(Vec::new());
 /// Limits the databases in use, for any number of cores: PostgreSQL allows 100 connections.
-static ROOM: Semaphore = Semaphore::const_new(12);
+static DATABASES: Semaphore = Semaphore::const_new(12);
 
 const TEMPLATE: &str = "template_migrated";
 
@@ -50,7 +50,7 @@ impl Server {
             .tempdir()
             .expect("a temporary folder")
             .keep();
-        let cleaner = remove_when_we_end(&folder);
+        let cleaner = spawn_folder_remover(&folder);
         let postgres = start_postgres(&folder).await;
         let options = postgres.connect_options();
         run(&options, &format!("create database {TEMPLATE}")).await;
@@ -68,7 +68,7 @@ impl Server {
 pub async fn start_postgres(folder: &Path) -> EmbeddedPostgres {
     EmbeddedPostgres::start(folder, &search_path(), Durability::Throwaway)
         .await
-        .expect("a PostgreSQL of the tests' own")
+        .expect("a PostgreSQL for the tests")
 }
 
 /// Returns the search path for PostgreSQL's programs, the same as the service's.
@@ -84,7 +84,7 @@ pub fn search_path() -> SearchPath {
 }
 
 /// Starts a shell that removes a folder once this process has ended and PostgreSQL has stopped.
-fn remove_when_we_end(folder: &Path) -> Child {
+fn spawn_folder_remover(folder: &Path) -> Child {
     const REMOVE: &str = r#"
         trap '' INT TERM
         read -r _
@@ -122,40 +122,40 @@ pub async fn run(options: &PgConnectOptions, statement: &str) {
     connection.close().await.expect("closed");
 }
 
-/// Database of one test, dropped some time after it.
+/// Database of one test, dropped when a later test creates one.
 pub struct TestDatabase {
     /// Empty if another instance owns the database.
     name: String,
     options: PgConnectOptions,
-    _room: Option<SemaphorePermit<'static>>,
+    _permit: Option<SemaphorePermit<'static>>,
 }
 
 impl TestDatabase {
     /// Creates a database with the schema and no rows.
     pub async fn migrated() -> Self {
-        Self::make(&format!("template {TEMPLATE}")).await
+        Self::create(&format!("template {TEMPLATE}")).await
     }
 
     /// Creates a database without the schema.
     pub async fn empty() -> Self {
-        Self::make("").await
+        Self::create("").await
     }
 
-    async fn make(how: &str) -> Self {
+    async fn create(clause: &str) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
-        let room = ROOM.acquire().await.expect("never closed");
+        let permit = DATABASES.acquire().await.expect("never closed");
         let options = Server::get().await.postgres.connect_options();
-        let _making = MAKING.lock().await;
+        let _creating = CREATING.lock().await;
         let finished = std::mem::take(&mut *FINISHED.lock().expect("never poisoned"));
         for name in finished {
             run(&options, &format!("drop database {name} with (force)")).await;
         }
         let name = format!("test_{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        run(&options, &format!("create database {name} {how}")).await;
+        run(&options, &format!("create database {name} {clause}")).await;
         Self {
             options: options.database(&name),
             name,
-            _room: Some(room),
+            _permit: Some(permit),
         }
     }
 
@@ -164,7 +164,7 @@ impl TestDatabase {
         Self {
             name: String::new(),
             options: self.options.clone(),
-            _room: None,
+            _permit: None,
         }
     }
 
@@ -191,16 +191,16 @@ impl TestDatabase {
     }
 
     /// Returns the number that a query selects.
-    pub async fn number(&self, question: &str) -> i64 {
+    pub async fn number(&self, query: &str) -> i64 {
         let pool = PgPoolOptions::new()
             .max_connections(1)
             .connect_with(self.options.clone())
             .await
             .expect("a connection");
-        let number = sqlx::query_scalar(AssertSqlSafe(question.to_owned()))
+        let number = sqlx::query_scalar(AssertSqlSafe(query.to_owned()))
             .fetch_one(&pool)
             .await
-            .unwrap_or_else(|error| panic!("{question}: {error}"));
+            .unwrap_or_else(|error| panic!("{query}: {error}"));
         pool.close().await;
         number
     }
@@ -262,7 +262,7 @@ pub fn url(options: &PgConnectOptions) -> String {
         options,
         options
             .get_socket()
-            .expect("our own PostgreSQL has a socket"),
+            .expect("an embedded PostgreSQL has a socket"),
     )
 }
 

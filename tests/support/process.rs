@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    process::{Output, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -21,8 +21,8 @@ use tokio::{
 
 use crate::client;
 
-/// Maximum duration of anything that should be quick.
-pub const SOON: Duration = Duration::from_secs(15);
+/// Maximum duration of a start, a stop, or a command.
+pub const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Working folder of the program, which gets only `PATH` and `POSTGRES_BIN_DIR` of the environment.
 pub struct Home {
@@ -73,8 +73,8 @@ impl Home {
     }
 
     /// Runs a command to its end.
-    pub async fn run(&self, arguments: &[&str]) -> Said {
-        Said::by(self.command(arguments)).await
+    pub async fn run(&self, arguments: &[&str]) -> Output {
+        Output::of(self.command(arguments)).await
     }
 
     /// Starts the service and waits until it is ready.
@@ -83,14 +83,14 @@ impl Home {
     }
 
     /// Waits until no process uses this folder.
-    pub async fn nothing_runs(&self) {
-        let begun = Instant::now();
+    pub async fn wait_until_unused(&self) {
+        let started = Instant::now();
         loop {
-            let users = users_of(self.path());
+            let users = processes_using(self.path());
             if users.is_empty() {
                 return;
             }
-            assert!(begun.elapsed() < SOON, "{users:?} still run");
+            assert!(started.elapsed() < TIMEOUT, "{users:?} still run");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -112,7 +112,7 @@ pub fn free_address() -> SocketAddr {
 }
 
 /// Returns the id and name of each other process that works in a folder or has a file open in it.
-pub fn users_of(folder: &Path) -> Vec<(i32, String)> {
+pub fn processes_using(folder: &Path) -> Vec<(i32, String)> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     numbers
@@ -139,7 +139,7 @@ pub fn users_of(folder: &Path) -> Vec<(i32, String)> {
 
 /// Output of a command.
 #[derive(Debug)]
-pub struct Said {
+pub struct Output {
     /// Exit code, or `None` if a signal ended it.
     pub code: Option<i32>,
     /// Standard output.
@@ -148,11 +148,11 @@ pub struct Said {
     pub stderr: String,
 }
 
-impl Said {
+impl Output {
     /// Runs a command to its end.
-    pub async fn by(mut command: Command) -> Self {
-        let output = tokio::time::timeout(SOON, command.output()).await;
-        let output: Output = output.expect("it ends").expect("the program");
+    pub async fn of(mut command: Command) -> Self {
+        let output = tokio::time::timeout(TIMEOUT, command.output()).await;
+        let output = output.expect("it ends").expect("the program");
         Self {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).expect("text"),
@@ -173,7 +173,7 @@ pub struct Service {
     child: Child,
     log: PathBuf,
     /// Standard output until the service was ready.
-    pub greeting: String,
+    pub startup_output: String,
     /// Address of the API.
     pub address: SocketAddr,
     /// Address of the operations listener.
@@ -195,22 +195,22 @@ impl Service {
         let mut child = command.spawn().expect("the program");
         let stdout = child.stdout.take().expect("piped");
         let mut lines = BufReader::new(stdout).lines();
-        let mut greeting = String::new();
+        let mut startup_output = String::new();
         while !["  Try ", "  Keys "]
             .iter()
-            .any(|last| greeting.contains(last))
+            .any(|last| startup_output.contains(last))
         {
-            let line = tokio::time::timeout(SOON, lines.next_line()).await;
+            let line = tokio::time::timeout(TIMEOUT, lines.next_line()).await;
             let Some(line) = line.expect("it is ready soon").expect("text") else {
                 panic!(
-                    "it ended: {greeting}{}",
+                    "it ended: {startup_output}{}",
                     fs::read_to_string(&log).unwrap_or_default()
                 );
             };
-            greeting = format!("{greeting}{line}\n");
+            startup_output = format!("{startup_output}{line}\n");
         }
         let address = |name: &str| {
-            let url = greeting
+            let url = startup_output
                 .lines()
                 .find_map(|line| {
                     line.trim_start()
@@ -218,7 +218,7 @@ impl Service {
                         .trim()
                         .strip_prefix("http://")
                 })
-                .unwrap_or_else(|| panic!("no {name} in {greeting}"));
+                .unwrap_or_else(|| panic!("no {name} in {startup_output}"));
             let host = url.split('/').next().unwrap_or_default();
             host.parse()
                 .unwrap_or_else(|error| panic!("{host}: {error}"))
@@ -228,7 +228,7 @@ impl Service {
             operations: address("Metrics"),
             child,
             log,
-            greeting,
+            startup_output,
             client: client(),
         }
     }
@@ -251,8 +251,8 @@ impl Service {
     }
 
     /// Waits for the exit and returns the exit code.
-    pub async fn ended(&mut self) -> Option<i32> {
-        let status = tokio::time::timeout(SOON, self.child.wait()).await;
+    pub async fn wait_for_exit(&mut self) -> Option<i32> {
+        let status = tokio::time::timeout(TIMEOUT, self.child.wait()).await;
         let status = status.unwrap_or_else(|_| panic!("it does not end: {}", self.log()));
         status.expect("its status").code()
     }
@@ -265,7 +265,7 @@ impl Service {
     /// Stops the service with SIGTERM and checks that it exits with 0.
     pub async fn stop(mut self) {
         self.signal(Signal::SIGTERM);
-        let code = self.ended().await;
+        let code = self.wait_for_exit().await;
         assert_eq!(code, Some(0), "{}", self.log());
     }
 }

@@ -8,34 +8,40 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::Answer;
+use crate::Response;
 
-/// Maximum duration of a read: long enough for any machine, short enough to fail a test.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum duration of a read, beyond which the test fails.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Plain TCP connection.
-pub struct Raw {
+pub struct RawConnection {
     stream: TcpStream,
     /// Bytes read beyond the last response.
     rest: Vec<u8>,
 }
 
-impl Raw {
-    /// Opens a connection.
-    pub async fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).await.expect("a connection");
-        stream.set_nodelay(true).expect("a socket");
+impl From<TcpStream> for RawConnection {
+    fn from(stream: TcpStream) -> Self {
         Self {
             stream,
             rest: Vec::new(),
         }
     }
+}
+
+impl RawConnection {
+    /// Opens a connection.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).await.expect("a connection");
+        stream.set_nodelay(true).expect("a socket");
+        Self::from(stream)
+    }
 
     /// Connects, sends, and reads one response.
-    pub async fn ask(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Answer {
+    pub async fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Response {
         let mut raw = Self::connect(address).await;
         raw.send(bytes).await;
-        raw.answer().await
+        raw.response().await
     }
 
     /// Sends bytes. If the server has closed the connection, the next read shows it.
@@ -49,13 +55,16 @@ impl Raw {
     }
 
     /// Reads one response, with a body of `Content-Length` bytes.
-    pub async fn answer(&mut self) -> Answer {
+    pub async fn response(&mut self) -> Response {
         let head_end = loop {
             if let Some(end) = self.rest.windows(4).position(|end| end == b"\r\n\r\n") {
                 break end + 4;
             }
-            let got = String::from_utf8_lossy(&self.rest).into_owned();
-            assert!(self.read_more().await, "closed before an answer: {got:?}");
+            let received = String::from_utf8_lossy(&self.rest).into_owned();
+            assert!(
+                self.read_more().await,
+                "closed before a response: {received:?}"
+            );
         };
         let head: Vec<u8> = self.rest.drain(..head_end).collect();
         let head = String::from_utf8(head).expect("a head of text");
@@ -81,7 +90,7 @@ impl Raw {
             assert!(self.read_more().await, "closed within the body of {head}");
         }
         let body: Vec<u8> = self.rest.drain(..length).collect();
-        Answer {
+        Response {
             status,
             headers,
             body: body.into(),
@@ -97,12 +106,12 @@ impl Raw {
     /// Reads more bytes; returns false at the end of the stream.
     async fn read_more(&mut self) -> bool {
         let read = self.stream.read_buf(&mut self.rest);
-        match tokio::time::timeout(PATIENCE, read).await {
+        match tokio::time::timeout(TIMEOUT, read).await {
             Ok(Ok(0) | Err(_)) => false,
             Ok(Ok(_)) => true,
             Err(_) => {
-                let got = String::from_utf8_lossy(&self.rest).into_owned();
-                panic!("nothing came and nothing ended: {got:?}")
+                let received = String::from_utf8_lossy(&self.rest).into_owned();
+                panic!("neither data nor a close within {TIMEOUT:?}; received so far: {received:?}")
             }
         }
     }

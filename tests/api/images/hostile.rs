@@ -8,8 +8,8 @@ use std::{
 use futures_util::{StreamExt as _, stream};
 use reqwest::{Body, Method};
 use test_support::{
-    Ask, Raw, eventually,
-    pictures::{
+    RawConnection, RequestExt, eventually,
+    images::{
         gif, jpeg, large_jpeg, png, still_webp, transparent_png, vp8_chunk, webp, webp_animation,
         webp_frame,
     },
@@ -62,16 +62,19 @@ async fn upload_of_another_type_is_415() {
         for kind in ["image/png", "application/octet-stream"] {
             let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
             let request = request.header("content-type", kind).body(bytes.to_vec());
-            let answer = request.answer().await;
-            answer.problem(415);
+            let response = request.response().await;
+            response.problem(415);
             assert_eq!(
-                answer.header("accept"),
+                response.header("accept"),
                 "image/png, image/jpeg, image/gif, image/webp",
                 "{what}"
             );
         }
         let body = form(&[("name=file; filename=\"a.png\"", bytes)], "b");
-        app.upload_form(pet, body, "b").answer().await.problem(415);
+        app.upload_form(pet, body, "b")
+            .response()
+            .await
+            .problem(415);
     }
     for kind in [
         "text/html",
@@ -81,18 +84,20 @@ async fn upload_of_another_type_is_415() {
         "image",
     ] {
         let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-        let answer = request
+        let response = request
             .header("content-type", kind)
             .body(png(2, 2))
-            .answer()
+            .response()
             .await;
-        answer.problem(415);
+        response.problem(415);
         assert!(
-            answer.header("accept").contains("application/octet-stream"),
-            "{answer}"
+            response
+                .header("accept")
+                .contains("application/octet-stream"),
+            "{response}"
         );
     }
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,8 +106,8 @@ async fn upload_of_truncated_or_damaged_image_is_400() {
     let pet = app.pet("Rex").await;
     for whole in [png(30, 20), jpeg(30, 20), gif(30, 20), webp(30, 20)] {
         for length in [5, whole.len() / 2, whole.len() - 1] {
-            let answer = app.upload(pet, whole[..length].to_vec()).answer().await;
-            assert_eq!(answer.invalid_fields(), ["body"], "{length} bytes");
+            let response = app.upload(pet, whole[..length].to_vec()).response().await;
+            assert_eq!(response.invalid_fields(), ["body"], "{length} bytes");
         }
     }
     let mut damaged = png(30, 20);
@@ -110,7 +115,7 @@ async fn upload_of_truncated_or_damaged_image_is_400() {
     for bytes in [damaged, Vec::new()] {
         assert_eq!(
             app.upload(pet, bytes.clone())
-                .answer()
+                .response()
                 .await
                 .invalid_fields(),
             ["body"]
@@ -118,13 +123,13 @@ async fn upload_of_truncated_or_damaged_image_is_400() {
         let body = form(&[("name=file; filename=a", &bytes)], "b");
         assert_eq!(
             app.upload_form(pet, body, "b")
-                .answer()
+                .response()
                 .await
                 .invalid_fields(),
             ["file"]
         );
     }
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
 }
 
 /// A small file that claims billions of pixels is refused as soon as its header has arrived.
@@ -137,19 +142,19 @@ async fn upload_of_decompression_bomb_is_400_before_its_body_ends() {
         claimed_png(8_193, 1),
         claimed_png(u32::MAX, u32::MAX),
     ] {
-        let answer = app.upload(pet, bomb.clone()).answer().await;
-        assert_eq!(answer.invalid_fields(), ["body"]);
-        assert!(answer.text().contains("8192 pixels"), "{answer}");
+        let response = app.upload(pet, bomb.clone()).response().await;
+        assert_eq!(response.invalid_fields(), ["body"]);
+        assert!(response.text().contains("8192 pixels"), "{response}");
     }
-    let mut raw = Raw::connect(app.address).await;
+    let mut raw = RawConnection::connect(app.address).await;
     let head = format!(
         "POST /api/v3/pet/{pet}/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Length: 1000\r\n\r\n",
         app.key
     );
     raw.send(head).await;
     raw.send(&claimed_png(50_000, 50_000)[..60]).await;
-    raw.answer().await.problem(400);
-    app.nothing_is_stored().await;
+    raw.response().await.problem(400);
+    app.assert_nothing_stored().await;
 
     // 17 megapixels of one colour in a few kilobytes are within the bounds, and can be rendered.
     let flat = image::RgbImage::from_pixel(4_096, 4_096, image::Rgb([1, 2, 3]));
@@ -160,10 +165,10 @@ async fn upload_of_decompression_bomb_is_400_before_its_body_ends() {
     let small = app
         .image_of(pet, &image)
         .query(&[("width", "64")])
-        .answer()
+        .response()
         .await
         .is(200);
-    assert_eq!(test_support::pictures::size(&small.body), (64, 64));
+    assert_eq!(test_support::images::size(&small.body), (64, 64));
 }
 
 /// The decoder reads chunks that begin up to 10 bytes after the container.
@@ -177,16 +182,16 @@ async fn image_data_of_another_size_is_refused_or_not_decoded() {
         still_webp([40, 26], &[&huge]),
         webp_animation([40, 26], &[&frame]),
     ] {
-        let answer = app.upload(pet, bomb).answer().await;
-        assert_eq!(answer.invalid_fields(), ["body"]);
+        let response = app.upload(pet, bomb).response().await;
+        assert_eq!(response.invalid_fields(), ["body"]);
     }
     let followed = [still_webp([40, 26], &[&image]), huge].concat();
     let animation = webp_animation([40, 26], &[&webp_frame([0, 0], [40, 26], &[&image])]);
     for bytes in [followed, animation] {
         let image = app.image(pet, &bytes).await;
         let rendering = app.image_of(pet, &image).query(&[("width", "16")]);
-        let small = rendering.answer().await.is(200);
-        assert_eq!(test_support::pictures::size(&small.body), (16, 10));
+        let small = rendering.response().await.is(200);
+        assert_eq!(test_support::images::size(&small.body), (16, 10));
     }
 }
 
@@ -215,32 +220,35 @@ async fn upload_of_polyglot_is_served_with_its_detected_type() {
         ),
     ] {
         let request = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-        let answer = request
+        let response = request
             .header("content-type", "image/svg+xml")
             .body(bytes.clone())
-            .answer()
+            .response()
             .await
             .is(200);
-        assert_eq!(answer.json()["type"], kind, "{answer}");
-        let id = answer.json()["imageId"].as_str().expect("an id").to_owned();
-        let got = app
+        assert_eq!(response.json()["type"], kind, "{response}");
+        let id = response.json()["imageId"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
+        let fetched = app
             .image_of(pet, &id)
             .header("accept", "text/html")
-            .answer()
+            .response()
             .await
             .is(200);
-        assert_eq!(got.body, bytes);
-        assert_eq!(got.header("content-type"), kind);
-        assert_eq!(got.header("x-content-type-options"), "nosniff");
+        assert_eq!(fetched.body, bytes);
+        assert_eq!(fetched.header("content-type"), kind);
+        assert_eq!(fetched.header("x-content-type-options"), "nosniff");
         assert_eq!(
-            got.header("content-security-policy"),
+            fetched.header("content-security-policy"),
             "default-src 'none'; sandbox"
         );
-        assert_eq!(got.header("content-disposition"), "inline");
+        assert_eq!(fetched.header("content-disposition"), "inline");
         let small = app
             .image_of(pet, &id)
             .query(&[("width", "16")])
-            .answer()
+            .response()
             .await
             .is(200);
         assert!(!small.text().contains("alert("), "{kind}");
@@ -266,8 +274,8 @@ async fn upload_accepts_any_filename() {
     ] {
         let parameters = format!("name=\"file\"; filename=\"{name}\"");
         let body = form(&[(&parameters, &image)], "b");
-        let answer = app.upload_form(pet, body, "b").answer().await.is(200);
-        assert!(!answer.text().contains("passwd"), "{answer}");
+        let response = app.upload_form(pet, body, "b").response().await.is(200);
+        assert!(!response.text().contains("passwd"), "{response}");
     }
     for path in app.files() {
         let name = path
@@ -302,22 +310,25 @@ async fn upload_of_malformed_form_is_400() {
         ("empty", Vec::new()),
         ("no form", image.clone()),
     ] {
-        let answer = app.upload_form(pet, body, "b").answer().await;
-        assert_eq!(answer.invalid_fields(), ["body"], "{what}");
+        let response = app.upload_form(pet, body, "b").response().await;
+        assert_eq!(response.invalid_fields(), ["body"], "{what}");
     }
     for parts in [
         &[][..],
         &[("name=other", &image[..])],
         &[("name=additionalMetadata", b"a")],
     ] {
-        let answer = app.upload_form(pet, form(parts, "b"), "b").answer().await;
-        assert_eq!(answer.invalid_fields(), ["file"], "{parts:?}");
+        let response = app.upload_form(pet, form(parts, "b"), "b").response().await;
+        assert_eq!(response.invalid_fields(), ["file"], "{parts:?}");
     }
     for boundary in ["", "\"\"", &"x".repeat(71)] {
-        let answer = app.upload_form(pet, whole.clone(), boundary).answer().await;
-        assert_eq!(answer.invalid_fields(), ["Content-Type"], "{boundary}");
+        let response = app
+            .upload_form(pet, whole.clone(), boundary)
+            .response()
+            .await;
+        assert_eq!(response.invalid_fields(), ["Content-Type"], "{boundary}");
     }
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
 
     // The first file is the image, even if its field is not named `file`; other parts are ignored.
     let second = png(11, 10);
@@ -326,12 +337,12 @@ async fn upload_of_malformed_form_is_400() {
         ("name=picture; filename=a", &image),
         ("name=file; filename=b", &second),
     ];
-    let answer = app
+    let response = app
         .upload_form(pet, form(&parts, "b"), "b")
-        .answer()
+        .response()
         .await
         .is(200);
-    assert_eq!(answer.json()["width"], 10);
+    assert_eq!(response.json()["width"], 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -342,12 +353,15 @@ async fn upload_over_max_size_is_413() {
     let limit = 64 << 10;
     assert!(large.len() > limit, "{}", large.len());
     // With a Content-Length.
-    app.upload(pet, large.clone()).answer().await.problem(413);
+    app.upload(pet, large.clone()).response().await.problem(413);
     // Without one.
     let unknown = in_pieces(large.chunks(1_000));
-    app.upload(pet, unknown).answer().await.problem(413);
+    app.upload(pet, unknown).response().await.problem(413);
     let body = form(&[("name=file; filename=a", &large)], "b");
-    app.upload_form(pet, body, "b").answer().await.problem(413);
+    app.upload_form(pet, body, "b")
+        .response()
+        .await
+        .problem(413);
     // Ignored parts count, and so do bytes after the end of the form.
     let padding = vec![b'x'; limit + (70 << 10)];
     let image = png(10, 10);
@@ -355,13 +369,16 @@ async fn upload_over_max_size_is_413() {
         &[("name=file; filename=a", &image), ("name=x", &padding)],
         "b",
     );
-    app.upload_form(pet, body, "b").answer().await.problem(413);
-    let followed = [form(&[("name=file; filename=a", &image)], "b"), padding].concat();
-    app.upload_form(pet, followed, "b")
-        .answer()
+    app.upload_form(pet, body, "b")
+        .response()
         .await
         .problem(413);
-    app.nothing_is_stored().await;
+    let followed = [form(&[("name=file; filename=a", &image)], "b"), padding].concat();
+    app.upload_form(pet, followed, "b")
+        .response()
+        .await
+        .problem(413);
+    app.assert_nothing_stored().await;
 
     // The limit is exact, and bytes after the end of the image count.
     let filled = |length: usize| {
@@ -370,12 +387,12 @@ async fn upload_over_max_size_is_413() {
         bytes
     };
     app.upload(pet, filled(limit + 1))
-        .answer()
+        .response()
         .await
         .problem(413);
-    app.upload(pet, filled(limit)).answer().await.is(200);
+    app.upload(pet, filled(limit)).response().await.is(200);
     let body = form(&[("name=file; filename=a", &filled(limit))], "b");
-    app.upload_form(pet, body, "b").answer().await.is(200);
+    app.upload_form(pet, body, "b").response().await.is(200);
 }
 
 /// A body without a length is accepted; one that ends before its Content-Length is not.
@@ -385,9 +402,9 @@ async fn upload_does_not_trust_content_length() {
     let pet = app.pet("Rex").await;
     let image = jpeg(100, 80);
     let pieces = in_pieces(image.chunks(100));
-    let answer = app.upload(pet, pieces).answer().await.is(200);
-    assert_eq!(answer.json()["size"], image.len());
-    app.files_become(1).await;
+    let response = app.upload(pet, pieces).response().await.is(200);
+    assert_eq!(response.json()["size"], image.len());
+    app.wait_for_files(1).await;
 
     let head = |length: usize| {
         format!(
@@ -397,19 +414,19 @@ async fn upload_does_not_trust_content_length() {
         )
     };
     let other = jpeg(90, 80);
-    let mut raw = Raw::connect(app.address).await;
+    let mut raw = RawConnection::connect(app.address).await;
     raw.send(head(other.len() + 10)).await;
     raw.send(&other).await;
     raw.finish().await;
     raw.closed().await;
     // A Content-Length that cuts the image off makes it a truncated image.
-    let answer = Raw::ask(
+    let response = RawConnection::exchange(
         app.address,
         [head(100).into_bytes(), other[..100].to_vec()].concat(),
     )
     .await;
-    answer.problem(400);
-    app.files_become(1).await;
+    response.problem(400);
+    app.wait_for_files(1).await;
     assert_eq!(app.list(pet).await.len(), 1);
 }
 
@@ -419,7 +436,7 @@ async fn aborted_upload_stores_nothing() {
     let pet = app.pet("Rex").await;
     let image = large_jpeg(400_000);
     for half in [image.len() / 2, image.len() - 1] {
-        let mut raw = Raw::connect(app.address).await;
+        let mut raw = RawConnection::connect(app.address).await;
         let head = format!(
             "POST /api/v3/pet/{pet}/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Length: {}\r\n\r\n",
             app.key,
@@ -428,9 +445,9 @@ async fn aborted_upload_stores_nothing() {
         raw.send(head).await;
         raw.send(&image[..half]).await;
         // Wait until the file is being written.
-        app.files_become(1).await;
+        app.wait_for_files(1).await;
         drop(raw);
-        app.nothing_is_stored().await;
+        app.assert_nothing_stored().await;
     }
     let uploads = (0..8).map(|_| {
         let half = image[..image.len() / 2].to_vec();
@@ -441,25 +458,25 @@ async fn aborted_upload_stores_nothing() {
     for gone in futures_util::future::join_all(uploads).await {
         assert!(gone.is_err(), "{gone:?}");
     }
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
     assert_eq!(app.photo_urls(pet).await, serde_json::json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upload_to_unknown_pet_is_404_without_reading_the_body() {
     let app = ImageApp::start().await;
-    app.upload(77, png(10, 10)).answer().await.problem(404);
+    app.upload(77, png(10, 10)).response().await.problem(404);
     let endless = stream::repeat_with(|| Ok::<_, std::io::Error>(vec![0_u8; 1_000]));
     app.upload(77, Body::wrap_stream(endless))
-        .answer()
+        .response()
         .await
         .problem(404);
     for wrong in ["0", "x", "9007199254740992"] {
         let request = app.request(Method::POST, &format!("/pet/{wrong}/uploadImage"));
-        let answer = request.body(png(10, 10)).answer().await;
-        assert_eq!(answer.invalid_fields(), ["petId"]);
+        let response = request.body(png(10, 10)).response().await;
+        assert_eq!(response.invalid_fields(), ["petId"]);
     }
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
 }
 
 /// A slow upload may exceed the body and request timeouts while it makes progress, up to the upload timeout.
@@ -486,20 +503,20 @@ async fn slow_upload_succeeds_and_stalled_upload_is_408() {
     };
     // Two seconds in total.
     slowly(Duration::from_millis(200), 10)
-        .answer()
+        .response()
         .await
         .is(200);
-    let begun = Instant::now();
+    let started = Instant::now();
     slowly(Duration::from_secs(30), 2)
-        .answer()
+        .response()
         .await
         .problem(408);
     slowly(Duration::from_millis(200), 200)
-        .answer()
+        .response()
         .await
         .problem(408);
-    assert!(begun.elapsed() < Duration::from_secs(25));
-    app.files_become(1).await;
+    assert!(started.elapsed() < Duration::from_secs(25));
+    app.wait_for_files(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -514,19 +531,19 @@ async fn uploads_over_max_uploads_are_503_without_blocking_other_operations() {
     );
     let mut waiting = Vec::new();
     for _ in 0..2 {
-        let mut raw = Raw::connect(app.address).await;
+        let mut raw = RawConnection::connect(app.address).await;
         raw.send(&head).await;
         raw.send(&image[..40]).await;
         waiting.push(raw);
     }
-    app.files_become(2).await;
-    let refused = app.upload(pet, image.clone()).answer().await;
+    app.wait_for_files(2).await;
+    let refused = app.upload(pet, image.clone()).response().await;
     refused.problem(503);
     assert_eq!(refused.header("retry-after"), "1");
     app.pet("Max").await;
     for mut raw in waiting {
         raw.send(&image[40..]).await;
-        raw.answer().await.is(200);
+        raw.response().await.is(200);
     }
-    eventually(async || app.upload(pet, image.clone()).answer().await.status == 200).await;
+    eventually(async || app.upload(pet, image.clone()).response().await.status == 200).await;
 }

@@ -13,8 +13,8 @@ use pet_inventory::domain::caller::{Scope, Scopes};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use test_support::{
-    Answer, Ask, TestApp, eventually,
-    pictures::{gif, jpeg, png, webp},
+    RequestExt, Response, TestApp, eventually,
+    images::{gif, jpeg, png, webp},
 };
 
 /// Service with its own image folder, which is deleted when dropped.
@@ -57,8 +57,11 @@ impl ImageApp {
 
     /// Uploads an image and returns its identifier.
     async fn image(&self, pet: i64, bytes: &[u8]) -> String {
-        let answer = self.upload(pet, bytes.to_owned()).answer().await.is(200);
-        answer.json()["imageId"].as_str().expect("an id").to_owned()
+        let response = self.upload(pet, bytes.to_owned()).response().await.is(200);
+        response.json()["imageId"]
+            .as_str()
+            .expect("an id")
+            .to_owned()
     }
 
     /// Builds the request for an image, without credentials as a browser sends it.
@@ -67,13 +70,13 @@ impl ImageApp {
     }
 
     async fn list(&self, pet: i64) -> Vec<Value> {
-        let answer = self.get(&format!("/pet/{pet}/images")).answer().await;
-        answer.is(200).json().as_array().expect("a list").clone()
+        let response = self.get(&format!("/pet/{pet}/images")).response().await;
+        response.is(200).json().as_array().expect("a list").clone()
     }
 
     async fn photo_urls(&self, pet: i64) -> Value {
-        let answer = self.get(&format!("/pet/{pet}")).answer().await.is(200);
-        answer.json()["photoUrls"].clone()
+        let response = self.get(&format!("/pet/{pet}")).response().await.is(200);
+        response.json()["photoUrls"].clone()
     }
 
     /// Returns all files of images, including those that are being written.
@@ -81,17 +84,17 @@ impl ImageApp {
         files_in(self.folder.path())
     }
 
-    async fn files_become(&self, number: usize) {
+    async fn wait_for_files(&self, number: usize) {
         eventually(async || self.files().len() == number).await;
     }
 
     /// Checks that the database has no images, and waits until no file is left.
-    async fn nothing_is_stored(&self) {
+    async fn assert_nothing_stored(&self) {
         for table in ["images", "image_contents", "image_renderings"] {
             let question = format!("select count(*) from {table}");
             assert_eq!(self.database.number(&question).await, 0, "{table}");
         }
-        self.files_become(0).await;
+        self.wait_for_files(0).await;
     }
 }
 
@@ -166,13 +169,13 @@ async fn upload_of_every_type_is_served_unchanged() {
             app.request(Method::POST, &path).body(bytes.clone()),
             app.upload_form(pet, file, "b"),
         ] {
-            let before = app.get(&format!("/pet/{pet}")).answer().await.etag();
-            let answer = request.answer().await.is(200);
-            let json = answer.json();
-            let (width, height) = test_support::pictures::size(&bytes);
-            assert_eq!(json["code"], 200, "{answer}");
-            assert_eq!(json["type"], kind, "{answer}");
-            assert_eq!(json["size"], bytes.len(), "{answer}");
+            let before = app.get(&format!("/pet/{pet}")).response().await.etag();
+            let response = request.response().await.is(200);
+            let json = response.json();
+            let (width, height) = test_support::images::size(&bytes);
+            assert_eq!(json["code"], 200, "{response}");
+            assert_eq!(json["type"], kind, "{response}");
+            assert_eq!(json["size"], bytes.len(), "{response}");
             assert_eq!(
                 (&json["width"], &json["height"]),
                 (&json!(width), &json!(height))
@@ -180,10 +183,10 @@ async fn upload_of_every_type_is_served_unchanged() {
             let id = json["imageId"].as_str().expect("an id");
             let url = json["url"].as_str().expect("a URL");
             assert_eq!(url, app.url(&format!("/pet/{pet}/images/{id}")));
-            let got = app.image_of(pet, id).answer().await.is(200);
-            assert_eq!(got.body, bytes, "{kind}");
-            assert_eq!(got.header("content-type"), kind);
-            let after = app.get(&format!("/pet/{pet}")).answer().await;
+            let fetched = app.image_of(pet, id).response().await.is(200);
+            assert_eq!(fetched.body, bytes, "{kind}");
+            assert_eq!(fetched.header("content-type"), kind);
+            let after = app.get(&format!("/pet/{pet}")).response().await;
             assert_ne!(after.etag(), before, "another version: {after}");
             assert_eq!(
                 after.json()["photoUrls"]
@@ -215,14 +218,14 @@ async fn upload_repeats_additional_metadata() {
     let image = png(20, 20);
     let path = format!("/pet/{pet}/uploadImage?additionalMetadata=from%20the%20left");
     let in_query = || app.request(Method::POST, &path).body(image.clone());
-    let answer = in_query().answer().await.is(200);
-    let message = answer.json()["message"]
+    let response = in_query().response().await.is(200);
+    let message = response.json()["message"]
         .as_str()
         .unwrap_or_default()
         .to_owned();
     assert!(
         message.contains("additionalMetadata: from the left"),
-        "{answer}"
+        "{response}"
     );
     for parts in [
         [
@@ -234,29 +237,32 @@ async fn upload_repeats_additional_metadata() {
             ("name=\"additionalMetadata\"", "ü".as_bytes()),
         ],
     ] {
-        let answer = app
+        let response = app
             .upload_form(pet, form(&parts, "b"), "b")
-            .answer()
+            .response()
             .await
             .is(200);
-        assert!(answer.text().contains("additionalMetadata: ü"), "{answer}");
+        assert!(
+            response.text().contains("additionalMetadata: ü"),
+            "{response}"
+        );
     }
     let long = "x".repeat(1_001);
     let path = format!("/pet/{pet}/uploadImage?additionalMetadata={long}");
-    let answer = app
+    let response = app
         .request(Method::POST, &path)
         .body(image.clone())
-        .answer()
+        .response()
         .await;
-    assert_eq!(answer.invalid_fields(), ["additionalMetadata"]);
+    assert_eq!(response.invalid_fields(), ["additionalMetadata"]);
     let endless = "x".repeat(1 << 20);
-    for said in [long.as_bytes(), endless.as_bytes(), b"a\0b", b"\xff"] {
+    for metadata in [long.as_bytes(), endless.as_bytes(), b"a\0b", b"\xff"] {
         let body = form(
-            &[("name=file", &image), ("name=additionalMetadata", said)],
+            &[("name=file", &image), ("name=additionalMetadata", metadata)],
             "b",
         );
-        let answer = app.upload_form(pet, body, "b").answer().await;
-        assert_eq!(answer.invalid_fields(), ["additionalMetadata"]);
+        let response = app.upload_form(pet, body, "b").response().await;
+        assert_eq!(response.invalid_fields(), ["additionalMetadata"]);
     }
     assert_eq!(app.list(pet).await.len(), 3);
 }
@@ -273,30 +279,33 @@ async fn blob_is_kept_until_its_last_image_is_deleted() {
     assert_eq!(app.files().len(), 1);
     app.image_of(second, &two)
         .query(&[("width", "20")])
-        .answer()
+        .response()
         .await
         .is(200);
-    app.files_become(2).await;
+    app.wait_for_files(2).await;
 
     app.delete(&format!("/pet/{second}/images/{three}"))
-        .answer()
+        .response()
         .await
         .is(200);
-    app.delete(&format!("/pet/{first}")).answer().await.is(200);
-    app.image_of(first, &one).answer().await.problem(404);
-    let left = app.image_of(second, &two).answer().await.is(200);
+    app.delete(&format!("/pet/{first}"))
+        .response()
+        .await
+        .is(200);
+    app.image_of(first, &one).response().await.problem(404);
+    let left = app.image_of(second, &two).response().await.is(200);
     assert_eq!(left.body, bytes);
     app.delete(&format!("/pet/{second}/images/{two}"))
-        .answer()
+        .response()
         .await
         .is(200);
-    app.image_of(second, &two).answer().await.problem(404);
+    app.image_of(second, &two).response().await.problem(404);
     app.image_of(second, &two)
         .query(&[("width", "20")])
-        .answer()
+        .response()
         .await
         .problem(404);
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
     assert_eq!(
         app.database
             .number("select count(*) from image_leftovers")
@@ -309,7 +318,7 @@ async fn blob_is_kept_until_its_last_image_is_deleted() {
 async fn deleted_image_is_404_and_its_url_is_removed() {
     let app = ImageApp::start().await;
     let theirs = json!({"name": "Rex", "photoUrls": ["https://example.com/rex.jpg"]});
-    let pet = app.post("/pet", &theirs).answer().await.is(201).id();
+    let pet = app.post("/pet", &theirs).response().await.is(201).id();
     let other = app.pet("other").await;
     let (one, two) = (
         app.image(pet, &png(20, 20)).await,
@@ -322,13 +331,13 @@ async fn deleted_image_is_404_and_its_url_is_removed() {
     );
 
     app.delete(&format!("/pet/{other}/images/{one}"))
-        .answer()
+        .response()
         .await
         .problem(404);
-    let before = app.get(&format!("/pet/{pet}")).answer().await.etag();
+    let before = app.get(&format!("/pet/{pet}")).response().await.etag();
     let deleted = app
         .delete(&format!("/pet/{pet}/images/{one}"))
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(
@@ -336,35 +345,35 @@ async fn deleted_image_is_404_and_its_url_is_removed() {
         json!({"code": 200, "type": "deleted", "message": one})
     );
     assert_ne!(
-        app.get(&format!("/pet/{pet}")).answer().await.etag(),
+        app.get(&format!("/pet/{pet}")).response().await.etag(),
         before
     );
     assert_eq!(
         app.photo_urls(pet).await,
         json!([theirs["photoUrls"][0], url(&two)])
     );
-    app.image_of(pet, &one).answer().await.problem(404);
+    app.image_of(pet, &one).response().await.problem(404);
     app.delete(&format!("/pet/{pet}/images/{one}"))
-        .answer()
+        .response()
         .await
         .problem(404);
-    app.files_become(1).await;
+    app.wait_for_files(1).await;
 
     // An update of the pet keeps its images, even without their URLs in photoUrls; deleting the pet deletes them.
     app.put("/pet", &json!({"id": pet, "name": "Max"}))
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(app.photo_urls(pet).await, json!([]));
     assert_eq!(app.list(pet).await.len(), 1);
-    app.image_of(pet, &two).answer().await.is(200);
-    app.delete(&format!("/pet/{pet}")).answer().await.is(200);
-    app.image_of(pet, &two).answer().await.problem(404);
+    app.image_of(pet, &two).response().await.is(200);
+    app.delete(&format!("/pet/{pet}")).response().await.is(200);
+    app.image_of(pet, &two).response().await.problem(404);
     app.get(&format!("/pet/{pet}/images"))
-        .answer()
+        .response()
         .await
         .problem(404);
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -377,7 +386,7 @@ async fn repeated_upload_is_stored_once() {
         app.upload_form(pet, body, boundary)
             .header("idempotency-key", "k")
     };
-    let first = upload(pet, &image, "a").answer().await.is(200);
+    let first = upload(pet, &image, "a").response().await.is(200);
     assert_eq!(first.optional_header("idempotent-replayed"), None);
     let plain = app
         .upload(pet, image.clone())
@@ -387,55 +396,55 @@ async fn repeated_upload_is_stored_once() {
         upload(pet, &image, "another"),
         plain,
     ] {
-        let again = again.answer().await.is(200);
+        let again = again.response().await.is(200);
         assert_eq!(again.header("idempotent-replayed"), "true", "{again}");
         assert_eq!(again.body, first.body);
     }
-    upload(pet, &png(21, 20), "a").answer().await.problem(422);
-    upload(other, &image, "a").answer().await.problem(422);
+    upload(pet, &png(21, 20), "a").response().await.problem(422);
+    upload(other, &image, "a").response().await.problem(422);
     let named = json!({"name": "a"});
     let elsewhere = app.post("/pet", &named).header("idempotency-key", "k");
-    elsewhere.answer().await.problem(422);
+    elsewhere.response().await.problem(422);
     assert_eq!(app.list(pet).await.len(), 1);
-    app.files_become(1).await;
+    app.wait_for_files(1).await;
     // The upload is replayed even after the pet has been deleted.
-    app.delete(&format!("/pet/{pet}")).answer().await.is(200);
-    let again = upload(pet, &image, "a").answer().await.is(200);
+    app.delete(&format!("/pet/{pet}")).response().await.is(200);
+    let again = upload(pet, &image, "a").response().await.is(200);
     assert_eq!(again.body, first.body);
-    upload(99, &image, "a").answer().await.problem(422);
-    app.nothing_is_stored().await;
+    upload(99, &image, "a").response().await.problem(422);
+    app.assert_nothing_stored().await;
     let unknown = app.upload(99, image.clone()).header("idempotency-key", "m");
-    unknown.answer().await.problem(404);
-    app.nothing_is_stored().await;
+    unknown.response().await.problem(404);
+    app.assert_nothing_stored().await;
 
     // Of concurrent uploads one is stored; the others are replays or 409.
     let uploads = (0..6).map(|_| {
         let upload = app
             .upload(other, image.clone())
             .header("idempotency-key", "at-once");
-        upload.answer()
+        upload.response()
     });
-    let answers = join_all(uploads).await;
+    let responses = join_all(uploads).await;
     assert!(
-        answers
+        responses
             .iter()
-            .all(|answer| [200, 409].contains(&answer.status.as_u16())),
-        "{answers:?}"
+            .all(|response| [200, 409].contains(&response.status.as_u16())),
+        "{responses:?}"
     );
     assert_eq!(app.list(other).await.len(), 1);
     // A refused upload is not stored for the key.
     let broken = app
         .upload(other, &b"\x89PNG\r\n\x1a\n"[..])
         .header("idempotency-key", "l");
-    broken.answer().await.problem(400);
+    broken.response().await.problem(400);
     app.upload(other, image)
         .header("idempotency-key", "l")
-        .answer()
+        .response()
         .await
         .is(200);
     app.upload(other, png(3, 3))
         .header("idempotency-key", "")
-        .answer()
+        .response()
         .await
         .problem(400);
 }
@@ -445,15 +454,15 @@ async fn upload_beyond_100_urls_or_images_is_409() {
     let app = ImageApp::start().await;
     let urls: Vec<String> = (0..100).map(|n| format!("/{n}.png")).collect();
     let full = json!({"id": 7, "name": "full", "photoUrls": urls});
-    app.post("/pet", &full).answer().await.is(201);
-    let refused = app.upload(7, png(20, 20)).answer().await;
+    app.post("/pet", &full).response().await.is(201);
+    let refused = app.upload(7, png(20, 20)).response().await;
     refused.problem(409);
     assert_eq!(app.photo_urls(7).await.as_array().map(Vec::len), Some(100));
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
 
     // The limit also holds for images without a URL in photoUrls.
     app.put("/pet", &json!({"id": 7, "name": "full"}))
-        .answer()
+        .response()
         .await
         .is(200);
     let image = png(20, 20);
@@ -465,7 +474,7 @@ async fn upload_beyond_100_urls_or_images_is_409() {
                     returning 1
                 ) select count(*) from filled";
     assert_eq!(app.database.number(insert).await, 99);
-    app.upload(7, image).answer().await.problem(409);
+    app.upload(7, image).response().await.problem(409);
     assert_eq!(app.list(7).await.len(), 100);
 }
 
@@ -480,28 +489,30 @@ async fn image_is_public_and_other_operations_need_scopes() {
     let with = |method: Method, path: String, key: &str| {
         app.anonymous(method, &path).header("api_key", key)
     };
-    let ask = async |request: RequestBuilder| request.answer().await;
+    let send = async |request: RequestBuilder| request.response().await;
     let upload = format!("/pet/{pet}/uploadImage");
     let (images, one) = (
         format!("/pet/{pet}/images"),
         format!("/pet/{pet}/images/{image}"),
     );
-    ask(app.anonymous(Method::POST, &upload).body(png(2, 2)))
+    send(app.anonymous(Method::POST, &upload).body(png(2, 2)))
         .await
         .problem(401);
-    ask(with(Method::POST, upload, &reader.secret).body(png(2, 2)))
+    send(with(Method::POST, upload, &reader.secret).body(png(2, 2)))
         .await
         .problem(403);
-    ask(app.anonymous(Method::GET, &images)).await.problem(401);
-    ask(with(Method::GET, images, &reader.secret)).await.is(200);
-    ask(app.anonymous(Method::DELETE, &one)).await.problem(401);
-    ask(with(Method::DELETE, one, &reader.secret))
+    send(app.anonymous(Method::GET, &images)).await.problem(401);
+    send(with(Method::GET, images, &reader.secret))
+        .await
+        .is(200);
+    send(app.anonymous(Method::DELETE, &one)).await.problem(401);
+    send(with(Method::DELETE, one, &reader.secret))
         .await
         .problem(403);
-    let seen: Answer = ask(app.image_of(pet, &image)).await.is(200);
-    assert_eq!(seen.optional_header("ratelimit"), None, "{seen}");
-    ask(app.image_of(pet + 1, &image)).await.problem(404);
-    ask(app.image_of(pet, &"0".repeat(32))).await.problem(404);
+    let shown: Response = send(app.image_of(pet, &image)).await.is(200);
+    assert_eq!(shown.optional_header("ratelimit"), None, "{shown}");
+    send(app.image_of(pet + 1, &image)).await.problem(404);
+    send(app.image_of(pet, &"0".repeat(32))).await.problem(404);
     for wrong in [
         "x",
         &image.to_uppercase(),
@@ -511,13 +522,16 @@ async fn image_is_public_and_other_operations_need_scopes() {
     ] {
         if wrong != image {
             assert_eq!(
-                ask(app.image_of(pet, wrong)).await.invalid_fields(),
+                send(app.image_of(pet, wrong)).await.invalid_fields(),
                 ["imageId"],
                 "{wrong}"
             );
         }
     }
-    let both = app.anonymous(Method::GET, "/pet/0/images/x").answer().await;
+    let both = app
+        .anonymous(Method::GET, "/pet/0/images/x")
+        .response()
+        .await;
     assert_eq!(both.invalid_fields(), ["petId", "imageId"]);
 }
 
@@ -531,7 +545,7 @@ async fn image_urls_begin_with_the_public_url() {
     assert_eq!(app.photo_urls(pet).await, json!([url]));
     assert_eq!(app.list(pet).await[0]["url"], url);
     app.delete(&format!("/pet/{pet}/images/{image}"))
-        .answer()
+        .response()
         .await
         .is(200);
     assert_eq!(app.photo_urls(pet).await, json!([]));
@@ -544,28 +558,28 @@ async fn concurrent_uploads_and_deletes_of_equal_bytes_lose_none() {
     let bytes = png(30, 30);
     let pets = join_all((0..4).map(|_| app.pet("Rex"))).await;
     for round in 0..12 {
-        let turn = async |pet: i64| {
+        let upload_or_delete = async |pet: i64| {
             let image = app.image(pet, &bytes).await;
             if (pet + round) % 2 == 0 {
                 let deleted = app.delete(&format!("/pet/{pet}/images/{image}"));
-                deleted.answer().await.is(200);
+                deleted.response().await.is(200);
             }
         };
-        join_all(pets.iter().map(|pet| turn(*pet))).await;
+        join_all(pets.iter().map(|pet| upload_or_delete(*pet))).await;
         for pet in &pets {
             for image in app.list(*pet).await {
                 let id = image["id"].as_str().expect("an id");
-                let got = app.image_of(*pet, id).answer().await.is(200);
-                assert_eq!(got.body, bytes);
+                let fetched = app.image_of(*pet, id).response().await.is(200);
+                assert_eq!(fetched.body, bytes);
             }
         }
     }
-    app.files_become(1).await;
+    app.wait_for_files(1).await;
     let deletions = pets
         .iter()
-        .map(|pet| app.delete(&format!("/pet/{pet}")).answer());
-    for answer in join_all(deletions).await {
-        answer.is(200);
+        .map(|pet| app.delete(&format!("/pet/{pet}")).response());
+    for response in join_all(deletions).await {
+        response.is(200);
     }
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
 }

@@ -10,8 +10,8 @@ use pet_inventory::{
     images::reader::{Reader, Refusal},
 };
 use proptest::prelude::*;
-use test_support::pictures::{
-    gif, gif_animation, jpeg, png, turned_jpeg, webp, webp_animation, webp_frame,
+use test_support::images::{
+    gif, gif_animation, jpeg, png, rotated_jpeg, webp, webp_animation, webp_frame,
 };
 
 pub fn read(bytes: &[u8], piece: usize) -> Result<Facts, Refusal> {
@@ -27,7 +27,7 @@ static FILES: LazyLock<[(ImageType, Vec<u8>); 7]> = LazyLock::new(|| {
     [
         (ImageType::Png, png(37, 23)),
         (ImageType::Jpeg, jpeg(38, 24)),
-        (ImageType::Jpeg, turned_jpeg(38, 24, 6)),
+        (ImageType::Jpeg, rotated_jpeg(38, 24, 6)),
         (ImageType::Gif, gif(39, 25)),
         (ImageType::Gif, gif_animation(39, 25)),
         (ImageType::WebP, webp(40, 26)),
@@ -38,7 +38,7 @@ static FILES: LazyLock<[(ImageType, Vec<u8>); 7]> = LazyLock::new(|| {
 #[test]
 fn reader_accepts_files_in_pieces_of_any_size() {
     for (kind, bytes) in &*FILES {
-        let (width, height) = test_support::pictures::size(bytes);
+        let (width, height) = test_support::images::size(bytes);
         let facts = Facts {
             kind: *kind,
             width,
@@ -62,8 +62,8 @@ fn reader_refuses_a_file_cut_off_anywhere() {
     for (kind, bytes) in &*FILES {
         for length in 0..bytes.len() {
             let refusal = read(&bytes[..length], 64).expect_err("cut off");
-            let is_seen = matches!(refusal, Refusal::EndsEarly | Refusal::NotAnImage);
-            assert!(is_seen, "{kind:?} of {length} bytes: {refusal:?}");
+            let is_refused = matches!(refusal, Refusal::EndsEarly | Refusal::NotAnImage);
+            assert!(is_refused, "{kind:?} of {length} bytes: {refusal:?}");
             if length >= 3 {
                 assert_eq!(refusal, Refusal::EndsEarly, "{kind:?} of {length} bytes");
             }
@@ -168,10 +168,10 @@ proptest! {
         let end = bytes.len().min(begin + length);
         let repeated = bytes[begin..end].repeat((1 << 20) / (end - begin));
         let file = [&bytes[..begin], &repeated, &bytes[end..]].concat();
-        let begun = Instant::now();
+        let started = Instant::now();
         let _ = read(&file, piece);
         // Without optimizations on a busy machine. A reader with quadratic costs takes hours.
-        prop_assert!(begun.elapsed() < Duration::from_secs(10));
+        prop_assert!(started.elapsed() < Duration::from_secs(10));
     }
 }
 
@@ -212,9 +212,9 @@ fn reader_time_is_bounded_by_the_number_of_bytes() {
         ),
     ];
     for (what, bytes) in worst {
-        let begun = Instant::now();
+        let started = Instant::now();
         let read = read(&bytes, 64 << 10);
-        let took = begun.elapsed();
+        let took = started.elapsed();
         assert!(read.is_err(), "{what}: {read:?}");
         // Generous, for a build without optimizations on a busy machine.
         assert!(took < Duration::from_secs(10), "{what} took {took:?}");

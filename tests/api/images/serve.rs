@@ -4,8 +4,8 @@ use futures_util::future::join_all;
 use image::DynamicImage;
 use reqwest::Method;
 use test_support::{
-    Answer, Ask,
-    pictures::{decoded, gif, jpeg, large_jpeg, png, size, transparent_png, turned_jpeg, webp},
+    RequestExt, Response,
+    images::{decode, gif, jpeg, large_jpeg, png, rotated_jpeg, size, transparent_png, webp},
 };
 
 use super::ImageApp;
@@ -16,8 +16,8 @@ async fn image_is_served_as_immutable() {
     let pet = app.pet("Rex").await;
     let bytes = large_jpeg(600_000);
     let image = app.image(pet, &bytes).await;
-    let got = app.image_of(pet, &image).answer().await.is(200);
-    assert!(got.body == bytes, "other bytes");
+    let fetched = app.image_of(pet, &image).response().await.is(200);
+    assert!(fetched.body == bytes, "other bytes");
     for (name, value) in [
         ("content-type", "image/jpeg"),
         ("cache-control", "public, max-age=31536000, immutable"),
@@ -27,15 +27,15 @@ async fn image_is_served_as_immutable() {
         ("content-disposition", "inline"),
         ("cross-origin-resource-policy", "cross-origin"),
     ] {
-        assert_eq!(got.header(name), value);
+        assert_eq!(fetched.header(name), value);
     }
-    assert_eq!(got.header("content-length"), bytes.len().to_string());
-    let etag = got.etag();
+    assert_eq!(fetched.header("content-length"), bytes.len().to_string());
+    let etag = fetched.etag();
 
     let head = app.anonymous(Method::HEAD, &format!("/pet/{pet}/images/{image}"));
-    let head = head.header("range", "bytes=0-1").answer().await.is(200);
+    let head = head.header("range", "bytes=0-1").response().await.is(200);
     assert!(head.body.is_empty());
-    for (name, value) in &got.headers {
+    for (name, value) in &fetched.headers {
         if !["date", "x-request-id"].contains(&name.as_str()) {
             assert_eq!(head.headers.get(name), Some(value), "{name}");
         }
@@ -45,16 +45,19 @@ async fn image_is_served_as_immutable() {
         let known = app
             .image_of(pet, &image)
             .header("if-none-match", tags)
-            .answer()
+            .response()
             .await
             .is(304);
         assert!(known.body.is_empty());
         assert_eq!(known.etag(), etag);
-        assert_eq!(known.header("cache-control"), got.header("cache-control"));
+        assert_eq!(
+            known.header("cache-control"),
+            fetched.header("cache-control")
+        );
     }
     app.image_of(pet, &image)
         .header("if-none-match", "\"x\"")
-        .answer()
+        .response()
         .await
         .is(200);
 }
@@ -65,11 +68,14 @@ async fn range_request_returns_the_named_bytes() {
     let pet = app.pet("Rex").await;
     let bytes = large_jpeg(600_000);
     let image = app.image(pet, &bytes).await;
-    let (size, etag) = (bytes.len(), app.image_of(pet, &image).answer().await.etag());
-    let ask = async |range: &str| {
+    let (size, etag) = (
+        bytes.len(),
+        app.image_of(pet, &image).response().await.etag(),
+    );
+    let get_range = async |range: &str| {
         app.image_of(pet, &image)
             .header("range", range)
-            .answer()
+            .response()
             .await
     };
     for (range, expected) in [
@@ -81,7 +87,7 @@ async fn range_request_returns_the_named_bytes() {
         ("bytes=5-99999999999", 5..size),
         ("bytes=0-", 0..size),
     ] {
-        let part = ask(range).await.is(206);
+        let part = get_range(range).await.is(206);
         let content_range = format!("bytes {}-{}/{size}", expected.start, expected.end - 1);
         assert_eq!(part.header("content-range"), content_range, "{range}");
         assert_eq!(part.header("content-length"), expected.len().to_string());
@@ -93,7 +99,7 @@ async fn range_request_returns_the_named_bytes() {
         assert_eq!(part.header("x-content-type-options"), "nosniff");
     }
     for range in [&format!("bytes={size}-"), "bytes=-0", "bytes=99999999999-"] {
-        let refused = ask(range).await;
+        let refused = get_range(range).await;
         refused.problem(416);
         assert_eq!(
             refused.header("content-range"),
@@ -103,13 +109,13 @@ async fn range_request_returns_the_named_bytes() {
     }
     // A malformed range, and more than one range, gets the complete image.
     for range in ["bytes=0-1,5-6", "bytes=5-4", "bytes=x", "items=0-1", ""] {
-        assert_eq!(ask(range).await.is(200).body.len(), size, "{range}");
+        assert_eq!(get_range(range).await.is(200).body.len(), size, "{range}");
     }
     let with = async |if_range: &str| {
         let request = app.image_of(pet, &image).header("range", "bytes=0-9");
         request
             .header("if-range", if_range)
-            .answer()
+            .response()
             .await
             .status
             .as_u16()
@@ -153,37 +159,37 @@ async fn rendering_has_the_requested_width_and_the_same_picture() {
             ("512", (400, 300)),
             ("2048", (400, 300)),
         ] {
-            let answer = app
+            let response = app
                 .image_of(pet, &image)
                 .query(&[("width", width)])
-                .answer()
+                .response()
                 .await
                 .is(200);
-            assert_eq!(size(&answer.body), expected, "{width}");
-            assert_eq!(answer.header("content-type"), kind);
+            assert_eq!(size(&response.body), expected, "{width}");
+            assert_eq!(response.header("content-type"), kind);
             let (w, h) = expected;
-            let small = decoded(&answer.body);
+            let small = decode(&response.body);
             near(&small, (w / 2, h / 2), [127, 127, 40]);
             near(&small, (w - 1, 0), [245, 8, 40]);
             near(&small, (0, h - 1), [8, 245, 40]);
         }
         for wrong in ["15", "2049", "x", "", "-16", "+16", "16.5"] {
-            let answer = app
+            let response = app
                 .image_of(pet, &image)
                 .query(&[("width", wrong)])
-                .answer()
+                .response()
                 .await;
-            assert_eq!(answer.invalid_fields(), ["width"], "{wrong}");
+            assert_eq!(response.invalid_fields(), ["width"], "{wrong}");
         }
     }
     let image = app.image(pet, &transparent_png(400, 300)).await;
     let small = app
         .image_of(pet, &image)
         .query(&[("width", "40")])
-        .answer()
+        .response()
         .await
         .is(200);
-    let small = decoded(&small.body).to_rgba8();
+    let small = decode(&small.body).to_rgba8();
     assert_eq!(
         (small.get_pixel(4, 4).0[3], small.get_pixel(28, 4).0[3]),
         (0, 255)
@@ -205,25 +211,25 @@ async fn rendering_is_upright_and_without_metadata() {
         (7, true, (1, 1)),
         (8, true, (0, 1)),
     ] {
-        let bytes = turned_jpeg(200, 100, orientation);
+        let bytes = rotated_jpeg(200, 100, orientation);
         let image = app.image(pet, &bytes).await;
-        let original = app.image_of(pet, &image).answer().await.is(200);
+        let original = app.image_of(pet, &image).response().await.is(200);
         assert!(
             original.text().contains("secretplace"),
             "it is kept as it was sent"
         );
-        let answer = app
+        let response = app
             .image_of(pet, &image)
             .query(&[("width", "48")])
-            .answer()
+            .response()
             .await
             .is(200);
         let expected = if turned { (48, 96) } else { (48, 24) };
-        assert_eq!(size(&answer.body), expected, "orientation {orientation}");
-        assert!(!answer.text().contains("secretplace") && !answer.text().contains("Exif"));
+        assert_eq!(size(&response.body), expected, "orientation {orientation}");
+        assert!(!response.text().contains("secretplace") && !response.text().contains("Exif"));
         let (w, h) = (expected.0 - 1, expected.1 - 1);
         near(
-            &decoded(&answer.body),
+            &decode(&response.body),
             (corner.0 * w, corner.1 * h),
             [6, 6, 40],
         );
@@ -236,31 +242,35 @@ async fn rendering_is_made_once_per_width_step() {
     let pet = app.pet("Rex").await;
     let image = app.image(pet, &jpeg(300, 300)).await;
     let at = |width: u32| app.image_of(pet, &image).query(&[("width", width)]);
-    let answers: Vec<Answer> = join_all((0..8).map(|_| at(100).answer())).await;
-    let etag = answers[0].etag();
-    for answer in answers {
-        assert_eq!(answer.is(200).etag(), etag);
+    let responses: Vec<Response> = join_all((0..8).map(|_| at(100).response())).await;
+    let etag = responses[0].etag();
+    for response in responses {
+        assert_eq!(response.is(200).etag(), etag);
     }
-    app.files_become(2).await;
+    app.wait_for_files(2).await;
     at(100)
         .header("if-none-match", &etag)
-        .answer()
+        .response()
         .await
         .is(304);
-    let part = at(100).header("range", "bytes=0-2").answer().await.is(206);
+    let part = at(100)
+        .header("range", "bytes=0-2")
+        .response()
+        .await
+        .is(206);
     assert_eq!(&part.body[..], b"\xff\xd8\xff");
-    assert_ne!(app.image_of(pet, &image).answer().await.etag(), etag);
+    assert_ne!(app.image_of(pet, &image).response().await.etag(), etag);
     // Widths are rounded down to a step, so these share one rendering.
     for width in 97..128 {
-        assert_eq!(at(width).answer().await.is(200).etag(), etag);
+        assert_eq!(at(width).response().await.is(200).etag(), etag);
     }
     let kept = "select count(*) from image_renderings";
     assert_eq!(app.database.number(kept).await, 1);
     app.delete(&format!("/pet/{pet}/images/{image}"))
-        .answer()
+        .response()
         .await
         .is(200);
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -283,17 +293,17 @@ async fn rendering_of_undecodable_image_is_404() {
     // Needs more than the configured rendering memory.
     let large = app.image(pet, &png(4_096, 4_096)).await;
     for image in [broken, large] {
-        app.image_of(pet, &image).answer().await.is(200);
+        app.image_of(pet, &image).response().await.is(200);
         app.image_of(pet, &image)
             .query(&[("width", "20")])
-            .answer()
+            .response()
             .await
             .problem(404);
     }
     let fine = app.image(pet, &png(40, 40)).await;
     app.image_of(pet, &fine)
         .query(&[("width", "20")])
-        .answer()
+        .response()
         .await
         .is(200);
 }

@@ -12,7 +12,7 @@ use pet_inventory::{
     db::{self, Database},
     maintenance::orphaned_blobs::sweep_orphans,
 };
-use test_support::{Ask, TestApp, config, eventually, pictures::png, postgres::TestDatabase};
+use test_support::{RequestExt, TestApp, config, eventually, images::png, postgres::TestDatabase};
 
 use super::{ImageApp, files_in, url_of};
 
@@ -75,7 +75,7 @@ async fn sweep_deletes_old_orphaned_blobs_only() {
     for path in stays {
         assert!(path.exists(), "{} is gone", path.display());
     }
-    app.image_of(pet, &image).answer().await.is(200);
+    app.image_of(pet, &image).response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,11 +98,11 @@ async fn sweep_skips_the_store_of_another_database() {
     sweep(&other.database, place).await;
     // Storing an image there does not change the ownership.
     let url = url_of(place);
-    let there = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url)]).await;
-    let pet = there.pet("Max").await;
-    let upload = there.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
-    upload.body(png(11, 11)).answer().await.is(200);
-    sweep(&there.database, place).await;
+    let other = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url)]).await;
+    let pet = other.pet("Max").await;
+    let upload = other.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
+    upload.body(png(11, 11)).response().await.is(200);
+    sweep(&other.database, place).await;
     assert_eq!(app.files().len(), 3);
     sweep(&app.database, place).await;
     assert!(!orphan.exists());
@@ -119,10 +119,10 @@ async fn sweep_continues_after_a_blob_that_cannot_be_deleted() {
     let insert = format!("insert into image_leftovers values ('{stuck}')");
     app.database.run(&insert).await;
     app.delete(&format!("/pet/{pet}/images/{image}"))
-        .answer()
+        .response()
         .await
         .is(200);
-    app.files_become(0).await;
+    app.wait_for_files(0).await;
     let leftovers = "select count(*) from image_leftovers";
     eventually(async || app.database.number(leftovers).await == 1).await;
 }
@@ -135,12 +135,12 @@ async fn image_folder_is_created_by_the_first_upload() {
     let app = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url)]).await;
     let pet = app.pet("Rex").await;
     app.get(&format!("/pet/{pet}/images"))
-        .answer()
+        .response()
         .await
         .is(200);
     assert!(!folder.exists());
     let upload = app.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
-    upload.body(png(10, 10)).answer().await.is(200);
+    upload.body(png(10, 10)).response().await.is(200);
     assert_eq!(files_in(&folder).len(), 1);
 }
 
@@ -152,10 +152,10 @@ async fn unwritable_store_is_503_for_uploads_only() {
     let app = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url_of(&file))]).await;
     let pet = app.pet("Rex").await;
     let upload = app.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
-    let answer = upload.body(png(10, 10)).answer().await;
-    answer.problem(503);
-    assert!(!answer.text().contains("file"), "{answer}");
-    app.get(&format!("/pet/{pet}")).answer().await.is(200);
+    let response = upload.body(png(10, 10)).response().await;
+    response.problem(503);
+    assert!(!response.text().contains("file"), "{response}");
+    app.get(&format!("/pet/{pet}")).response().await.is(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,12 +166,16 @@ async fn missing_blob_is_500() {
     for path in app.files() {
         fs::remove_file(path).expect("removed");
     }
-    let answer = app.image_of(pet, &image).answer().await;
-    answer.problem(500);
-    assert_eq!(answer.optional_header("cache-control"), None, "{answer}");
+    let response = app.image_of(pet, &image).response().await;
+    response.problem(500);
+    assert_eq!(
+        response.optional_header("cache-control"),
+        None,
+        "{response}"
+    );
     // An image with missing bytes can be deleted.
     app.delete(&format!("/pet/{pet}/images/{image}"))
-        .answer()
+        .response()
         .await
         .is(200);
     let leftovers = "select count(*) from image_leftovers";
@@ -185,8 +189,8 @@ async fn rendering_with_a_missing_blob_is_made_again() {
     let image = app.image(pet, &png(100, 100)).await;
     let original = app.files();
     let small = async || {
-        let ask = app.image_of(pet, &image).query(&[("width", 16)]);
-        ask.answer().await.is(200)
+        let request = app.image_of(pet, &image).query(&[("width", 16)]);
+        request.response().await.is(200)
     };
     let first = small().await;
     for path in app.files() {
@@ -197,7 +201,7 @@ async fn rendering_with_a_missing_blob_is_made_again() {
     let again = small().await;
     assert_eq!(again.body, first.body);
     assert_ne!(again.etag(), first.etag());
-    app.files_become(2).await;
+    app.wait_for_files(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,20 +210,20 @@ async fn image_deleted_during_requests_is_200_or_404() {
     let pet = app.pet("Rex").await;
     for side in 20..40 {
         let image = app.image(pet, &png(side, side)).await;
-        let asking = join_all((0..16).map(|width| {
-            let ask = app.image_of(pet, &image);
-            let ask = match width {
-                0..8 => ask,
-                _ => ask.query(&[("width", 16)]),
+        let reads = join_all((0..16).map(|width| {
+            let request = app.image_of(pet, &image);
+            let request = match width {
+                0..8 => request,
+                _ => request.query(&[("width", 16)]),
             };
-            ask.answer()
+            request.response()
         }));
         let deleting = app.delete(&format!("/pet/{pet}/images/{image}"));
-        let (answers, deleted) = tokio::join!(asking, deleting.answer());
+        let (responses, deleted) = tokio::join!(reads, deleting.response());
         deleted.is(200);
-        for answer in answers {
-            assert!([200, 404].contains(&answer.status.as_u16()), "{answer}");
+        for response in responses {
+            assert!([200, 404].contains(&response.status.as_u16()), "{response}");
         }
     }
-    app.nothing_is_stored().await;
+    app.assert_nothing_stored().await;
 }

@@ -184,7 +184,7 @@ impl Table {
         }
     }
 
-    fn claims_that_are_not_for_us(&mut self) {
+    fn claims_for_other_services(&mut self) {
         let now = now();
         let (issuer, attacker) = (self.issuer.url(), self.attacker.url());
         for members in [
@@ -395,9 +395,9 @@ async fn invalid_tokens_all_get_the_same_401() {
         Signer::p384(),
         Signer::rsa_tiny(),
     ];
-    let issuer = Issuer::of(&published.each_ref()).await;
-    let other = Issuer::of(&[&Signer::ed25519_other()]).await;
-    let attacker = Issuer::of(&[&Signer::ed25519_other(), &Signer::rsa_other()]).await;
+    let issuer = Issuer::start(&published.each_ref()).await;
+    let other = Issuer::start(&[&Signer::ed25519_other()]).await;
+    let attacker = Issuer::start(&[&Signer::ed25519_other(), &Signer::rsa_other()]).await;
     let app = serve(&[issuer.table(""), other.table("")]).await;
     let good = Signer::ed25519().token(&issuer.claims("victim"));
 
@@ -409,22 +409,22 @@ async fn invalid_tokens_all_get_the_same_401() {
     table.algorithms();
     table.keys();
     table.headers();
-    table.claims_that_are_not_for_us();
+    table.claims_for_other_services();
     table.signatures();
     table.forms();
     for (what, token) in &table.rows {
-        let answer = app.bearer(token).await;
-        assert_eq!(answer.status, 401, "{what}: {token}\n{answer}");
-        let problem = answer.problem(401);
+        let response = app.bearer(token).await;
+        assert_eq!(response.status, 401, "{what}: {token}\n{response}");
+        let problem = response.problem(401);
         assert_eq!(problem["detail"], "the credential is not valid", "{what}");
-        let challenge = answer.header("www-authenticate");
-        assert!(challenge.contains(r#"error="invalid_token""#), "{answer}");
+        let challenge = response.header("www-authenticate");
+        assert!(challenge.contains(r#"error="invalid_token""#), "{response}");
     }
     assert!(table.rows.len() > 250, "{}", table.rows.len());
     // Checks that the service accepts a valid token, so that the refusals above mean something.
     app.bearer(&good).await.is(404);
-    assert_eq!(table.attacker.asked().await, [""; 0]);
-    assert_eq!(table.issuer.asked().await, ["/keys"]);
+    assert_eq!(table.attacker.requested_paths().await, [""; 0]);
+    assert_eq!(table.issuer.requested_paths().await, ["/keys"]);
     let callers = "select count(*) from callers where name like 'jwt:%'";
     assert_eq!(app.database.number(callers).await, 1);
 }

@@ -15,8 +15,8 @@ use serde_json::json;
 use crate::{
     checker,
     stage::{
-        Cluster, Row, Stage, bound, give_away,
-        load::{Answered, Load, by_status, found},
+        Cluster, Row, Stage, bound, chown_to_postgres,
+        load::{Load, TimedResponse, by_status, found},
         until,
     },
 };
@@ -52,11 +52,11 @@ impl SmallDisk {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut holder = command.spawn().expect("unshare: run .ci/setup --all");
-        let mut said = String::new();
+        let mut line = String::new();
         let output = holder.stdout.take().expect("its output");
-        BufReader::new(output).read_line(&mut said).expect("a line");
+        BufReader::new(output).read_line(&mut line).expect("a line");
         assert_eq!(
-            said, "mounted\n",
+            line, "mounted\n",
             "row 16 mounts a tmpfs, which takes root or a user namespace"
         );
         Self { folder, holder }
@@ -89,11 +89,11 @@ impl Drop for SmallDisk {
 }
 
 /// Adds large pets until `count` have been refused, for up to 30 s; returns the refusals.
-async fn refused_writes(stage: &Stage, count: usize) -> Vec<Answered> {
+async fn refused_writes(stage: &Stage, count: usize) -> Vec<TimedResponse> {
     let mut refused = Vec::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut number = 0_u64;
-    while refused.len() < count && begun.elapsed() < Duration::from_secs(30) {
+    while refused.len() < count && started.elapsed() < Duration::from_secs(30) {
         let photos: Vec<_> = (0..100)
             .map(|_| {
                 number += 1;
@@ -101,9 +101,10 @@ async fn refused_writes(stage: &Stage, count: usize) -> Vec<Answered> {
             })
             .collect();
         let pet = json!({"name": "large", "photoUrls": photos});
-        let answered = Answered::to(stage.target.request(Method::POST, "/pet").json(&pet)).await;
-        if !answered.is_success() {
-            refused.push(answered);
+        let response =
+            TimedResponse::of(stage.target.request(Method::POST, "/pet").json(&pet)).await;
+        if !response.is_success() {
+            refused.push(response);
         }
     }
     refused
@@ -116,7 +117,7 @@ async fn row_16_full_disk_refuses_writes_until_there_is_space() {
     let disk = SmallDisk::mount(256);
     let folder = disk.path().join("cluster");
     fs::create_dir(&folder).expect("a folder");
-    give_away(&folder);
+    chown_to_postgres(&folder);
     let cluster = Cluster::start_in(folder, &["max_wal_size=48MB", "min_wal_size=32MB"]).await;
     let url = cluster.url();
     let mut stage = Stage::on(cluster, &url, &[]).await;
@@ -134,13 +135,13 @@ async fn row_16_full_disk_refuses_writes_until_there_is_space() {
         refused.len(),
         20,
     );
-    let live = Answered::to(stage.target.bare(Method::GET, "/livez")).await;
-    row.so("alive", live.status == Some(200));
+    let live = TimedResponse::of(stage.target.bare(Method::GET, "/livez")).await;
+    row.check("alive", live.status == Some(200));
     fs::remove_file(&ballast).expect("room");
     let room = Instant::now();
     // PostgreSQL may have stopped after a failed write. Then the operator starts it again.
     if stage.cluster.has_ended() {
-        row.note("PostgreSQL itself gave up and was started again");
+        row.note("PostgreSQL itself stopped and was started again");
         stage.cluster.resume().await;
     }
     stage.cluster.accepts().await;
@@ -157,18 +158,19 @@ async fn row_16_full_disk_refuses_writes_until_there_is_space() {
         room.elapsed().saturating_sub(accepts),
         bound(Duration::from_secs(1)),
     );
-    let (log, answers) = load.stop().await;
-    row.note(by_status(&answers));
-    let fine = |answer: &&Answered| {
-        answer.is_success() || (matches!(answer.status, Some(503 | 507)) && answer.retry_after)
+    let (log, responses) = load.stop().await;
+    row.note(by_status(&responses));
+    let fine = |response: &&TimedResponse| {
+        response.is_success()
+            || (matches!(response.status, Some(503 | 507)) && response.retry_after)
     };
-    let odd = answers
+    let unexpected = responses
         .iter()
         .chain(&refused)
-        .filter(|answer| !fine(answer));
+        .filter(|response| !fine(response));
     row.none(
-        "answers but 2xx, 503 and 507",
-        odd.map(|answer| format!("{answer:?}")),
+        "responses other than 2xx, 503 and 507",
+        unexpected.map(|response| format!("{response:?}")),
     );
     row.none(
         "lost",
@@ -177,7 +179,7 @@ async fn row_16_full_disk_refuses_writes_until_there_is_space() {
             &found(&stage.cluster)
                 .await
                 .into_iter()
-                .filter(|thing| !["large", "small"].contains(&thing.marker.as_str()))
+                .filter(|record| !["large", "small"].contains(&record.marker.as_str()))
                 .collect::<Vec<_>>(),
         ),
     );

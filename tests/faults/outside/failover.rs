@@ -8,7 +8,7 @@ use crate::{
     checker,
     stage::{
         Cluster, Proxy, Row, Stage, bound,
-        load::{Answered, Load, by_status, found},
+        load::{Load, TimedResponse, by_status, found},
         pick, program, url_at,
     },
 };
@@ -54,32 +54,35 @@ async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_on
     stage.cluster.kill();
     // Until the promotion, writes reach a read-only PostgreSQL.
     proxy.lead_to(standby.address);
-    let began = Instant::now();
+    let started = Instant::now();
     let mut reads = Vec::new();
-    while began.elapsed() < pick(Duration::from_secs(1), Duration::from_secs(3)) {
-        reads.push(Answered::to(stage.target.request(Method::GET, "/pet/1")).await);
+    while started.elapsed() < pick(Duration::from_secs(1), Duration::from_secs(3)) {
+        reads.push(TimedResponse::of(stage.target.request(Method::GET, "/pet/1")).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     standby.run("select pg_promote()").await;
     let promoted = Instant::now();
     let again = load.success_after(promoted).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let (log, answers) = load.stop().await;
-    row.note(by_status(&answers));
+    let (log, responses) = load.stop().await;
+    row.note(by_status(&responses));
     row.within("writes again", again, bound(Duration::from_secs(3)));
-    let odd = answers
+    let unexpected = responses
         .iter()
-        .filter(|answer| !answer.is_success() && !answer.says_try_again());
+        .filter(|response| !response.is_success() && !response.is_retryable());
     row.none(
-        "answers but 2xx and 503",
-        odd.map(|answer| format!("{answer:?}")),
+        "responses other than 2xx and 503",
+        unexpected.map(|response| format!("{response:?}")),
     );
-    let read = reads.iter().filter(|answer| answer.is_success()).count();
+    let read = reads
+        .iter()
+        .filter(|response| response.is_success())
+        .count();
     row.at_least("reads from the standby", read, 1);
     row.none("lost", checker::breaches(&log, &found(&standby).await));
-    let late = answers
-        .iter()
-        .filter(|answer| answer.asked > promoted + Duration::from_secs(3) && !answer.is_success());
+    let late = responses.iter().filter(|response| {
+        response.sent_at > promoted + Duration::from_secs(3) && !response.is_success()
+    });
     row.at_most("failed later", late.count(), 0);
     row.end();
 }

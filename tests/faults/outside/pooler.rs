@@ -15,8 +15,8 @@ use test_support::process::free_address;
 use tokio::task::JoinSet;
 
 use crate::stage::{
-    Cluster, Proxy, Row, Stage, give_away,
-    load::{Answered, by_status},
+    Cluster, Proxy, Row, Stage, chown_to_postgres,
+    load::{TimedResponse, by_status},
     pick, program, until, url_at,
 };
 
@@ -30,7 +30,7 @@ struct PgBouncer {
 impl PgBouncer {
     async fn before(cluster: &Cluster, pool: u32) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        give_away(folder.path());
+        chown_to_postgres(folder.path());
         let address = free_address();
         let settings = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=postgres\n\
@@ -49,10 +49,10 @@ impl PgBouncer {
             .arg(&file)
             .spawn()
             .expect("pgbouncer: run .ci/setup --all");
-        let begun = Instant::now();
+        let started = Instant::now();
         while tokio::net::TcpStream::connect(address).await.is_err() {
             assert!(
-                begun.elapsed() < Duration::from_secs(5),
+                started.elapsed() < Duration::from_secs(5),
                 "pgbouncer does not listen"
             );
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -82,25 +82,25 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
     let url = url_at(pgbouncer.address, "postgres");
     let mut stage = Stage::on(cluster, &url, &[]).await;
     let wanted: usize = pick(2_000, 10_000);
-    let mut answers = Vec::new();
+    let mut responses = Vec::new();
     // The second process meets server connections on which the first one prepared its statements.
     for _ in 0..2 {
         let mut clients = JoinSet::new();
         for client in 0..32 {
             let target = stage.target.clone();
-            let turns = wanted / 2 / 32 / 5 + 1;
+            let rounds = wanted / 2 / 32 / 5 + 1;
             clients.spawn(async move {
-                let mut answers = Vec::new();
-                for turn in 0..turns {
-                    let name = format!("{client}-{turn}");
-                    let made = Answered::to(
+                let mut responses = Vec::new();
+                for round in 0..rounds {
+                    let name = format!("{client}-{round}");
+                    let created = TimedResponse::of(
                         target
                             .request(Method::POST, "/pet")
                             .json(&json!({"name": name})),
                     )
                     .await;
-                    let id = made.body()["id"].as_i64().unwrap_or(1);
-                    answers.push(made);
+                    let id = created.body()["id"].as_i64().unwrap_or(1);
+                    responses.push(created);
                     let pet = json!({"id": id, "name": "b", "tags": [{"name": "t"}]});
                     for request in [
                         target.request(Method::GET, &format!("/pet/{id}")),
@@ -114,20 +114,20 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
                             .json(&json!({"name": name})),
                         target.request(Method::GET, "/pet/findByTags?tags=t&limit=5"),
                     ] {
-                        answers.push(Answered::to(request).await);
+                        responses.push(TimedResponse::of(request).await);
                     }
                 }
-                answers
+                responses
             });
         }
-        answers.extend(clients.join_all().await.into_iter().flatten());
+        responses.extend(clients.join_all().await.into_iter().flatten());
         stage.service.signal(Signal::SIGKILL);
-        stage.service.ended().await;
+        stage.service.wait_for_exit().await;
         stage.service = stage.serve().await;
     }
-    row.note(by_status(&answers));
-    row.at_least("requests", answers.len(), wanted);
-    row.none("failed", failures(&answers));
+    row.note(by_status(&responses));
+    row.at_least("requests", responses.len(), wanted);
+    row.none("failed", failures(&responses));
     // No session setting may stay on a server connection: PgBouncer gives it to another client next.
     let options: PgConnectOptions = url.parse().expect("a URL");
     let options = options.extra_float_digits(None);
@@ -139,8 +139,8 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
         .await
         .expect("a setting");
     let timeout: String = timeout.get(0);
-    row.so("no setting left on a server", timeout == "0");
-    row.so(
+    row.check("no setting left on a server", timeout == "0");
+    row.check(
         "the pooler was noticed",
         stage.service.log().contains("detected a connection pooler"),
     );
@@ -163,28 +163,28 @@ async fn row_13_pgbouncer_inserted_at_runtime_is_detected_once() {
         })
         .await;
         // Enough requests for every connection to prepare every statement.
-        let before = ask_for_all(&stage, 20).await;
+        let before = send_requests_of_all_kinds(&stage, 20).await;
         row.none("failed before", failures(&before));
         proxy.lead_to(pgbouncer.address);
-        let begun = Instant::now();
+        let started = Instant::now();
         while !stage.service.log().contains("detected a connection pooler") {
-            assert!(begun.elapsed() < Duration::from_secs(10), "not noticed");
-            Answered::to(stage.target.request(Method::GET, notices)).await;
+            assert!(started.elapsed() < Duration::from_secs(10), "not noticed");
+            TimedResponse::of(stage.target.request(Method::GET, notices)).await;
         }
-        let after = ask_for_all(&stage, 20).await;
+        let after = send_requests_of_all_kinds(&stage, 20).await;
         row.none("failed after it was noticed", failures(&after));
     }
     row.end();
 }
 
-/// Runs 8 clients that send `turns` rounds of requests over every kind of connection.
-async fn ask_for_all(stage: &Stage, turns: usize) -> Vec<Answered> {
+/// Runs 8 clients that send `rounds` rounds of requests over every kind of connection.
+async fn send_requests_of_all_kinds(stage: &Stage, rounds: usize) -> Vec<TimedResponse> {
     let mut clients = JoinSet::new();
     for _ in 0..8 {
         let target = stage.target.clone();
         clients.spawn(async move {
-            let mut answers = Vec::new();
-            for _ in 0..turns {
+            let mut responses = Vec::new();
+            for _ in 0..rounds {
                 for request in [
                     target.request(Method::GET, "/pet/1"),
                     target
@@ -196,18 +196,18 @@ async fn ask_for_all(stage: &Stage, turns: usize) -> Vec<Answered> {
                     target.request(Method::GET, "/pet/findByTags?tags=t&limit=5"),
                     target.request(Method::GET, "/pet/findByStatus?status=sold&limit=5"),
                 ] {
-                    answers.push(Answered::to(request).await);
+                    responses.push(TimedResponse::of(request).await);
                 }
             }
-            answers
+            responses
         });
     }
     clients.join_all().await.into_iter().flatten().collect()
 }
 
-fn failures(answers: &[Answered]) -> impl Iterator<Item = String> {
-    answers
+fn failures(responses: &[TimedResponse]) -> impl Iterator<Item = String> {
+    responses
         .iter()
-        .filter(|answer| !answer.is_success())
-        .map(|answer| format!("{answer:?}"))
+        .filter(|response| !response.is_success())
+        .map(|response| format!("{response:?}"))
 }

@@ -19,7 +19,7 @@ use nix::{
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use test_support::{
     postgres::spawn_cleaner,
-    process::{SOON, free_address},
+    process::{TIMEOUT, free_address},
 };
 
 /// A PostgreSQL cluster, running or stopped.
@@ -66,9 +66,9 @@ impl Cluster {
 
     /// Wraps a stopped cluster. Another program puts its data into `folder/data`.
     pub fn of(folder: PathBuf, settings: &[&str]) -> Self {
-        give_away(&folder);
+        chown_to_postgres(&folder);
         Self {
-            _cleaner: stop_when_we_end(&folder),
+            _cleaner: spawn_cluster_stopper(&folder),
             folder,
             address: free_address(),
             running: None,
@@ -128,7 +128,7 @@ impl Cluster {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let accepted = tokio::time::timeout(SOON, accepted).await;
+        let accepted = tokio::time::timeout(TIMEOUT, accepted).await;
         assert!(accepted.is_ok(), "{}", self.log());
     }
 
@@ -182,7 +182,7 @@ impl Cluster {
 
     pub async fn try_connect(&self, database: &str) -> Result<PgConnection, sqlx::Error> {
         let url = url_at(self.address, database);
-        let connection = tokio::time::timeout(SOON, PgConnection::connect(&url)).await;
+        let connection = tokio::time::timeout(TIMEOUT, PgConnection::connect(&url)).await;
         connection.map_err(|_| sqlx::Error::PoolTimedOut)?
     }
 
@@ -271,7 +271,7 @@ fn owner() -> Option<User> {
 }
 
 /// Changes the owner of a folder to the user that PostgreSQL runs as.
-pub fn give_away(folder: &Path) {
+pub fn chown_to_postgres(folder: &Path) {
     if let Some(user) = owner() {
         chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
             .expect("a folder of its own");
@@ -305,7 +305,7 @@ fn is_zombie(pid: Pid) -> bool {
 }
 
 /// Starts a shell that stops PostgreSQL and removes its folder when this process ends, even by SIGKILL.
-fn stop_when_we_end(folder: &Path) -> Child {
+fn spawn_cluster_stopper(folder: &Path) -> Child {
     const STOP: &str = r#"
         trap '' INT TERM
         read -r _

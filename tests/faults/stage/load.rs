@@ -23,15 +23,15 @@ use crate::checker::{Entry, Found, Outcome, Write};
 const OPERATIONS: &[Operation] = &[add, replace, order, add, replace, upload];
 
 /// Function that performs one write; the number makes its marker unique.
-type Operation = for<'w> fn(&'w Writer, usize) -> BoxFuture<'w, (Entry, Answered)>;
+type Operation = for<'w> fn(&'w Writer, usize) -> BoxFuture<'w, (Entry, TimedResponse)>;
 
 /// A response, or the failure to get one.
 #[derive(Debug, Clone)]
-pub struct Answered {
+pub struct TimedResponse {
     /// Time at which the request was sent.
-    pub asked: Instant,
+    pub sent_at: Instant,
     /// Latency.
-    pub took: Duration,
+    pub latency: Duration,
     /// Status; `None` if the connection failed.
     pub status: Option<u16>,
     /// Set if the response has a `Retry-After` header.
@@ -44,19 +44,19 @@ pub struct Answered {
     body: Value,
 }
 
-impl Answered {
+impl TimedResponse {
     /// Sends a request and reads the response.
-    pub async fn to(request: RequestBuilder) -> Self {
-        let asked = Instant::now();
-        let answer = async {
+    pub async fn of(request: RequestBuilder) -> Self {
+        let sent_at = Instant::now();
+        let exchange = async {
             let response = request.send().await?;
             let status = response.status().as_u16();
             let headers = response.headers().clone();
             Ok::<_, reqwest::Error>((status, headers, response.bytes().await?))
         };
-        let mut answered = Self {
-            asked,
-            took: Duration::ZERO,
+        let mut response = Self {
+            sent_at,
+            latency: Duration::ZERO,
             status: None,
             retry_after: false,
             error: String::new(),
@@ -64,20 +64,20 @@ impl Answered {
             etag: None,
             body: Value::Null,
         };
-        match answer.await {
+        match exchange.await {
             Ok((status, headers, body)) => {
-                answered.status = Some(status);
-                answered.replayed = headers.contains_key("idempotent-replayed");
-                answered.retry_after = headers.contains_key("retry-after");
-                answered.etag = headers
+                response.status = Some(status);
+                response.replayed = headers.contains_key("idempotent-replayed");
+                response.retry_after = headers.contains_key("retry-after");
+                response.etag = headers
                     .get("etag")
                     .and_then(|etag| etag.to_str().ok()?.trim_matches('"').parse().ok());
-                answered.body = serde_json::from_slice(&body).unwrap_or_default();
+                response.body = serde_json::from_slice(&body).unwrap_or_default();
             }
-            Err(error) => answered.error = format!("{error:?}"),
+            Err(error) => response.error = format!("{error:?}"),
         }
-        answered.took = asked.elapsed();
-        answered
+        response.latency = sent_at.elapsed();
+        response
     }
 
     pub fn is_success(&self) -> bool {
@@ -86,7 +86,7 @@ impl Answered {
     }
 
     /// Returns true for a 503 with `Retry-After`.
-    pub fn says_try_again(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         self.status == Some(503) && self.retry_after
     }
 
@@ -111,94 +111,94 @@ pub struct Writer {
 }
 
 impl Writer {
-    async fn new_pet(&self, marker: &str) -> Answered {
+    async fn new_pet(&self, marker: &str) -> TimedResponse {
         let request = self.target.request(Method::POST, "/pet");
-        Answered::to(request.json(&pet(None, marker))).await
+        TimedResponse::of(request.json(&pet(None, marker))).await
     }
 }
 
 /// POST of a pet with the marker in each of its parts.
-fn add(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
+fn add(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, TimedResponse)> {
     Box::pin(async move {
         let marker = format!("added-{}-{number}", writer.number);
         let request = writer
             .target
             .request(Method::POST, "/pet")
             .json(&pet(None, &marker));
-        let answered = Answered::to(request).await;
+        let response = TimedResponse::of(request).await;
         let entry = Entry {
-            noun: "pet",
+            resource: "pet",
             write: Write::Create,
             marker,
-            outcome: answered.outcome(),
+            outcome: response.outcome(),
             version: None,
         };
-        (entry, answered)
+        (entry, response)
     })
 }
 
 /// PUT of a pet with a new marker in place of the writer's own.
-fn replace(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
+fn replace(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, TimedResponse)> {
     Box::pin(async move {
         let marker = format!("replaced-{}-{number}", writer.number);
         let body = pet(Some(writer.pet), &marker);
         let request = writer.target.request(Method::PUT, "/pet").json(&body);
-        let answered = Answered::to(request).await;
+        let response = TimedResponse::of(request).await;
         let entry = Entry {
-            noun: "pet",
+            resource: "pet",
             write: Write::Replace(writer.pet),
             marker,
-            outcome: answered.outcome(),
-            version: answered.etag,
+            outcome: response.outcome(),
+            version: response.etag,
         };
-        (entry, answered)
+        (entry, response)
     })
 }
 
 /// POST of an order for a new pet, which becomes pending.
-fn order(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
+fn order(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, TimedResponse)> {
     Box::pin(async move {
         let id = i64::try_from(1_000_000 * (writer.number + 1) + number).expect("a small number");
-        let made = writer.new_pet(&format!("ordered-{id}")).await;
+        let created = writer.new_pet(&format!("ordered-{id}")).await;
         let entry = |outcome| Entry {
-            noun: "order",
+            resource: "order",
             write: Write::Create,
             marker: id.to_string(),
             outcome,
             version: None,
         };
-        let Some(pet) = made.body["id"].as_i64() else {
-            return (entry(made.outcome()), made);
+        let Some(pet) = created.body["id"].as_i64() else {
+            return (entry(created.outcome()), created);
         };
         let body = json!({"id": id, "petId": pet});
         let request = writer.target.request(Method::POST, "/store/order");
-        let answered = Answered::to(request.json(&body)).await;
-        (entry(answered.outcome()), answered)
+        let response = TimedResponse::of(request.json(&body)).await;
+        (entry(response.outcome()), response)
     })
 }
 
 /// POST of an image with a marker for a new pet.
-fn upload(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, Answered)> {
+fn upload(writer: &Writer, number: usize) -> BoxFuture<'_, (Entry, TimedResponse)> {
     Box::pin(async move {
-        let marker = format!("pictured-{}-{number}", writer.number);
-        let made = writer.new_pet(&marker).await;
-        let pet = made.body["id"].as_i64();
+        let marker = format!("uploaded-{}-{number}", writer.number);
+        let created = writer.new_pet(&marker).await;
+        let pet = created.body["id"].as_i64();
         let image = gif(&marker);
         let entry = |outcome| Entry {
-            noun: "image",
+            resource: "image",
             write: Write::Create,
             marker,
             outcome,
             version: None,
         };
         let Some(pet) = pet else {
-            return (entry(made.outcome()), made);
+            return (entry(created.outcome()), created);
         };
         let path = format!("/pet/{pet}/uploadImage");
         let request = writer.target.request(Method::POST, &path);
         let request = request.header("content-type", "image/gif").body(image);
-        let answered = Answered::to(request).await;
-        (entry(answered.outcome()), answered)
+        let response = TimedResponse::of(request).await;
+        (entry(response.outcome()), response)
     })
 }
 
@@ -231,7 +231,7 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
     .await
     .expect("the pets");
     let pets = pets.into_iter().map(|(id, marker, version, whole)| Found {
-        noun: "pet",
+        resource: "pet",
         id,
         marker,
         version: Some(version),
@@ -245,7 +245,7 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
     .await
     .expect("the orders");
     let orders = orders.into_iter().map(|(id, whole)| Found {
-        noun: "order",
+        resource: "order",
         id,
         marker: id.to_string(),
         version: None,
@@ -260,7 +260,7 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
     .await
     .expect("the images");
     let images = images.into_iter().map(|(id, marker, whole)| Found {
-        noun: "image",
+        resource: "image",
         id,
         marker,
         version: None,
@@ -281,9 +281,9 @@ pub async fn broken_images(stage: &Stage) -> Vec<String> {
     let mut broken = Vec::new();
     for (pet, marker, image) in images {
         let path = format!("/pet/{pet}/images/{image}");
-        let answer = stage.target.request(Method::GET, &path).send().await;
-        let bytes = match answer {
-            Ok(answer) if answer.status() == 200 => answer.bytes().await.ok(),
+        let response = stage.target.request(Method::GET, &path).send().await;
+        let bytes = match response {
+            Ok(response) if response.status() == 200 => response.bytes().await.ok(),
             _ => None,
         };
         if bytes.is_none_or(|bytes| bytes != gif(&marker)) {
@@ -295,7 +295,7 @@ pub async fn broken_images(stage: &Stage) -> Vec<String> {
 
 pub struct Load {
     writers: JoinSet<Vec<Entry>>,
-    answers: Arc<Mutex<Vec<Answered>>>,
+    responses: Arc<Mutex<Vec<TimedResponse>>>,
     stop: CancellationToken,
 }
 
@@ -305,32 +305,32 @@ impl Load {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mut load = Self {
             writers: JoinSet::new(),
-            answers: Arc::default(),
+            responses: Arc::default(),
             stop: CancellationToken::new(),
         };
         for _ in 0..writers {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let body = pet(None, &format!("before-{number}"));
-            let made = Answered::to(target.request(Method::POST, "/pet").json(&body)).await;
+            let created = TimedResponse::of(target.request(Method::POST, "/pet").json(&body)).await;
             let writer = Writer {
                 target: Arc::clone(target),
                 number,
-                pet: made.body["id"]
+                pet: created.body["id"]
                     .as_i64()
-                    .unwrap_or_else(|| panic!("{made:?}")),
+                    .unwrap_or_else(|| panic!("{created:?}")),
             };
-            let (stop, answers) = (load.stop.clone(), Arc::clone(&load.answers));
+            let (stop, responses) = (load.stop.clone(), Arc::clone(&load.responses));
             load.writers.spawn(async move {
                 let mut log = Vec::new();
                 while !stop.is_cancelled() {
                     let operation = OPERATIONS[log.len() % OPERATIONS.len()];
-                    let (entry, answered) = operation(&writer, log.len()).await;
-                    if answered.outcome() == Outcome::Unknown {
+                    let (entry, response) = operation(&writer, log.len()).await;
+                    if response.outcome() == Outcome::Unknown {
                         // Clients retry after a failure, though rarely this soon.
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
                     log.push(entry);
-                    answers.lock().expect("never poisoned").push(answered);
+                    responses.lock().expect("never poisoned").push(response);
                 }
                 log
             });
@@ -338,16 +338,16 @@ impl Load {
         load
     }
 
-    pub fn answers(&self) -> Vec<Answered> {
-        self.answers.lock().expect("never poisoned").clone()
+    pub fn responses(&self) -> Vec<TimedResponse> {
+        self.responses.lock().expect("never poisoned").clone()
     }
 
     /// Waits for the first success that completes after `moment`; returns the time between the two.
     pub async fn success_after(&self, moment: Instant) -> Duration {
         loop {
-            let answers = self.answers();
-            let done = answers.iter().filter(|answer| answer.is_success());
-            let done = done.map(|answer| answer.asked + answer.took);
+            let responses = self.responses();
+            let done = responses.iter().filter(|response| response.is_success());
+            let done = done.map(|response| response.sent_at + response.latency);
             if let Some(first) = done.filter(|done| *done > moment).min() {
                 return first - moment;
             }
@@ -360,36 +360,36 @@ impl Load {
     }
 
     /// Stops the writers; returns their logs and all responses.
-    pub async fn stop(mut self) -> (Vec<Entry>, Vec<Answered>) {
+    pub async fn stop(mut self) -> (Vec<Entry>, Vec<TimedResponse>) {
         self.stop.cancel();
         let mut log = Vec::new();
         while let Some(entries) = self.writers.join_next().await {
             log.extend(entries.expect("a writer"));
         }
-        (log, self.answers())
+        (log, self.responses())
     }
 }
 
 /// Sends `per_second` requests per second until stopped, without waiting for their responses.
-pub async fn steadily(
+pub async fn send_at_rate(
     per_second: u32,
     stop: CancellationToken,
     mut request: impl FnMut(usize) -> RequestBuilder,
-) -> Vec<Answered> {
-    let mut asked = JoinSet::new();
-    let mut beat = tokio::time::interval(Duration::from_secs(1) / per_second);
+) -> Vec<TimedResponse> {
+    let mut requests = JoinSet::new();
+    let mut interval = tokio::time::interval(Duration::from_secs(1) / per_second);
     while !stop.is_cancelled() {
-        beat.tick().await;
-        asked.spawn(Answered::to(request(asked.len())));
+        interval.tick().await;
+        requests.spawn(TimedResponse::of(request(requests.len())));
     }
-    asked.join_all().await
+    requests.join_all().await
 }
 
 /// Returns the number of responses per status.
-pub fn by_status(answers: &[Answered]) -> String {
+pub fn by_status(responses: &[TimedResponse]) -> String {
     let mut counts = std::collections::BTreeMap::<String, usize>::new();
-    for answer in answers {
-        let status = answer
+    for response in responses {
+        let status = response
             .status
             .map_or("none".into(), |status| status.to_string());
         *counts.entry(status).or_default() += 1;

@@ -16,7 +16,7 @@ use reqwest::{Client, Method, RequestBuilder};
 use test_support::{Home, Service, make_key, process::free_address};
 
 pub use self::{
-    cluster::{Cluster, give_away, program, url_at},
+    cluster::{Cluster, chown_to_postgres, program, url_at},
     proxy::Proxy,
     row::{Row, bound, percentile, pick},
 };
@@ -129,10 +129,10 @@ impl Stage {
     /// Returns the log lines without the access lines.
     pub fn log_lines(&self) -> Vec<String> {
         let log = self.service.log();
-        let told = log
+        let lines = log
             .lines()
             .filter(|line| !line.contains("pet_inventory::access"));
-        told.map(str::to_owned).collect()
+        lines.map(str::to_owned).collect()
     }
 
     /// Returns the resident memory of the service in bytes.
@@ -163,15 +163,15 @@ pub async fn serve(home: &Home, settings: &[(String, String)]) -> Service {
 
 /// Repeats a request until its response has the given status; returns the time that took.
 pub async fn until(status: u16, request: impl Fn() -> RequestBuilder) -> Duration {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
-        let answered = load::Answered::to(request()).await;
-        if answered.status == Some(status) {
-            return begun.elapsed();
+        let response = load::TimedResponse::of(request()).await;
+        if response.status == Some(status) {
+            return started.elapsed();
         }
         assert!(
-            begun.elapsed() < Duration::from_secs(30),
-            "no {status}: {answered:?}"
+            started.elapsed() < Duration::from_secs(30),
+            "no {status}: {response:?}"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -4,8 +4,8 @@ use std::{fmt::Display, time::Duration};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Serializes the rows: they measure times, and the machine is small.
-static TURN: Mutex<()> = Mutex::const_new(());
+/// Held by the running row: rows measure times, so they run one at a time.
+static RUNNING: Mutex<()> = Mutex::const_new(());
 
 /// Returns true if `FAULTS=full` requests the full form with the promised bounds.
 fn full() -> bool {
@@ -28,7 +28,7 @@ pub struct Row {
     fault: &'static str,
     figures: Vec<String>,
     broken: bool,
-    _turn: MutexGuard<'static, ()>,
+    _running: MutexGuard<'static, ()>,
 }
 
 impl Row {
@@ -39,14 +39,14 @@ impl Row {
             fault,
             figures: Vec::new(),
             broken: false,
-            _turn: TURN.lock().await,
+            _running: RUNNING.lock().await,
         }
     }
 
     /// Records a time and its upper bound.
-    pub fn within(&mut self, what: &str, took: Duration, bound: Duration) {
-        let figure = format!("{what} {} (≤ {})", seconds(took), seconds(bound));
-        self.figure(figure, took <= bound);
+    pub fn within(&mut self, what: &str, time: Duration, bound: Duration) {
+        let figure = format!("{what} {} (≤ {})", seconds(time), seconds(bound));
+        self.figure(figure, time <= bound);
     }
 
     /// Records a number and its upper bound.
@@ -71,8 +71,8 @@ impl Row {
     }
 
     /// Records a condition that must be true.
-    pub fn so(&mut self, what: &str, is_so: bool) {
-        self.figure(what.to_owned(), is_so);
+    pub fn check(&mut self, what: &str, holds: bool) {
+        self.figure(what.to_owned(), holds);
     }
 
     /// Records a figure without a bound.

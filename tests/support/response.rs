@@ -9,16 +9,16 @@ use reqwest::{
 };
 use serde_json::Value;
 
-/// Sends a request and reads the whole response.
-pub trait Ask {
-    /// Returns the response with its whole body.
-    fn answer(self) -> impl Future<Output = Answer> + Send;
+/// Extension of reqwest's request builder.
+pub trait RequestExt {
+    /// Sends the request and returns the response with its whole body.
+    fn response(self) -> impl Future<Output = Response> + Send;
 }
 
-impl Ask for RequestBuilder {
-    async fn answer(self) -> Answer {
-        let response = self.send().await.expect("an answer");
-        Answer {
+impl RequestExt for RequestBuilder {
+    async fn response(self) -> Response {
+        let response = self.send().await.expect("a response");
+        Response {
             status: response.status(),
             headers: response.headers().clone(),
             body: response.bytes().await.expect("a whole body"),
@@ -28,7 +28,7 @@ impl Ask for RequestBuilder {
 
 /// HTTP response with its whole body.
 #[derive(Clone)]
-pub struct Answer {
+pub struct Response {
     /// Status code.
     pub status: StatusCode,
     /// Header fields.
@@ -37,7 +37,7 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.status)?;
         for (name, value) in &self.headers {
@@ -47,13 +47,13 @@ impl fmt::Display for Answer {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl Answer {
+impl Response {
     /// Checks the status.
     #[track_caller]
     pub fn is(self, status: u16) -> Self {

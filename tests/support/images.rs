@@ -9,7 +9,7 @@ use image::{
 };
 
 /// Returns a gradient: red increases to the right, green to the bottom.
-pub fn picture(width: u32, height: u32) -> RgbImage {
+pub fn gradient(width: u32, height: u32) -> RgbImage {
     let shade = |at: u32, of: u32| u8::try_from(at * 255 / of.max(1)).unwrap_or(255);
     RgbImage::from_fn(width, height, |x, y| {
         Rgb([shade(x, width), shade(y, height), 40])
@@ -23,9 +23,9 @@ fn encoded(image: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
     bytes.into_inner()
 }
 
-/// Returns a PNG of [`picture`].
+/// Returns a PNG of [`gradient`].
 pub fn png(width: u32, height: u32) -> Vec<u8> {
-    encoded(picture(width, height), ImageFormat::Png)
+    encoded(gradient(width, height), ImageFormat::Png)
 }
 
 /// Returns a PNG with a transparent left half.
@@ -36,13 +36,13 @@ pub fn transparent_png(width: u32, height: u32) -> Vec<u8> {
     encoded(image, ImageFormat::Png)
 }
 
-/// Returns a JPEG of [`picture`].
+/// Returns a JPEG of [`gradient`].
 pub fn jpeg(width: u32, height: u32) -> Vec<u8> {
-    encoded(picture(width, height), ImageFormat::Jpeg)
+    encoded(gradient(width, height), ImageFormat::Jpeg)
 }
 
 /// Returns a JPEG with an EXIF orientation and the EXIF description `secretplace`.
-pub fn turned_jpeg(width: u32, height: u32, orientation: u8) -> Vec<u8> {
+pub fn rotated_jpeg(width: u32, height: u32, orientation: u8) -> Vec<u8> {
     let mut exif = b"Exif\0\0MM\0\x2a\0\0\0\x08\0\x02".to_vec();
     exif.extend_from_slice(&[0x01, 0x12, 0, 3, 0, 0, 0, 1, 0, orientation, 0, 0]);
     // ImageDescription, at offset 38.
@@ -53,14 +53,14 @@ pub fn turned_jpeg(width: u32, height: u32, orientation: u8) -> Vec<u8> {
     [&plain[..2], b"\xff\xe1", &length, &exif, &plain[2..]].concat()
 }
 
-/// Returns a GIF of [`picture`].
+/// Returns a GIF of [`gradient`].
 pub fn gif(width: u32, height: u32) -> Vec<u8> {
-    encoded(picture(width, height), ImageFormat::Gif)
+    encoded(gradient(width, height), ImageFormat::Gif)
 }
 
 /// Returns a GIF of two frames.
 pub fn gif_animation(width: u32, height: u32) -> Vec<u8> {
-    let frame = Frame::new(DynamicImage::from(picture(width, height)).to_rgba8());
+    let frame = Frame::new(DynamicImage::from(gradient(width, height)).to_rgba8());
     let mut bytes = Vec::new();
     let frames = GifEncoder::new(&mut bytes).encode_frames([frame.clone(), frame]);
     frames.expect("an image");
@@ -69,7 +69,7 @@ pub fn gif_animation(width: u32, height: u32) -> Vec<u8> {
 
 /// Returns a lossless WebP, which has one chunk.
 pub fn webp(width: u32, height: u32) -> Vec<u8> {
-    encoded(picture(width, height), ImageFormat::WebP)
+    encoded(gradient(width, height), ImageFormat::WebP)
 }
 
 /// Returns a chunk of a WebP.
@@ -156,6 +156,6 @@ pub fn size(bytes: &[u8]) -> (u32, u32) {
 }
 
 /// Decodes an image of any format.
-pub fn decoded(bytes: &[u8]) -> DynamicImage {
+pub fn decode(bytes: &[u8]) -> DynamicImage {
     image::load_from_memory(bytes).expect("an image")
 }

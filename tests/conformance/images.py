@@ -1,11 +1,11 @@
-"""Pictures to upload."""
+"""Images to upload."""
 
 import struct
 import zlib
 
 
 def png(width, height, shade):
-    """A picture of one colour."""
+    """Returns a PNG of one colour."""
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
