@@ -18,7 +18,7 @@ use nix::{
 use tokio::process::{Child, Command};
 
 use crate::{
-    load::{Ask, Load},
+    load::{Load, RequestTemplate},
     rows::Bench,
     table::{self, Round, ServiceRounds},
 };
@@ -34,7 +34,7 @@ pub async fn rows(bench: &Bench<'_>) {
     };
     let image = folder.join("image.jpg");
     fs::write(&image, megabyte()).expect("written");
-    let requests = |method, path, pets, headers| Ask {
+    let requests = |method, path, pets, headers| RequestTemplate {
         method,
         path,
         pets,

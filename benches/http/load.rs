@@ -40,7 +40,7 @@ pub struct Load {
 }
 
 /// Requests of a load.
-pub struct Ask<'a> {
+pub struct RequestTemplate<'a> {
     pub method: &'a str,
     /// Path; `{n}` is replaced by a random number from 1 to `pets`.
     pub path: &'a str,
@@ -51,11 +51,11 @@ pub struct Ask<'a> {
 }
 
 impl Load {
-    pub fn new(folder: &Path, name: &str, ask: &Ask<'_>) -> Self {
+    pub fn new(folder: &Path, name: &str, template: &RequestTemplate<'_>) -> Self {
         let keys = folder.join(format!("{name}.keys"));
-        fs::write(&keys, ask.keys.join("\n")).expect("written");
+        fs::write(&keys, template.keys.join("\n")).expect("written");
         let mut body = String::new();
-        write!(body, "{:?}", ask.body).expect("text");
+        write!(body, "{:?}", template.body).expect("text");
         let script = format!(
             r#"
 local method, path, pets, body = "{method}", "{path}", {pets}, {body}
@@ -81,11 +81,11 @@ function request()
     return requests[at]
 end
 {DONE}"#,
-            method = ask.method,
-            path = ask.path,
-            pets = ask.pets,
+            method = template.method,
+            path = template.path,
+            pets = template.pets,
             keys = keys.display(),
-            headers = ask.headers,
+            headers = template.headers,
         );
         let file = folder.join(format!("{name}.lua"));
         fs::write(&file, script).expect("written");
@@ -96,7 +96,7 @@ end
     pub fn of_file(
         folder: &Path,
         name: &str,
-        ask: &Ask<'_>,
+        template: &RequestTemplate<'_>,
         body: &Path,
         mark: Range<usize>,
     ) -> Self {
@@ -124,11 +124,11 @@ end
             from = mark.start,
             to = mark.end,
             length = mark.len(),
-            path = ask.path,
-            pets = ask.pets,
-            key = ask.keys[0],
-            headers = ask.headers,
-            method = ask.method,
+            path = template.path,
+            pets = template.pets,
+            key = template.keys[0],
+            headers = template.headers,
+            method = template.method,
         );
         let file = folder.join(format!("{name}.lua"));
         fs::write(&file, script).expect("written");

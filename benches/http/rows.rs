@@ -11,7 +11,7 @@ use crate::{
     Options, callers,
     data::{Database, Postgres},
     images,
-    load::{Ask, Load, pgbench},
+    load::{Load, RequestTemplate, pgbench},
     processes,
     servers::{Kind, Server},
     table::{self, Round, ServiceRounds, median},
@@ -44,7 +44,7 @@ impl Bench<'_> {
     }
 
     pub fn get(&self, name: &str, path: &str, keys: &[String], headers: &str) -> Load {
-        let ask = Ask {
+        let template = RequestTemplate {
             method: "GET",
             path,
             pets: self.database.pets,
@@ -52,11 +52,11 @@ impl Bench<'_> {
             headers,
             body: "",
         };
-        Load::new(self.folder(), name, &ask)
+        Load::new(self.folder(), name, &template)
     }
 
     fn post(&self) -> Load {
-        let ask = Ask {
+        let template = RequestTemplate {
             method: "POST",
             path: "/api/v3/pet",
             pets: 1,
@@ -64,7 +64,7 @@ impl Bench<'_> {
             headers: JSON,
             body: NEW_PET,
         };
-        Load::new(self.folder(), "post", &ask)
+        Load::new(self.folder(), "post", &template)
     }
 
     /// Runs a load once and measures the CPU time and the memory that it takes.
@@ -282,13 +282,13 @@ async fn refusals(bench: &Bench<'_>) {
     let fixed = bench.get("static", "/api/v3/pet/{n}", &bench.keys, "");
     let client = client();
     let url = format!("http://{}/api/v3/pet/1", bench.service.address);
-    let answer = client
+    let response = client
         .get(url)
         .header("api_key", &bench.keys[0])
         .send()
         .await;
-    let answer = answer.expect("an answer");
-    let etag = answer.headers()["etag"].to_str().expect("text");
+    let response = response.expect("a response");
+    let etag = response.headers()["etag"].to_str().expect("text");
     let etag = format!("[\"if-none-match\"] = '{etag}'");
     let mut unknown = bench.keys[0].clone();
     unknown.replace_range(
@@ -442,7 +442,7 @@ async fn tags(bench: &Bench<'_>) {
         None => None,
     };
     let load = |name: &str, path: &str, last: u32| {
-        let ask = Ask {
+        let template = RequestTemplate {
             method: "GET",
             path,
             pets: last,
@@ -450,7 +450,7 @@ async fn tags(bench: &Bench<'_>) {
             headers: "",
             body: "",
         };
-        Load::new(folder, name, &ask)
+        Load::new(folder, name, &template)
     };
     let get = load("many", "/api/v3/pet/{n}", many);
     let find = load(
@@ -508,7 +508,7 @@ pub async fn growth(options: &Options) {
         let database = postgres.database(&format!("d{pets}_{callers}"), pets).await;
         let keys = database.callers("bench", "enterprise", callers).await;
         let load = |kind: &str, method, path, headers, body| {
-            let ask = Ask {
+            let template = RequestTemplate {
                 method,
                 path,
                 pets,
@@ -516,7 +516,7 @@ pub async fn growth(options: &Options) {
                 headers,
                 body,
             };
-            Load::new(folder, &format!("{kind}_{pets}_{callers}"), &ask)
+            Load::new(folder, &format!("{kind}_{pets}_{callers}"), &template)
         };
         let naive = match callers {
             10 => Some(Server::other(Kind::Naive, &database.url, folder, &keys).await),
@@ -589,7 +589,7 @@ pub async fn idle(options: &Options) {
         &settings,
     )
     .await;
-    let ask = Ask {
+    let template = RequestTemplate {
         method: "GET",
         path: "/api/v3/pet/{n}",
         pets: options.pets,
@@ -597,7 +597,7 @@ pub async fn idle(options: &Options) {
         headers: "",
         body: "",
     };
-    let load = Load::new(postgres.folder(), "get", &ask);
+    let load = Load::new(postgres.folder(), "get", &template);
     let seconds = options.seconds();
     let rounds = async || {
         let mut rounds = vec![];
@@ -629,19 +629,19 @@ async fn idle_connections(address: &str, key: &str, count: usize) -> Vec<tokio::
     let files = nix::sys::resource::Resource::RLIMIT_NOFILE;
     let (_, most) = nix::sys::resource::getrlimit(files).expect("a limit");
     nix::sys::resource::setrlimit(files, most, most).expect("more files");
-    let ask = format!("GET /api/v3/limits HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n");
+    let request = format!("GET /api/v3/limits HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n");
     let mut connections = Vec::new();
     for _ in 0..count {
         let mut stream = tokio::net::TcpStream::connect(address)
             .await
             .expect("a connection");
-        stream.write_all(ask.as_bytes()).await.expect("asked");
-        let mut answer = [0; 4096];
-        let length = stream.read(&mut answer).await.expect("answered");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut response = [0; 4096];
+        let length = stream.read(&mut response).await.expect("a response");
         assert!(
-            answer.starts_with(b"HTTP/1.1 200"),
+            response.starts_with(b"HTTP/1.1 200"),
             "{:?}",
-            String::from_utf8_lossy(&answer[..length])
+            String::from_utf8_lossy(&response[..length])
         );
         connections.push(stream);
     }

@@ -108,7 +108,7 @@ pub async fn serve(kind: Kind) {
 
 async fn fixed() {
     const PET: &str = r#"{"id":4711,"category":{"id":1,"name":"Category 1"},"name":"Pet 4711","photoUrls":["https://example.com/photos/4711.jpg"],"tags":[{"id":1,"name":"friendly-11"},{"id":2,"name":"litter-235"}],"status":"available"}"#;
-    async fn answer() -> ([(header::HeaderName, &'static str); 2], Bytes) {
+    async fn response() -> ([(header::HeaderName, &'static str); 2], Bytes) {
         let headers = [
             (header::CONTENT_TYPE, "application/json"),
             (header::ETAG, "\"4711\""),
@@ -117,7 +117,7 @@ async fn fixed() {
     }
     let config = Config::load(None).expect("a configuration");
     let _telemetry = telemetry::start(&config.telemetry).expect("a log");
-    let operations: Router<AppState> = Router::new().route("/api/v3/pet/{petId}", get(answer));
+    let operations: Router<AppState> = Router::new().route("/api/v3/pet/{petId}", get(response));
     let app = App::build_with(config, Clock::system(), operations)
         .await
         .expect("a service");
