@@ -45,7 +45,7 @@ const ROWS: [(i64, &str); 16] = [
     ),
     (
         3,
-        r#"insert into idempotency_keys (caller, key, fingerprint, response)
+        r#"insert into idempotency_keys (caller, key, fingerprint, answer)
            values ('acme', 'k', sha256('request'), '{"status": 201, "headers": [], "body": ""}')"#,
     ),
     (
