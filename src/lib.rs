@@ -22,7 +22,7 @@
 //! - [`db`]: PostgreSQL; one file per resource, one free function per statement. Requests share statements.
 //! - [`blob_store`]: bytes of images, on disk or S3.
 //! - [`images`]: validation of uploaded images, and smaller versions; the only module that decodes pixels.
-//! - [`auth`]: resolves a credential to a [`domain::caller::Caller`]; no HTTP types.
+//! - [`auth`]: resolves a credential to a [`domain::caller::Caller`]; no types of requests.
 //! - [`limits`]: decides whether a caller's request may proceed, by leased slices; no HTTP types.
 //! - [`api`]: routes, layers, handlers and status codes.
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
@@ -32,7 +32,7 @@
 //! - [`app`]: the composition root: builds every part and runs them.
 //! - [`cli`]: commands, and what they print.
 //!
-//! One module owns each technology; `.github/ARCHITECTURE.md` has the table. A **rule** is in `domain`, a **sequence** in
+//! `.github/ARCHITECTURE.md` has the technologies that each module owns. A **rule** is in `domain`, a **sequence** in
 //! the handler, a **statement** in `db`.
 //!
 //! # Life of a request

@@ -4,8 +4,7 @@ use axum::http::{HeaderMap, HeaderName, header};
 
 use crate::auth::{self, Credentials};
 
-/// API key header (interface document, §5). Proxies may drop a name with an underscore: nginx needs
-/// `underscores_in_headers on`.
+/// API key header, as in Petstore. Proxies may drop a name with an underscore: nginx needs `underscores_in_headers on`.
 pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 
 /// Returns the credentials of a request, or `None` if it has none. A repeated header is rejected as ambiguous.

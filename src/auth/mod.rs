@@ -1,7 +1,7 @@
 //! Authenticates callers by API keys, access tokens, sessions and external JWTs.
 //!
 //! Invariants:
-//! - This module uses no HTTP types.
+//! - This module uses no types of the requests that it authenticates.
 //! - A secret is compared only by its SHA-256 hash and cannot be printed.
 //! - Unknown, revoked and expired credentials give the same error.
 

@@ -4,7 +4,7 @@
 //! - A fixed number of hashes run at once, on blocking threads, so that other requests keep their cores.
 //! - With more than [`MAX_WAITING`] requests waiting, [`Passwords::hash`] and [`Passwords::verify`] fail at once.
 //! - A hash is not started after its request was cancelled.
-//! - Verification takes equally long with and without a stored hash.
+//! - Verification takes equally long with a stored hash and without, unless the hash has outdated parameters.
 
 use std::sync::Arc;
 

@@ -52,8 +52,8 @@ pub struct NewSession {
     pub plan: Plan,
 }
 
-/// Logs a user in. The time taken does not reveal if the user exists, unless the stored hash has outdated parameters,
-/// which the next successful login renews.
+/// Logs a user in. A refusal takes equally long for known and unknown users, except for a hash with outdated
+/// parameters; a successful login renews it.
 pub async fn open(
     database: &Database,
     passwords: &Passwords,

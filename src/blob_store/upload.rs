@@ -69,8 +69,8 @@ impl Upload {
         self.size
     }
 
-    /// Writes the next bytes; after a failure, the upload is lost. Awaiting it slows the sender down to the speed of
-    /// the store.
+    /// Writes the next bytes; after a failure, the upload is lost. Applies backpressure: returns once the store has
+    /// taken the bytes.
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), Error> {
         self.size += bytes.len() as u64;
         match &mut self.to {

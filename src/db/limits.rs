@@ -1,6 +1,7 @@
 //! Leases on the limits of callers: one row per caller counts its requests by slice.
 //!
-//! A slice is one second of the database's clock. The contract, "Plans and limits", states the algorithm. Invariants:
+//! A slice is one second of the database's clock. `.github/decisions/0001-leased-slices.md` states the algorithm.
+//! Invariants:
 //!
 //! - The grants of any 61 consecutive slices add up to at most the per-minute limit, those of a day to the per-day limit.
 //! - Rows are locked in the order of their keys, so that two replicas never deadlock; the clock is read behind the lock.

@@ -1,6 +1,6 @@
 //! Admission of the requests of one caller, from leased slices. Time and the responses of the database are arguments.
 //!
-//! The contract, "Plans and limits", states the algorithm. Invariants:
+//! `.github/decisions/0001-leased-slices.md` states the algorithm. Invariants:
 //!
 //! - A request is admitted from a lease of the current slice, or refused because its limits have nothing left.
 //! - A lease is used for at most 0.9 of the rest of its slice, from the moment at which its statement was sent.

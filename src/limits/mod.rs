@@ -1,7 +1,7 @@
 //! Decides whether a caller's request may proceed. Knows no HTTP types.
 //!
-//! - [`Limiter`]: the limits of a plan, by leased slices (the contract, "Plans and limits"). [`caller`] decides from
-//!   memory, [`db::limits`] leases.
+//! - [`Limiter`]: the limits of a plan, by leased slices (`.github/decisions/0001-leased-slices.md`). [`caller`]
+//!   decides from memory, [`db::limits`] leases.
 //! - [`token_buckets`], [`failed_authentication`]: limits by client address and account, which need not be exact.
 
 pub mod caller;
@@ -51,7 +51,7 @@ pub struct Permit {
     in_flight: Option<OwnedSemaphorePermit>,
 }
 
-/// State of the limits of an admitted request, and its permit.
+/// Outcome of admitting a request: limit status and permit, or the refusal.
 pub type Admission = Result<(LimitStatus, Permit), Error>;
 
 /// Counts requests against plans. Clones share the counts.
@@ -155,7 +155,7 @@ impl Limiter {
         let limits = self.shared.plans.limits(caller.plan);
         if limits.has_rates() {
             let (key, sent) = (CallerKey::new(caller, address), self.shared.clock.now());
-            // Number 0: like a late statement, it has no effect.
+            // Number 0 is never current, so the statement leases and returns nothing.
             let request = LeaseRequest {
                 key: key.to_string(),
                 limits: *limits,
@@ -176,7 +176,7 @@ impl Limiter {
         state
     }
 
-    /// Leases in a task of its own, so that a disconnect does not lose a lease.
+    /// Spawns the lease loop of a caller, so that a disconnect does not cancel a statement.
     fn spawn_lease(&self, key: CallerKey, state: &mut CallerState) {
         state.is_leasing = true;
         tokio::spawn(self.clone().lease(key));

@@ -38,8 +38,8 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// Shorter waits for a connection do not count as a wait.
 const NEGLIGIBLE_WAIT: Duration = Duration::from_millis(50);
 
-/// Limits that PostgreSQL enforces if this process interrupted a statement or died. For superusers, deadlocks are
-/// detected before the lock timeout, so that the aborted transaction is retried.
+/// Limits that PostgreSQL enforces if this process interrupted a statement or died. For superusers, who may set it,
+/// `deadlock_timeout` is below `lock_timeout`, so a deadlock is reported as such and retried.
 pub(super) const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; set lock_timeout = '1s'; \
                                 set idle_in_transaction_session_timeout = '10s'; \
                                 set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 10; \

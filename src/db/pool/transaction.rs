@@ -55,8 +55,8 @@ impl Pool {
         }
     }
 
-    /// Begins a transaction for a request that has waited for `waited` already, which counts as a wait for a
-    /// connection.
+    /// Begins a transaction. `waited`, the time spent in a batch queue, is deducted from the waits for a connection and
+    /// for locks.
     pub(in crate::db) async fn begin(&self, waited: Duration) -> Result<Transaction, Error> {
         with_timeout(async {
             let mut connection = if waited.is_zero() {
