@@ -31,7 +31,7 @@ pub enum Durability {
     Throwaway,
 }
 
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 9] = [
     "port=5432",
     "listen_addresses=",
     // Enough for a process on dozens of cores and for interactive use.
@@ -41,6 +41,9 @@ const SETTINGS: [&str; 7] = [
     "cluster_name=pet-inventory",
     "timezone=UTC",
     "log_timezone=UTC",
+    // To standard error, whatever an edited postgresql.conf says: errors here quote its end.
+    "log_destination=stderr",
+    "logging_collector=off",
 ];
 const THROWAWAY_SETTINGS: [&str; 3] = [
     "fsync=off",

@@ -40,8 +40,8 @@ async fn per_day_limit_loses_at_most_one_lease_per_kill() {
     for number in 0..6 {
         let mut service = serve(&home).await;
         let lost_now = used_today(&service).await - total - lost;
-        // A lease is at most twice as large as the one before, which was used up.
-        assert!(lost_now <= 4 * REQUESTS, "{lost_now} lost");
+        // A lease is at most half of what the limit leaves.
+        assert!(lost_now <= (1_000 - total - lost) / 2, "{lost_now} lost");
         lost += lost_now;
         if number < 5 {
             total += admitted(&service, REQUESTS).await;
