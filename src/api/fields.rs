@@ -186,7 +186,7 @@ impl Violations {
             .collect()
     }
 
-    /// Returns `whole`, unless there is a violation.
+    /// Returns the value, or all violations.
     ///
     /// # Errors
     /// [`Error::Invalid`] with all violations.

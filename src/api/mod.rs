@@ -101,34 +101,34 @@ pub fn router(
         .fallback(async || Error::NoSuchRoute);
 
     // The layers, from the outermost to the innermost.
-    let around_public = ServiceBuilder::new()
+    let public_layers = ServiceBuilder::new()
         .layer(RequestSpanLayer) // first: every response and log line has the request's id
         .layer(AccessLogLayer) // also of requests that are refused, panic, or whose client disconnects
         .layer(catch_panic()) // inside the access log, which records the 500, and the request id
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
-    let around_api = around_public
+    let api_layers = public_layers
         .clone()
         .layer(LoadShedLayer(Arc::new(state.concurrency.clone()))) // before anything waits
         .layer(CheckLayer(client_address(state.trusted_proxies.clone()))); // for the limits that follow
-    let around_uploads = around_api
+    let upload_layers = api_layers
         .clone()
         .layer(AuthenticateLayer(state.clone())) // failures count against the client address
         .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
         .layer(CheckLayer(authorize)) // before the body is read; a refusal counts against the limits
         .layer(catch_panic()); // inside the limits, against which a panic does not count
-    let around_operations = around_uploads
+    let operation_layers = upload_layers
         .clone()
         .layer(TimeoutLayer(state.request_timeout.0)) // an upload has timeouts for the parts of its body
         .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
-    let around_open = around_api
+    let open_layers = api_layers
         .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
         .layer(TimeoutLayer(state.request_timeout.0))
         .layer(IdempotencyLayer::new(&state));
     let routes = operations
-        .layer(around_operations)
-        .merge(open.layer(around_open))
-        .merge(uploads.layer(around_uploads))
-        .merge(public.layer(around_public));
+        .layer(operation_layers)
+        .merge(open.layer(open_layers))
+        .merge(uploads.layer(upload_layers))
+        .merge(public.layer(public_layers));
     Ok(routes.with_state(state))
 }
 

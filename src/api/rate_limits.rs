@@ -39,19 +39,21 @@ pub struct RateLimits {
 
 impl RateLimits {
     /// Creates limits without any use. The metrics recorder must be installed.
-    #[must_use]
-    pub fn new(plans: Plans, database: Database, clock: Clock) -> Self {
+    ///
+    /// # Errors
+    /// Those of [`Limiter::new`].
+    pub fn new(plans: Plans, database: Database, clock: Clock) -> Result<Self, getrandom::Error> {
         // Registered, so that the series begin at 0.
         for plan in PLANS {
             let _ = Limit::ALL.map(|limit| refused(plan, limit));
         }
         let open = plans.free.per_minute.and_then(NonZeroU32::new);
-        Self {
+        Ok(Self {
             status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
             open: open.map(|limit| TokenBuckets::new(limit, limit, clock.clone())),
             admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
-            limiter: Limiter::new(plans, database, clock),
-        }
+            limiter: Limiter::new(plans, database, clock)?,
+        })
     }
 
     /// Returns the same limits for a worker: its `database` batches the worker's leases.

@@ -1,6 +1,6 @@
 //! Request ids, which identify a request in the log, in its response and in error bodies.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::cell::RefCell;
 
 use axum::http::{HeaderMap, HeaderValue};
 
@@ -35,17 +35,32 @@ impl RequestId {
     }
 }
 
-/// Returns a new id of 128 pseudo-random bits, unique across replicas. A [`RandomState`] costs no system call, but the
-/// first one of a thread.
+/// Returns a new id of 128 random bits, unique across replicas.
 #[must_use]
 pub fn random_id() -> HeaderValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let state = RandomState::new();
-    let halves = [0, 1].map(|half: u8| state.hash_one(half).to_be_bytes());
     let mut text = [0; 32];
-    for (digits, byte) in text.chunks_exact_mut(2).zip(halves.as_flattened()) {
+    for (digits, byte) in text.chunks_exact_mut(2).zip(random_bits()) {
         digits[0] = DIGITS[usize::from(byte >> 4)];
         digits[1] = DIGITS[usize::from(byte & 15)];
     }
     HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static("none"))
+}
+
+/// Returns bits that are drawn for 64 ids at a time: the system call costs more than the rest of an id.
+fn random_bits() -> [u8; 16] {
+    thread_local! {
+        static DRAWN: RefCell<(usize, [u8; 1024])> = const { RefCell::new((1024, [0; 1024])) };
+    }
+    DRAWN.with_borrow_mut(|(at, drawn)| {
+        if *at == drawn.len() {
+            // If this fails, the ids are useless, but the requests need not fail.
+            let _ = getrandom::fill(drawn);
+            *at = 0;
+        }
+        let mut bits = [0; 16];
+        bits.copy_from_slice(&drawn[*at..*at + 16]);
+        *at += 16;
+        bits
+    })
 }

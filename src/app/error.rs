@@ -30,6 +30,8 @@ pub enum Error {
     BootstrapKey(Invalid),
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
+    #[error("failed to get random numbers: {0}")]
+    Random(#[from] getrandom::Error),
     #[error("failed to start a worker thread: {0}")]
     Workers(#[source] io::Error),
     #[error("failed to build the HTTP client for auth.issuers: {0}")]

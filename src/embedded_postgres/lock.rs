@@ -12,12 +12,12 @@ use std::{process, thread};
 use super::error::Error;
 use super::process::postmaster;
 
-/// Wait of a server for another server, which may have just been killed or may not have written its line yet.
-const GRACE: Duration = Duration::from_millis(250);
-/// Wait of a server for a command, and of a command for a server's PostgreSQL to be ready.
-const WAIT: Duration = Duration::from_secs(10);
-/// Wait of a command for other commands, of which several may queue.
-const QUEUE: Duration = Duration::from_mins(1);
+/// Time that a server waits for another server, which may have just been killed or may not have written its line yet.
+const SECOND_SERVER_TIMEOUT: Duration = Duration::from_millis(250);
+/// Time that a server waits for a command, and a command for a server's PostgreSQL to be ready.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that a command waits for other commands, of which several may queue.
+const COMMAND_QUEUE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Kind of holder: `serve`, or a command that needs the directory temporarily.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,9 +67,9 @@ pub(super) fn take(directory: &Path, role: Role) -> Result<Taken, Error> {
         }
         let holder = holder(&path);
         let limit = match (role, holder) {
-            (Role::Server, Some((Role::Server, _))) => GRACE,
-            (Role::Command, Some((Role::Command, _))) => QUEUE,
-            _ => WAIT,
+            (Role::Server, Some((Role::Server, _))) => SECOND_SERVER_TIMEOUT,
+            (Role::Command, Some((Role::Command, _))) => COMMAND_QUEUE_TIMEOUT,
+            _ => LOCK_TIMEOUT,
         };
         if let (Role::Command, Some((Role::Server, _))) = (role, holder)
             && let Some((_, Some(socket))) = postmaster(&directory.join("postgres"))
@@ -81,8 +81,8 @@ pub(super) fn take(directory: &Path, role: Role) -> Result<Taken, Error> {
             continue;
         }
         let directory = directory.to_owned();
-        return Err(match holder {
-            Some((_, pid)) if limit == GRACE => Error::InUse { pid, directory },
+        return Err(match (role, holder) {
+            (Role::Server, Some((Role::Server, pid))) => Error::InUse { pid, directory },
             _ => Error::Busy {
                 holder: holder.map_or_else(
                     || "unknown process".to_owned(),

@@ -90,6 +90,7 @@ impl EmbeddedPostgres {
                     let thread = thread::Builder::new()
                         .name("embedded-postgres".into())
                         .spawn(move || {
+                            // Dropped in this order after `run`: the lock is released last.
                             let _until_stopped = (sockets, lock);
                             run(&cluster, postgres, &stopped)
                         })

@@ -250,13 +250,13 @@ impl CallerState {
     /// Decides waiting requests by the response to a statement that was sent at `sent`. Those that it does not cover
     /// keep waiting.
     pub fn succeed(&mut self, lease: Lease, sent: Moment, now: Moment) {
-        self.apply(lease, sent, now);
+        self.apply_response(lease, sent, now);
         // Requests that have timed out do not wait.
         self.waiting.retain(|waiting| !waiting.is_closed());
         self.is_leasing = !self.waiting.is_empty() || !self.unused.is_empty();
     }
 
-    fn apply(&mut self, lease: Lease, sent: Moment, now: Moment) {
+    fn apply_response(&mut self, lease: Lease, sent: Moment, now: Moment) {
         self.used.entry(lease.slice).or_default();
         self.used.retain(|slice, _| *slice >= lease.slice - 1);
         if lease.granted > 0 {
@@ -280,7 +280,7 @@ impl CallerState {
         // A lease that arrived too late is returned first: it may be all that the limits left.
         self.retire_lease(now);
         if !self.waiting.is_empty() && self.unused.is_empty() {
-            self.refusal = self.refusal_by_row(sent, now);
+            self.refusal = self.refusal_from_usage(sent, now);
             self.decide_waiting(now);
         }
     }
@@ -297,7 +297,7 @@ impl CallerState {
     }
 
     /// The refusal of a request for which the row has no capacity; `None` if it has.
-    fn refusal_by_row(&self, sent: Moment, now: Moment) -> Option<Refusal> {
+    fn refusal_from_usage(&self, sent: Moment, now: Moment) -> Option<Refusal> {
         let (row, status) = (&self.row.0, self.status(now));
         let windows = [(Limit::Minute, status.minute), (Limit::Day, status.day)];
         let used = |(limit, window): (_, Option<Window>)| {

@@ -49,7 +49,7 @@ impl FailedAuthenticationLimit {
         let permits = if was_blocked { CONCURRENT_LOOKUPS } else { 1 };
         // The semaphore is never closed.
         let permit = lookups.acquire_many_owned(permits).await;
-        self.check(address)?;
+        self.check_not_blocked(address)?;
         permit.map_err(|_| Duration::ZERO)
     }
 
@@ -57,7 +57,7 @@ impl FailedAuthenticationLimit {
     ///
     /// # Errors
     /// Time for which the address remains blocked.
-    pub fn check(&self, address: AddressKey) -> Result<(), Duration> {
+    pub fn check_not_blocked(&self, address: AddressKey) -> Result<(), Duration> {
         let blocked = self.blocked_until.get(&address);
         let wait = blocked.map(|until| until.saturating_sub(self.clock.now()));
         wait.filter(|wait| !wait.is_zero()).map_or(Ok(()), Err)

@@ -10,7 +10,6 @@ pub mod failed_authentication;
 pub mod token_buckets;
 
 use std::{
-    hash::{BuildHasher as _, RandomState},
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -72,18 +71,20 @@ struct Shared {
 
 impl Limiter {
     /// Creates a limiter that holds no leases.
-    #[must_use]
-    pub fn new(plans: Plans, database: Database, clock: Clock) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// When the system has no random number for the id of the replica.
+    pub fn new(plans: Plans, database: Database, clock: Clock) -> Result<Self, getrandom::Error> {
+        Ok(Self {
             shared: Arc::new(Shared {
                 plans,
                 callers: DashMap::new(),
-                replica: RandomState::new().hash_one(()).cast_signed(),
+                replica: getrandom::u64()?.cast_signed(),
                 statements: AtomicI64::new(1),
                 clock,
             }),
             database,
-        }
+        })
     }
 
     /// Returns the same limiter for a worker: its `database` batches the worker's leases.

@@ -24,9 +24,9 @@ use tokio::{
 /// Maximum time for which a closed connection is read on.
 const LINGER: Duration = Duration::from_secs(2);
 /// Maximum number of bytes that are copied into one slice before a write.
-const SMALL: usize = 1024;
-/// Reads in one poll, so that one client does not occupy a worker.
-const READS: usize = 16;
+const MAX_COPIED_BYTES: usize = 1024;
+/// Maximum number of reads in one poll, so that one client does not occupy a worker.
+const MAX_READS_PER_POLL: usize = 16;
 
 /// A socket with a timeout for writes, and a lingering close.
 ///
@@ -93,7 +93,7 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
             return Poll::Ready(());
         }
         let mut scratch = [MaybeUninit::uninit(); 16 << 10];
-        for _ in 0..READS {
+        for _ in 0..MAX_READS_PER_POLL {
             let mut buffer = ReadBuf::uninit(&mut scratch);
             match ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => {}
@@ -132,7 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     ) -> Poll<io::Result<usize>> {
         // For the kernel, several slices cost more than a copy of so few bytes.
         let length = slices.iter().map(|slice| slice.len()).sum();
-        let mut whole = [0; SMALL];
+        let mut whole = [0; MAX_COPIED_BYTES];
         let written = match whole.get_mut(..length) {
             Some(whole) => {
                 let mut rest = &mut *whole;

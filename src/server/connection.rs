@@ -50,9 +50,9 @@ const MAX_RESET_STREAMS: usize = 64;
 const MAX_HEADERS: usize = 100;
 /// Time after the start of a graceful shutdown in which the next request of an HTTP/1 connection is awaited, to be
 /// answered with `Connection: close`: a request that meets a connection just closed has failed.
-const LAST_REQUESTS: Duration = Duration::from_secs(1);
+const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that an idle HTTP/2 client has to close its connection after GOAWAY.
-const GOING_AWAY: Duration = Duration::from_secs(1);
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bounds of the connections of a listener.
 #[derive(Debug, Clone, Copy)]
@@ -104,7 +104,7 @@ pub async fn serve<S: HttpService>(
     let stream = TcpStream::from_std(stream)?;
     stream.set_nodelay(true)?;
     let peer = PeerAddress(stream.peer_addr()?);
-    let last_requests = || shutdown.graceful().then(|()| sleep(LAST_REQUESTS));
+    let last_requests = || shutdown.graceful().then(|()| sleep(LAST_REQUEST_TIMEOUT));
     let is_http2 = tokio::select! {
         () = last_requests() => return Ok(()),
         is_http2 = timeout(limits.header_timeout, begins_http2(&stream)) => is_http2??,
@@ -144,7 +144,7 @@ pub async fn serve<S: HttpService>(
                 () = streams.idle() => {}
             }
         };
-        let cut_off = sleep(GOING_AWAY).then(|()| streams.idle());
+        let cut_off = sleep(GOAWAY_TIMEOUT).then(|()| streams.idle());
         return Ok(until(connection, stop, cut_off).await?);
     }
     let stopping = shutdown.clone();

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpSocket};
 /// Maximum number of response bytes that the kernel takes before it can send them. Its default is megabytes, also for
 /// a client that reads nothing.
 #[cfg(target_os = "linux")]
-const UNSENT: u32 = 128 << 10;
+const MAX_UNSENT_BYTES: u32 = 128 << 10;
 /// Maximum number of connections that wait in the kernel to be accepted.
 const BACKLOG: u32 = 1_024;
 /// Number of open files beside client connections.
@@ -33,7 +33,7 @@ pub fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     }
     // Accepted connections inherit it.
     #[cfg(target_os = "linux")]
-    socket2::SockRef::from(&socket).set_tcp_notsent_lowat(UNSENT)?;
+    socket2::SockRef::from(&socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }

@@ -1,7 +1,7 @@
 //! The streams of an HTTP/2 connection: ends those that make no progress, and notices when none of them does.
 //!
 //! hyper has no timeout for either: a client can hold responses back with a window of 0, or keep a connection without
-//! requests, for ever. Responses pass in pieces, because of data that hyper has passed on whole, the progress is unknown.
+//! requests, for ever. Responses are cut into pieces, because hyper does not report progress within one.
 
 use std::{
     future::poll_fn,

@@ -66,7 +66,7 @@ async fn our_document(home: &Home) -> PathBuf {
 }
 
 /// Generates a client from a document and runs `life.py` with it.
-async fn live(home: &Home, document: &Path, package: &str) {
+async fn run_client(home: &Home, document: &Path, package: &str) {
     let client = home.path().join("client");
     let arguments: [&OsStr; 10] = [
         "generate".as_ref(),
@@ -94,13 +94,13 @@ async fn live(home: &Home, document: &Path, package: &str) {
 async fn client_generated_from_our_document_manages_a_pet_an_order_and_a_user() {
     let home = Home::new();
     let document = our_document(&home).await;
-    live(&home, &document, "petstore_ours").await;
+    run_client(&home, &document, "petstore_ours").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_generated_from_the_public_document_manages_a_pet_an_order_and_a_user() {
     let home = Home::new();
-    live(&home, &public_document(), "petstore_public").await;
+    run_client(&home, &public_document(), "petstore_public").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

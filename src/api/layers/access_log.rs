@@ -59,10 +59,10 @@ pub struct AccessLogLayer;
 impl_layer!(AccessLogLayer);
 
 impl Middleware for AccessLogLayer {
-    type Future<S: Inner> = Then<S::Future, Guard>;
+    type Future<S: Inner> = Then<S::Future, AccessLogGuard>;
 
     fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
-        let guard = Guard(Some(Record {
+        let guard = AccessLogGuard(Some(Record {
             begun: Instant::now(),
             method: request.method().clone(),
             route: request.extensions().get().cloned(),
@@ -79,16 +79,16 @@ impl Middleware for AccessLogLayer {
 
 /// Writes the record of a request once: with its response, or when it is dropped without one.
 #[derive(Debug)]
-pub struct Guard(Option<Record>);
+pub struct AccessLogGuard(Option<Record>);
 
-impl OnResponse for Guard {
+impl OnResponse for AccessLogGuard {
     fn on_response(mut self, response: Response) -> Response {
         self.write(response.status().as_u16(), response.extensions().get());
         response
     }
 }
 
-impl Guard {
+impl AccessLogGuard {
     fn write(&mut self, status: u16, cause: Option<&Cause>) {
         let Some(mut record) = self.0.take() else {
             return;
@@ -109,7 +109,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for AccessLogGuard {
     fn drop(&mut self) {
         self.write(CLIENT_CLOSED_REQUEST, None);
     }

@@ -82,7 +82,9 @@ async fn look_up(
     let permit = match client {
         // A slow issuer must not hold the permits of other credentials.
         Some(client) if credentials.as_ref().is_ok_and(is_external) => {
-            limit.check(client).map_err(Error::too_many_failures)?;
+            limit
+                .check_not_blocked(client)
+                .map_err(Error::too_many_failures)?;
             None
         }
         Some(client) => {

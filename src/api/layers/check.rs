@@ -1,4 +1,4 @@
-//! Passes on the requests that a check accepts.
+//! Runs a function on each request; an error becomes the response.
 
 use std::future::{self, Ready};
 

@@ -4,7 +4,8 @@
 //! the 20 µs that a `GET` takes. State passes from layer to layer in the
 //! [`RequestContext`](super::request_context::RequestContext).
 //!
-//! Own layers, where tower-http has one: its request ids are not validated, its timeout has no body, and its `NormalizePath` also changes paths such as `/docs/`.
+//! Some layers replace those of tower-http: its request ids are not validated, its timeout has no body, and its
+//! `NormalizePath` also changes paths such as `/docs/`.
 
 use std::{
     convert::Infallible,

@@ -57,23 +57,26 @@ impl Middleware for RateLimitLayer {
             return unlimited(inner, request);
         };
         let (plan, client) = (caller.plan, context.client_address());
-        let is_status = operation_path(&request) == Some("/limits");
-        if !is_status && self.policies[plan as usize].is_none() {
+        if operation_path(&request) == Some("/limits") {
+            let (layer, caller, mut inner) = (self.clone(), Arc::clone(caller), inner.clone());
+            return Either::Right(Box::pin(async move {
+                let admission = layer.limits.admit_status(&caller, client).await;
+                layer.proceed(admission, plan, &mut inner, request).await
+            }));
+        }
+        if self.policies[plan as usize].is_none() {
             self.limits.admit_unlimited(plan);
             return unlimited(inner, request);
         }
-        let waiting = match (!is_status).then(|| self.limits.admit(caller, client)) {
-            Some(Either::Left(admission)) => return self.proceed(admission, plan, inner, request),
-            Some(Either::Right(waiting)) => Some(waiting),
-            None => None,
+        let waiting = match self.limits.admit(caller, client) {
+            Either::Left(admission) => return self.proceed(admission, plan, inner, request),
+            Either::Right(waiting) => waiting,
         };
-        let (layer, caller, mut inner) = (self.clone(), Arc::clone(caller), inner.clone());
+        let (layer, mut inner) = (self.clone(), inner.clone());
         Either::Right(Box::pin(async move {
-            let admission = match waiting {
-                Some(waiting) => waiting.await,
-                None => layer.limits.admit_status(&caller, client).await,
-            };
-            layer.proceed(admission, plan, &mut inner, request).await
+            layer
+                .proceed(waiting.await, plan, &mut inner, request)
+                .await
         }))
     }
 }
@@ -279,7 +282,8 @@ mod tests {
         ] {
             let (database, config) = unreachable_database();
             let limits = RateLimits::new(config.plans.clone(), database, Clock::manual());
-            let layer = RateLimitLayer::new(Arc::new(limits), &config.plans);
+            let layer =
+                RateLimitLayer::new(Arc::new(limits.expect("random numbers")), &config.plans);
             let Ok(response) = layer.layer(service_fn(ok)).oneshot(request_of(plan)).await;
             assert_eq!(response.status(), status, "{plan:?}");
             let header = |name| Some(response.headers().get(name)?.to_str().expect("text"));

@@ -12,27 +12,30 @@ use utoipa::openapi::{
 use crate::domain::id::{OrderId, PetId};
 
 /// Headers with the same description in every response. Handlers describe the others.
-const HEADERS: &str = "\
-X-Request-Id: Request id: the client's value if it is valid, else a generated one.
-Idempotent-Replayed: `true` if the response is a replay of a stored one.
-RateLimit-Policy: Limits of the caller's plan; absent if unlimited. Example: `\"minute\";q=60;w=60, \"day\";q=1000;w=86400`.
-RateLimit: Remaining requests (`r`) of each limit, and the seconds until more are available (`t`). \
-    Example: `\"minute\";r=59;t=60, \"day\";r=999;t=3600`.
-X-RateLimit-Limit: The limit with fewer remaining requests.
-X-RateLimit-Remaining: Remaining requests of that limit.
-X-RateLimit-Reset: Seconds until more requests are available.
-Cache-Control: `no-store`.
-ETag: Entity tag, for the conditional requests of RFC 9110 §13.
-Location: URL of the new resource.
-Link: URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain.
-Accept-Ranges: `bytes`.
-Content-Range: The returned range, or `*` if there is none, and the size in bytes.
-Content-Disposition: `inline`.
-Content-Security-Policy: `default-src 'none'; sandbox`: disables active content.
-Cross-Origin-Resource-Policy: `cross-origin`: pages of any origin can show the image.
-X-Content-Type-Options: `nosniff`.
-X-Rate-Limit: Requests per hour that the account's plan allows; absent if unlimited.
-X-Expires-After: Expiry time of the session (RFC 3339).";
+#[rustfmt::skip]
+const HEADERS: &[(&str, &str)] = &[
+    ("X-Request-Id", "Request id: the client's value if it is valid, else a generated one."),
+    ("Idempotent-Replayed", "`true` if the response is a replay of a stored one."),
+    ("RateLimit-Policy", "Limits of the caller's plan; absent if unlimited. Example: `\"minute\";q=60;w=60, \
+        \"day\";q=1000;w=86400`."),
+    ("RateLimit", "Remaining requests (`r`) of each limit, and the seconds until more are available (`t`). Example: \
+        `\"minute\";r=59;t=60, \"day\";r=999;t=3600`."),
+    ("X-RateLimit-Limit", "The limit with fewer remaining requests."),
+    ("X-RateLimit-Remaining", "Remaining requests of that limit."),
+    ("X-RateLimit-Reset", "Seconds until more requests are available."),
+    ("Cache-Control", "`no-store`."),
+    ("ETag", "Entity tag, for the conditional requests of RFC 9110 §13."),
+    ("Location", "URL of the new resource."),
+    ("Link", "URL of the next page: `<…>; rel=\"next\"` (RFC 8288). Only with `limit`, while more matches remain."),
+    ("Accept-Ranges", "`bytes`."),
+    ("Content-Range", "The returned range, or `*` if there is none, and the size in bytes."),
+    ("Content-Disposition", "`inline`."),
+    ("Content-Security-Policy", "`default-src 'none'; sandbox`: disables active content."),
+    ("Cross-Origin-Resource-Policy", "`cross-origin`: pages of any origin can show the image."),
+    ("X-Content-Type-Options", "`nosniff`."),
+    ("X-Rate-Limit", "Requests per hour that the account's plan allows; absent if unlimited."),
+    ("X-Expires-After", "Expiry time of the session (RFC 3339)."),
+];
 
 /// Those of [`HEADERS`] that report the state of the caller's limits.
 pub const LIMIT_HEADERS: &[&str] = &[
@@ -43,98 +46,101 @@ pub const LIMIT_HEADERS: &[&str] = &[
     "X-RateLimit-Reset",
 ];
 
-const PARAMETERS: &str = "\
-path petId: Identifier of the pet.
-path orderId: Identifier of the order.
-path username: Username of the account, in any case.
-path imageId: Identifier of the image.
-query limit: Maximum number of matches in the response.
-query cursor: Position of the page, from `Link` of the previous page.
-header Idempotency-Key: 1–255 characters chosen by the client, bare or in double quotes. The first response is stored \
-    for 24 hours and replayed to the same request with the same key.
-header If-Match: Change or delete the pet only if it has one of these ETags.
-header If-None-Match: ETags that the client has. If one of them is current, the response is 304.";
-
-/// Each line has a status, a name, the causes and a description. A cause is a parameter, `body`, or `always`; `caller` of
-/// operations that need one; `address` of those with a limit by client address.
-const ERRORS: &str = "\
-400 Invalid always: The request is invalid; `errors` lists all violations.
-401 Unauthenticated caller: The credential is missing or not valid.
-403 Forbidden caller: The credential lacks a scope that this operation needs.
-404 NoSuchPet petId If-Match: There is no such pet.
-404 NoSuchOrder orderId: The order does not exist or belongs to another caller.
-404 NoSuchUser username: The account does not exist or belongs to another caller.
-408 BodyTimeout body: The body did not arrive in time.
-409 IdempotencyKeyInUse Idempotency-Key: A request with this `Idempotency-Key` is in progress.
-412 PreconditionFailed If-Match: The pet has none of the ETags in `If-Match`; nothing changed.
-413 BodyTooLarge body: The body is too large.
-414 UriTooLong always: The path and query are too long.
-415 UnsupportedMediaType body: The media type of the body is not supported, or the body has a `Content-Encoding`.
-422 IdempotencyKeyReused Idempotency-Key: This `Idempotency-Key` was already used for a different request.
-429 TooManyFromAddress address: A limit of the client address is reached.
-429 TooManyRequests caller: A limit of the caller's plan is reached.
-431 HeadTooLarge always: The request head is too large.
-500 InternalError always: An internal error occurred.
-503 Unavailable always: The service is overloaded, the database is not available, or the request took too long.";
+/// Locations, names and descriptions of parameters.
+#[rustfmt::skip]
+const PARAMETERS: &[(ParameterIn, &str, &str)] = &[
+    (ParameterIn::Path, "petId", "Identifier of the pet."),
+    (ParameterIn::Path, "orderId", "Identifier of the order."),
+    (ParameterIn::Path, "username", "Username of the account, in any case."),
+    (ParameterIn::Path, "imageId", "Identifier of the image."),
+    (ParameterIn::Query, "limit", "Maximum number of matches in the response."),
+    (ParameterIn::Query, "cursor", "Position of the page, from `Link` of the previous page."),
+    (ParameterIn::Header, "Idempotency-Key", "1–255 characters chosen by the client, bare or in double quotes. The \
+        first response is stored for 24 hours and replayed to the same request with the same key."),
+    (ParameterIn::Header, "If-Match", "Change or delete the pet only if it has one of these ETags."),
+    (ParameterIn::Header, "If-None-Match", "ETags that the client has. If one of them is current, the response is 304."),
+];
 
 /// Error response that operations share.
 pub struct SharedError {
     pub status: &'static str,
     pub name: &'static str,
-    causes: &'static str,
+    /// Each is a parameter, `body`, or `always`; `caller` of operations that need one; `address` of those with a limit by
+    /// client address.
+    causes: &'static [&'static str],
     pub description: &'static str,
 }
 
-/// Returns all shared errors.
-pub fn errors() -> impl Iterator<Item = SharedError> {
-    lines(ERRORS).filter_map(|(head, description)| {
-        let mut words = head.splitn(3, ' ');
-        Some(SharedError {
-            status: words.next()?,
-            name: words.next()?,
-            causes: words.next()?,
-            description,
-        })
-    })
-}
+/// All shared errors.
+#[rustfmt::skip]
+pub const ERRORS: &[SharedError] = &[
+    SharedError { status: "400", name: "Invalid", causes: &["always"],
+        description: "The request is invalid; `errors` lists all violations." },
+    SharedError { status: "401", name: "Unauthenticated", causes: &["caller"],
+        description: "The credential is missing or not valid." },
+    SharedError { status: "403", name: "Forbidden", causes: &["caller"],
+        description: "The credential lacks a scope that this operation needs." },
+    SharedError { status: "404", name: "NoSuchPet", causes: &["petId", "If-Match"],
+        description: "There is no such pet." },
+    SharedError { status: "404", name: "NoSuchOrder", causes: &["orderId"],
+        description: "The order does not exist or belongs to another caller." },
+    SharedError { status: "404", name: "NoSuchUser", causes: &["username"],
+        description: "The account does not exist or belongs to another caller." },
+    SharedError { status: "408", name: "BodyTimeout", causes: &["body"],
+        description: "The body did not arrive in time." },
+    SharedError { status: "409", name: "IdempotencyKeyInUse", causes: &["Idempotency-Key"],
+        description: "A request with this `Idempotency-Key` is in progress." },
+    SharedError { status: "412", name: "PreconditionFailed", causes: &["If-Match"],
+        description: "The pet has none of the ETags in `If-Match`; nothing changed." },
+    SharedError { status: "413", name: "BodyTooLarge", causes: &["body"],
+        description: "The body is too large." },
+    SharedError { status: "414", name: "UriTooLong", causes: &["always"],
+        description: "The path and query are too long." },
+    SharedError { status: "415", name: "UnsupportedMediaType", causes: &["body"],
+        description: "The media type of the body is not supported, or the body has a `Content-Encoding`." },
+    SharedError { status: "422", name: "IdempotencyKeyReused", causes: &["Idempotency-Key"],
+        description: "This `Idempotency-Key` was already used for a different request." },
+    SharedError { status: "429", name: "TooManyFromAddress", causes: &["address"],
+        description: "A limit of the client address is reached." },
+    SharedError { status: "429", name: "TooManyRequests", causes: &["caller"],
+        description: "A limit of the caller's plan is reached." },
+    SharedError { status: "431", name: "HeadTooLarge", causes: &["always"],
+        description: "The request head is too large." },
+    SharedError { status: "500", name: "InternalError", causes: &["always"],
+        description: "An internal error occurred." },
+    SharedError { status: "503", name: "Unavailable", causes: &["always"],
+        description: "The service is overloaded, the database is not available, or the request took too long." },
+];
 
 /// Returns the shared errors with this cause.
-pub fn errors_of(cause: &str) -> impl Iterator<Item = SharedError> {
-    errors().filter(move |error| error.causes.split(' ').any(|it| it == cause))
+pub fn errors_of(cause: &str) -> impl Iterator<Item = &'static SharedError> {
+    ERRORS
+        .iter()
+        .filter(move |error| error.causes.contains(&cause))
 }
 
 /// Adds the headers and parameters.
 pub fn add(components: &mut Components) {
-    for (name, description) in lines(HEADERS) {
+    for (name, description) in HEADERS {
         let header = header(name, description).into();
-        components.headers.insert(name.to_owned(), header);
+        components.headers.insert((*name).to_owned(), header);
     }
-    for (head, description) in lines(PARAMETERS) {
-        let (place, name) = head.split_once(' ').unwrap_or_default();
+    for (location, name, description) in PARAMETERS {
         let parameter = ParameterBuilder::new()
-            .name(name)
-            .parameter_in(match place {
-                "path" => ParameterIn::Path,
-                "query" => ParameterIn::Query,
-                _ => ParameterIn::Header,
-            })
+            .name(*name)
+            .parameter_in(location.clone())
             // Ignored for `Path`, of which all are required.
             .required(Required::False)
-            .description(Some(description))
+            .description(Some(*description))
             .schema(Some(schema(name)))
-            .example(match name {
+            .example(match *name {
                 "petId" | "orderId" => Some(json!(1)),
                 "username" => Some(json!("ada")),
                 _ => None,
             });
         let parameter = parameter.build().into();
-        components.parameters.insert(name.to_owned(), parameter);
+        components.parameters.insert((*name).to_owned(), parameter);
     }
-}
-
-/// Splits each line at its first colon.
-fn lines(table: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    table.lines().filter_map(|line| line.split_once(": "))
 }
 
 /// Returns a reference to the header or parameter with this name.

@@ -25,7 +25,7 @@ use utoipa::{
 };
 
 use self::components::{
-    LIMIT_HEADERS, SharedError, add_headers, errors, errors_of, header, reference,
+    ERRORS, LIMIT_HEADERS, SharedError, add_headers, errors_of, header, reference,
 };
 use super::{
     problem::{Problem, Violation},
@@ -104,7 +104,7 @@ pub fn complete(
     let schemas = &mut components.schemas;
     schemas.insert(Problem::name().into_owned(), Problem::schema());
     schemas.insert(Violation::name().into_owned(), Violation::schema());
-    for error in errors() {
+    for error in ERRORS {
         let mut response = Response::new(error.description);
         match error.name {
             // Sent before the caller is known, or without one.
@@ -204,7 +204,7 @@ fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_
         responses(operation).for_each(|response| add_headers(response, LIMIT_HEADERS));
     }
     let limit = if needs_caller { "caller" } else { limit };
-    let mut common: Vec<SharedError> = errors_of("always").chain(errors_of(limit)).collect();
+    let mut common: Vec<&SharedError> = errors_of("always").chain(errors_of(limit)).collect();
     let in_path = path
         .split('/')
         .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
@@ -250,9 +250,9 @@ fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_
             complete_response(status, response);
         }
     }
-    for SharedError { status, name, .. } in common {
-        let response = responses.entry(status.to_owned());
-        response.or_insert_with(|| reference("responses", name));
+    for error in common {
+        let response = responses.entry(error.status.to_owned());
+        response.or_insert_with(|| reference("responses", error.name));
     }
 }
 

@@ -3,12 +3,10 @@
 //! Invariants:
 //! - The connection is reused only if no failure on it could affect the next statement.
 
-use std::sync::Arc;
-
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::time::{Duration, Instant};
 
-use super::counters::Counters;
+use super::counters::{CountGuard, Counters};
 use crate::db::{
     connect::Connection,
     deadline::with_timeout,
@@ -42,7 +40,7 @@ struct OpenConnection {
     used_at: Instant,
     /// Set only behind a pooler.
     in_transaction: bool,
-    _counted: Arc<()>,
+    _counted: CountGuard,
 }
 
 impl BatchConnection {

@@ -2,7 +2,10 @@
 
 use std::{
     fmt::Debug,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use tokio::sync::mpsc::{Sender, WeakSender};
@@ -15,11 +18,26 @@ pub struct Counters(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Each open connection has a clone.
-    open: Arc<()>,
-    /// Each connection in use has a clone.
-    busy: Arc<()>,
+    open: Arc<AtomicU32>,
+    busy: Arc<AtomicU32>,
     queues: Mutex<Vec<Box<dyn Queue>>>,
+}
+
+/// Increments a counter until it is dropped.
+#[derive(Debug)]
+pub struct CountGuard(Arc<AtomicU32>);
+
+impl CountGuard {
+    fn new(counter: &Arc<AtomicU32>) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(counter))
+    }
+}
+
+impl Drop for CountGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 trait Queue: Debug + Send {
@@ -40,25 +58,24 @@ impl Counters {
         self.queues().push(Box::new(queue.downgrade()));
     }
 
-    /// Counts a connection as open until the returned clone is dropped.
-    pub fn count_open(&self) -> Arc<()> {
-        Arc::clone(&self.0.open)
+    /// Counts a connection as open until the guard is dropped.
+    pub fn count_open(&self) -> CountGuard {
+        CountGuard::new(&self.0.open)
     }
 
-    /// Counts a connection as busy until the returned clone is dropped.
-    pub fn count_busy(&self) -> Arc<()> {
-        Arc::clone(&self.0.busy)
+    /// Counts a connection as busy until the guard is dropped.
+    pub fn count_busy(&self) -> CountGuard {
+        CountGuard::new(&self.0.busy)
     }
 
     /// Returns the current use. Forgets queues that are closed.
     pub fn usage(&self) -> Usage {
-        let count = |counter| u32::try_from(Arc::strong_count(counter) - 1).unwrap_or(u32::MAX);
-        let used = count(&self.0.busy);
+        let used = self.0.busy.load(Ordering::Relaxed);
         let mut waiting = 0;
         self.queues()
             .retain(|queue| queue.length().map(|length| waiting += length).is_some());
         Usage {
-            idle: count(&self.0.open).saturating_sub(used),
+            idle: self.0.open.load(Ordering::Relaxed).saturating_sub(used),
             used,
             max: None,
             waiting,
