@@ -1,13 +1,14 @@
 //! Locks the directory of an embedded PostgreSQL.
 //!
-//! Invariant: the lock file has one line, with role and process id of the holder. It is valid only while the lock is
-//! held, which the kernel releases at the holder's death.
+//! Invariant: the lock file has one line, with role and process id of the holder, and with the process id of its
+//! PostgreSQL while that is ready. It is valid only while the lock is held, which the kernel releases at the holder's
+//! death.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{process, thread};
+use std::{io, process, thread};
 
 use super::error::Error;
 use super::process::postmaster;
@@ -56,10 +57,7 @@ pub(super) fn take(directory: &Path, role: Role) -> Result<Taken, Error> {
     loop {
         match file.try_lock() {
             Ok(()) => {
-                let line = format!("{} {}\n", role.name(), process::id());
-                file.set_len(0)
-                    .and_then(|()| file.write_all_at(line.as_bytes(), 0))
-                    .map_err(Error::io("write", &path))?;
+                sign(&file, role, None).map_err(Error::io("write", &path))?;
                 return Ok(Taken::Ours(file));
             }
             Err(TryLockError::WouldBlock) => {}
@@ -67,12 +65,14 @@ pub(super) fn take(directory: &Path, role: Role) -> Result<Taken, Error> {
         }
         let holder = holder(&path);
         let limit = match (role, holder) {
-            (Role::Server, Some((Role::Server, _))) => SECOND_SERVER_TIMEOUT,
-            (Role::Command, Some((Role::Command, _))) => COMMAND_QUEUE_TIMEOUT,
+            (Role::Server, Some((Role::Server, ..))) => SECOND_SERVER_TIMEOUT,
+            (Role::Command, Some((Role::Command, ..))) => COMMAND_QUEUE_TIMEOUT,
             _ => LOCK_TIMEOUT,
         };
-        if let (Role::Command, Some((Role::Server, _))) = (role, holder)
-            && let Some((_, Some(socket))) = postmaster(&directory.join("postgres"))
+        // The socket directory of a killed PostgreSQL may belong to another user by now.
+        if let (Role::Command, Some((Role::Server, _, Some(ready)))) = (role, holder)
+            && let Some((id, Some(socket))) = postmaster(&directory.join("postgres"))
+            && id == ready
         {
             return Ok(Taken::Served(socket));
         }
@@ -82,11 +82,11 @@ pub(super) fn take(directory: &Path, role: Role) -> Result<Taken, Error> {
         }
         let directory = directory.to_owned();
         return Err(match (role, holder) {
-            (Role::Server, Some((Role::Server, pid))) => Error::InUse { pid, directory },
+            (Role::Server, Some((Role::Server, pid, _))) => Error::InUse { pid, directory },
             _ => Error::Busy {
                 holder: holder.map_or_else(
                     || "unknown process".to_owned(),
-                    |(role, pid)| format!("{} (process {pid})", role.name()),
+                    |(role, pid, _)| format!("{} (process {pid})", role.name()),
                 ),
                 directory,
                 seconds: limit.as_secs(),
@@ -95,12 +95,23 @@ pub(super) fn take(directory: &Path, role: Role) -> Result<Taken, Error> {
     }
 }
 
-/// Returns role and process id of the holder, or `None` while the line is missing or incomplete.
-fn holder(path: &Path) -> Option<(Role, u32)> {
+/// Writes this process to the lock file, with the process id of its PostgreSQL if that is ready.
+pub(super) fn sign(file: &File, role: Role, ready: Option<u32>) -> io::Result<()> {
+    let ready = ready.map_or_else(String::new, |id| format!(" {id}"));
+    let line = format!("{} {}{ready}\n", role.name(), process::id());
+    file.set_len(0)?;
+    file.write_all_at(line.as_bytes(), 0)
+}
+
+/// Returns role and process id of the holder, and the process id of its PostgreSQL if that is ready; `None` while the
+/// line is missing or incomplete.
+fn holder(path: &Path) -> Option<(Role, u32, Option<u32>)> {
     let text = fs::read_to_string(path).ok()?;
     let mut words = text.strip_suffix('\n')?.split(' ');
     let role = words.next()?;
     let mut roles = [Role::Server, Role::Command].into_iter();
     let role = roles.find(|it| it.name() == role)?;
-    Some((role, words.next()?.parse().ok()?))
+    let pid = words.next()?.parse().ok()?;
+    let ready = words.next().and_then(|id| id.parse().ok());
+    Some((role, pid, ready))
 }

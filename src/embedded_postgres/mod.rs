@@ -86,13 +86,19 @@ impl EmbeddedPostgres {
                     cluster.initialize()?;
                     let (postgres, sockets) = cluster.start()?;
                     let path = sockets.path().to_owned();
+                    // If this fails, commands that would join wait, and then report that the directory is in use.
+                    let _ = lock::sign(&lock, role, Some(postgres.id()));
                     let (stop, stopped) = mpsc::channel();
                     let thread = thread::Builder::new()
                         .name("embedded-postgres".into())
                         .spawn(move || {
-                            // Dropped in this order after `run`: the lock is released last.
-                            let _until_stopped = (sockets, lock);
-                            run(&cluster, postgres, &stopped)
+                            // Dropped in the reverse order after `run`: the lock is released last.
+                            let lock = lock;
+                            let _sockets = sockets;
+                            let not_ready = || {
+                                let _ = lock::sign(&lock, role, None);
+                            };
+                            run(&cluster, postgres, &stopped, not_ready)
                         })
                         .map_err(|_| Error::Thread)?;
                     (path, Some((stop, thread)))
@@ -137,10 +143,16 @@ impl EmbeddedPostgres {
     }
 }
 
-/// Stops PostgreSQL on request, even if it ended before.
-fn run(cluster: &Cluster, mut postgres: Process, stop: &Receiver<()>) -> Result<(), Error> {
+/// Stops PostgreSQL on request, even if it ended before. Calls `not_ready` when commands must not join it any more.
+fn run(
+    cluster: &Cluster,
+    mut postgres: Process,
+    stop: &Receiver<()>,
+    not_ready: impl Fn(),
+) -> Result<(), Error> {
     while stop.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
         if let Some(outcome) = postgres.ended() {
+            not_ready();
             tracing::error!(
                 %outcome,
                 log = %cluster.log.display(),
@@ -150,5 +162,6 @@ fn run(cluster: &Cluster, mut postgres: Process, stop: &Receiver<()>) -> Result<
             let _ = stop.recv();
         }
     }
+    not_ready();
     cluster.stop(postgres)
 }

@@ -147,18 +147,17 @@ impl Record {
 
     /// Adds it to the batch of this thread; writes it at once if the thread has none.
     fn write_in_batch(self) {
-        let is_full = PENDING.with_borrow_mut(|pending| match pending {
+        let pending = PENDING.with_borrow_mut(|pending| match pending {
             Some(pending) => {
                 pending.push(self);
-                pending.len() >= BATCH
+                Ok(pending.len())
             }
-            None => {
-                self.write();
-                false
-            }
+            None => Err(self),
         });
-        if is_full {
-            write_batch();
+        match pending {
+            Ok(length) if length < BATCH => {}
+            Ok(_) => write_batch(),
+            Err(record) => record.write(),
         }
     }
 
