@@ -128,6 +128,18 @@ async fn killed_postmaster_is_not_restarted_and_the_next_start_finds_the_data() 
 }
 
 #[tokio::test]
+async fn command_does_not_join_a_killed_postmaster() {
+    let home = Home::new();
+    let postgres = start(&home.path).await;
+    kill(Pid::from_raw(postmaster_of(&home.path)), Signal::SIGKILL).unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // postmaster.pid still names the socket directory.
+    let joined = EmbeddedPostgres::join_or_start(&home.path, &search()).await;
+    assert!(matches!(joined, Err(Error::Busy { .. })), "{joined:?}");
+    postgres.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn orphaned_backend_blocks_the_next_start_until_it_ends() {
     let home = Home::new();
     let mut holder = Holder::spawn(&home.path, "server");
