@@ -58,7 +58,10 @@ pub struct Rendering {
 
 impl FromRow<'_, PgRow> for Facts {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let length = |column| row.try_get(column).map(i32::unsigned_abs);
+        let length = |column| {
+            let length: i32 = row.try_get(column)?;
+            u32::try_from(length).map_err(|error| sqlx::Error::Decode(error.into()))
+        };
         Ok(Self {
             kind: row.try_get("media_type")?,
             width: length("width")?,

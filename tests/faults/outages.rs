@@ -292,10 +292,11 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
         .unwrap_or_default();
     row.within("slowest 503", slowest, bound(Duration::from_millis(1_100)));
     // Four requests wait in PostgreSQL and 128 in the queue of the pool. Of 200 concurrent requests, the other 68 are
-    // refused as soon as their shared statement is found to wait for a lock.
+    // refused as soon as their shared statement is found to wait for a lock, and not after the second of the others.
+    let half_a_second = Duration::from_millis(500);
     let quick = responses
         .iter()
-        .filter(|response| response.latency < Duration::from_millis(500));
+        .filter(|response| response.latency < pick(Duration::from_millis(900), half_a_second));
     row.at_least("refused soon, the queue being full", quick.count(), 60);
     row.none("unexpected responses without a database", unexpected);
     row.within(

@@ -75,7 +75,7 @@ impl KeySet {
             (None, _) if id.is_some() && named().next().is_some() => false,
             (None, _) => return None,
         };
-        Some(valid.then_some(()).ok_or(Error::Invalid))
+        Some(if valid { Ok(()) } else { Err(Error::Invalid) })
     }
 }
 

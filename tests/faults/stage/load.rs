@@ -300,7 +300,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts `writers` writers, each with a pet of its own.
+    /// Starts `writers` writers, each with a pet of its own. Retries for up to 30 s, since a loaded machine may answer 503.
     pub async fn start(target: &Arc<Target>, writers: usize) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mut load = Self {
@@ -311,13 +311,20 @@ impl Load {
         for _ in 0..writers {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let body = pet(None, &format!("before-{number}"));
-            let created = TimedResponse::of(target.request(Method::POST, "/pet").json(&body)).await;
+            let started = Instant::now();
+            let pet = loop {
+                let created =
+                    TimedResponse::of(target.request(Method::POST, "/pet").json(&body)).await;
+                if let Some(id) = created.body["id"].as_i64() {
+                    break id;
+                }
+                assert!(started.elapsed() < Duration::from_secs(30), "{created:?}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            };
             let writer = Writer {
                 target: Arc::clone(target),
                 number,
-                pet: created.body["id"]
-                    .as_i64()
-                    .unwrap_or_else(|| panic!("{created:?}")),
+                pet,
             };
             let (stop, responses) = (load.stop.clone(), Arc::clone(&load.responses));
             load.writers.spawn(async move {
