@@ -99,6 +99,28 @@ impl Database {
         self.0.pool.health.is_behind_pooler()
     }
 
+    /// Runs `work`, which executes one statement, on a connection of the pool.
+    pub async fn run<T, E: AsDatabaseError>(
+        &self,
+        work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let acquired = with_timeout(self.0.pool.acquire_for_statement()).await;
+        let mut connection = acquired.map_err(E::from)?;
+        let result = work(&mut connection.connection).await;
+        match &result {
+            Ok(_) => with_timeout(connection.end("commit", None)).await?,
+            Err(error) => match error.database_error() {
+                // The connection is in the middle of a statement, so it is closed.
+                Some(Error::TimedOut) => drop(connection),
+                error => {
+                    let error = error.and_then(Error::sqlx_error);
+                    let _ = with_timeout(connection.end("rollback", error)).await;
+                }
+            },
+        }
+        result
+    }
+
     /// Begins a transaction.
     pub async fn begin(&self) -> Result<Transaction, Error> {
         self.0.pool.begin(Duration::ZERO).await

@@ -3,6 +3,8 @@
 //! Invariants:
 //! - The connection is reused only if no failure on it could affect the next statement.
 
+use std::borrow::Cow;
+
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::time::{Duration, Instant};
 
@@ -38,7 +40,6 @@ struct OpenConnection {
     connection: Connection,
     opened_at: Instant,
     used_at: Instant,
-    /// Set only behind a pooler.
     in_transaction: bool,
     _counted: CountGuard,
 }
@@ -59,15 +60,19 @@ impl BatchConnection {
         self.settings.iter().map(statement).collect()
     }
 
-    /// Runs statements; behind a pooler in a transaction, because only a transaction stays on one server.
+    /// Runs statements; if `in_transaction`, or behind a pooler, in a transaction, because only a transaction stays on one
+    /// server.
     pub async fn run<T>(
         &mut self,
+        in_transaction: bool,
         statements: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let begin = self.pool.health.is_behind_pooler().then(|| {
+        let begin = if self.pool.health.is_behind_pooler() {
             let settings = self.settings("set local");
-            format!("{}; set local {LOCK_TIMEOUT}{settings}", pooler::BEGIN)
-        });
+            Some(format!("{}; set local {LOCK_TIMEOUT}{settings}", pooler::BEGIN).into())
+        } else {
+            in_transaction.then_some(Cow::Borrowed("begin"))
+        };
         let open = self.acquire().await?;
         if let Some(begin) = begin {
             // Set in advance, because a failure of these statements may leave a transaction open.

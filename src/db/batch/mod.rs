@@ -65,6 +65,11 @@ pub(super) trait BatchedStatement: Sized + 'static {
         Ordering::Equal
     }
 
+    /// Returns true if these requests need a transaction, because they are executed with several statements.
+    fn needs_transaction(_: &[Self::Input]) -> bool {
+        false
+    }
+
     /// Executes all requests with one statement, and returns their results in order: for a single request, the final
     /// one. Drains `inputs`, unless the statement fails.
     fn execute_all(
@@ -276,9 +281,10 @@ async fn execute_batch<B: BatchedStatement>(
 
     let result = {
         // Pinned in place: a move would copy some 10 kB, twice.
+        let in_transaction = B::needs_transaction(&inputs);
         let execute =
             async |connection: &mut Connection| B::execute_all(connection, &mut inputs).await;
-        let statement = pin!(connection.run(execute));
+        let statement = pin!(connection.run(in_transaction, execute));
         timeout_at(queued_at + QUERY_TIMEOUT, statement).await
     };
     let error = match result.unwrap_or(Err(Error::TimedOut)) {
