@@ -6,11 +6,14 @@
     reason = "a failed test panics with the reason"
 )]
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use pet_inventory::{
     config::Config,
-    db::{self, migrations::apply, pets::TagMatch},
+    db::{self, migrations::apply, pets::Range},
     domain::{
         Text,
         caller::{CallerName, Scopes},
@@ -25,7 +28,7 @@ use test_support::TestDatabase;
 static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after each migration. A new migration adds an entry.
-const ROWS: [(i64, &str); 16] = [
+const ROWS: [(i64, &str); 19] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -122,6 +125,19 @@ const ROWS: [(i64, &str); 16] = [
         "select * from lease_requests('{caller:3}', '{60}', '{1000}', '{1}', '{1}', '{null}', '{null}', '{77}', '{2}',
                                       '{null}')",
     ),
+    (
+        18,
+        // The existing pets are added by 19, also those that were changed in the meantime.
+        r#"update pets set tags = '[{"name": "small"}]' where id = 2;
+           update pets set tags = tags where id = 1"#,
+    ),
+    (
+        19,
+        r#"insert into pets (id, status, name, photo_urls, tags)
+           values (3, 'sold', 'New', '{}', '[{"name": "small"}]');
+           delete from pets where id = 3"#,
+    ),
+    (20, "update pets set status = status where id = 2"),
 ];
 
 async fn run(connection: &mut PgConnection, statements: &str) {
@@ -189,17 +205,24 @@ async fn migrations_apply_over_existing_data() {
 async fn check_pets(database: &TestDatabase) {
     let config = Config::defaults().expect("a configuration").database;
     let service = db::Database::new(database.options().clone(), &config);
-    let found = db::pets::find_by_status(&service, &Status::ALL, None, 10).await;
+    let range = Range {
+        after: None,
+        limit: 10,
+    };
+    let found = db::pets::find_by_status(&service, &Status::ALL, range).await;
     let ids: Vec<i64> = found
         .expect("pets")
         .iter()
         .map(|pet| pet.id.get())
         .collect();
     assert_eq!(ids, [1, 2, PetId::MAX]);
-    let big = ["big".to_owned()];
-    let found = db::pets::find_by_tags(&service, &big, TagMatch::Any, None, 10).await;
+    let big = ["big".to_owned()].into();
+    let found = db::pets::find_by_any_tag(&service, big, range).await;
     let found = found.expect("pets");
     assert_eq!(found.len(), 2, "{found:?}");
+    let small = ["small".to_owned()].into();
+    let changed = db::pets::find_by_any_tag(&service, small, range).await;
+    assert_eq!(changed.expect("pets").len(), 1);
     let details = &found[0].details;
     assert_eq!(details.name.as_str(), "Rex");
     assert_eq!(
@@ -288,6 +311,96 @@ async fn migrations_applied_twice_change_nothing() {
         .await
         .expect("a database");
     assert!(pending.is_empty(), "{pending:?}");
+}
+
+/// Number of rows in which `pet_tags` differs from the tags of all pets.
+const WRONG_TAGS: &str = "
+    with expected as (
+        select distinct tag, id from pets, unnest(tag_names) as tag where tag is not null
+    )
+    select count(*) from (
+        (select tag, id from expected except select tag, pet_id from pet_tags)
+        union all
+        (select tag, pet_id from pet_tags except select tag, id from expected)
+    ) wrong";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migration_of_tags_misses_no_concurrent_change() {
+    const PETS: i64 = 20_000;
+    let database = TestDatabase::empty().await;
+    let mut connection = database.connect().await;
+    MIGRATOR
+        .run_to(18, &mut connection)
+        .await
+        .expect("migrated");
+    run(
+        &mut connection,
+        &format!(
+            "alter table pets disable trigger pets_added_tags;
+             insert into pets (id, status, name, photo_urls, tags)
+             select id, 'sold', 'pet', '{{}}', jsonb_build_array(jsonb_build_object('name', 'tag' || id % 7))
+             from generate_series(1, {PETS}) as id;
+             alter table pets enable trigger pets_added_tags"
+        ),
+    )
+    .await;
+    let mut other = database.connect().await;
+    let is_done = AtomicBool::new(false);
+    let change = async {
+        let mut changes = 0;
+        while !is_done.load(Ordering::Relaxed) {
+            let id = 1 + changes * 97 % PETS;
+            let tags = format!(r#"[{{"name": "changed{changes}"}}, {{"name": "tag1"}}]"#);
+            let change = format!(
+                "update pets set tags = '{tags}' where id = {id};
+                 delete from pets where id = {id} + 13"
+            );
+            run(&mut other, &change).await;
+            changes += 1;
+        }
+        changes
+    };
+    let migrate = async {
+        let applied = apply(database.options()).await;
+        is_done.store(true, Ordering::Relaxed);
+        applied.expect("migrated");
+    };
+    let (changes, ()) = tokio::join!(change, migrate);
+    assert!(changes > 10, "{changes} changes during the migration");
+    assert_eq!(number(&mut connection, WRONG_TAGS).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrations_resume_after_an_interruption() {
+    let database = TestDatabase::empty().await;
+    let mut connection = database.connect().await;
+    MIGRATOR
+        .run_to(17, &mut connection)
+        .await
+        .expect("migrated");
+    run(
+        &mut connection,
+        r#"insert into pets (id, status, name, photo_urls, tags)
+           select id, 'sold', 'pet', '{}', '[{"name": "a"}, {"name": "b"}]' from generate_series(1, 3000) as id"#,
+    )
+    .await;
+    MIGRATOR
+        .run_to(18, &mut connection)
+        .await
+        .expect("migrated");
+    // What an interrupted 0019 and an interrupted 0020 leave.
+    run(
+        &mut connection,
+        "insert into pet_tags (tag, pet_id) select 'a', id from generate_series(1, 1500) as id;
+         create index pets_by_status on pets (id);
+         update pg_index set indisvalid = false where indexrelid = 'pets_by_status'::regclass",
+    )
+    .await;
+    apply(database.options()).await.expect("migrated");
+    assert_eq!(number(&mut connection, WRONG_TAGS).await, 0);
+    let finished = "select count(*) from pg_index
+                    where indexrelid = 'pets_by_status'::regclass and indisvalid and indnatts = 2";
+    assert_eq!(number(&mut connection, finished).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

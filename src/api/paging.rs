@@ -38,19 +38,44 @@ pub trait Find: Send + Sync + 'static {
     /// Identifier that matches are sorted by.
     type Id: Copy + Display + FromStr + Send + Sync;
 
-    /// Returns the first `limit` matches after `after`.
+    /// Returns the first `limit` matches after `after`, or fewer if the search ends early.
     fn page(
         &self,
         database: &Database,
         after: Option<Self::Id>,
         limit: usize,
-    ) -> impl Future<Output = Result<Vec<Self::Item>, db::Error>> + Send;
+    ) -> impl Future<Output = Result<Page<Self>, db::Error>> + Send;
 
     /// Returns the identifier of a match.
     fn id(item: &Self::Item) -> Self::Id;
 
     /// Appends a match as JSON.
     fn write(item: &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()>;
+}
+
+/// Matches, in the order of their identifiers.
+pub struct Page<F: Find + ?Sized> {
+    /// The matches.
+    pub items: Vec<F::Item>,
+    /// Set if the search ended early, because it would have cost too much: the identifier after which it continues.
+    pub continue_after: Option<F::Id>,
+}
+
+impl<F: Find> From<Vec<F::Item>> for Page<F> {
+    fn from(items: Vec<F::Item>) -> Self {
+        Self {
+            items,
+            continue_after: None,
+        }
+    }
+}
+
+impl<F: Find> Page<F> {
+    /// Returns the identifier after which there may be further matches, if the page has `limit` matches or ended early.
+    fn end(&self, limit: usize) -> Option<F::Id> {
+        let last = self.items.last().filter(|_| self.items.len() == limit);
+        last.map(F::id).or(self.continue_after)
+    }
 }
 
 /// Returns the names in a list parameter, or none if it is absent. Empty names and more than 100 names are violations.
@@ -129,15 +154,19 @@ pub async fn respond<F: Find>(
     };
 
     // One more match than requested shows if there is another page.
-    let mut items = find.page(&database, after, limit + 1).await?;
-    let more = items.len() > limit;
-    items.truncate(limit);
-    let mut body = append::<F>(vec![b'['], &items)?;
+    let mut page = find.page(&database, after, limit + 1).await?;
+    let end = if page.items.len() > limit {
+        page.items.truncate(limit);
+        page.end(limit)
+    } else {
+        page.continue_after
+    };
+    let mut body = append::<F>(vec![b'['], &page.items, &mut true)?;
     body.push(b']');
     let mut response = json_response(Body::from(body));
-    if let Some(last) = items.last().filter(|_| more) {
+    if let Some(end) = end {
         // Opaque to clients, so that the format can change.
-        let cursor = BASE64_URL_SAFE_NO_PAD.encode(F::id(last).to_string());
+        let cursor = BASE64_URL_SAFE_NO_PAD.encode(end.to_string());
         let names = [kept, &["limit"]].concat();
         let next = query.query_with(&names, ("cursor", &cursor));
         let url = links.url(&format!("{BASE}{path}?{next}"));
@@ -155,9 +184,10 @@ async fn whole<F: Find>(
     find: F,
     after: Option<F::Id>,
 ) -> Result<Response, Error> {
-    let items = find.page(&database, after, Pace::FIRST.0).await?;
-    let mut first = append::<F>(vec![b'['], &items)?;
-    let Some(last) = last_of_full::<F>(&items, Pace::FIRST) else {
+    let page = find.page(&database, after, Pace::FIRST.0).await?;
+    let mut is_first = true;
+    let mut first = append::<F>(vec![b'['], &page.items, &mut is_first)?;
+    let Some(last) = page.end(Pace::FIRST.0) else {
         first.push(b']');
         return Ok(json_response(Body::from(first)));
     };
@@ -168,7 +198,7 @@ async fn whole<F: Find>(
         tokio::select! {
             // The client disconnected.
             () = chunks.closed() => {}
-            sent = send_rest(&database, &find, last, pace, &chunks) => if let Err(error) = sent {
+            sent = send_rest(&database, &find, last, pace, is_first, &chunks) => if let Err(error) = sent {
                 tracing::error!(%error, "failed to stream a list; closing the connection");
                 let _ = chunks.send(Err(error)).await;
             }
@@ -206,39 +236,40 @@ async fn send_rest<F: Find>(
     find: &F,
     last: F::Id,
     mut pace: Pace,
+    mut is_first: bool,
     chunks: &mpsc::Sender<Result<Bytes, Error>>,
 ) -> Result<(), Error> {
     // The intended size of a page, so that it rarely has to grow.
-    let chunk = |items: &[F::Item]| append::<F>(Vec::with_capacity(Pace::BYTES), items);
+    let mut chunk =
+        |items: &[F::Item]| append::<F>(Vec::with_capacity(Pace::BYTES), items, &mut is_first);
     let find_page = |after, Pace(limit)| find.page(database, Some(after), limit);
-    let mut items = find_page(last, pace).await?;
+    let mut page = find_page(last, pace).await?;
     let mut next_pace = pace;
-    while let Some(last) = last_of_full::<F>(&items, pace) {
+    while let Some(last) = page.end(pace.0) {
         let send = async {
-            let chunk = chunk(&items)?;
+            let chunk = chunk(&page.items)?;
             let bytes = chunk.len();
             let _ = chunks.send(Ok(chunk.into())).await;
             Ok::<_, Error>(bytes)
         };
         let (next, bytes) = tokio::join!(find_page(last, next_pace), send);
         (pace, next_pace) = (next_pace, pace.after(bytes?));
-        items = next?;
+        page = next?;
     }
-    let mut chunk = chunk(&items)?;
+    let mut chunk = chunk(&page.items)?;
     chunk.push(b']');
     let _ = chunks.send(Ok(chunk.into())).await;
     Ok(())
 }
 
-/// Returns the last match of a full page, which another page may follow.
-fn last_of_full<F: Find>(items: &[F::Item], Pace(limit): Pace) -> Option<F::Id> {
-    items.last().filter(|_| items.len() == limit).map(F::id)
-}
-
-/// Appends matches to a part of a JSON array: its beginning, `[`, or nothing, after which a comma is needed.
-fn append<F: Find>(mut json: Vec<u8>, items: &[F::Item]) -> Result<Vec<u8>, Error> {
+/// Appends matches to a part of a JSON array. `is_first` is true if the array has no element yet.
+fn append<F: Find>(
+    mut json: Vec<u8>,
+    items: &[F::Item],
+    is_first: &mut bool,
+) -> Result<Vec<u8>, Error> {
     for item in items {
-        if json != b"[" {
+        if !std::mem::take(is_first) {
             json.push(b',');
         }
         F::write(item, &mut json).map_err(Error::internal)?;

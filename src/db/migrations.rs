@@ -6,7 +6,7 @@
 use std::{sync::LazyLock, time::Duration};
 
 use sqlx::{
-    Connection as _, Executor as _, PgConnection,
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqlSafeStr as _,
     migrate::{Migrate as _, Migration, Migrator},
 };
 
@@ -19,11 +19,29 @@ use super::{connect::ConnectOptions, deadline, error::Error, pooler};
 ///
 /// Unknown applied migrations are ignored, because a replica of the previous release may restart beside one of the
 /// next.
-static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
-    let mut migrator = sqlx::migrate!();
+static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| configured(sqlx::migrate!()));
+
+/// The same migrations for one transaction, in which no index can be built concurrently: it is built with a lock.
+static MIGRATOR_IN_TRANSACTION: LazyLock<Migrator> = LazyLock::new(|| {
+    let in_transaction = |migration: &Migration| Migration {
+        sql: AssertSqlSafe(
+            migration
+                .sql
+                .as_str()
+                .replace("index concurrently", "index"),
+        )
+        .into_sql_str(),
+        ..migration.clone()
+    };
+    configured(Migrator::with_migrations(
+        MIGRATOR.iter().map(in_transaction).collect(),
+    ))
+});
+
+fn configured(mut migrator: Migrator) -> Migrator {
     migrator.set_locking(false).set_ignore_missing(true);
     migrator
-});
+}
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
 const LOCK_KEY: i64 = 0x7065_7473_6d69_6772;
@@ -46,6 +64,7 @@ pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
     while needs_lock && !try_lock(&mut connection, "select pg_try_advisory_lock($1)").await? {
         tokio::time::sleep(LOCK_PAUSE).await;
     }
+    drop_unfinished_indexes(&mut connection).await?;
     MIGRATOR.run_direct(None, &mut connection, false).await?;
     if needs_lock {
         // The end of the session releases the lock too, but PostgreSQL may notice that late.
@@ -56,8 +75,31 @@ pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// Applies the pending migrations behind a pooler, where only a transaction stays on one server. A migration that
-/// cannot run in a transaction fails here: it needs a database URL that bypasses the pooler.
+/// Drops the invalid indexes that an interrupted `create index concurrently` of a pending migration has left.
+async fn drop_unfinished_indexes(connection: &mut PgConnection) -> Result<(), Error> {
+    let pending = pending_on(connection).await?;
+    let is_pending = |index: &String| {
+        let mut pending = pending.iter();
+        pending.any(|migration| {
+            migration
+                .sql
+                .as_str()
+                .contains(&format!("concurrently {index} "))
+        })
+    };
+    let unfinished = "select relname::text from pg_index join pg_class on pg_class.oid = indexrelid
+                      where not indisvalid and pg_table_is_visible(indrelid)";
+    let unfinished: Vec<String> = sqlx::query_scalar(unfinished)
+        .fetch_all(&mut *connection)
+        .await?;
+    for index in unfinished.iter().filter(|index| is_pending(index)) {
+        let drop = format!("drop index {index}");
+        connection.execute(AssertSqlSafe(drop)).await?;
+    }
+    Ok(())
+}
+
+/// Applies the pending migrations behind a pooler, where only a transaction stays on one server.
 async fn apply_in_one_transaction(options: &ConnectOptions) -> Result<(), Error> {
     let mut connection = connect(options).await?;
     loop {
@@ -66,7 +108,8 @@ async fn apply_in_one_transaction(options: &ConnectOptions) -> Result<(), Error>
             break;
         }
         if try_lock(&mut transaction, "select pg_try_advisory_xact_lock($1)").await? {
-            MIGRATOR.run_direct(None, &mut *transaction, false).await?;
+            let migrator = &*MIGRATOR_IN_TRANSACTION;
+            migrator.run_direct(None, &mut *transaction, false).await?;
             transaction.execute("deallocate all").await?;
             transaction.commit().await?;
             break;

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgConnection};
-use test_support::{RequestExt, Response, TestApp, eventually};
+use test_support::{RequestExt, Response, TestApp, TestDatabase, eventually};
 
 /// Number of pets that fills more than one chunk of a streamed response, the last one only in part.
 const MANY: i64 = 700;
@@ -265,8 +265,7 @@ async fn find_with_cursor_and_large_limit_returns_the_rest() {
         .await
         .is(200);
     assert_eq!(page.ids(), [10]);
-    let next = next_page(&app, &page).expect("more remains");
-    let next = next.strip_prefix(&app.url("")).expect("a URL of the API");
+    let next = next_path(&app, &page).expect("more remains");
     let next = next.replace("limit=1", "limit=1000");
     let rest = app.get(&next).response().await.is(200);
     assert_eq!(rest.ids(), [30, 40]);
@@ -282,6 +281,13 @@ fn next_page(app: &TestApp, page: &Response) -> Option<String> {
         .unwrap_or_else(|| panic!("not RFC 8288: {link}"));
     let base: url::Url = app.url("/").parse().expect("a URL");
     Some(base.join(target).expect("a URL reference").into())
+}
+
+/// Returns the `next` URL like [`next_page`], relative to the base of the API.
+fn next_path(app: &TestApp, page: &Response) -> Option<String> {
+    let url = next_page(app, page)?;
+    let path = url.strip_prefix(&app.url("")).expect("a URL of the API");
+    Some(path.to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -316,64 +322,217 @@ async fn find_waiting_for_postgresql_does_not_block_other_operations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn find_plans_use_indexes_on_100_000_pets() {
-    use pet_inventory::db::pets::{FIND_BY_ANY_TAG, FIND_BY_EVERY_STATUS, FIND_BY_STATUS};
+async fn find_by_all_tags_equals_the_intersection_of_the_tags() {
     let app = TestApp::start().await;
     app.database
         .run(
             "insert into pets (id, status, name, photo_urls, tags)
-             select id, case when id % 1000 = 0 then 'pending' when id % 3 = 0 then 'sold' else 'available' end,
-                    'pet ' || id, '{}',
-                    jsonb_build_array(jsonb_build_object('id', id, 'name', 'tag' || id % 1000),
-                                      jsonb_build_object('name', 'common'))
-             from generate_series(1, 100000) as id",
+             select id, 'sold', 'pet', '{}',
+                    (select coalesce(jsonb_agg(jsonb_build_object('name', 'every' || n)), '[]')
+                     from unnest(array[1, 2, 3, 7, 40]) as n where id % n = 0)
+             from generate_series(1, 2000) as id",
         )
         .await;
-    app.database
-        .run("set default_statistics_target = 1000; analyze pets")
-        .await;
-    let mut connection = app.database.connect().await;
-    for prepare in [
-        format!("prepare by_status (text[], bigint, bigint) as {FIND_BY_STATUS}"),
-        format!("prepare by_every_status (text[], bigint, bigint) as {FIND_BY_EVERY_STATUS}"),
-        format!("prepare by_tags (text[], bigint, bigint) as {FIND_BY_ANY_TAG}"),
+    for numbers in [
+        &[1, 2][..],
+        &[2, 3, 7],
+        &[40, 7],
+        &[1, 2, 3, 7, 40],
+        &[7, 9],
+        &[3, 3],
     ] {
-        sqlx::raw_sql(AssertSqlSafe(prepare))
-            .execute(&mut connection)
-            .await
-            .expect("prepared");
-    }
-    // The service sets this on its connections, so that each query is planned for its values.
-    sqlx::raw_sql("set plan_cache_mode = force_custom_plan")
-        .execute(&mut connection)
-        .await
-        .expect("a setting");
-    for (execute, index) in [
-        ("by_status ('{pending}', 0, 256)", "pets_by_status"),
-        (
-            "by_status ('{available,sold}', 50000, 256)",
-            "pets_by_status",
-        ),
-        ("by_every_status (null, 0, 1001)", "pets_pkey"),
-        ("by_tags ('{tag7}', 0, 256)", "pets_by_tag_name"),
-        (
-            "by_tags ('{tag7,tag8,none}', 50000, 1001)",
-            "pets_by_tag_name",
-        ),
-        // Every pet has this tag, so reading in the order of identifiers finds 256 of them sooner.
-        ("by_tags ('{common}', 0, 256)", "pets_pkey"),
-    ] {
-        let plan = explain(&mut connection, execute).await;
-        assert!(plan.contains(index), "{execute}:\n{plan}");
-        assert!(!plan.contains("Seq Scan"), "{execute}:\n{plan}");
+        let names: Vec<_> = numbers.iter().map(|n| format!("every{n}")).collect();
+        let matches = |id: &i64| numbers.iter().all(|n| *n != 9 && id % n == 0);
+        let expected: Vec<i64> = (1..=2000).filter(matches).collect();
+        let path = format!("/pet/findByTags?match=all&tags={}", names.join(","));
+        let whole = app.get(&path).response().await.is(200);
+        assert_eq!(whole.ids(), expected, "{path}");
+        let mut paged = Vec::new();
+        let mut next = Some(format!("{path}&limit=30"));
+        while let Some(path) = next {
+            let page = app.get(&path).response().await.is(200);
+            assert!(page.ids().len() == 30 || page.optional_header("link").is_none());
+            paged.extend(page.ids());
+            next = next_path(&app, &page);
+        }
+        assert_eq!(paged, expected, "{path}");
     }
 }
 
-async fn explain(connection: &mut PgConnection, execute: &str) -> String {
-    let lines: Vec<String> =
-        sqlx::query_scalar(AssertSqlSafe(format!("explain analyze execute {execute}")))
-            .fetch_all(connection)
-            .await
-            .expect("a plan");
-    lines.join("\n")
+/// Two tags that no pet has together, each of many pets: a page ends early in place of reading all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn find_by_all_tags_ends_a_page_early_when_its_budget_is_spent() {
+    const PETS: usize = 25_000;
+    let app = TestApp::start().await;
+    app.database
+        .run(&format!(
+            "insert into pets (id, status, name, photo_urls, tags)
+             select id, 'sold', 'pet', '{{}}',
+                    jsonb_build_array(jsonb_build_object('name', case id % 2 when 0 then 'even' else 'odd' end))
+             from generate_series(1, {PETS}) as id;
+             insert into pets (id, status, name, photo_urls, tags)
+             values (30000, 'sold', 'both', '{{}}', '[{{\"name\": \"even\"}}, {{\"name\": \"odd\"}}]')"
+        ))
+        .await;
+    let path = "/pet/findByTags?match=all&tags=even,odd";
+    let mut pages = Vec::new();
+    let mut next = Some(format!("{path}&limit=20"));
+    while let Some(path) = next {
+        let page = app.get(&path).response().await.is(200);
+        pages.push(page.ids());
+        next = next_path(&app, &page);
+    }
+    let (last, earlier) = pages.split_last().expect("a page");
+    assert_eq!(last, &[30_000]);
+    assert_eq!(earlier, &[const { Vec::<i64>::new() }; 2][..]);
+    let whole = app.get(path).response().await.is(200);
+    assert_eq!(whole.ids(), [30_000]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn find_by_tags_follows_changes_by_the_api_and_by_plain_sql() {
+    let app = some_pets().await;
+    let found = async |tag: &str| {
+        let path = format!("/pet/findByTags?tags={tag}");
+        app.get(&path).response().await.is(200).ids()
+    };
+    let patch = json!({"tags": [{"name": "green"}, {"name": "red"}]});
+    let changed = app.request(Method::PATCH, "/pet/40").json(&patch);
+    changed.response().await.is(200);
+    app.delete("/pet/30").response().await.is(200);
+    for (tag, ids) in [
+        ("red", &[10, 40][..]),
+        ("green", &[40]),
+        ("big", &[]),
+        ("ünï%20%26%20co", &[20]),
+    ] {
+        assert_eq!(found(tag).await, ids, "{tag}");
+    }
+    let long = "x".repeat(300);
+    app.database
+        .run(&format!(
+            "update pets set tags = '[{{\"name\": \"green\"}}, {{\"name\": \"{long}\"}}, {{\"name\": \"\"}}]'
+             where id in (10, 50);
+             update pets set id = 11 where id = 10"
+        ))
+        .await;
+    assert_eq!(found("green").await, [11, 40, 50]);
+    assert_eq!(found("red").await, [40]);
+    app.database.run("truncate pets cascade").await;
+    assert_eq!(found("green").await, [] as [i64; 0]);
+    let mut connection = app.database.connect().await;
+    let left: i64 = sqlx::query_scalar("select count(*) from pet_tags")
+        .fetch_one(&mut connection)
+        .await
+        .expect("a count");
+    assert_eq!(left, 0);
+}
+
+/// Checks that no statistics change the plan of a find: neither none, nor those of a nearly empty table, nor fresh ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn find_plans_do_not_depend_on_statistics() {
+    let app = TestApp::start().await;
+    let insert = |first, last| {
+        format!(
+            "insert into pets (id, status, name, photo_urls, tags)
+             select id, case when id % 1000 = 0 then 'pending' when id % 3 = 0 then 'sold' else 'available' end,
+                    'pet ' || id, '{{}}',
+                    jsonb_build_array(jsonb_build_object('id', id, 'name', 'tag' || id % 500),
+                                      jsonb_build_object('name', 'common'))
+             from generate_series({first}, {last}) as id"
+        )
+    };
+    let database = &app.database;
+    database
+        .run("alter table pets set (autovacuum_enabled = off); alter table pet_tags set (autovacuum_enabled = off)")
+        .await;
+    let mut plans = Vec::new();
+    for (statistics, statements) in [
+        ("none", insert(1, 60)),
+        ("stale", format!("analyze; {}", insert(61, 60_000))),
+        ("fresh", "analyze".to_owned()),
+    ] {
+        database.run(&statements).await;
+        plans.push((statistics, find_plans(database).await));
+    }
+    let (_, fresh) = plans.last().expect("plans");
+    for (statistics, plans) in &plans {
+        for (plan, fresh) in plans.iter().zip(fresh) {
+            assert_eq!(plan, fresh, "{statistics} and fresh statistics");
+        }
+    }
+}
+
+/// Returns the plan of each find, without its costs. Fails if it reads more than its page needs.
+async fn find_plans(database: &TestDatabase) -> Vec<String> {
+    use pet_inventory::db::pets::{FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS};
+    let mut connection = database.connect().await;
+    let prepare = format!(
+        "set plan_cache_mode = force_generic_plan; set jit = off;
+         set enable_seqscan = off; set enable_bitmapscan = off;
+         prepare by_status (text[], int[], int[], bigint[], bigint[]) as {FIND_BY_STATUS};
+         prepare by_any (text[], int[], int[], bigint[], bigint[]) as {FIND_BY_ANY_TAG};
+         prepare by_all (text[], bigint, bigint, int) as {FIND_BY_ALL_TAGS}"
+    );
+    let prepared = sqlx::raw_sql(AssertSqlSafe(prepare));
+    prepared.execute(&mut connection).await.expect("prepared");
+    let mut plans = Vec::new();
+    for (execute, indexes) in [
+        (
+            "by_status ('{pending}', '{1}', '{1}', '{0}', '{20}')",
+            &["pets_by_status "][..],
+        ),
+        (
+            "by_status ('{available,sold}', '{1}', '{2}', '{500}', '{20}')",
+            &["pets_by_status "],
+        ),
+        (
+            "by_status ('{}', '{1}', '{0}', '{500}', '{20}')",
+            &["pets_pkey"],
+        ),
+        (
+            "by_any ('{tag7}', '{1}', '{1}', '{0}', '{20}')",
+            &["pet_tags_pkey", "pets_pkey"],
+        ),
+        (
+            "by_any ('{common}', '{1}', '{1}', '{0}', '{20}')",
+            &["pet_tags_pkey", "pets_pkey"],
+        ),
+        (
+            "by_any ('{none,tag7,common}', '{1,2}', '{1,3}', '{0,500}', '{20,20}')",
+            &["pet_tags_pkey", "pets_pkey"],
+        ),
+        (
+            "by_all ('{common,tag7}', 0, 20, 10000)",
+            &["pet_tags_pkey", "pets_pkey"],
+        ),
+    ] {
+        // Two pages, and each row of one reads up to four blocks of an index and one of the table.
+        const MAX_BLOCKS: u64 = 2 * 20 * 3 * 5;
+        let (plan, blocks) = explain(&mut connection, execute).await;
+        for index in indexes {
+            assert!(plan.contains(index), "{execute}:\n{plan}");
+        }
+        for other in ["Seq Scan", "Bitmap", "Hash Join", "Merge Join"] {
+            assert!(!plan.contains(other), "{execute}:\n{plan}");
+        }
+        assert!(blocks <= MAX_BLOCKS, "{execute}: {blocks} blocks\n{plan}");
+        plans.push(plan);
+    }
+    plans
+}
+
+/// Returns the plan of a statement without its figures, and the number of blocks that the statement read.
+async fn explain(connection: &mut PgConnection, execute: &str) -> (String, u64) {
+    let explain = |options: &str| AssertSqlSafe(format!("explain ({options}) execute {execute}"));
+    let plan = sqlx::query_scalar(explain("costs off"));
+    let plan: Result<Vec<String>, _> = plan.fetch_all(&mut *connection).await;
+    let counted = sqlx::query_scalar(explain("analyze, buffers, format json"));
+    let counted: Value = counted.fetch_one(connection).await.expect("a plan");
+    let blocks = |kind: &str| counted[0]["Plan"][kind].as_u64().expect("a number");
+    let plan = plan.expect("a plan").join("\n");
+    (
+        plan,
+        blocks("Shared Hit Blocks") + blocks("Shared Read Blocks"),
+    )
 }

@@ -17,7 +17,7 @@ use super::{
     idempotency::Idempotency,
     openapi::BASE,
     operations::Operations,
-    paging::{self, Find, Window},
+    paging::{self, Find, Page, Window},
     request_context::CurrentCaller,
     response::{self, ApiResponse},
     state::Links,
@@ -174,9 +174,10 @@ impl Find for Orders {
         database: &Database,
         after: Option<OrderId>,
         limit: usize,
-    ) -> Result<Vec<Order>, db::Error> {
+    ) -> Result<Page<Self>, db::Error> {
         let Self { visible, pet, .. } = *self;
-        db::orders::list(database, visible, &self.statuses, pet, after, limit).await
+        let orders = db::orders::list(database, visible, &self.statuses, pet, after, limit).await?;
+        Ok(orders.into())
     }
 
     fn id(order: &Order) -> OrderId {

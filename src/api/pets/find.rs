@@ -1,5 +1,7 @@
 //! Finds pets by status and by tags.
 
+use std::sync::Arc;
+
 use axum::{extract::State, response::Response};
 
 use super::body::PetBody;
@@ -8,10 +10,10 @@ use crate::{
         error::Error,
         extract::Query,
         fields::Violations,
-        paging::{self, Find, Window},
+        paging::{self, Find, Page, Window},
         state::Links,
     },
-    db::{self, Database, pets::TagMatch},
+    db::{self, Database, pets::Range},
     domain::{
         Invalid,
         id::PetId,
@@ -70,22 +72,28 @@ pub(super) async fn by_tags(
     if query.list("tags").is_empty() {
         violations.add("tags", "is required");
     }
-    let names: Vec<String> = paging::names(&mut violations, &query, "tags")
+    let mut names: Vec<String> = paging::names(&mut violations, &query, "tags")
         .into_iter()
         .map(str::to_owned)
         .collect();
+    names.sort_unstable();
+    names.dedup();
     // A name that no tag can have is reported, rather than matched with nothing.
     if let Some(reason) = names.iter().find_map(|name| check_name(name).err()) {
         violations.add("tags", reason);
     }
-    let tag_match = query.optional(&mut violations, "match", |value| match value {
-        "any" => Ok(TagMatch::Any),
-        "all" => Ok(TagMatch::All),
+    let is_all = query.optional(&mut violations, "match", |value| match value {
+        "any" => Ok(false),
+        "all" => Ok(true),
         _ => Err(Invalid::because("must be any or all")),
     });
     let window = Window::read(violations, &query)?;
     let next = ("/pet/findByTags", &["tags", "match"][..]);
-    let filter = Filter::Tags(names, tag_match.unwrap_or_default());
+    let filter = if is_all.unwrap_or_default() && names.len() > 1 {
+        Filter::AllTags(names)
+    } else {
+        Filter::AnyTag(names.into())
+    };
     paging::respond(database, &links, next, &query, window, filter).await
 }
 
@@ -108,7 +116,8 @@ enum TagMatchParameter {
 
 enum Filter {
     Status(Vec<Status>),
-    Tags(Vec<String>, TagMatch),
+    AnyTag(Arc<[String]>),
+    AllTags(Vec<String>),
 }
 
 impl Find for Filter {
@@ -120,15 +129,22 @@ impl Find for Filter {
         database: &Database,
         after: Option<PetId>,
         limit: usize,
-    ) -> Result<Vec<Pet>, db::Error> {
-        match self {
-            Self::Status(statuses) => {
-                db::pets::find_by_status(database, statuses, after, limit).await
+    ) -> Result<Page<Self>, db::Error> {
+        let range = Range { after, limit };
+        let pets = match self {
+            Self::Status(statuses) => db::pets::find_by_status(database, statuses, range).await?,
+            Self::AnyTag(names) => {
+                db::pets::find_by_any_tag(database, Arc::clone(names), range).await?
             }
-            Self::Tags(names, tag_match) => {
-                db::pets::find_by_tags(database, names, *tag_match, after, limit).await
+            Self::AllTags(names) => {
+                let page = db::pets::find_by_all_tags(database, names, range).await?;
+                return Ok(Page {
+                    items: page.pets,
+                    continue_after: page.continue_after,
+                });
             }
-        }
+        };
+        Ok(pets.into())
     }
 
     fn id(pet: &Pet) -> PetId {

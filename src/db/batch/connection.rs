@@ -24,8 +24,7 @@ const LOCK_TIMEOUT: &str = "lock_timeout = '100ms'";
 /// Planner settings. Batched statements look up rows by key, so one generic plan fits any number of keys. Sequential
 /// scans are disabled, because a plan may be made while the table is small. JIT is disabled, because reading a sequence
 /// counts as a sequential scan, which now looks costly enough to be compiled.
-const PLANNER_SETTINGS: &str =
-    "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set jit = off";
+const PLANNER_SETTINGS: &str = "set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off; set jit = off";
 
 /// Connection of a batcher. It is opened on demand, and closed after it has been idle for long.
 pub(super) struct BatchConnection {

@@ -1,108 +1,295 @@
 //! Finds pets by status or by tags, page by page, in the order of their identifiers.
 //!
+//! Invariants:
+//! - The form of each query fixes the indexes that it uses, so that its speed depends neither on statistics nor on the
+//!   number of matches: ranges of one index each, no longer than the page, and one lookup by key per pet.
+//! - Small pages share a statement; larger ones would delay the others, and have a statement of their own.
+//!
 //! Queries are public for the test that reads their plans.
 
+use std::sync::Arc;
+
+use futures_util::TryStreamExt as _;
+use sqlx::{FromRow as _, Row as _};
+
 use crate::{
-    db::{database::Database, deadline::with_timeout, error::Error},
+    db::{
+        batch::{BatchResult, BatchedStatement},
+        connect::Connection,
+        database::Database,
+        deadline::with_timeout,
+        error::Error,
+    },
     domain::{
         id::PetId,
         pet::{Pet, Status},
     },
 };
 
-/// Returns the first `limit` pets after `after`, by identifier, with one of `statuses`.
+/// Maximum number of pets of a page that shares a statement.
+const MAX_SHARED_LIMIT: usize = 128;
+/// Maximum number of tag names of a page that shares a statement.
+const MAX_SHARED_NAMES: usize = 8;
+/// Maximum number of index entries that a page of pets with all of several tags reads.
+const MAX_STEPS: i32 = 10_000;
+
+/// First `limit` matches after `after`, by identifier.
+#[derive(Debug, Clone, Copy)]
+pub struct Range {
+    /// Identifier that the matches follow; `None` for the first page.
+    pub after: Option<PetId>,
+    /// Maximum number of matches.
+    pub limit: usize,
+}
+
+impl Range {
+    fn after(&self) -> i64 {
+        self.after.map_or(0, PetId::get)
+    }
+
+    fn limit(&self) -> i64 {
+        i64::try_from(self.limit).unwrap_or(i64::MAX)
+    }
+}
+
+/// Returns the pets of `range` with one of `statuses`.
 pub async fn find_by_status(
     database: &Database,
     statuses: &[Status],
-    after: Option<PetId>,
-    limit: usize,
+    range: Range,
 ) -> Result<Vec<Pet>, Error> {
-    let names = statuses.iter().map(|status| status.as_str()).collect();
     let is_every_status = Status::ALL.iter().all(|status| statuses.contains(status));
-    let statement = if is_every_status {
-        FIND_BY_EVERY_STATUS
-    } else {
-        FIND_BY_STATUS
-    };
-    find_page(database, statement, names, after, limit).await
+    let names = statuses.iter().filter(|_| !is_every_status);
+    let names = names.map(|status| status.as_str().to_owned()).collect();
+    find_page::<PagesByStatus>(database, Search { names, range }).await
 }
 
-/// Query that reads the index of each status in order, and no further than the limit. With a single `status = any
-/// ($1)`, no index has the order of the result if there are two statuses.
+/// Returns the pets of `range` with any of the tags `names`.
+pub async fn find_by_any_tag(
+    database: &Database,
+    names: Arc<[String]>,
+    range: Range,
+) -> Result<Vec<Pet>, Error> {
+    find_page::<PagesByTag>(database, Search { names, range }).await
+}
+
+async fn find_page<B: BatchedStatement<Input = Search, Output = Vec<Pet>>>(
+    database: &Database,
+    search: Search,
+) -> Result<Vec<Pet>, Error> {
+    if search.range.limit <= MAX_SHARED_LIMIT && search.names.len() <= MAX_SHARED_NAMES {
+        return database.batchers().execute::<B>(search).await;
+    }
+    let find = async |connection: &mut Connection| {
+        let mut pages = B::execute_all(connection, &mut vec![search]).await?;
+        match pages.pop() {
+            Some(BatchResult::Done(pets)) => Ok(pets),
+            _ => Err(Error::Corrupt(format!("no result of {}", B::SUMMARY))),
+        }
+    };
+    database.run(find).await
+}
+
+/// Search for the pets of a range that have any of several names.
+#[derive(Debug, Clone)]
+pub(super) struct Search {
+    /// Names of statuses or tags, without duplicates. No name of a status stands for all of them.
+    names: Arc<[String]>,
+    range: Range,
+}
+
+/// Statement that reads the pages by status of several requests.
+pub(super) struct PagesByStatus;
+
+impl BatchedStatement for PagesByStatus {
+    type Input = Search;
+    type Output = Vec<Pet>;
+
+    const SUMMARY: &'static str = "SELECT pets by status";
+
+    async fn execute_all(
+        connection: &mut Connection,
+        inputs: &mut Vec<Search>,
+    ) -> Result<Vec<BatchResult<Self>>, Error> {
+        let pages = find_pages(connection, FIND_BY_STATUS, inputs).await?;
+        Ok(pages.into_iter().map(BatchResult::Done).collect())
+    }
+}
+
+/// Statement that reads the pages by tags of several requests.
+pub(super) struct PagesByTag;
+
+impl BatchedStatement for PagesByTag {
+    type Input = Search;
+    type Output = Vec<Pet>;
+
+    const SUMMARY: &'static str = "SELECT pets by tag";
+
+    async fn execute_all(
+        connection: &mut Connection,
+        inputs: &mut Vec<Search>,
+    ) -> Result<Vec<BatchResult<Self>>, Error> {
+        let pages = find_pages(connection, FIND_BY_ANY_TAG, inputs).await?;
+        Ok(pages.into_iter().map(BatchResult::Done).collect())
+    }
+}
+
+/// Query that merges one range of `pets_by_status` per status, or reads the primary key if no status is given. Its
+/// conditions and its order include the status, so that no other index can be used.
 #[doc(hidden)]
 pub const FIND_BY_STATUS: &str = "
-    select id, version, status, name, category, photo_urls, tags
-    from (
-        (select * from pets where status = 'available' and 'available' = any ($1) and id > $2
-         order by id limit $3)
+    select pet.id, version, status, name, category, photo_urls, tags, page
+    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[]) with ordinality
+         as search (first_name, last_name, after, size, page)
+    cross join lateral (
+        (select * from pets where last_name < first_name and id > after order by id limit size)
         union all
-        (select * from pets where status = 'pending' and 'pending' = any ($1) and id > $2
-         order by id limit $3)
-        union all
-        (select * from pets where status = 'sold' and 'sold' = any ($1) and id > $2
-         order by id limit $3)
-    ) pet
-    order by id
-    limit $3";
+        (select of_status.*
+         from unnest(($1::text[])[first_name:last_name]) as wanted
+         cross join lateral (
+             select * from pets where (status, id) > (wanted, after) and status <= wanted
+             order by status, id
+             limit size
+         ) of_status
+         order by of_status.id
+         limit size)
+    ) pet";
 
-/// Query for all statuses. Every pet has one of them (`pets_status_known`), so it reads one index instead of three, for
-/// a fifth less of PostgreSQL's time.
+/// Query that merges one range of the primary key of `pet_tags` per tag. `offset 0` keeps the lookup of each pet from being
+/// planned as another kind of join.
 #[doc(hidden)]
-pub const FIND_BY_EVERY_STATUS: &str =
-    "select id, version, status, name, category, photo_urls, tags from pets
-     where id > $2
-     order by id
-     limit $3";
+pub const FIND_BY_ANY_TAG: &str = "
+    select pet.id, version, status, name, category, photo_urls, tags, page
+    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[]) with ordinality
+         as search (first_name, last_name, after, size, page)
+    cross join lateral (
+        select pet_id
+        from unnest(($1::text[])[first_name:last_name]) as wanted
+        cross join lateral (
+            select pet_id from pet_tags where tag = wanted and pet_id > after
+            order by pet_id
+            limit size
+        ) tagged
+        group by pet_id
+        order by pet_id
+        limit size
+    ) match
+    cross join lateral (select * from pets where id = pet_id offset 0) pet";
 
-/// Match of a set of tag names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TagMatch {
-    /// Pets with any of the tags.
-    #[default]
-    Any,
-    /// Pets with all of the tags.
-    All,
+/// Returns the page of each search. Drains `searches`, unless the statement fails.
+async fn find_pages(
+    connection: &mut Connection,
+    statement: &'static str,
+    searches: &mut Vec<Search>,
+) -> Result<Vec<Vec<Pet>>, Error> {
+    // The names of all searches form one array, in which each has those from `first` to `last`, counted from 1.
+    let mut names = Vec::new();
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    let count = |names: &[&str]| i32::try_from(names.len()).unwrap_or(i32::MAX);
+    for search in &*searches {
+        first.push(count(&names) + 1);
+        names.extend(search.names.iter().map(String::as_str));
+        last.push(count(&names));
+    }
+    let ranges = || searches.iter().map(|search| search.range);
+    let mut pages: Vec<Vec<Pet>> = ranges()
+        .map(|range| Vec::with_capacity(range.limit))
+        .collect();
+    let mut rows = sqlx::query(statement)
+        .bind(names)
+        .bind(first)
+        .bind(last)
+        .bind(ranges().map(|range| range.after()).collect::<Vec<_>>())
+        .bind(ranges().map(|range| range.limit()).collect::<Vec<_>>())
+        .fetch(connection);
+    let read = async {
+        // Decoded one by one: collecting the rows first would copy every pet.
+        while let Some(row) = rows.try_next().await? {
+            let page: i64 = row.try_get("page")?;
+            let page = usize::try_from(page - 1).unwrap_or(usize::MAX);
+            if let Some(page) = pages.get_mut(page) {
+                page.push(Pet::from_row(&row)?);
+            }
+        }
+        Ok(())
+    };
+    with_timeout(read).await?;
+    drop(rows);
+    // A join promises no order. These are sorted already, which costs one comparison per pet.
+    for page in &mut pages {
+        page.sort_by_key(|pet| pet.id);
+    }
+    searches.clear();
+    Ok(pages)
 }
 
-/// Returns the first `limit` pets after `after`, by identifier, that match `names`.
-pub async fn find_by_tags(
+/// Pets with all of several tags.
+#[derive(Debug, Default)]
+pub struct AllTagsPage {
+    /// Pets, by identifier.
+    pub pets: Vec<Pet>,
+    /// Set if the search ended early, because it had read many index entries: the identifier after which it continues.
+    pub continue_after: Option<PetId>,
+}
+
+/// Returns pets of `range` with all of the tags `names`, which are distinct.
+pub async fn find_by_all_tags(
     database: &Database,
     names: &[String],
-    tag_match: TagMatch,
-    after: Option<PetId>,
-    limit: usize,
-) -> Result<Vec<Pet>, Error> {
-    let names = names.iter().map(String::as_str).collect();
-    let statement = match tag_match {
-        TagMatch::Any => FIND_BY_ANY_TAG,
-        TagMatch::All => FIND_BY_ALL_TAGS,
+    range: Range,
+) -> Result<AllTagsPage, Error> {
+    let find = async |connection: &mut Connection| {
+        let query = sqlx::query(FIND_BY_ALL_TAGS)
+            .bind(names)
+            .bind(range.after())
+            .bind(range.limit())
+            .bind(MAX_STEPS);
+        let mut rows = query.fetch(connection);
+        let mut page = AllTagsPage::default();
+        let read = async {
+            while let Some(row) = rows.try_next().await? {
+                if row.try_get("is_match")? {
+                    page.pets.push(Pet::from_row(&row)?);
+                }
+                page.continue_after = row.try_get("continue_after")?;
+            }
+            Ok(())
+        };
+        with_timeout(read).await?;
+        Ok(page)
     };
-    find_page(database, statement, names, after, limit).await
+    database.run(find).await
 }
 
+/// Leapfrog join: each step looks up, for the next tag in turn, the first pet from the candidate on. A pet that as many
+/// steps in a row have found as there are tags is a match, and the next step begins behind it. The steps end with the
+/// pets of a tag, with the page, or with the budget ($4).
 #[doc(hidden)]
-pub const FIND_BY_ANY_TAG: &str =
-    "select id, version, status, name, category, photo_urls, tags from pets
-     where tag_names && $1 and id > $2
-     order by id
-     limit $3";
-
-const FIND_BY_ALL_TAGS: &str =
-    "select id, version, status, name, category, photo_urls, tags from pets
-     where tag_names @> $1 and id > $2
-     order by id
-     limit $3";
-
-async fn find_page(
-    database: &Database,
-    statement: &'static str,
-    names: Vec<&str>,
-    after: Option<PetId>,
-    limit: usize,
-) -> Result<Vec<Pet>, Error> {
-    let query = sqlx::query(statement)
-        .bind(names)
-        .bind(after.map_or(0, PetId::get))
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-    with_timeout(database.find_pool().decode_rows(query)).await
-}
+pub const FIND_BY_ALL_TAGS: &str = "
+    with recursive step (number, candidate, agreeing, matches) as (
+        select 0, $2::bigint, cardinality($1::text[]), 0::bigint
+        union all
+        select number + 1, pet_id, agreeing_now,
+               matches + (agreeing_now = cardinality($1::text[]))::int
+        from step
+        cross join lateral (
+            select pet_id from pet_tags
+            where tag = ($1::text[])[number % cardinality($1::text[]) + 1]
+              and pet_id >= candidate + (agreeing = cardinality($1::text[]))::int
+            order by pet_id
+            limit 1
+        ) found
+        cross join lateral (
+            select case when pet_id = candidate then agreeing + 1 else 1 end as agreeing_now
+        ) compared
+        where number < $4 and matches < $3
+    )
+    select pet.id, version, status, name, category, photo_urls, tags,
+           pet.id is not null as is_match,
+           case when number = $4 then candidate - (agreeing < cardinality($1::text[]))::int end
+               as continue_after
+    from step
+    left join lateral (select * from pets where id = candidate offset 0) pet
+        on agreeing = cardinality($1::text[])
+    where number = $4 or (number > 0 and agreeing = cardinality($1::text[]))
+    order by number";

@@ -8,7 +8,8 @@ use futures_util::TryStreamExt as _;
 use sqlx::{FromRow as _, PgExecutor};
 
 pub use self::find_by::{
-    FIND_BY_ANY_TAG, FIND_BY_EVERY_STATUS, FIND_BY_STATUS, TagMatch, find_by_status, find_by_tags,
+    AllTagsPage, FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, Range, find_by_all_tags,
+    find_by_any_tag, find_by_status,
 };
 use super::{
     batch::{BatchResult, BatchedStatement},
