@@ -362,7 +362,7 @@ async fn find_by_all_tags_equals_the_intersection_of_the_tags() {
 /// Two tags that no pet has together, each of many pets: a page ends early in place of reading all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn find_by_all_tags_ends_a_page_early_when_its_budget_is_spent() {
-    const PETS: usize = 25_000;
+    const PETS: usize = 9_000;
     let app = TestApp::start().await;
     app.database
         .run(&format!(
@@ -384,7 +384,8 @@ async fn find_by_all_tags_ends_a_page_early_when_its_budget_is_spent() {
     }
     let (last, earlier) = pages.split_last().expect("a page");
     assert_eq!(last, &[30_000]);
-    assert_eq!(earlier, &[const { Vec::<i64>::new() }; 2][..]);
+    assert_eq!(earlier.len(), 2);
+    assert!(earlier.iter().all(Vec::is_empty), "{earlier:?}");
     let whole = app.get(path).response().await.is(200);
     assert_eq!(whole.ids(), [30_000]);
 }
@@ -503,7 +504,7 @@ async fn find_plans(database: &TestDatabase) -> Vec<String> {
             &["pet_tags_pkey", "pets_pkey"],
         ),
         (
-            "by_all ('{common,tag7}', 0, 20, 10000)",
+            "by_all ('{common,tag7}', 0, 20, 4000)",
             &["pet_tags_pkey", "pets_pkey"],
         ),
     ] {
