@@ -6,14 +6,15 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use pet_inventory::domain::caller::Scopes;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use sqlx::Executor as _;
 use test_support::{RequestExt, Response, TestApp};
 
-/// Starts the service on a database that counts the statements which change `table`, and delays each by 20 ms, so that
-/// concurrent requests share statements.
-async fn start_with_slow_changes(table: &str) -> TestApp {
+/// Starts the service on a database that counts the statements with these events on `table`, and delays each by 20 ms, so
+/// that concurrent requests share statements.
+async fn start_with_slow_changes(events: &str, table: &str) -> TestApp {
     let app = TestApp::start().await;
     app.database
         .run(&format!(
@@ -27,11 +28,6 @@ async fn start_with_slow_changes(table: &str) -> TestApp {
              $$;
              create trigger counted after {events} on {table}
                  for each statement execute function count_statement()",
-            events = if table == "pets" {
-                "update or delete"
-            } else {
-                "insert"
-            },
         ))
         .await;
     app
@@ -104,7 +100,7 @@ fn version(response: &Response) -> i64 {
 async fn concurrent_changes_of_few_pets_have_a_sequential_order() {
     const CLIENTS: i64 = 40;
     const CHANGES: i64 = 6;
-    let app = start_with_slow_changes("pets").await;
+    let app = start_with_slow_changes("update or delete", "pets").await;
     add_pets(&app, 1..=3).await;
     for id in 1..=3 {
         let pet = replacement(id, 0);
@@ -155,7 +151,7 @@ async fn concurrent_changes_of_few_pets_have_a_sequential_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn patches_of_different_fields_of_one_pet_lose_no_update() {
-    let app = start_with_slow_changes("pets").await;
+    let app = start_with_slow_changes("update or delete", "pets").await;
     add_pets(&app, 1..=1).await;
     let patches = (0..60).map(async |number| {
         let request = match number % 6 {
@@ -185,7 +181,7 @@ async fn patches_of_different_fields_of_one_pet_lose_no_update() {
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_replacements_with_one_etag_have_one_winner() {
     const CLIENTS: usize = 50;
-    let app = start_with_slow_changes("pets").await;
+    let app = start_with_slow_changes("update or delete", "pets").await;
     let etag = add_pets(&app, 1..=2).await.swap_remove(0);
     let put = |id, number| app.put("/pet", &json!({"id": id, "name": format!("by {number}")}));
     let conditional = (0..CLIENTS).map(|number| put(1, number).header("if-match", &etag));
@@ -213,7 +209,7 @@ async fn concurrent_replacements_with_one_etag_have_one_winner() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_changes_of_all_kinds_get_their_own_responses() {
-    let app = start_with_slow_changes("pets").await;
+    let app = start_with_slow_changes("update or delete", "pets").await;
     let etags = add_pets(&app, 1..=80).await;
     let tags: Vec<Value> = (0..30)
         .map(|tag| json!({"name": tag.to_string()}))
@@ -273,7 +269,7 @@ async fn concurrent_changes_of_all_kinds_get_their_own_responses() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deletion_among_changes_of_one_pet_happens_once() {
-    let app = start_with_slow_changes("pets").await;
+    let app = start_with_slow_changes("update or delete", "pets").await;
     add_pets(&app, 1..=20).await;
     let rounds = (1..=20).map(async |id| {
         let path = format!("/pet/{id}");
@@ -307,7 +303,7 @@ async fn deletion_among_changes_of_one_pet_happens_once() {
 /// Another transaction holds the lock of a pet: the changes of that pet time out, the others succeed.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocked_change_is_503_and_its_batch_succeeds() {
-    let app = start_with_slow_changes("pets").await;
+    let app = start_with_slow_changes("update or delete", "pets").await;
     add_pets(&app, 1..=30).await;
     let mut other = app.database.connect().await;
     let lock = "begin; select from pets where id = 15 for update";
@@ -333,7 +329,7 @@ async fn blocked_change_is_503_and_its_batch_succeeds() {
 /// Two orders for each of 30 pets; one of each is refused. Others have a taken id, an unknown pet, or a sold pet.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_orders_get_their_own_responses() {
-    let app = start_with_slow_changes("orders").await;
+    let app = start_with_slow_changes("insert", "orders").await;
     add_pets(&app, 1..=40).await;
     let available = "update pets set status = 'available' where id <> 40";
     app.database.run(available).await;
@@ -381,4 +377,53 @@ async fn concurrent_orders_get_their_own_responses() {
     let counted = "select count(*) from pets where status = 'pending'";
     let inventory = app.get("/store/inventory").response().await.is(200).json();
     assert_eq!(inventory["pending"], app.database.number(counted).await);
+}
+
+/// Two deletions of each order; one of each is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_deletions_of_orders_release_their_pets_once() {
+    let app = start_with_slow_changes("delete", "orders").await;
+    add_pets(&app, 1..=30).await;
+    app.database
+        .run("update pets set status = 'available'")
+        .await;
+    let other = app.make_key("other", Scopes::all_but_admin()).await.secret;
+    let place = (1..=30).map(async |id| {
+        let order = json!({"petId": id, "complete": id % 3 == 0});
+        let placed = app.post("/store/order", &order).response().await.is(201);
+        if id % 3 == 1 {
+            // A status set by hand is kept.
+            form(&app, id, "status=sold").response().await.is(200);
+        }
+        placed.id()
+    });
+    let orders = join_all(place).await;
+    let deletions = orders.iter().chain(&orders).map(async |id| {
+        let path = format!("/store/order/{id}");
+        let by_other = app
+            .anonymous(Method::DELETE, &path)
+            .header("api_key", &other);
+        by_other.response().await.problem(404);
+        let response = app.delete(&path).response().await;
+        (id, response.status.as_u16())
+    });
+    let mut responses = join_all(deletions).await;
+    assert_batched(&app, 2 * orders.len()).await;
+    responses.sort_unstable();
+    let mut expected: Vec<_> = orders
+        .iter()
+        .flat_map(|id| [(id, 200), (id, 404)])
+        .collect();
+    expected.sort_unstable();
+    assert_eq!(responses, expected);
+    for id in 1..=30 {
+        let pet = app.get(&format!("/pet/{id}")).response().await.is(200);
+        let status = if id % 3 == 2 { "available" } else { "sold" };
+        assert_eq!(pet.json()["status"], status, "{id}");
+    }
+    let inventory = app.get("/store/inventory").response().await.is(200).json();
+    assert_eq!(
+        inventory,
+        json!({"available": 10, "pending": 0, "sold": 20})
+    );
 }

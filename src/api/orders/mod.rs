@@ -30,7 +30,7 @@ use crate::{
     domain::{
         caller::{Caller, Scope},
         id::{OrderId, PetId},
-        order::{Order, Standing, Status},
+        order::{Order, Status},
         pet,
     },
 };
@@ -113,21 +113,6 @@ async fn place(
         placed(db::orders::place_in(transaction, placement).await?)
     };
     Box::pin(idempotency.run(&database, work)).await
-}
-
-async fn set_status(
-    transaction: &mut Connection,
-    pet: pet::Pet,
-    status: pet::Status,
-) -> Result<(), Error> {
-    if pet.details.status != status {
-        let details = pet::PetDetails {
-            status,
-            ..pet.details
-        };
-        db::pets::replace(transaction, pet.id, details, None).await?;
-    }
-    Ok(())
 }
 
 /// List orders
@@ -226,26 +211,9 @@ async fn delete(
     CurrentCaller(caller): CurrentCaller,
     Path(id): Path<OrderId>,
 ) -> Result<Response, Error> {
-    let visible = visible(&caller);
-    let work = async |transaction: &mut Connection| {
-        let order = db::orders::find(&mut *transaction, id, visible).await?;
-        let order = order.ok_or_else(|| no_such_order(id))?;
-        let pet = if order.details.is_open() {
-            db::pets::find_for_update(transaction, order.details.pet_id).await?
-        } else {
-            None
-        };
-        // `held` is reliable only now: the lock keeps the pet from being deleted.
-        let held = db::orders::delete(transaction, id, visible).await?;
-        let held = held.ok_or_else(|| no_such_order(id))?;
-        if let Some(pet) = pet.filter(|_| held) {
-            let status = pet.details.status;
-            let given_back = Standing { status, held }.given_back();
-            set_status(transaction, pet, given_back.status).await?;
-        }
-        Ok::<_, Error>(())
-    };
-    database.transact(work).await?;
+    if !db::orders::delete(&database, id, visible(&caller)).await? {
+        return Err(no_such_order(id));
+    }
     ApiResponse::deleted(&id)
 }
 

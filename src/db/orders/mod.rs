@@ -4,20 +4,21 @@
 //! - A transaction that locks a pet and an order locks the pet first, to avoid deadlocks. So does the deletion of a
 //!   pet, which clears `held_pet` of its order.
 
+mod delete;
 mod place;
 
 use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
 
-use self::place::owner_column;
-pub use self::place::{Owner, Placement, PlacementOutcome, place, place_in};
-use super::{connect::Connection, database::Database, deadline::with_timeout, error::Error};
+use self::delete::filter_column;
+pub use self::{
+    delete::{OwnerFilter, delete},
+    place::{Owner, Placement, PlacementOutcome, place, place_in},
+};
+use super::{database::Database, deadline::with_timeout, error::Error};
 use crate::domain::{
     id::{OrderId, PetId},
     order::{Order, OrderDetails, Status},
 };
-
-/// Owner of the orders that a statement includes; `None` for all owners.
-pub type OwnerFilter = Option<Owner>;
 
 impl FromRow<'_, PgRow> for Order {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
@@ -44,23 +45,8 @@ pub async fn find(
         "select id, pet_id, quantity, ship_date, status, complete from orders
          where id = $1 and ($2::bigint is null or owner = $2)",
     );
-    let query = query.bind(id.get()).bind(filter.map(owner_column));
+    let query = query.bind(id.get()).bind(filter_column(filter));
     with_timeout(query.fetch_optional(executor)).await
-}
-
-/// Deletes an order. Returns true if it held its pet, or `None` if there is no such order of an owner that
-/// `filter` includes.
-pub async fn delete(
-    transaction: &mut Connection,
-    id: OrderId,
-    filter: OwnerFilter,
-) -> Result<Option<bool>, Error> {
-    let query = sqlx::query_scalar(
-        "delete from orders where id = $1 and ($2::bigint is null or owner = $2)
-         returning held_pet is not null",
-    );
-    let query = query.bind(id.get()).bind(filter.map(owner_column));
-    with_timeout(query.fetch_optional(transaction)).await
 }
 
 /// Returns the first `limit` orders after `after`, by identifier, with one of `statuses`, and for `pet` if it is given.
@@ -78,7 +64,7 @@ pub async fn list(
         .bind(names)
         .bind(after.map_or(0, OrderId::get))
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(filter.map(owner_column))
+        .bind(filter_column(filter))
         .bind(pet.map(PetId::get));
     with_timeout(query.fetch_all(database.find_pool())).await
 }

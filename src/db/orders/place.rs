@@ -103,7 +103,7 @@ impl BatchedStatement for Placements {
     }
 }
 
-/// Places orders in the order of `placements`. The outcome is `None` for each order of a pet whose accepted order was
+/// Places orders in the order of `placements`. The outcome is `None` for each order of a pet if the accepted order was
 /// not stored because its identifier is taken: whether the others can be placed depends on that one.
 async fn place_all(
     connection: &mut Connection,
@@ -168,7 +168,7 @@ async fn insert(
     let ids = orders.iter().map(|(placement, _)| placement.order.id);
     let owners = orders.iter().map(|(placement, _)| placement.owner);
     let dates = details().map(|order| order.ship_date.map(ShipDate::get));
-    // The condition on `any ($3)` keeps the plan to the primary key, whatever the statistics are.
+    // The condition on `any ($3)` keeps the plan to the primary key, independent of statistics.
     let query = sqlx::query_as(
         "with given as materialized (
              select coalesce(id, nextval('order_ids')) as id, owner, pet_id, is_open, quantity,

@@ -145,14 +145,13 @@ impl BatchedStatement for Changes {
         let mut batch = Batch::new(pets);
         let outcomes: Vec<_> = inputs.iter().map(|request| batch.apply(request)).collect();
         let mut changed = batch.write(connection).await?.into_iter();
-        let result = |outcome| match outcome {
-            Applied::Changed => changed.next().map(ChangeOutcome::Changed),
-            Applied::Final(outcome) => Some(outcome),
+        let result = |outcome: Option<_>| {
+            let outcome = outcome.or_else(|| changed.next().map(ChangeOutcome::Changed));
+            outcome.map(BatchResult::Done)
         };
-        let results = outcomes.into_iter().map(result);
-        let results: Option<Vec<_>> = results.map(|it| it.map(BatchResult::Done)).collect();
-        let results =
-            results.ok_or_else(|| Error::Corrupt("a changed pet has no version".into()))?;
+        let results: Option<Vec<_>> = outcomes.into_iter().map(result).collect();
+        let missing = || Error::Corrupt("a changed pet has no version".into());
+        let results = results.ok_or_else(missing)?;
         inputs.clear();
         Ok(results)
     }
@@ -176,12 +175,6 @@ struct State {
     details: PetDetails,
 }
 
-enum Applied {
-    /// The pet has a new state.
-    Changed,
-    Final(ChangeOutcome),
-}
-
 impl Batch {
     fn new(pets: Vec<Pet>) -> Self {
         let ids = pets.iter().enumerate().map(|(index, pet)| (pet.id, index));
@@ -199,23 +192,24 @@ impl Batch {
         }
     }
 
-    fn apply(&mut self, request: &ChangeRequest) -> Applied {
+    /// Applies a change. Returns its outcome, or `None` if the pet has a new state.
+    fn apply(&mut self, request: &ChangeRequest) -> Option<ChangeOutcome> {
         let id = request.id;
         let last = self.last.get(&id);
         let Some(current) = last.and_then(|last| self.states.get(*last)) else {
-            return Applied::Final(ChangeOutcome::NotFound);
+            return Some(ChangeOutcome::NotFound);
         };
         let is_admitted = match current.version {
             Some(version) => request.admits(version),
             None => request.expected.is_none(),
         };
         if !is_admitted {
-            return Applied::Final(ChangeOutcome::VersionMismatch);
+            return Some(ChangeOutcome::VersionMismatch);
         }
         let Some(details) = request.change.apply(&current.details) else {
             self.last.remove(&id);
             self.deleted.push(id.get());
-            return Applied::Final(ChangeOutcome::Deleted);
+            return Some(ChangeOutcome::Deleted);
         };
         self.last.insert(id, self.states.len());
         self.states.push(State {
@@ -223,7 +217,7 @@ impl Batch {
             version: None,
             details,
         });
-        Applied::Changed
+        None
     }
 
     /// Stores the last states. Returns the pets after each change, with a version of their own.
@@ -241,7 +235,7 @@ impl Batch {
         let are_last: Vec<bool> = states.iter().zip(indices).map(is_last).collect();
         let pets = states.iter().map(|state| (Some(state.id), &state.details));
         let columns = pets.collect::<PetArrays<'_>>();
-        // The condition on `any ($1)` keeps the plan to the primary key, whatever the statistics are.
+        // The condition on `any ($1)` keeps the plan to the primary key, independent of statistics.
         let versions: Vec<Version> = sqlx::query_scalar(
             "with given as materialized (
                  select ordinal, nextval('pet_versions') as version, id, is_last, status, name,
