@@ -30,15 +30,8 @@ pub struct IfMatch(Option<Vec<Version>>);
 impl IfMatch {
     /// Returns the versions to compare with in a statement, or `None` for any.
     #[must_use]
-    pub fn versions(&self) -> Option<&[Version]> {
-        self.0.as_deref()
-    }
-
-    /// Returns true if `version` may be changed.
-    #[must_use]
-    pub fn admits(&self, version: Version) -> bool {
-        let versions = self.versions();
-        versions.is_none_or(|versions| versions.contains(&version))
+    pub fn into_versions(self) -> Option<Vec<Version>> {
+        self.0
     }
 }
 

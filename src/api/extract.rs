@@ -199,29 +199,38 @@ impl<T: FieldType> FromRequest<AppState> for Json<T> {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
-        let body = read_plain_body(request, "application/json", state.body_limits).await?;
-        // serde would accept an array for an object, with its elements as the fields.
-        if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
-            parse_json::<IgnoredAny>(&body)?;
-            let reason = format!("must be {}", T::KIND.name());
-            return Err(Error::one_violation("body", reason));
-        }
-        parse_json(&body).map(Self)
+        read_json(request, "application/json", state)
+            .await
+            .map(Self)
     }
 }
 
 /// JSON Merge Patch (RFC 7396).
 #[derive(Debug)]
-pub struct MergePatch(pub serde_json::Value);
+pub struct MergePatch<T>(pub T);
 
-impl FromRequest<AppState> for MergePatch {
+impl<T: FieldType> FromRequest<AppState> for MergePatch<T> {
     type Rejection = Error;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         const ACCEPTED: &str = "application/merge-patch+json or application/json";
-        let body = read_plain_body(request, ACCEPTED, state.body_limits).await?;
-        parse_json(&body).map(Self)
+        read_json(request, ACCEPTED, state).await.map(Self)
     }
+}
+
+async fn read_json<T: FieldType>(
+    request: Request,
+    accepted: &'static str,
+    state: &AppState,
+) -> Result<T, Error> {
+    let body = read_plain_body(request, accepted, state.body_limits).await?;
+    // serde would accept an array for an object, with its elements as the fields.
+    if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
+        parse_json::<IgnoredAny>(&body)?;
+        let reason = format!("must be {}", T::KIND.name());
+        return Err(Error::one_violation("body", reason));
+    }
+    parse_json(&body)
 }
 
 /// Form body, which may be absent.

@@ -17,7 +17,7 @@ use crate::domain::{
     id::{OrderId, PetId},
     image::{ImageId, ImageType},
     order::{self, Quantity, ShipDate},
-    pet::{self, Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, Version},
+    pet::{self, Label, Pet, PetDetails, PetName, PhotoUrl, Version},
     plan::Plan,
     user::{UserId, Username},
 };
@@ -87,11 +87,11 @@ pub(super) struct PetArrays<'a> {
     pub statuses: Vec<&'static str>,
 }
 
-impl<'a> FromIterator<&'a NewPet> for PetArrays<'a> {
-    fn from_iter<I: IntoIterator<Item = &'a NewPet>>(pets: I) -> Self {
+impl<'a> FromIterator<(Option<PetId>, &'a PetDetails)> for PetArrays<'a> {
+    fn from_iter<I: IntoIterator<Item = (Option<PetId>, &'a PetDetails)>>(pets: I) -> Self {
         let mut arrays = Self::default();
         let count = |urls: &[&str]| i32::try_from(urls.len()).unwrap_or(i32::MAX);
-        for NewPet { id, details } in pets {
+        for (id, details) in pets {
             let columns = PetColumns::from(details);
             arrays.ids.push(id.map(PetId::get));
             arrays.names.push(columns.name);

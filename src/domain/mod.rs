@@ -67,7 +67,6 @@ pub mod clock;
 pub mod id;
 pub mod image;
 pub mod limit;
-pub mod merge_patch;
 pub mod order;
 pub mod pet;
 pub mod plan;

@@ -115,6 +115,90 @@ pub struct PetDetails {
     pub status: Status,
 }
 
+/// Change of a stored pet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Replaces all fields.
+    Replace(PetDetails),
+    /// Changes some fields.
+    Patch(PetPatch),
+    /// Deletes the pet.
+    Delete,
+}
+
+impl Change {
+    /// Returns the fields of the pet after the change, or `None` if it is deleted.
+    #[must_use]
+    pub fn apply(&self, current: &PetDetails) -> Option<PetDetails> {
+        match self {
+            Self::Replace(details) => Some(details.clone()),
+            Self::Patch(patch) => Some(patch.apply(current)),
+            Self::Delete => None,
+        }
+    }
+}
+
+/// Changes to some fields of a pet, with the result of a JSON Merge Patch (RFC 7396). `None` leaves a field as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PetPatch {
+    /// New name.
+    pub name: Option<PetName>,
+    /// Changes to the category; `Some(None)` removes it.
+    pub category: Option<Option<CategoryPatch>>,
+    /// New URLs of pictures; see [`check_count`].
+    pub photo_urls: Option<Vec<PhotoUrl>>,
+    /// New tags; see [`check_count`].
+    pub tags: Option<Vec<Label>>,
+    /// New status.
+    pub status: Option<Status>,
+}
+
+/// Changes to the members of a category, which is created if the pet has none. `None` leaves a member as it is, and
+/// `Some(None)` removes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CategoryPatch {
+    /// New number.
+    pub id: Option<Option<i64>>,
+    /// New name.
+    pub name: Option<Option<Text>>,
+}
+
+impl PetPatch {
+    /// Returns the changed fields.
+    #[must_use]
+    pub fn apply(&self, current: &PetDetails) -> PetDetails {
+        let category = match &self.category {
+            None => current.category.clone(),
+            Some(None) => None,
+            Some(Some(patch)) => Some(patch.apply(current.category.as_ref())),
+        };
+        PetDetails {
+            name: changed(self.name.as_ref(), &current.name),
+            category,
+            photo_urls: changed(self.photo_urls.as_ref(), &current.photo_urls),
+            tags: changed(self.tags.as_ref(), &current.tags),
+            status: self.status.unwrap_or(current.status),
+        }
+    }
+}
+
+impl CategoryPatch {
+    fn apply(&self, current: Option<&Label>) -> Label {
+        let mut label = current.cloned().unwrap_or_default();
+        if let Some(id) = self.id {
+            label.id = id;
+        }
+        if let Some(name) = &self.name {
+            label.name.clone_from(name);
+        }
+        label
+    }
+}
+
+fn changed<T: Clone>(new: Option<&T>, current: &T) -> T {
+    new.unwrap_or(current).clone()
+}
+
 /// Pet to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewPet {
@@ -174,6 +258,71 @@ mod tests {
         assert!(PetId::new(PetId::MAX).is_ok());
         for bad in [0, -1, PetId::MAX + 1, i64::MAX, i64::MIN] {
             assert!(PetId::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    fn text(text: &str) -> Text {
+        Text::new(text.to_owned()).expect("a text")
+    }
+
+    #[test]
+    fn patches_change_only_the_given_fields() {
+        let name = |name: &str| PetName::new(name.to_owned()).expect("a name");
+        let url = |url: &str| PhotoUrl::new(url.to_owned()).expect("a URL");
+        let label = |id, name| Label { id, name };
+        let rex = PetDetails {
+            name: name("Rex"),
+            category: Some(label(Some(1), Some(text("Dogs")))),
+            photo_urls: vec![url("/a")],
+            tags: vec![label(None, Some(text("friendly")))],
+            status: Status::Sold,
+        };
+        let apply = |patch: PetPatch| Change::Patch(patch).apply(&rex);
+        assert_eq!(apply(PetPatch::default()), Some(rex.clone()));
+        let patched = apply(PetPatch {
+            name: Some(name("Max")),
+            photo_urls: Some(Vec::new()),
+            tags: Some(vec![label(Some(2), None)]),
+            status: Some(Status::Available),
+            ..PetPatch::default()
+        });
+        let expected = PetDetails {
+            name: name("Max"),
+            photo_urls: Vec::new(),
+            tags: vec![label(Some(2), None)],
+            status: Status::Available,
+            ..rex.clone()
+        };
+        assert_eq!(patched, Some(expected));
+        assert_eq!(Change::Replace(rex.clone()).apply(&rex), Some(rex.clone()));
+        assert_eq!(Change::Delete.apply(&rex), None);
+    }
+
+    #[test]
+    fn category_patches_merge_members() {
+        let dogs = Label {
+            id: Some(1),
+            name: Some(text("Dogs")),
+        };
+        let patch = |id, name| CategoryPatch { id, name };
+        for (patch, of_dogs, of_none) in [
+            (patch(None, None), (Some(1), Some("Dogs")), (None, None)),
+            (patch(Some(None), None), (None, Some("Dogs")), (None, None)),
+            (
+                patch(Some(Some(2)), Some(None)),
+                (Some(2), None),
+                (Some(2), None),
+            ),
+            (
+                patch(None, Some(Some(text("Cats")))),
+                (Some(1), Some("Cats")),
+                (None, Some("Cats")),
+            ),
+        ] {
+            for (current, (id, name)) in [(Some(&dogs), of_dogs), (None, of_none)] {
+                let name = name.map(text);
+                assert_eq!(patch.apply(current), Label { id, name }, "{patch:?}");
+            }
         }
     }
 }

@@ -4,7 +4,11 @@ use chrono::{Duration, Utc};
 use pet_inventory::{
     api::{self, state::Links},
     auth::secret::{Kind, Secret},
-    db::{self, Connection, orders::Owner, users::NewAccount},
+    db::{
+        self, Connection,
+        orders::{Placement, PlacementOutcome},
+        users::NewAccount,
+    },
     domain::{
         caller::{Scope, Scopes},
         id::{OrderId, PetId},
@@ -82,9 +86,13 @@ impl Resources {
                 complete: false,
             },
         };
-        let owned_by: Owner = Some(owner.caller);
-        let placed = db::orders::insert(connection, owned_by, order).await;
-        placed.expect("a database").expect("an order");
+        let placement = Placement {
+            owner: Some(owner.caller),
+            order,
+        };
+        let placed = db::orders::place_in(connection, placement).await;
+        let placed = placed.expect("a database");
+        assert!(matches!(placed, PlacementOutcome::Placed(_)), "{placed:?}");
         Self {
             number,
             owner,

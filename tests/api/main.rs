@@ -10,6 +10,7 @@
 mod access;
 mod auth;
 mod batches;
+mod changes;
 mod cli;
 mod cli_files;
 mod cli_setup;

@@ -34,7 +34,7 @@ async fn row_10_concurrent_writes_with_one_etag_have_one_winner() {
         let etag = pet.headers()["etag"].clone();
         let writes = (0..MANY).map(|number| {
             let pet = json!({"id": 1, "name": format!("{round}-{number}")});
-            // PUT is one statement, PATCH a transaction.
+            // A single PUT is one statement, a single PATCH a transaction; batches of both are transactions.
             let request = if round % 2 == 0 {
                 target.request(Method::PUT, "/pet").json(&pet)
             } else {

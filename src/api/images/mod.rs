@@ -103,7 +103,8 @@ async fn list(
     urls: Urls,
 ) -> Result<Response, Error> {
     let images = db::images::list(database.pool(), pet).await?;
-    if images.is_empty() && !db::pets::exists(database.pool(), pet).await? {
+    let exists = async |connection: &mut Connection| db::pets::exists(connection, pet).await;
+    if images.is_empty() && !database.run(exists).await? {
         return Err(no_such_pet(pet));
     }
     let body = |image: Image| ImageBody {

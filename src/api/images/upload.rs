@@ -178,7 +178,8 @@ async fn take(
     let context = RequestContext::from_request_parts(parts, &()).await?;
     let key = ClientKey::of(&parts.headers, || context.caller_key())?;
     // Fails before the body is read if there is no such pet, unless a stored response may have to be replayed.
-    if key.is_none() && !db::pets::exists(state.database.pool(), pet).await? {
+    let exists = async |connection: &mut Connection| db::pets::exists(connection, pet).await;
+    if key.is_none() && !state.database.run(exists).await? {
         return Err(no_such_pet(pet));
     }
     let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;

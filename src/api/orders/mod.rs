@@ -23,11 +23,14 @@ use super::{
     state::Links,
 };
 use crate::{
-    db::{self, Connection, Database, orders::OwnerFilter},
+    db::{
+        self, Connection, Database,
+        orders::{OwnerFilter, Placement, PlacementOutcome},
+    },
     domain::{
         caller::{Caller, Scope},
         id::{OrderId, PetId},
-        order::{NewOrder, Order, Standing, Status},
+        order::{Order, Status},
         pet,
     },
 };
@@ -81,47 +84,35 @@ async fn place(
     Json(body): Json<NewOrderBody>,
 ) -> Result<Response, Error> {
     let new = body.into_new_order()?;
-    let work = async |transaction: &mut Connection| {
-        take_pet(transaction, &new).await?;
-        let Some(order) = db::orders::insert(transaction, caller.id, new).await? else {
+    let placement = Placement {
+        owner: caller.id,
+        order: new,
+    };
+    let placed = |outcome| match outcome {
+        PlacementOutcome::Placed(order) => {
+            let location = links.url(&format!("{BASE}/store/order/{}", order.id));
+            response::created(location, &OrderBody::from(&order))
+        }
+        PlacementOutcome::PetNotFound => {
+            let reason = "must be the id of an existing pet";
+            Err(Error::one_violation("petId", reason))
+        }
+        PlacementOutcome::Refused(refusal) => {
+            let pet = new.details.pet_id;
+            Err(Error::Conflict(format!("pet {pet} {refusal}")))
+        }
+        PlacementOutcome::IdTaken => {
             let id = new.id.map_or(0, OrderId::get);
-            return Err(Error::Conflict(format!("order {id} already exists")));
-        };
-        let location = links.url(&format!("{BASE}/store/order/{}", order.id));
-        response::created(location, &OrderBody::from(&order))
+            Err(Error::Conflict(format!("order {id} already exists")))
+        }
     };
-    idempotency.run(&database, work).await
-}
-
-/// Locks the pet of an order and sets the status that the order gives it, if it is for sale.
-async fn take_pet(transaction: &mut Connection, new: &NewOrder) -> Result<(), Error> {
-    let id = new.details.pet_id;
-    let pet = db::pets::find_for_update(transaction, id).await?;
-    let pet =
-        pet.ok_or_else(|| Error::one_violation("petId", "must be the id of an existing pet"))?;
-    let standing = Standing {
-        status: pet.details.status,
-        held: db::orders::is_held(&mut *transaction, id).await?,
-    };
-    let ordered = standing
-        .ordered(&new.details)
-        .map_err(|refusal| Error::Conflict(format!("pet {id} {refusal}")))?;
-    set_status(transaction, pet, ordered.status).await
-}
-
-async fn set_status(
-    transaction: &mut Connection,
-    pet: pet::Pet,
-    status: pet::Status,
-) -> Result<(), Error> {
-    if pet.details.status != status {
-        let details = pet::PetDetails {
-            status,
-            ..pet.details
-        };
-        db::pets::replace(transaction, pet.id, details, None).await?;
+    if !idempotency.has_key() {
+        return placed(db::orders::place(&database, placement).await?);
     }
-    Ok(())
+    let work = async |transaction: &mut Connection| {
+        placed(db::orders::place_in(transaction, placement).await?)
+    };
+    Box::pin(idempotency.run(&database, work)).await
 }
 
 /// List orders
@@ -221,26 +212,9 @@ async fn delete(
     CurrentCaller(caller): CurrentCaller,
     Path(id): Path<OrderId>,
 ) -> Result<Response, Error> {
-    let visible = visible(&caller);
-    let work = async |transaction: &mut Connection| {
-        let order = db::orders::find(&mut *transaction, id, visible).await?;
-        let order = order.ok_or_else(|| no_such_order(id))?;
-        let pet = if order.details.is_open() {
-            db::pets::find_for_update(transaction, order.details.pet_id).await?
-        } else {
-            None
-        };
-        // `held` is reliable only now: the lock keeps the pet from being deleted.
-        let held = db::orders::delete(transaction, id, visible).await?;
-        let held = held.ok_or_else(|| no_such_order(id))?;
-        if let Some(pet) = pet.filter(|_| held) {
-            let status = pet.details.status;
-            let given_back = Standing { status, held }.given_back();
-            set_status(transaction, pet, given_back.status).await?;
-        }
-        Ok::<_, Error>(())
-    };
-    database.transact(work).await?;
+    if !db::orders::delete(&database, id, visible(&caller)).await? {
+        return Err(no_such_order(id));
+    }
     ApiResponse::deleted(&id)
 }
 

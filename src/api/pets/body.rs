@@ -1,6 +1,6 @@
 //! JSON representation of pets.
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -10,9 +10,11 @@ use crate::{
         fields::{Field, FieldType, Violations},
     },
     domain::{
-        Text,
+        Invalid, Text,
         id::PetId,
-        pet::{Label, NewPet, Pet, PetDetails, PetName, PhotoUrl, check_count},
+        pet::{
+            CategoryPatch, Label, NewPet, Pet, PetDetails, PetName, PetPatch, PhotoUrl, check_count,
+        },
     },
 };
 
@@ -39,11 +41,11 @@ pub struct PetBody<'a> {
     #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: &'a str,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
-    #[serde(serialize_with = "photo_urls")]
+    #[serde(serialize_with = "serialize_photo_urls")]
     #[schema(value_type = Vec<PhotoUrlText>, inline, max_items = 100)]
     photo_urls: &'a [PhotoUrl],
     /// Tags that the pet can be found by.
-    #[serde(serialize_with = "tags")]
+    #[serde(serialize_with = "serialize_tags")]
     #[schema(value_type = Vec<TagBody<'static>>, max_items = 100)]
     tags: &'a [Label],
     /// Status of the pet in the store.
@@ -51,11 +53,14 @@ pub struct PetBody<'a> {
     status: &'static str,
 }
 
-fn photo_urls<S: Serializer>(urls: &&[PhotoUrl], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_photo_urls<S: Serializer>(
+    urls: &&[PhotoUrl],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(urls.iter().map(PhotoUrl::as_str))
 }
 
-fn tags<S: Serializer>(tags: &&[Label], serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_tags<S: Serializer>(tags: &&[Label], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(tags.iter().map(|tag| TagBody {
         id: tag.id,
         name: tag.name.as_ref().map(Text::as_str),
@@ -171,24 +176,49 @@ pub struct ReplacementBody {
 }
 
 /// Changes to a pet, as a JSON Merge Patch: `null` removes a field.
-#[derive(ToSchema)]
-#[schema(as = PetPatch, rename_all = "camelCase", example = json!({"status": "sold"}))]
-#[expect(dead_code, reason = "a patch is applied to the pet's JSON")]
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = PetPatch, example = json!({"status": "sold"}))]
 pub struct PatchBody {
+    #[serde(default, deserialize_with = "present")]
+    #[schema(ignore)]
+    id: Member<i64>,
     /// Category of the pet.
-    category: Option<CategoryBody<'static>>,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<CategoryBody<'static>>)]
+    category: Member<CategoryPatchBody>,
     /// Name of the pet.
-    #[schema(nullable = false)]
-    #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
-    name: Option<String>,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>, nullable = false, min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
+    name: Member<String>,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
-    #[schema(inline, max_items = 100)]
-    photo_urls: Option<Vec<PhotoUrlText>>,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<Vec<PhotoUrlText>>, inline, max_items = 100)]
+    photo_urls: Member<Vec<Field<String>>>,
     /// Tags that the pet can be found by.
-    #[schema(max_items = 100)]
-    tags: Option<Vec<TagBody<'static>>>,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<Vec<TagBody<'static>>>, max_items = 100)]
+    tags: Member<Vec<Field<LabelBody>>>,
     /// Status of the pet in the store.
-    status: Option<StatusBody>,
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<StatusBody>)]
+    status: Member<String>,
+}
+
+/// Member of a JSON Merge Patch: `None` if it is absent, [`Field::Absent`] if it is `null`.
+type Member<T> = Option<Field<T>>;
+
+fn present<'de, D: Deserializer<'de>, T: FieldType>(field: D) -> Result<Member<T>, D::Error> {
+    Field::deserialize(field).map(Some)
+}
+
+/// Changes to a category, merged member by member.
+#[derive(Debug, Deserialize)]
+struct CategoryPatchBody {
+    #[serde(default, deserialize_with = "present")]
+    id: Member<i64>,
+    #[serde(default, deserialize_with = "present")]
+    name: Member<String>,
 }
 
 /// Category or tag in a request.
@@ -198,8 +228,10 @@ pub struct LabelBody {
     name: Field<String>,
 }
 
+impl FieldType for CategoryPatchBody {}
 impl FieldType for LabelBody {}
 impl FieldType for NewPetBody {}
+impl FieldType for PatchBody {}
 
 impl NewPetBody {
     /// Reads a body that this program created, rather than a client.
@@ -237,13 +269,8 @@ impl NewPetBody {
             category => label(violations, "category", category),
         };
         let name = violations.required("name", self.name, PetName::new);
-        let urls = self.photo_urls;
-        let photo_urls = violations.array("photoUrls", urls, check_count, |violations, at, url| {
-            violations.required(at, url, PhotoUrl::new)
-        });
-        let tags = violations.array("tags", self.tags, check_count, |violations, at, tag| {
-            label(violations, &at, tag)
-        });
+        let photo_urls = photo_urls(violations, self.photo_urls);
+        let tags = tags(violations, self.tags);
         let status = violations.optional("status", self.status, |status| status.parse());
         Some(PetDetails {
             name: name?,
@@ -253,6 +280,56 @@ impl NewPetBody {
             status: status.unwrap_or_default(),
         })
     }
+}
+
+impl PatchBody {
+    /// Checks the body of `PATCH /pet/{petId}`.
+    pub fn into_patch(self, id: PetId) -> Result<PetPatch, Error> {
+        const OTHER_ID: Invalid =
+            Invalid::because("must be the id in the path: it cannot be changed");
+        let mut violations = Violations::default();
+        if let Some(given) = self.id {
+            violations.required("id", given, |given| {
+                (PetId::new(given)? == id).then_some(()).ok_or(OTHER_ID)
+            });
+        }
+        let category = self.category.map(|category| {
+            let CategoryPatchBody { id, name } = violations.optional("category", category, Ok)?;
+            Some(CategoryPatch {
+                id: id.map(|id| violations.optional("category.id", id, Ok)),
+                name: name.map(|name| violations.optional("category.name", name, Text::new)),
+            })
+        });
+        let name = self.name;
+        let name = name.and_then(|name| violations.required("name", name, PetName::new));
+        let photo_urls = self
+            .photo_urls
+            .map(|urls| photo_urls(&mut violations, urls));
+        let tags = self.tags.map(|given| tags(&mut violations, given));
+        let status = self.status.map(|status| {
+            let status = violations.optional("status", status, |status| status.parse());
+            status.unwrap_or_default()
+        });
+        violations.finish(Some(PetPatch {
+            name,
+            category,
+            photo_urls,
+            tags,
+            status,
+        }))
+    }
+}
+
+fn photo_urls(violations: &mut Violations, urls: Field<Vec<Field<String>>>) -> Vec<PhotoUrl> {
+    violations.array("photoUrls", urls, check_count, |violations, at, url| {
+        violations.required(at, url, PhotoUrl::new)
+    })
+}
+
+fn tags(violations: &mut Violations, tags: Field<Vec<Field<LabelBody>>>) -> Vec<Label> {
+    violations.array("tags", tags, check_count, |violations, at, tag| {
+        label(violations, &at, tag)
+    })
 }
 
 fn label(violations: &mut Violations, at: &str, label: Field<LabelBody>) -> Option<Label> {

@@ -24,11 +24,13 @@ use super::{
     state::{Links, OrphanedBlobs},
 };
 use crate::{
-    db::{self, Connection, Database},
+    db::{
+        self, Connection, Database,
+        pets::{ChangeOutcome, ChangeRequest},
+    },
     domain::{
         id::PetId,
-        merge_patch,
-        pet::{NewPet, Pet, PetDetails, PetName, Status},
+        pet::{Change, NewPet, Pet, PetName, PetPatch, Status},
     },
 };
 
@@ -100,11 +102,8 @@ async fn replace(
     Json(body): Json<NewPetBody>,
 ) -> Result<Response, Error> {
     let (id, details) = body.into_replacement()?;
-    let pool = database.pool();
-    match db::pets::replace(pool, id, details, if_match.versions()).await? {
-        Some(pet) => pet_response(StatusCode::OK, &pet),
-        None => Err(absent_or_changed(&database, id, &if_match).await?),
-    }
+    let request = change_request(id, if_match, Change::Replace(details));
+    changed(id, db::pets::change(&database, request).await?)
 }
 
 /// Get a pet
@@ -147,22 +146,11 @@ async fn patch(
     State(database): State<Database>,
     Path(id): Path<PetId>,
     if_match: IfMatch,
-    MergePatch(patch): MergePatch,
+    MergePatch(body): MergePatch<PatchBody>,
 ) -> Result<Response, Error> {
-    let patched = |pet: Pet| {
-        let mut json = serde_json::to_value(PetBody::from(&pet))
-            .map_err(|error| Error::Internal(error.into()))?;
-        merge_patch::apply(&mut json, patch);
-        let (patched, details) = NewPetBody::from_json(json)?.into_replacement()?;
-        if patched != id {
-            let reason = "must be the id in the path: it cannot be changed";
-            return Err(Error::one_violation("id", reason));
-        }
-        Ok(details)
-    };
-    let work =
-        async |transaction: &mut Connection| change(transaction, id, &if_match, patched).await;
-    database.transact(work).await
+    let patch = body.into_patch(id)?;
+    let request = change_request(id, if_match, Change::Patch(patch));
+    changed(id, db::pets::change(&database, request).await?)
 }
 
 /// Change a pet's name or status
@@ -194,19 +182,19 @@ async fn update_with_form(
         violations.add("name", "or status is required");
     }
     violations.finish(Some(()))?;
-    let work = async |transaction: &mut Connection| {
-        change(transaction, id, &if_match, |mut pet| {
-            if let Some(name) = name {
-                pet.details.name = name;
-            }
-            if let Some(status) = status {
-                pet.details.status = status;
-            }
-            Ok(pet.details)
-        })
-        .await
+    let patch = PetPatch {
+        name,
+        status,
+        ..PetPatch::default()
     };
-    idempotency.run(&database, work).await
+    let request = change_request(id, if_match, Change::Patch(patch));
+    if !idempotency.has_key() {
+        return changed(id, db::pets::change(&database, request).await?);
+    }
+    let work = async |transaction: &mut Connection| {
+        changed(id, db::pets::change_in(transaction, &request).await?)
+    };
+    Box::pin(idempotency.run(&database, work)).await
 }
 
 /// Form fields of a pet update.
@@ -236,41 +224,28 @@ async fn delete(
     Path(id): Path<PetId>,
     if_match: IfMatch,
 ) -> Result<Response, Error> {
-    if !db::pets::delete(database.pool(), id, if_match.versions()).await? {
-        return Err(absent_or_changed(&database, id, &if_match).await?);
-    }
+    let request = change_request(id, if_match, Change::Delete);
+    let response = changed(id, db::pets::change(&database, request).await?)?;
     orphaned_blobs.notify();
-    ApiResponse::deleted(&id)
+    Ok(response)
 }
 
-/// Locks a pet and stores the details that `change` returns for it.
-async fn change(
-    transaction: &mut Connection,
-    id: PetId,
-    if_match: &IfMatch,
-    change: impl FnOnce(Pet) -> Result<PetDetails, Error>,
-) -> Result<Response, Error> {
-    let pet = db::pets::find_for_update(transaction, id).await?;
-    let pet = pet.ok_or_else(|| no_such_pet(id))?;
-    if !if_match.admits(pet.version) {
-        return Err(Error::PreconditionFailed);
+fn change_request(id: PetId, if_match: IfMatch, change: Change) -> ChangeRequest {
+    ChangeRequest {
+        id,
+        expected: if_match.into_versions(),
+        change,
     }
-    let details = change(pet)?;
-    let pet = db::pets::replace(transaction, id, details, None).await?;
-    let pet = pet.ok_or_else(|| no_such_pet(id))?;
-    pet_response(StatusCode::OK, &pet)
 }
 
-/// Returns the error for a statement that found no pet with the identifier and one of the expected versions.
-async fn absent_or_changed(
-    database: &Database,
-    id: PetId,
-    if_match: &IfMatch,
-) -> Result<Error, Error> {
-    if if_match.versions().is_some() && db::pets::exists(database.pool(), id).await? {
-        return Ok(Error::PreconditionFailed);
+/// Returns the response to a change.
+fn changed(id: PetId, outcome: ChangeOutcome) -> Result<Response, Error> {
+    match outcome {
+        ChangeOutcome::Changed(pet) => pet_response(StatusCode::OK, &pet),
+        ChangeOutcome::Deleted => ApiResponse::deleted(&id),
+        ChangeOutcome::NotFound => Err(no_such_pet(id)),
+        ChangeOutcome::VersionMismatch => Err(Error::PreconditionFailed),
     }
-    Ok(no_such_pet(id))
 }
 
 fn no_such_pet(id: PetId) -> Error {

@@ -1,15 +1,23 @@
-//! Queries on pets, one row each.
+//! Queries on pets: one row each, or those of several requests.
 
+mod change;
 mod find_by;
 
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, PgExecutor};
+use sqlx::FromRow as _;
 
-pub use self::find_by::{
-    AllTagsPage, FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, Range, find_by_all_tags,
-    find_by_any_tag, find_by_status,
+use self::change::MAX_BATCHED_PARTS;
+pub use self::{
+    change::{
+        ChangeOutcome, ChangeRequest, ExpectedVersions, change, change_in, exists, find_for_update,
+        replace,
+    },
+    find_by::{
+        AllTagsPage, FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, Range, find_by_all_tags,
+        find_by_any_tag, find_by_status,
+    },
 };
 use super::{
     batch::{BatchResult, BatchedStatement},
@@ -23,9 +31,6 @@ use crate::domain::{
     id::PetId,
     pet::{NewPet, Pet, PetDetails, Version},
 };
-
-/// Versions of a pet that a change may be made to; `None` for any version.
-pub type ExpectedVersions<'a> = Option<&'a [Version]>;
 
 /// Inserts a pet. Returns `None` if the identifier that the client chose is taken. Without a chosen identifier, the
 /// sequence provides one and skips those that are taken.
@@ -63,9 +68,7 @@ const fn stored(id: PetId, version: Version, details: PetDetails) -> Pet {
 
 /// Inserts a pet like [`insert`], in one statement and one commit with the pets of other requests.
 pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error> {
-    // A larger pet would delay the rest of the batch.
-    const MAX_PARTS: usize = 20;
-    if pet.details.photo_urls.len() + pet.details.tags.len() > MAX_PARTS {
+    if pet.details.photo_urls.len() + pet.details.tags.len() > MAX_BATCHED_PARTS {
         let insert_separately = async |transaction: &mut Connection| insert(transaction, pet).await;
         return Box::pin(database.transact(insert_separately)).await;
     }
@@ -90,7 +93,8 @@ impl BatchedStatement for Inserts {
             inputs.clear();
             return Ok(vec![BatchResult::Done(inserted)]);
         }
-        let columns = inputs.iter().collect::<PetArrays<'_>>();
+        let pets = inputs.iter().map(|pet| (pet.id, &pet.details));
+        let columns = pets.collect::<PetArrays<'_>>();
         // Position and identifier of each row are returned with the result, to assign it to its request. Rows are
         // inserted in the order of identifiers, so that two such statements cannot deadlock.
         let rows: Vec<(i64, PetId, Option<Version>)> = sqlx::query_as(
@@ -202,65 +206,4 @@ impl BatchedStatement for Reads {
         };
         Ok(inputs.drain(..).map(find).collect())
     }
-}
-
-/// Returns the pet and locks its row until the transaction ends, so that no other change comes between.
-pub async fn find_for_update(
-    transaction: &mut Connection,
-    id: PetId,
-) -> Result<Option<Pet>, Error> {
-    let query = sqlx::query_as(
-        "select id, version, status, name, category, photo_urls, tags from pets where id = $1
-         for update",
-    );
-    with_timeout(query.bind(id.get()).fetch_optional(transaction)).await
-}
-
-/// Returns true if the pet exists.
-pub async fn exists(executor: impl PgExecutor<'_>, id: PetId) -> Result<bool, Error> {
-    let query = sqlx::query_scalar("select exists (select from pets where id = $1)");
-    with_timeout(query.bind(id.get()).fetch_one(executor)).await
-}
-
-/// Replaces a pet. Returns `None` if there is no such pet with an expected version.
-pub async fn replace(
-    executor: impl PgExecutor<'_>,
-    id: PetId,
-    details: PetDetails,
-    expected: ExpectedVersions<'_>,
-) -> Result<Option<Pet>, Error> {
-    let columns = PetColumns::from(&details);
-    let query = sqlx::query_scalar(
-        "update pets
-         set version = nextval('pet_versions'),
-             status = $2, name = $3, category = $4, photo_urls = $5, tags = $6
-         where id = $1 and ($7::bigint[] is null or version = any ($7))
-         returning version",
-    )
-    .bind(id.get())
-    .bind(columns.status)
-    .bind(columns.name)
-    .bind(columns.category)
-    .bind(columns.photo_urls)
-    .bind(columns.tags)
-    .bind(versions(expected));
-    let version = with_timeout(query.fetch_optional(executor)).await?;
-    Ok(version.map(|version| stored(id, version, details)))
-}
-
-/// Deletes a pet. Returns false if there is no such pet with an expected version.
-pub async fn delete(
-    executor: impl PgExecutor<'_>,
-    id: PetId,
-    expected: ExpectedVersions<'_>,
-) -> Result<bool, Error> {
-    let query = sqlx::query(
-        "delete from pets where id = $1 and ($2::bigint[] is null or version = any ($2))",
-    );
-    let query = query.bind(id.get()).bind(versions(expected));
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected() == 1)
-}
-
-fn versions(expected: ExpectedVersions<'_>) -> Option<Vec<i64>> {
-    expected.map(|versions| versions.iter().map(|version| version.0).collect())
 }

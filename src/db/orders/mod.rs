@@ -4,24 +4,21 @@
 //! - A transaction that locks a pet and an order locks the pet first, to avoid deadlocks. So does the deletion of a
 //!   pet, which clears `held_pet` of its order.
 
+mod delete;
+mod place;
+
 use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
 
-use super::{connect::Connection, database::Database, deadline::with_timeout, error::Error};
-use crate::domain::{
-    caller::CallerId,
-    id::{OrderId, PetId},
-    order::{NewOrder, Order, OrderDetails, ShipDate, Status},
+use self::delete::filter_column;
+pub use self::{
+    delete::{OwnerFilter, delete},
+    place::{Owner, Placement, PlacementOutcome, place, place_in},
 };
-
-/// Owner of orders: a caller, or `None` for all anonymous callers.
-pub type Owner = Option<CallerId>;
-
-/// Owner of the orders that a statement includes; `None` for all owners.
-pub type OwnerFilter = Option<Owner>;
-
-fn owner_column(owner: Owner) -> i64 {
-    owner.map_or(0, |caller| caller.0)
-}
+use super::{database::Database, deadline::with_timeout, error::Error};
+use crate::domain::{
+    id::{OrderId, PetId},
+    order::{Order, OrderDetails, Status},
+};
 
 impl FromRow<'_, PgRow> for Order {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
@@ -38,59 +35,6 @@ impl FromRow<'_, PgRow> for Order {
     }
 }
 
-/// Inserts an order, which holds its pet while it is open. Returns `None` if the identifier that the client chose is
-/// taken. Without a chosen identifier, the sequence provides one and skips those that are taken.
-pub async fn insert(
-    transaction: &mut Connection,
-    owner: Owner,
-    NewOrder { id, details }: NewOrder,
-) -> Result<Option<Order>, Error> {
-    loop {
-        let query = sqlx::query_scalar(
-            "insert into orders (id, owner, pet_id, held_pet, quantity, ship_date, status, complete)
-             values (coalesce($1, nextval('order_ids')), $2, $3, $4, $5, $6, $7, $8)
-             on conflict (id) do nothing
-             returning id",
-        )
-        .bind(id.map(OrderId::get))
-        .bind(owner_column(owner))
-        .bind(details.pet_id.get())
-        .bind(details.is_open().then_some(details.pet_id.get()))
-        .bind(details.quantity.get())
-        .bind(details.ship_date.map(ShipDate::get))
-        .bind(details.status.as_str())
-        .bind(details.complete);
-        match with_timeout(query.fetch_optional(&mut *transaction)).await? {
-            Some(id) => return Ok(Some(Order { id, details })),
-            None if id.is_some() => return Ok(None),
-            // Every further iteration means that another insert took the identifier meanwhile, so there is progress.
-            None => skip_chosen_ids(transaction).await?,
-        }
-    }
-}
-
-/// Moves the sequence past its last value, to the first identifier that no order has.
-async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
-    let query = sqlx::query(
-        "select setval('order_ids', free.id, false)
-         from (
-             select taken.id + 1 as id
-             from orders taken
-             where taken.id >= (select last_value from order_ids)
-               and not exists (select from orders next where next.id = taken.id + 1)
-             order by taken.id
-             limit 1
-         ) free",
-    );
-    with_timeout(query.execute(connection)).await.map(drop)
-}
-
-/// Returns true if an open order holds this pet.
-pub async fn is_held(executor: impl PgExecutor<'_>, pet: PetId) -> Result<bool, Error> {
-    let query = sqlx::query_scalar("select exists (select from orders where held_pet = $1)");
-    with_timeout(query.bind(pet.get()).fetch_one(executor)).await
-}
-
 /// Returns the order, if it exists and `filter` includes its owner.
 pub async fn find(
     executor: impl PgExecutor<'_>,
@@ -101,23 +45,8 @@ pub async fn find(
         "select id, pet_id, quantity, ship_date, status, complete from orders
          where id = $1 and ($2::bigint is null or owner = $2)",
     );
-    let query = query.bind(id.get()).bind(filter.map(owner_column));
+    let query = query.bind(id.get()).bind(filter_column(filter));
     with_timeout(query.fetch_optional(executor)).await
-}
-
-/// Deletes an order. Returns true if it held its pet, or `None` if there is no such order of an owner that
-/// `filter` includes.
-pub async fn delete(
-    transaction: &mut Connection,
-    id: OrderId,
-    filter: OwnerFilter,
-) -> Result<Option<bool>, Error> {
-    let query = sqlx::query_scalar(
-        "delete from orders where id = $1 and ($2::bigint is null or owner = $2)
-         returning held_pet is not null",
-    );
-    let query = query.bind(id.get()).bind(filter.map(owner_column));
-    with_timeout(query.fetch_optional(transaction)).await
 }
 
 /// Returns the first `limit` orders after `after`, by identifier, with one of `statuses`, and for `pet` if it is given.

@@ -1,0 +1,111 @@
+//! Deletes orders: those of several requests in one transaction.
+//!
+//! Invariants:
+//! - The pets that the orders hold are locked first, in the order of their identifiers.
+
+use super::place::{Owner, owner_column};
+use crate::{
+    db::{
+        batch::{BatchResult, BatchedStatement},
+        connect::Connection,
+        database::Database,
+        error::Error,
+    },
+    domain::{
+        id::{OrderId, PetId},
+        order::Standing,
+        pet::Status,
+    },
+};
+
+/// Owner of the orders that a statement includes; `None` for all owners.
+pub type OwnerFilter = Option<Owner>;
+
+pub(super) fn filter_column(filter: OwnerFilter) -> Option<i64> {
+    filter.map(owner_column)
+}
+
+/// Deletes an order, in one transaction and one commit with the deletions of other requests. An open order releases
+/// its pet. Returns false if there is no such order of an owner that `filter` includes.
+pub async fn delete(database: &Database, id: OrderId, filter: OwnerFilter) -> Result<bool, Error> {
+    database.batchers().execute::<Deletions>((id, filter)).await
+}
+
+/// Statements that delete the orders of several requests.
+pub(in crate::db) struct Deletions;
+
+impl BatchedStatement for Deletions {
+    type Input = (OrderId, OwnerFilter);
+    type Output = bool;
+
+    const SUMMARY: &'static str = "DELETE orders";
+
+    fn needs_transaction(_: &[Self::Input]) -> bool {
+        true
+    }
+
+    async fn execute_all(
+        connection: &mut Connection,
+        inputs: &mut Vec<Self::Input>,
+    ) -> Result<Vec<BatchResult<Self>>, Error> {
+        let ids: Vec<i64> = inputs.iter().map(|(id, _)| id.get()).collect();
+        let owners: Vec<_> = inputs
+            .iter()
+            .map(|(_, owner)| filter_column(*owner))
+            .collect();
+        // An array, so that the plan uses the primary key, independent of statistics.
+        let query = sqlx::query_as(
+            "select id, status from pets
+             where id = any (array(select held_pet from orders where id = any ($1)))
+             order by id for update",
+        );
+        let query = query.bind(&ids).fetch_all(&mut *connection);
+        let pets: Vec<(PetId, Status)> = query.await?;
+        // An order that holds another pet was placed since then: there was no order with its identifier in between.
+        let query = sqlx::query_as(
+            "delete from orders
+             using unnest($1::bigint[], $2::bigint[]) as given (id, owner)
+             where orders.id = any ($1) and orders.id = given.id
+               and (given.owner is null or orders.owner = given.owner)
+               and (held_pet is null or held_pet = any ($3))
+             returning orders.id, orders.owner, held_pet",
+        );
+        let locked: Vec<i64> = pets.iter().map(|(id, _)| id.get()).collect();
+        let query = query.bind(ids).bind(&owners).bind(locked);
+        let mut deleted: Vec<(OrderId, i64, Option<PetId>)> =
+            query.fetch_all(&mut *connection).await?;
+        let is_held = |pet| deleted.iter().any(|(.., held)| *held == Some(pet));
+        let held = pets.into_iter().filter(|(pet, _)| is_held(*pet));
+        release(connection, held.collect()).await?;
+        // Each deletion is the result of one request.
+        let mut is_deleted = |(id, owner): (OrderId, Option<i64>)| {
+            let matches = |(deleted, of, _): &(OrderId, i64, _)| {
+                *deleted == id && owner.is_none_or(|owner| owner == *of)
+            };
+            let index = deleted.iter().position(matches);
+            BatchResult::Done(index.map(|index| deleted.swap_remove(index)).is_some())
+        };
+        let requests = inputs.drain(..).map(|(id, _)| id).zip(owners);
+        Ok(requests.map(&mut is_deleted).collect())
+    }
+}
+
+/// Sets the status of locked pets after their orders were deleted.
+async fn release(connection: &mut Connection, pets: Vec<(PetId, Status)>) -> Result<(), Error> {
+    let released = |(id, status): (PetId, Status)| {
+        let held = true;
+        let released = Standing { status, held }.given_back().status;
+        (released != status).then(|| (id.get(), released.as_str()))
+    };
+    let (ids, statuses): (Vec<i64>, Vec<&str>) = pets.into_iter().filter_map(released).unzip();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let query = sqlx::query(
+        "update pets set version = nextval('pet_versions'), status = given.status
+         from unnest($1::bigint[], $2::text[]) as given (id, status)
+         where pets.id = any ($1) and pets.id = given.id",
+    );
+    query.bind(ids).bind(statuses).execute(connection).await?;
+    Ok(())
+}

@@ -1,0 +1,343 @@
+//! Changes of stored pets: of one in a transaction, or of several requests in one.
+//!
+//! Invariants:
+//! - Rows are locked in the order of their identifiers, so that two batches cannot deadlock.
+//! - The changes of a batch are applied in order of arrival, so that each sees the result of the one before.
+
+use std::collections::HashMap;
+
+use crate::{
+    db::{
+        batch::{BatchResult, BatchedStatement},
+        codec::{PetArrays, PetColumns},
+        connect::Connection,
+        database::Database,
+        deadline::with_timeout,
+        error::Error,
+    },
+    domain::{
+        id::PetId,
+        pet::{Change, Pet, PetDetails, Version},
+    },
+};
+
+/// Versions of a pet that a change may be made to; `None` for any version.
+pub type ExpectedVersions<'a> = Option<&'a [Version]>;
+
+/// Requested change of a pet.
+#[derive(Debug, Clone)]
+pub struct ChangeRequest {
+    /// Pet to change.
+    pub id: PetId,
+    /// Versions that the change may be made to; `None` for any version.
+    pub expected: Option<Vec<Version>>,
+    /// Change.
+    pub change: Change,
+}
+
+impl ChangeRequest {
+    fn admits(&self, version: Version) -> bool {
+        let expected = self.expected.as_ref();
+        expected.is_none_or(|versions| versions.contains(&version))
+    }
+}
+
+/// Outcome of a change.
+#[derive(Debug)]
+pub enum ChangeOutcome {
+    /// The pet was changed to this state.
+    Changed(Pet),
+    /// The pet was deleted.
+    Deleted,
+    /// There is no such pet.
+    NotFound,
+    /// The pet has none of the expected versions.
+    VersionMismatch,
+}
+
+/// Maximum number of photo URLs and tags of a pet in a batch; a larger pet would delay the rest of the batch.
+pub(super) const MAX_BATCHED_PARTS: usize = 20;
+
+/// Changes a pet, in one transaction and one commit with the changes of other requests.
+pub async fn change(database: &Database, request: ChangeRequest) -> Result<ChangeOutcome, Error> {
+    let parts = match &request.change {
+        Change::Replace(pet) => pet.photo_urls.len() + pet.tags.len(),
+        Change::Patch(patch) => {
+            patch.photo_urls.as_ref().map_or(0, Vec::len) + patch.tags.as_ref().map_or(0, Vec::len)
+        }
+        Change::Delete => 0,
+    };
+    if parts > MAX_BATCHED_PARTS {
+        let change_separately =
+            async |transaction: &mut Connection| change_in(transaction, &request).await;
+        return Box::pin(database.transact(change_separately)).await;
+    }
+    database.batchers().execute::<Changes>(request).await
+}
+
+/// Changes a pet in a transaction.
+pub async fn change_in(
+    transaction: &mut Connection,
+    request: &ChangeRequest,
+) -> Result<ChangeOutcome, Error> {
+    let (id, expected) = (request.id, request.expected.as_deref());
+    let changed = match &request.change {
+        Change::Replace(details) => {
+            let replaced = replace(transaction, id, details.clone(), expected).await?;
+            replaced.map(ChangeOutcome::Changed)
+        }
+        Change::Delete => {
+            let is_deleted = delete(transaction, id, expected).await?;
+            is_deleted.then_some(ChangeOutcome::Deleted)
+        }
+        Change::Patch(patch) => {
+            let Some(pet) = find_for_update(transaction, id).await? else {
+                return Ok(ChangeOutcome::NotFound);
+            };
+            if !request.admits(pet.version) {
+                return Ok(ChangeOutcome::VersionMismatch);
+            }
+            let details = patch.apply(&pet.details);
+            let replaced = replace(transaction, id, details, None).await?;
+            replaced.map(ChangeOutcome::Changed)
+        }
+    };
+    match changed {
+        Some(changed) => Ok(changed),
+        None if expected.is_some() && exists(transaction, id).await? => {
+            Ok(ChangeOutcome::VersionMismatch)
+        }
+        None => Ok(ChangeOutcome::NotFound),
+    }
+}
+
+/// Statements that change the pets of several requests.
+pub(in crate::db) struct Changes;
+
+impl BatchedStatement for Changes {
+    type Input = ChangeRequest;
+    type Output = ChangeOutcome;
+
+    const SUMMARY: &'static str = "UPDATE pets";
+
+    fn needs_transaction(requests: &[ChangeRequest]) -> bool {
+        match requests {
+            [only] => matches!(only.change, Change::Patch(_)),
+            _ => true,
+        }
+    }
+
+    async fn execute_all(
+        connection: &mut Connection,
+        inputs: &mut Vec<ChangeRequest>,
+    ) -> Result<Vec<BatchResult<Self>>, Error> {
+        if let [only] = &inputs[..] {
+            let outcome = change_in(connection, only).await?;
+            inputs.clear();
+            return Ok(vec![BatchResult::Done(outcome)]);
+        }
+        let ids: Vec<i64> = inputs.iter().map(|request| request.id.get()).collect();
+        let query = sqlx::query_as(
+            "select id, version, status, name, category, photo_urls, tags from pets
+             where id = any ($1) order by id for update",
+        );
+        let pets = query.bind(ids).fetch_all(&mut *connection).await?;
+        let mut batch = Batch::new(pets);
+        let outcomes: Vec<_> = inputs.iter().map(|request| batch.apply(request)).collect();
+        let mut changed = batch.write(connection).await?.into_iter();
+        let result = |outcome: Option<_>| {
+            let outcome = outcome.or_else(|| changed.next().map(ChangeOutcome::Changed));
+            outcome.map(BatchResult::Done)
+        };
+        let results: Option<Vec<_>> = outcomes.into_iter().map(result).collect();
+        let missing = || Error::Corrupt("a changed pet has no version".into());
+        let results = results.ok_or_else(missing)?;
+        inputs.clear();
+        Ok(results)
+    }
+}
+
+/// Locked pets, with the changes that a batch has applied to them.
+struct Batch {
+    /// States of pets: first the stored ones, then one for each change in order.
+    states: Vec<State>,
+    /// Number of stored states.
+    stored: usize,
+    /// Index of the last state of each pet that exists.
+    last: HashMap<PetId, usize>,
+    deleted: Vec<i64>,
+}
+
+struct State {
+    id: PetId,
+    /// `None` for a new state: no client knows its version yet.
+    version: Option<Version>,
+    details: PetDetails,
+}
+
+impl Batch {
+    fn new(pets: Vec<Pet>) -> Self {
+        let ids = pets.iter().enumerate().map(|(index, pet)| (pet.id, index));
+        let last = ids.collect();
+        let state = |pet: Pet| State {
+            id: pet.id,
+            version: Some(pet.version),
+            details: pet.details,
+        };
+        Self {
+            stored: pets.len(),
+            states: pets.into_iter().map(state).collect(),
+            last,
+            deleted: Vec::new(),
+        }
+    }
+
+    /// Applies a change. Returns its outcome, or `None` if the pet has a new state.
+    fn apply(&mut self, request: &ChangeRequest) -> Option<ChangeOutcome> {
+        let id = request.id;
+        let last = self.last.get(&id);
+        let Some(current) = last.and_then(|last| self.states.get(*last)) else {
+            return Some(ChangeOutcome::NotFound);
+        };
+        let is_admitted = match current.version {
+            Some(version) => request.admits(version),
+            None => request.expected.is_none(),
+        };
+        if !is_admitted {
+            return Some(ChangeOutcome::VersionMismatch);
+        }
+        let Some(details) = request.change.apply(&current.details) else {
+            self.last.remove(&id);
+            self.deleted.push(id.get());
+            return Some(ChangeOutcome::Deleted);
+        };
+        self.last.insert(id, self.states.len());
+        self.states.push(State {
+            id,
+            version: None,
+            details,
+        });
+        None
+    }
+
+    /// Stores the last states. Returns the pets after each change, with a version of their own.
+    async fn write(mut self, connection: &mut Connection) -> Result<Vec<Pet>, Error> {
+        if !self.deleted.is_empty() {
+            let query = sqlx::query("delete from pets where id = any ($1)");
+            query.bind(self.deleted).execute(&mut *connection).await?;
+        }
+        let states = self.states.split_off(self.stored);
+        if states.is_empty() {
+            return Ok(Vec::new());
+        }
+        let indices = self.stored..;
+        let is_last = |(state, index): (&State, _)| self.last.get(&state.id) == Some(&index);
+        let are_last: Vec<bool> = states.iter().zip(indices).map(is_last).collect();
+        let pets = states.iter().map(|state| (Some(state.id), &state.details));
+        let columns = pets.collect::<PetArrays<'_>>();
+        // The condition on `any ($1)` keeps the plan to the primary key, independent of statistics.
+        let versions: Vec<Version> = sqlx::query_scalar(
+            "with given as materialized (
+                 select ordinal, nextval('pet_versions') as version, id, is_last, status, name,
+                        category, ($9::text[])[first_url:last_url] as photo_urls, tags
+                 from unnest($1::bigint[], $2::boolean[], $3::text[], $4::text[], $5::jsonb[],
+                             $6::int[], $7::int[], $8::jsonb[])
+                      with ordinality
+                      as given (id, is_last, status, name, category, first_url, last_url, tags,
+                                ordinal)
+             ), changed as (
+                 update pets
+                 set version = given.version, status = given.status, name = given.name,
+                     category = given.category, photo_urls = given.photo_urls, tags = given.tags
+                 from given
+                 where pets.id = any ($1) and pets.id = given.id and given.is_last
+             )
+             select version from given order by ordinal",
+        )
+        .bind(columns.ids)
+        .bind(are_last)
+        .bind(columns.statuses)
+        .bind(columns.names)
+        .bind(columns.categories)
+        .bind(columns.first_urls)
+        .bind(columns.last_urls)
+        .bind(columns.tags)
+        .bind(columns.urls)
+        .fetch_all(connection)
+        .await?;
+        let pet = |(state, version): (State, _)| Pet {
+            id: state.id,
+            version,
+            details: state.details,
+        };
+        Ok(states.into_iter().zip(versions).map(pet).collect())
+    }
+}
+
+/// Returns the pet and locks its row until the transaction ends, so that no other change comes between.
+pub async fn find_for_update(
+    transaction: &mut Connection,
+    id: PetId,
+) -> Result<Option<Pet>, Error> {
+    let query = sqlx::query_as(
+        "select id, version, status, name, category, photo_urls, tags from pets where id = $1
+         for update",
+    );
+    with_timeout(query.bind(id.get()).fetch_optional(transaction)).await
+}
+
+/// Returns true if the pet exists.
+pub async fn exists(connection: &mut Connection, id: PetId) -> Result<bool, Error> {
+    let query = sqlx::query_scalar("select exists (select from pets where id = $1)");
+    with_timeout(query.bind(id.get()).fetch_one(connection)).await
+}
+
+/// Replaces a pet. Returns `None` if there is no such pet with an expected version.
+pub async fn replace(
+    connection: &mut Connection,
+    id: PetId,
+    details: PetDetails,
+    expected: ExpectedVersions<'_>,
+) -> Result<Option<Pet>, Error> {
+    let columns = PetColumns::from(&details);
+    let query = sqlx::query_scalar(
+        "update pets
+         set version = nextval('pet_versions'),
+             status = $2, name = $3, category = $4, photo_urls = $5, tags = $6
+         where id = $1 and ($7::bigint[] is null or version = any ($7))
+         returning version",
+    )
+    .bind(id.get())
+    .bind(columns.status)
+    .bind(columns.name)
+    .bind(columns.category)
+    .bind(columns.photo_urls)
+    .bind(columns.tags)
+    .bind(version_column(expected));
+    let version = with_timeout(query.fetch_optional(connection)).await?;
+    Ok(version.map(|version| Pet {
+        id,
+        version,
+        details,
+    }))
+}
+
+/// Deletes a pet. Returns false if there is no such pet with an expected version.
+async fn delete(
+    connection: &mut Connection,
+    id: PetId,
+    expected: ExpectedVersions<'_>,
+) -> Result<bool, Error> {
+    let query = sqlx::query(
+        "delete from pets where id = $1 and ($2::bigint[] is null or version = any ($2))",
+    );
+    let query = query.bind(id.get()).bind(version_column(expected));
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected()
+        == 1)
+}
+
+fn version_column(expected: ExpectedVersions<'_>) -> Option<Vec<i64>> {
+    expected.map(|versions| versions.iter().map(|version| version.0).collect())
+}
