@@ -3,7 +3,6 @@
 use std::str::FromStr;
 
 use secrecy::{ExposeSecret, SecretString};
-pub use sqlx::PgExecutor as Executor;
 use sqlx::{PgConnection, postgres::PgConnectOptions};
 
 use super::error::Error;

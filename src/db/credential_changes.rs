@@ -30,7 +30,7 @@ impl Changes {
         database.breaker().admit()?;
         let pool = PgPoolOptions::new()
             .max_connections(1)
-            .connect_lazy_with(database.pool().connect_options());
+            .connect_lazy_with(database.connect_options());
         let mut listener = with_timeout(PgListener::connect_with(&pool)).await?;
         listener.eager_reconnect(false);
         with_timeout(listener.listen(CHANNEL)).await?;
@@ -42,7 +42,9 @@ impl Changes {
         let query = sqlx::query("select pg_notify($1, $2)")
             .bind(CHANNEL)
             .bind(TEST_PAYLOAD);
-        with_timeout(query.execute(database.pool())).await.map(drop)
+        database
+            .run(async |connection| with_timeout(query.execute(connection)).await.map(drop))
+            .await
     }
 
     /// Waits for the next change, without a timeout. Returns `None` for a test notification.

@@ -1,10 +1,6 @@
 //! Handle to the database: the pools and batchers of one worker.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use sqlx::{ConnectOptions as _, Connection as _};
 
@@ -14,7 +10,7 @@ use super::{
     connect::{ConnectOptions, Connection},
     deadline::{self, with_timeout},
     error::{AsDatabaseError, Error},
-    pool::{Pool, Usage, find_pools::FindPools, transaction::Transaction},
+    pool::{Pool, Usage},
     pooler,
 };
 use crate::config;
@@ -28,10 +24,6 @@ pub struct Database(Arc<WorkerState>);
 struct WorkerState {
     pool: Pool,
     batchers: Batchers,
-    /// Created by the first find.
-    find_pool: OnceLock<Pool>,
-    /// Pools for finds of all workers.
-    find_pools: FindPools,
 }
 
 impl Database {
@@ -43,8 +35,6 @@ impl Database {
         Self(Arc::new(WorkerState {
             batchers: Batchers::new(pool.clone()),
             pool,
-            find_pool: OnceLock::new(),
-            find_pools: FindPools::default(),
         }))
     }
 
@@ -54,8 +44,6 @@ impl Database {
         Self(Arc::new(WorkerState {
             pool: self.0.pool.clone(),
             batchers: self.0.batchers.for_worker(),
-            find_pool: OnceLock::new(),
-            find_pools: self.0.find_pools.clone(),
         }))
     }
 
@@ -67,23 +55,14 @@ impl Database {
         Ok(())
     }
 
-    /// Returns the pool that runs single statements of requests.
-    #[must_use]
-    pub fn pool(&self) -> &Pool {
-        &self.0.pool
+    /// Returns the options of new connections.
+    pub(super) fn connect_options(&self) -> ConnectOptions {
+        self.0.pool.connect_options()
     }
 
     /// Returns the batchers, which run statements together with those of other requests.
     pub(super) fn batchers(&self) -> &Batchers {
         &self.0.batchers
-    }
-
-    /// Returns the pool for statements that find many rows by other columns than the key, planned for their values.
-    pub(super) fn find_pool(&self) -> &Pool {
-        let state = &self.0;
-        state
-            .find_pool
-            .get_or_init(|| state.find_pools.add(&state.pool))
     }
 
     /// Returns the circuit breaker. Code with its own connections checks it first, and reports failures to it.
@@ -121,11 +100,6 @@ impl Database {
         result
     }
 
-    /// Begins a transaction.
-    pub async fn begin(&self) -> Result<Transaction, Error> {
-        self.0.pool.begin(Duration::ZERO).await
-    }
-
     /// Runs `work` in a transaction, rolled back if `work` fails. Retries it a few times if it is [`Error::Contended`].
     pub async fn transact<T, E, W>(&self, work: W) -> Result<T, E>
     where
@@ -144,31 +118,33 @@ impl Database {
     /// Checks that PostgreSQL responds within 900 ms.
     pub async fn ping(&self) -> Result<(), Error> {
         const TIMEOUT: Duration = Duration::from_millis(900);
-        deadline::wait(TIMEOUT, sqlx::query("select 1").execute(self.pool())).await?;
-        Ok(())
+        let ping = self.run(async |connection| {
+            with_timeout(sqlx::query("select 1").execute(connection)).await
+        });
+        deadline::wait(TIMEOUT, ping).await.map(drop)
     }
 
     /// Returns the version of PostgreSQL.
     pub async fn server_version(&self) -> Result<ServerVersion, Error> {
         let query = sqlx::query_scalar("select current_setting('server_version_num')::int");
-        let number = with_timeout(query.fetch_one(self.pool())).await?;
-        Ok(ServerVersion(number))
+        self.run(async |connection| with_timeout(query.fetch_one(connection)).await)
+            .await
+            .map(ServerVersion)
     }
 
-    /// Returns the current use of connections by purpose; that of batches and finds is summed up over all workers.
+    /// Returns the current use of connections by purpose; that of batches is summed up over all workers.
     #[must_use]
-    pub fn usage(&self) -> [(&'static str, Usage); 3] {
+    pub fn usage(&self) -> [(&'static str, Usage); 2] {
         [
             ("requests", self.0.pool.usage()),
             ("batches", self.0.batchers.usage()),
-            ("finds", self.0.find_pools.usage()),
         ]
     }
 
     /// Stops the batchers, and closes all connections once they are idle.
     pub async fn close(&self) {
         self.0.batchers.close().await;
-        tokio::join!(self.0.find_pools.close(), self.0.pool.close());
+        self.0.pool.close().await;
     }
 }
 

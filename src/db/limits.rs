@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 
-use sqlx::{FromRow, PgExecutor};
+use sqlx::FromRow;
 
 use super::{
     batch::{BatchResult, BatchedStatement},
@@ -120,17 +120,17 @@ impl BatchedStatement for Leases {
 }
 
 /// Returns the use of a caller on the current UTC day.
-pub async fn used_today(executor: impl PgExecutor<'_>, key: &str) -> Result<u32, Error> {
+pub async fn used_today(connection: &mut Connection, key: &str) -> Result<u32, Error> {
     let query = sqlx::query_scalar(
         "select day_used from limit_usage
          where key = $1 and day = (clock_timestamp() at time zone 'utc')::date",
     );
-    let used: Option<i64> = with_timeout(query.bind(key).fetch_optional(executor)).await?;
+    let used: Option<i64> = with_timeout(query.bind(key).fetch_optional(connection)).await?;
     Ok(u32::try_from(used.unwrap_or_default()).unwrap_or(u32::MAX))
 }
 
 /// Deletes up to 1,000 rows that have not been used since yesterday began; returns their number.
-pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
     let query = sqlx::query(
         "delete from limit_usage
          where ctid = any (array(
@@ -140,5 +140,7 @@ pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> 
              for update skip locked
          ))",
     );
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected())
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected())
 }

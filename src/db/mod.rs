@@ -39,9 +39,9 @@ pub mod users;
 
 pub use self::{
     codec::SecretHash,
-    connect::{ConnectOptions, Connection, Executor, parse_url},
+    connect::{ConnectOptions, Connection, parse_url},
     database::{Database, ServerVersion},
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
-    pool::{Pool, Usage, transaction::Transaction},
+    pool::{Pool, Usage},
 };

@@ -4,7 +4,7 @@
 //! - A transaction that locks a pet and an order locks the pet first, to avoid deadlocks. So does the deletion of a
 //!   pet, which clears `held_pet` of its order.
 
-use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
+use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use super::{connect::Connection, database::Database, deadline::with_timeout, error::Error};
 use crate::domain::{
@@ -86,14 +86,14 @@ async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
 }
 
 /// Returns true if an open order holds this pet.
-pub async fn is_held(executor: impl PgExecutor<'_>, pet: PetId) -> Result<bool, Error> {
+pub async fn is_held(connection: &mut Connection, pet: PetId) -> Result<bool, Error> {
     let query = sqlx::query_scalar("select exists (select from orders where held_pet = $1)");
-    with_timeout(query.bind(pet.get()).fetch_one(executor)).await
+    with_timeout(query.bind(pet.get()).fetch_one(connection)).await
 }
 
 /// Returns the order, if it exists and `filter` includes its owner.
 pub async fn find(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     id: OrderId,
     filter: OwnerFilter,
 ) -> Result<Option<Order>, Error> {
@@ -102,7 +102,7 @@ pub async fn find(
          where id = $1 and ($2::bigint is null or owner = $2)",
     );
     let query = query.bind(id.get()).bind(filter.map(owner_column));
-    with_timeout(query.fetch_optional(executor)).await
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Deletes an order. Returns true if it held its pet, or `None` if there is no such order of an owner that
@@ -137,7 +137,9 @@ pub async fn list(
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .bind(filter.map(owner_column))
         .bind(pet.map(PetId::get));
-    with_timeout(query.fetch_all(database.find_pool())).await
+    database
+        .run(async |connection| with_timeout(query.fetch_all(connection)).await)
+        .await
 }
 
 /// Query that reads each status in the order of its index, and no further than the limit. Like [`LIST_OF_PET`], public

@@ -178,7 +178,8 @@ async fn take(
     let context = RequestContext::from_request_parts(parts, &()).await?;
     let key = ClientKey::of(&parts.headers, || context.caller_key())?;
     // Fails before the body is read if there is no such pet, unless a stored response may have to be replayed.
-    if key.is_none() && !db::pets::exists(state.database.pool(), pet).await? {
+    let exists = async |connection: &mut Connection| db::pets::exists(connection, pet).await;
+    if key.is_none() && !state.database.run(exists).await? {
         return Err(no_such_pet(pet));
     }
     let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;
@@ -241,7 +242,7 @@ async fn store(
 
 /// Marks the image store as belonging to the database. Without the mark, orphaned blobs are merely not deleted.
 async fn mark(database: &Database, blobs: &BlobStore) {
-    let name = async { Ok::<_, Error>(db::images::database_name(database.pool()).await?) };
+    let name = async { Ok::<_, Error>(database.run(db::images::database_name).await?) };
     if let Err(error) = blobs.mark(name).await {
         let error = &error as &dyn std::error::Error;
         tracing::warn!(

@@ -100,8 +100,10 @@ async fn replace(
     Json(body): Json<NewPetBody>,
 ) -> Result<Response, Error> {
     let (id, details) = body.into_replacement()?;
-    let pool = database.pool();
-    match db::pets::replace(pool, id, details, if_match.versions()).await? {
+    let replace = async |connection: &mut Connection| {
+        db::pets::replace(connection, id, details, if_match.versions()).await
+    };
+    match database.run(replace).await? {
         Some(pet) => pet_response(StatusCode::OK, &pet),
         None => Err(absent_or_changed(&database, id, &if_match).await?),
     }
@@ -236,7 +238,10 @@ async fn delete(
     Path(id): Path<PetId>,
     if_match: IfMatch,
 ) -> Result<Response, Error> {
-    if !db::pets::delete(database.pool(), id, if_match.versions()).await? {
+    let delete = async |connection: &mut Connection| {
+        db::pets::delete(connection, id, if_match.versions()).await
+    };
+    if !database.run(delete).await? {
         return Err(absent_or_changed(&database, id, &if_match).await?);
     }
     orphaned_blobs.notify();
@@ -267,7 +272,8 @@ async fn absent_or_changed(
     id: PetId,
     if_match: &IfMatch,
 ) -> Result<Error, Error> {
-    if if_match.versions().is_some() && db::pets::exists(database.pool(), id).await? {
+    let exists = async |connection: &mut Connection| db::pets::exists(connection, id).await;
+    if if_match.versions().is_some() && database.run(exists).await? {
         return Ok(Error::PreconditionFailed);
     }
     Ok(no_such_pet(id))

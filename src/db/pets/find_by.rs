@@ -100,9 +100,11 @@ async fn find_page(
     after: Option<PetId>,
     limit: usize,
 ) -> Result<Vec<Pet>, Error> {
-    let query = sqlx::query(statement)
+    let query = sqlx::query_as(statement)
         .bind(names)
         .bind(after.map_or(0, PetId::get))
         .bind(i64::try_from(limit).unwrap_or(i64::MAX));
-    with_timeout(database.find_pool().decode_rows(query)).await
+    database
+        .run(async |connection| with_timeout(query.fetch_all(connection)).await)
+        .await
 }

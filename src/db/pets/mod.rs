@@ -5,7 +5,7 @@ mod find_by;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, PgExecutor};
+use sqlx::FromRow as _;
 
 pub use self::find_by::{
     FIND_BY_ANY_TAG, FIND_BY_EVERY_STATUS, FIND_BY_STATUS, TagMatch, find_by_status, find_by_tags,
@@ -216,14 +216,14 @@ pub async fn find_for_update(
 }
 
 /// Returns true if the pet exists.
-pub async fn exists(executor: impl PgExecutor<'_>, id: PetId) -> Result<bool, Error> {
+pub async fn exists(connection: &mut Connection, id: PetId) -> Result<bool, Error> {
     let query = sqlx::query_scalar("select exists (select from pets where id = $1)");
-    with_timeout(query.bind(id.get()).fetch_one(executor)).await
+    with_timeout(query.bind(id.get()).fetch_one(connection)).await
 }
 
 /// Replaces a pet. Returns `None` if there is no such pet with an expected version.
 pub async fn replace(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     id: PetId,
     details: PetDetails,
     expected: ExpectedVersions<'_>,
@@ -243,13 +243,13 @@ pub async fn replace(
     .bind(columns.photo_urls)
     .bind(columns.tags)
     .bind(versions(expected));
-    let version = with_timeout(query.fetch_optional(executor)).await?;
+    let version = with_timeout(query.fetch_optional(connection)).await?;
     Ok(version.map(|version| stored(id, version, details)))
 }
 
 /// Deletes a pet. Returns false if there is no such pet with an expected version.
 pub async fn delete(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     id: PetId,
     expected: ExpectedVersions<'_>,
 ) -> Result<bool, Error> {
@@ -257,7 +257,10 @@ pub async fn delete(
         "delete from pets where id = $1 and ($2::bigint[] is null or version = any ($2))",
     );
     let query = query.bind(id.get()).bind(versions(expected));
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected() == 1)
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected()
+        == 1)
 }
 
 fn versions(expected: ExpectedVersions<'_>) -> Option<Vec<i64>> {

@@ -57,7 +57,9 @@ impl Pool {
     }
 
     /// Returns a connection for a single statement, in a transaction if it needs one.
-    pub(in crate::db) async fn acquire_for_statement(&self) -> Result<PooledConnection, sqlx::Error> {
+    pub(in crate::db) async fn acquire_for_statement(
+        &self,
+    ) -> Result<PooledConnection, sqlx::Error> {
         let mut connection = self.acquire().await?;
         if let Some(begin) = self.begin_statements(connection.waited) {
             connection.begin(begin).await?;

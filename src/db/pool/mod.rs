@@ -6,8 +6,6 @@
 //! - A connection that failed, or on which a statement was interrupted, is closed and never reused.
 
 mod connection;
-mod executor;
-pub(super) mod find_pools;
 pub(super) mod transaction;
 
 use std::{
