@@ -9,8 +9,8 @@
 use std::collections::BTreeSet;
 
 use pet_inventory::{
-    config::Config,
-    db::{self, migrations::apply, pets::TagMatch},
+    config::{Config, Pooler},
+    db::{self, pets::TagMatch},
     domain::{
         Text,
         caller::{CallerName, Scopes},
@@ -123,6 +123,10 @@ const ROWS: [(i64, &str); 16] = [
                                       '{null}')",
     ),
 ];
+
+async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {
+    db::migrations::apply(options, Pooler::None).await
+}
 
 async fn run(connection: &mut PgConnection, statements: &str) {
     sqlx::raw_sql(AssertSqlSafe(statements.to_owned()))
@@ -284,7 +288,7 @@ async fn migrations_applied_twice_change_nothing() {
         3
     );
     assert_eq!(number(&mut connection, moment).await, installed);
-    let pending = db::migrations::pending(database.options())
+    let pending = db::migrations::pending(database.options(), Pooler::None)
         .await
         .expect("a database");
     assert!(pending.is_empty(), "{pending:?}");

@@ -29,7 +29,7 @@ use crate::{
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords},
     blob_store::BlobStore,
-    config::{self, Config, DemoKeys},
+    config::{self, Config, DemoKeys, Pooler},
     db::{self, Database},
     domain::clock::Clock,
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
@@ -85,9 +85,15 @@ impl App {
             }
         };
         let is_embedded = embedded_postgres.is_some();
-        Box::pin(db::migrations::apply(&options)).await?;
-        let database = Database::new(options, &config.database);
-        database.detect_pooler().await?;
+        let pooler = config.database.pooler;
+        let database = Database::new(options.clone(), &config.database);
+        if pooler == Pooler::None
+            && !is_embedded
+            && let Some(correction) = database.check_pooler().await?
+        {
+            tracing::error!("{correction}; until then, requests may fail");
+        }
+        Box::pin(db::migrations::apply(&options, pooler)).await?;
 
         let listen = |key, setting| listen(&config, key, setting, is_embedded);
         let api = listen("server.listen", |it| it.server.listen)?;

@@ -1,21 +1,21 @@
-//! Handle to the database: the pools and batchers of one worker.
+//! Handle to the database: the pool, and the batchers of one worker.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::{
-    batch::Batchers,
+    batch::{BatchedStatement, Batchers},
     breaker::Breaker,
-    connect::{ConnectOptions, Connection},
+    connect::{ConnectOptions, Connection, Connector},
     deadline::{self, with_timeout},
     error::{AsDatabaseError, Error},
-    pool::{Pool, Usage},
+    pool::{self, Pool, Usage},
     pooler,
 };
 use crate::config;
 
-/// Connection pools to one PostgreSQL, and the batchers on top of them. Cheap to clone.
+/// Connection pool to one PostgreSQL, and the batchers on top of it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Database(Arc<WorkerState>);
 
@@ -30,15 +30,15 @@ impl Database {
     /// Creates the pool, which opens connections on demand.
     #[must_use]
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
-        let options = pooler::compatible(options).application_name("pet-inventory");
-        let pool = Pool::new(options, config);
+        let connector = Connector::new(options, config.pooler, pool::LOCK_TIMEOUT);
+        let pool = Pool::new(connector, config);
         Self(Arc::new(WorkerState {
             batchers: Batchers::new(pool.clone()),
             pool,
         }))
     }
 
-    /// Returns a handle for another worker, with batchers and find connections that run on its core.
+    /// Returns a handle for another worker, with batchers that run on its core.
     #[must_use]
     pub fn for_worker(&self) -> Self {
         Self(Arc::new(WorkerState {
@@ -47,35 +47,20 @@ impl Database {
         }))
     }
 
-    /// Detects a pooler between this process and PostgreSQL, and adapts to it.
-    pub async fn detect_pooler(&self) -> Result<(), Error> {
-        if pooler::detect(&self.0.pool.connect_options()).await? {
-            self.0.pool.health.adapt_to_pooler();
-        }
-        Ok(())
+    /// Opens and closes two connections, and returns the correction of the setting `database.pooler` if it is wrong.
+    pub async fn check_pooler(&self) -> Result<Option<&'static str>, Error> {
+        let connector = self.connector();
+        pooler::check(&connector.options, connector.pooler).await
     }
 
-    /// Returns the options of new connections.
-    pub(super) fn connect_options(&self) -> ConnectOptions {
-        self.0.pool.connect_options()
+    pub(super) fn connector(&self) -> &Connector {
+        &self.0.pool.connector
     }
 
-    /// Returns the batchers, which run statements together with those of other requests.
-    pub(super) fn batchers(&self) -> &Batchers {
-        &self.0.batchers
-    }
-
-    /// Returns the circuit breaker. Code with its own connections checks it first, and reports failures to it.
+    /// Returns the circuit breaker.
     #[must_use]
     pub fn breaker(&self) -> &Breaker {
-        &self.0.pool.health.breaker
-    }
-
-    /// Returns true if there is a pooler. Then a prepared statement, or one outside a transaction, may reach a server
-    /// that does not know it.
-    #[must_use]
-    pub fn is_behind_pooler(&self) -> bool {
-        self.0.pool.health.is_behind_pooler()
+        &self.connector().breaker
     }
 
     /// Runs `work`, which executes one statement, on a connection of the pool.
@@ -83,21 +68,7 @@ impl Database {
         &self,
         work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
     ) -> Result<T, E> {
-        let acquired = with_timeout(self.0.pool.acquire_for_statement()).await;
-        let mut connection = acquired.map_err(E::from)?;
-        let result = work(&mut connection.connection).await;
-        match &result {
-            Ok(_) => with_timeout(connection.end("commit", None)).await?,
-            Err(error) => match error.database_error() {
-                // The connection is in the middle of a statement, so it is closed.
-                Some(Error::TimedOut) => drop(connection),
-                error => {
-                    let error = error.and_then(Error::sqlx_error);
-                    let _ = with_timeout(connection.end("rollback", error)).await;
-                }
-            },
-        }
-        result
+        self.0.pool.run(false, Duration::ZERO, work).await
     }
 
     /// Runs `work` in a transaction, rolled back if `work` fails. Retries it a few times if it is [`Error::Contended`].
@@ -106,12 +77,22 @@ impl Database {
         W: AsyncFnOnce(&mut Connection) -> Result<T, E> + Clone,
         E: AsDatabaseError,
     {
-        self.0.pool.transact(|| Duration::ZERO, work).await
+        self.0.pool.transact(None, work).await
     }
 
-    /// Opens a connection without timeouts or logging of slow statements, for commands that a person waits for.
+    /// Executes a request in one statement with those of other requests. Fails with [`Error::Overloaded`] if too many
+    /// wait.
+    pub(super) async fn execute_batched<B: BatchedStatement>(
+        &self,
+        input: B::Input,
+    ) -> Result<B::Output, Error> {
+        self.0.batchers.execute::<B>(input).await
+    }
+
+    /// Opens a connection without timeouts, planner settings or logging of slow statements, for commands that a person
+    /// waits for.
     pub async fn connect_without_timeout(&self) -> Result<Connection, Error> {
-        let options = self.0.pool.connect_options().disable_statement_logging();
+        let options = self.connector().options.clone().disable_statement_logging();
         Ok(Connection::connect_with(&options).await?)
     }
 

@@ -129,7 +129,7 @@ pub(super) fn is_unavailable(error: &sqlx::Error) -> bool {
         // query_canceled.
         "57014" => false,
         // read_only_sql_transaction: the primary was demoted. invalid_sql_statement_name, duplicate_prepared_statement:
-        // there is a pooler now. The connection is not used again after any of these.
+        // there is a pooler that `database.pooler` does not declare. The connection is not used again after any of these.
         "25006" | "26000" | "42P05" => true,
         // object_not_in_prerequisite_state: the database is configured to accept no connections.
         "55000" => true,

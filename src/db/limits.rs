@@ -76,7 +76,7 @@ pub struct Lease {
 /// Leases requests of one caller, in one statement with the leases of others. After any error, the statement may have
 /// been executed, or be executed later.
 pub async fn lease(database: &Database, request: LeaseRequest) -> Result<Lease, Error> {
-    database.batchers().execute::<Leases>(request).await
+    database.execute_batched::<Leases>(request).await
 }
 
 /// Statement that leases requests of several callers.
@@ -87,7 +87,6 @@ impl BatchedStatement for Leases {
     type Output = Lease;
 
     const SUMMARY: &'static str = "UPDATE limit_usage";
-    const SETTINGS: &'static [&'static str] = &["synchronous_commit = off"];
 
     fn compare(one: &LeaseRequest, other: &LeaseRequest) -> Ordering {
         one.key.cmp(&other.key)
@@ -101,18 +100,21 @@ impl BatchedStatement for Leases {
         let column = |field: fn(&LeaseRequest) -> Option<i64>| -> Vec<_> {
             inputs.iter().map(field).collect()
         };
-        let query =
-            sqlx::query_as("select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
-                .bind(keys)
-                .bind(column(|request| request.limits.per_minute.map(i64::from)))
-                .bind(column(|request| request.limits.per_day.map(i64::from)))
-                .bind(column(|request| i64::try_from(request.waiting).ok()))
-                .bind(column(|request| i64::try_from(request.wanted).ok()))
-                .bind(column(|request| Some(request.returned?.0)))
-                .bind(column(|request| Some(request.returned?.1.into())))
-                .bind(column(|request| Some(request.replica)))
-                .bind(column(|request| Some(request.number)))
-                .bind(column(|request| request.unconfirmed));
+        // `set_config` lasts until the end of the transaction.
+        let query = sqlx::query_as(
+            "select *, set_config('synchronous_commit', 'off', true)
+             from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        )
+        .bind(keys)
+        .bind(column(|request| request.limits.per_minute.map(i64::from)))
+        .bind(column(|request| request.limits.per_day.map(i64::from)))
+        .bind(column(|request| i64::try_from(request.waiting).ok()))
+        .bind(column(|request| i64::try_from(request.wanted).ok()))
+        .bind(column(|request| Some(request.returned?.0)))
+        .bind(column(|request| Some(request.returned?.1.into())))
+        .bind(column(|request| Some(request.replica)))
+        .bind(column(|request| Some(request.number)))
+        .bind(column(|request| request.unconfirmed));
         let leases = query.fetch_all(connection).await?;
         inputs.clear();
         Ok(leases.into_iter().map(BatchResult::Done).collect())
