@@ -8,7 +8,7 @@
 //! - The log has one line when the breaker opens, one when it closes, and at most one failure per second in between.
 
 use std::{
-    io,
+    io, mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -19,14 +19,13 @@ use std::{
 use sqlx::{Connection as _, Executor as _, PgConnection, postgres::PgConnectOptions};
 use tokio::{sync::Notify, time::timeout};
 
-use super::error::{
-    is_connection_failure, is_prepared_statement_mismatch, is_read_only, is_unavailable,
+use super::{
+    error::{is_connection_failure, is_prepared_statement_mismatch, is_read_only, is_unavailable},
+    pooler,
 };
 
 /// Timeout of a probe. PostgreSQL counts as unavailable if it needs longer for a trivial statement.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(400);
-/// Number of probes that may time out before one counts as failed.
-const TOLERATED_TIMEOUTS: u32 = 1;
 /// Pause between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after its last use for which a connection is used without a check.
@@ -113,14 +112,9 @@ impl Breaker {
             times.logged = Some(Instant::now());
         }
         drop(times);
-        if is_logged && is_prepared_statement_mismatch(error) {
-            tracing::error!(
-                %error,
-                "failed to execute a database statement behind a connection pooler; \
-                 set database.pooler = \"transaction\" (PET_INVENTORY__DATABASE__POOLER)"
-            );
-        } else if is_logged {
-            tracing::warn!(%error, "failed to execute a database statement");
+        if is_logged {
+            let remedy = is_prepared_statement_mismatch(error).then_some(pooler::SET_TRANSACTION);
+            tracing::warn!(%error, remedy, "failed to execute a database statement");
         }
         if is_lost || matches!(error, sqlx::Error::PoolTimedOut) {
             self.probe_soon();
@@ -163,7 +157,7 @@ impl Breaker {
 /// Probes until PostgreSQL responds. Opens the breaker after a failure, and closes it at the end.
 async fn probe_until_available(breaker: Weak<Inner>) {
     let mut failed_since: Option<Instant> = None;
-    let mut timeouts = 0;
+    let mut is_first_timeout = true;
     while let Some(inner) = breaker.upgrade() {
         let breaker = Breaker(inner);
         match probe(&breaker.0.options).await {
@@ -183,7 +177,7 @@ async fn probe_until_available(breaker: Weak<Inner>) {
                 return;
             }
             // A busy host may time out once; a frozen or unreachable one times out again.
-            Err(error) if is_timeout(&error) && timeouts < TOLERATED_TIMEOUTS => timeouts += 1,
+            Err(error) if is_timeout(&error) && mem::take(&mut is_first_timeout) => {}
             Err(error) => {
                 if failed_since.is_none() {
                     failed_since = Some(Instant::now());

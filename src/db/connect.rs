@@ -104,6 +104,7 @@ impl Connector {
         lock_timeout: Duration,
         work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
     ) -> (Result<T, E>, bool) {
+        let mut probe = ProbeOnDrop(Some(&self.breaker));
         let begin = self.begin(has_several_statements, lock_timeout);
         let in_transaction = begin.is_some();
         let result: Result<T, E> = async {
@@ -118,13 +119,16 @@ impl Connector {
             Ok(value)
         }
         .await;
-        let Err(error) = &result else {
-            return (result, true);
+        let mut is_reusable = match &result {
+            Ok(_) => true,
+            Err(error) => self.record_failure(error.database_error()),
         };
-        let mut is_reusable = self.record_failure(error.database_error());
-        if is_reusable && in_transaction {
+        if is_reusable && in_transaction && result.is_err() {
             let rollback = with_timeout(connection.execute("rollback"));
             is_reusable = rollback.await.is_ok();
+        }
+        if is_reusable {
+            probe.0 = None;
         }
         (result, is_reusable)
     }
@@ -160,5 +164,16 @@ impl Connector {
         !is_connection_failure(error)
             && !is_read_only(error)
             && !is_prepared_statement_mismatch(error)
+    }
+}
+
+/// Starts a probe when it is dropped: a connection is in doubt.
+struct ProbeOnDrop<'a>(Option<&'a Breaker>);
+
+impl Drop for ProbeOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(breaker) = self.0 {
+            breaker.probe_soon();
+        }
     }
 }

@@ -97,7 +97,7 @@ pub struct Found {
 /// Returns the caller that a secret authenticates, in a batch with the lookups of other requests. Returns `None` if the
 /// secret is unknown, revoked or expired.
 pub async fn find_caller(database: &Database, hash: &SecretHash) -> Result<Option<Found>, Error> {
-    database.execute_batched::<Lookups>(*hash).await
+    database.batchers().execute::<Lookups>(*hash).await
 }
 
 /// Statement that looks up the credentials of several requests.

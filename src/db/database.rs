@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::{
-    batch::{BatchedStatement, Batchers},
+    batch::Batchers,
     breaker::Breaker,
     connect::{ConnectOptions, Connection, Connector},
     deadline::{self, with_timeout},
@@ -80,13 +80,9 @@ impl Database {
         self.0.pool.transact(None, work).await
     }
 
-    /// Executes a request in one statement with those of other requests. Fails with [`Error::Overloaded`] if too many
-    /// wait.
-    pub(super) async fn execute_batched<B: BatchedStatement>(
-        &self,
-        input: B::Input,
-    ) -> Result<B::Output, Error> {
-        self.0.batchers.execute::<B>(input).await
+    /// Returns the batchers, which execute requests in one statement with those of others.
+    pub(super) fn batchers(&self) -> &Batchers {
+        &self.0.batchers
     }
 
     /// Opens a connection without timeouts, planner settings or logging of slow statements, for commands that a person

@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use sqlx::{migrate::MigrateError, postgres::PgDatabaseError};
-use tokio::sync::oneshot::error::RecvError;
+use tokio::sync::{mpsc::error::TrySendError, oneshot::error::RecvError};
 
 /// Failure of a database operation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -84,6 +84,16 @@ impl Error {
 impl From<RecvError> for Error {
     fn from(_: RecvError) -> Self {
         sqlx::Error::PoolClosed.into()
+    }
+}
+
+/// The queue of the task that is to respond is full, or the task has ended.
+impl<T> From<TrySendError<T>> for Error {
+    fn from(error: TrySendError<T>) -> Self {
+        match error {
+            TrySendError::Full(_) => Self::Overloaded,
+            TrySendError::Closed(_) => sqlx::Error::PoolClosed.into(),
+        }
     }
 }
 

@@ -76,7 +76,7 @@ pub struct Lease {
 /// Leases requests of one caller, in one statement with the leases of others. After any error, the statement may have
 /// been executed, or be executed later.
 pub async fn lease(database: &Database, request: LeaseRequest) -> Result<Lease, Error> {
-    database.execute_batched::<Leases>(request).await
+    database.batchers().execute::<Leases>(request).await
 }
 
 /// Statement that leases requests of several callers.

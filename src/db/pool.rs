@@ -14,11 +14,11 @@ use sqlx::{
 };
 use tokio::{
     sync::Semaphore,
-    time::{Duration, Instant},
+    time::{Duration, Instant, timeout},
 };
 
 use super::{
-    breaker::{Breaker, PING_TIMEOUT},
+    breaker::PING_TIMEOUT,
     connect::{Connection, Connector},
     deadline::with_timeout,
     error::{AsDatabaseError, Error},
@@ -41,8 +41,8 @@ const BACKOFF: Duration = Duration::from_millis(5);
 pub(super) struct Pool {
     pub connector: Connector,
     connections: PgPool,
+    /// Permits of the requests that wait for a connection.
     queue: Arc<Semaphore>,
-    /// Number of permits of `queue`.
     queue_capacity: usize,
 }
 
@@ -107,7 +107,9 @@ impl Pool {
         work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
     ) -> Result<T, E> {
         let started = Instant::now();
-        let mut pooled = with_timeout(self.acquire()).await?;
+        let mut connection = with_timeout(Box::pin(self.acquire())).await?;
+        // Until it is returned below: its state is unknown.
+        connection.close_on_drop();
         let waited = waited + started.elapsed();
         let lock_timeout = if waited < NEGLIGIBLE_WAIT {
             LOCK_TIMEOUT
@@ -116,18 +118,19 @@ impl Pool {
             let remaining = LOCK_TIMEOUT.saturating_sub(waited);
             remaining.max(Duration::from_millis(10))
         };
-        let connection = &mut pooled.connection;
-        let running = self
-            .connector
-            .run(connection, has_several_statements, lock_timeout, work);
+        let connector = &self.connector;
+        let running = connector.run(&mut connection, has_several_statements, lock_timeout, work);
         let (result, is_reusable) = running.await;
         if is_reusable {
-            pooled.return_to_pool();
+            // Boxed: it is 15 kB, which would be copied six times on the way into a task.
+            let returned = Box::pin(connection.return_to_pool());
+            // sqlx pings the connection, without a timeout.
+            tokio::spawn(async move { drop(timeout(PING_TIMEOUT, returned).await) });
         }
         result
     }
 
-    async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
+    async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
         let breaker = &self.connector.breaker;
         breaker.admit()?;
         let permit = self.queue.try_acquire();
@@ -139,11 +142,7 @@ impl Pool {
                 return Err(sqlx::Error::PoolTimedOut);
             }
         };
-        Ok(PooledConnection {
-            connection: connection.inspect_err(|error| breaker.record_failure(error))?,
-            breaker: breaker.clone(),
-            is_returned: false,
-        })
+        connection.inspect_err(|error| breaker.record_failure(error))
     }
 
     pub fn usage(&self) -> Usage {
@@ -158,35 +157,6 @@ impl Pool {
 
     pub async fn close(&self) {
         self.connections.close().await;
-    }
-}
-
-/// Connection taken from the pool. If it is dropped before it is returned, it is closed, because its state is unknown.
-#[derive(Debug)]
-struct PooledConnection {
-    connection: PoolConnection<Postgres>,
-    breaker: Breaker,
-    is_returned: bool,
-}
-
-impl PooledConnection {
-    /// Returns the connection to the pool. The drop of sqlx's connection would do so too, but pings without a timeout.
-    fn return_to_pool(mut self) {
-        self.is_returned = true;
-        // Boxed: it is 15 kB, which would be copied six times on the way into a task.
-        let returned = Box::pin(self.connection.return_to_pool());
-        tokio::spawn(async move {
-            let _ = tokio::time::timeout(PING_TIMEOUT, returned).await;
-        });
-    }
-}
-
-impl Drop for PooledConnection {
-    fn drop(&mut self) {
-        if !self.is_returned {
-            self.breaker.probe_soon();
-            self.connection.close_on_drop();
-        }
     }
 }
 

@@ -5,9 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 
-use super::{connect::ConnectOptions, deadline::with_timeout, error::Error};
+use super::{deadline::with_timeout, error::Error};
 use crate::config::Pooler;
 
 /// Statements that begin a transaction behind a pooler. Settings are local, because other clients use the server next.
@@ -16,11 +16,19 @@ pub(super) const BEGIN: &str = "begin; deallocate all; set local statement_timeo
                                 set local plan_cache_mode = force_generic_plan; \
                                 set local enable_seqscan = off; set local jit = off";
 
+/// Correction of the setting if there is a pooler.
+pub(super) const SET_TRANSACTION: &str = "there is a connection pooler before PostgreSQL; set \
+                                          database.pooler = \"transaction\" \
+                                          (PET_INVENTORY__DATABASE__POOLER)";
+/// Correction of the setting if there is no pooler.
+const SET_NONE: &str = "there is no connection pooler before PostgreSQL; set \
+                        database.pooler = \"none\" (PET_INVENTORY__DATABASE__POOLER)";
+
 /// Tolerated difference between the two clocks while a connection is opened.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(100);
 
 /// Removes options that a pooler does not support.
-pub(super) fn compatible(options: ConnectOptions, pooler: Pooler) -> ConnectOptions {
+pub(super) fn compatible(options: PgConnectOptions, pooler: Pooler) -> PgConnectOptions {
     // PgBouncer refuses connections with this parameter, and PostgreSQL 12 and later do not need it.
     let options = options.extra_float_digits(None);
     match pooler {
@@ -34,7 +42,7 @@ pub(super) fn compatible(options: ConnectOptions, pooler: Pooler) -> ConnectOpti
 ///
 /// Signs of a pooler are a server process that is older than the connection to it, and one that two connections share.
 pub(super) async fn check(
-    options: &ConnectOptions,
+    options: &PgConnectOptions,
     pooler: Pooler,
 ) -> Result<Option<&'static str>, Error> {
     let is_detected = async {
@@ -47,20 +55,13 @@ pub(super) async fn check(
     };
     let is_detected = with_timeout(Box::pin(is_detected)).await?;
     Ok(match pooler {
-        Pooler::None if is_detected => Some(
-            "there is a connection pooler before PostgreSQL; set database.pooler = \"transaction\" \
-             (PET_INVENTORY__DATABASE__POOLER)",
-        ),
-        Pooler::Transaction if !is_detected => Some(
-            "there is no connection pooler before PostgreSQL; set database.pooler = \"none\" \
-             (PET_INVENTORY__DATABASE__POOLER)",
-        ),
-        Pooler::None | Pooler::Transaction => None,
+        Pooler::None => is_detected.then_some(SET_TRANSACTION),
+        Pooler::Transaction => (!is_detected).then_some(SET_NONE),
     })
 }
 
 /// Opens a connection. Returns it with the identifier of its server process, and true if that started earlier.
-async fn connect(options: &ConnectOptions) -> Result<(PgConnection, i32, bool), sqlx::Error> {
+async fn connect(options: &PgConnectOptions) -> Result<(PgConnection, i32, bool), sqlx::Error> {
     // A plain-text query, so that nothing is prepared on a server that may be shared.
     const QUERY: &str = "
         select pid::text, extract(epoch from clock_timestamp() - backend_start)::float8::text

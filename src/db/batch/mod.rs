@@ -26,10 +26,7 @@ use std::{
 
 use metrics::Histogram;
 use tokio::{
-    sync::{
-        mpsc::{self, error::TrySendError},
-        oneshot,
-    },
+    sync::{mpsc, oneshot},
     time::{Duration, Instant, MissedTickBehavior, interval, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -231,13 +228,11 @@ impl<B: BatchedStatement> Queue<B> {
     fn send(&self, item: BatchItem<B>) -> Result<(), Error> {
         // Before the batcher can subtract it.
         self.state.queued.fetch_add(1, Relaxed);
-        self.sender.try_send(item).map_err(|error| {
+        let sent = self.sender.try_send(item);
+        if sent.is_err() {
             self.state.queued.fetch_sub(1, Relaxed);
-            match error {
-                TrySendError::Full(_) => Error::Overloaded,
-                TrySendError::Closed(_) => sqlx::Error::PoolClosed.into(),
-            }
-        })
+        }
+        Ok(sent?)
     }
 }
 

@@ -68,7 +68,7 @@ pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error>
         let insert_separately = async |transaction: &mut Connection| insert(transaction, pet).await;
         return Box::pin(database.transact(insert_separately)).await;
     }
-    database.execute_batched::<Inserts>(pet).await
+    database.batchers().execute::<Inserts>(pet).await
 }
 
 /// Statement that inserts the pets of several requests.
@@ -158,7 +158,7 @@ async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
 
 /// Returns the pet, if it exists, in a batch with the reads of other requests.
 pub async fn find(database: &Database, id: PetId) -> Result<Option<Arc<Pet>>, Error> {
-    database.execute_batched::<Reads>(id).await
+    database.batchers().execute::<Reads>(id).await
 }
 
 /// Statement that reads the pets of several requests.
