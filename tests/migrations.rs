@@ -12,8 +12,8 @@ use std::{
 };
 
 use pet_inventory::{
-    config::Config,
-    db::{self, migrations::apply, pets::Range},
+    config::{Config, Pooler},
+    db::{self, pets::Range},
     domain::{
         Text,
         caller::{CallerName, Scopes},
@@ -139,6 +139,10 @@ const ROWS: [(i64, &str); 19] = [
     ),
     (20, "update pets set status = status where id = 2"),
 ];
+
+async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {
+    db::migrations::apply(options, Pooler::None).await
+}
 
 async fn run(connection: &mut PgConnection, statements: &str) {
     sqlx::raw_sql(AssertSqlSafe(statements.to_owned()))
@@ -307,7 +311,7 @@ async fn migrations_applied_twice_change_nothing() {
         3
     );
     assert_eq!(number(&mut connection, moment).await, installed);
-    let pending = db::migrations::pending(database.options())
+    let pending = db::migrations::pending(database.options(), Pooler::None)
         .await
         .expect("a database");
     assert!(pending.is_empty(), "{pending:?}");

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pet_inventory::{
     auth::secret::{Kind, Secret},
+    config::Pooler,
     db::{self, ConnectOptions},
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
 };
@@ -52,7 +53,9 @@ impl Postgres {
         let mut connection = connect(&options).await;
         run(&mut connection, &format!("create database {name}")).await;
         let options = options.database(name);
-        db::migrations::apply(&options).await.expect("a schema");
+        db::migrations::apply(&options, Pooler::None)
+            .await
+            .expect("a schema");
         let url = format!(
             "postgres://postgres@localhost:5432/{name}?host={}&sslmode=disable",
             self.socket().display()

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{error::Error, problem::Problem};
 use crate::{
-    db::{self, Connection, Database, Executor, idempotency::StoredResponse},
+    db::{self, Connection, Database, idempotency::StoredResponse},
     domain::caller::CallerKey,
 };
 
@@ -110,7 +110,11 @@ impl Idempotency {
     /// [`Error::IdempotencyKeyReused`] if the key was used for another request.
     pub async fn stored_response(&self, database: &Database) -> Result<Option<Response>, Error> {
         match &self.0 {
-            Some(key) => key.find(database.pool()).await,
+            Some(key) => {
+                database
+                    .run(async |connection| key.find(connection).await)
+                    .await
+            }
             None => Ok(None),
         }
     }
@@ -158,9 +162,9 @@ impl Key {
     }
 
     /// Returns the stored response, if any, to be replayed.
-    async fn find(&self, executor: impl Executor<'_>) -> Result<Option<Response>, Error> {
+    async fn find(&self, connection: &mut Connection) -> Result<Option<Response>, Error> {
         let ClientKey { caller, text } = &self.client_key;
-        let Some(stored) = db::idempotency::find(executor, caller, text).await? else {
+        let Some(stored) = db::idempotency::find(connection, caller, text).await? else {
             return Ok(None);
         };
         if stored.fingerprint != self.fingerprint {

@@ -19,26 +19,21 @@ pub const DEMO_KEYS: [(&str, Plan); 3] = [
 
 /// Stores the demo keys that are not stored yet, and returns all of them.
 pub async fn store_demo_keys(database: &Database) -> Result<Vec<Secret>, Error> {
-    let mut transaction = database.begin().await?;
-    let mut keys = Vec::new();
-    for (key, plan) in DEMO_KEYS {
-        let key = Secret::custom(key);
-        let scopes = match plan {
-            Plan::Enterprise => Scopes::all(),
-            Plan::Free | Plan::Pro => Scopes::all_but_admin(),
-        };
-        store(
-            &mut transaction,
-            &format!("demo-{plan}"),
-            plan,
-            scopes,
-            &key,
-        )
-        .await?;
-        keys.push(key);
-    }
-    transaction.commit().await?;
-    Ok(keys)
+    let store_all = async |transaction: &mut Connection| {
+        let mut keys = Vec::new();
+        for (key, plan) in DEMO_KEYS {
+            let key = Secret::custom(key);
+            let scopes = match plan {
+                Plan::Enterprise => Scopes::all(),
+                Plan::Free | Plan::Pro => Scopes::all_but_admin(),
+            };
+            let name = format!("demo-{plan}");
+            store(transaction, &name, plan, scopes, &key).await?;
+            keys.push(key);
+        }
+        Ok::<_, db::Error>(keys)
+    };
+    Ok(database.transact(store_all).await?)
 }
 
 /// Stores the first key of a database without keys, for a caller `bootstrap` with all scopes, and returns it.
@@ -48,14 +43,16 @@ pub async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> 
         return Err(Error::BootstrapKey(REASON));
     }
     let key = Secret::custom(key);
-    let mut transaction = database.begin().await?;
-    let (plan, scopes) = (Plan::Enterprise, Scopes::all());
-    if !db::credentials::any_stored(&mut *transaction).await?
-        && store(&mut transaction, "bootstrap", plan, scopes, &key).await?
-    {
+    let store_first = async |transaction: &mut Connection| {
+        let (plan, scopes) = (Plan::Enterprise, Scopes::all());
+        Ok::<_, db::Error>(
+            !db::credentials::any_stored(transaction).await?
+                && store(transaction, "bootstrap", plan, scopes, &key).await?,
+        )
+    };
+    if database.transact(store_first).await? {
         tracing::info!("stored BOOTSTRAP_API_KEY as the first key, of caller bootstrap");
     }
-    transaction.commit().await?;
     Ok(key)
 }
 

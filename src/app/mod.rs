@@ -29,7 +29,7 @@ use crate::{
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords},
     blob_store::BlobStore,
-    config::{self, Config, DemoKeys},
+    config::{self, Config, DemoKeys, Pooler},
     db::{self, Database},
     domain::clock::Clock,
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
@@ -85,9 +85,7 @@ impl App {
             }
         };
         let is_embedded = embedded_postgres.is_some();
-        Box::pin(db::migrations::apply(&options)).await?;
-        let database = Database::new(options, &config.database);
-        database.detect_pooler().await?;
+        let database = open_database(options, &config.database).await?;
 
         let listen = |key, setting| listen(&config, key, setting, is_embedded);
         let api = listen("server.listen", |it| it.server.listen)?;
@@ -245,6 +243,22 @@ pub fn search_path(config: &Config) -> SearchPath {
         bin_dir: config.environment.postgres_bin_dir.clone(),
         path: config.environment.path.clone(),
     }
+}
+
+/// Brings the schema up to date. Logs an error if `database.pooler` lacks a pooler, which may fail all requests.
+async fn open_database(
+    options: db::ConnectOptions,
+    config: &config::Database,
+) -> Result<Database, db::Error> {
+    let database = Database::new(options.clone(), config);
+    if config.url.is_some()
+        && config.pooler == Pooler::None
+        && let Some(correction) = database.check_pooler().await?
+    {
+        tracing::error!("{correction}; until then, requests may fail");
+    }
+    Box::pin(db::migrations::apply(&options, config.pooler)).await?;
+    Ok(database)
 }
 
 /// Half of the cores by default, so that a flood of logins leaves the others to other requests.

@@ -1,10 +1,10 @@
 //! Caches the results of credential lookups, including unknown credentials.
 //!
 //! PostgreSQL announces changes at commit (`LISTEN`), and the affected entries are removed. Entries also expire: after
-//! 10 minutes while notifications arrive, or after 1 second while they do not (connection lost, or a pooler drops them;
-//! a test notification detects both). External issuers announce no changes, so their tokens expire after 1 minute.
-//! While PostgreSQL is unreachable, entries of any age are used unless the credential has expired: requests cannot
-//! change anything then.
+//! 10 minutes while notifications arrive, or after 1 second while they do not (connection lost, which a test
+//! notification detects, or `database.pooler = "transaction"`). External issuers announce no changes, so their tokens
+//! expire after 1 minute. While PostgreSQL is unreachable, entries of any age are used unless the credential has
+//! expired: requests cannot change anything then.
 //!
 //! Invariants:
 //! - A lookup that began before a change is not cached after it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::secret::{self, Kind, Secret};
 use crate::{
     db::{
-        self, Database,
+        self, Connection, Database,
         credentials::CredentialKind,
         oauth::{Client, TokenRecord},
     },
@@ -54,7 +54,8 @@ pub async fn authenticate_client(
     if !secret::is_client_id(client_id) {
         return Err(Error::InvalidClient);
     }
-    db::oauth::find_client(database.pool(), client_id, &secret.hash())
+    database
+        .run(async |connection| db::oauth::find_client(connection, client_id, &secret.hash()).await)
         .await?
         .ok_or(Error::InvalidClient)
 }
@@ -77,15 +78,12 @@ pub async fn issue(
         return Err(Error::InvalidScope);
     }
     let token = Secret::generate(Kind::AccessToken)?;
-    let stored = db::oauth::insert_access_token(
-        database.pool(),
-        client,
-        &token.hash(),
-        &token.hint(),
-        scopes,
-        lifetime,
-    )
-    .await?;
+    let (hash, hint) = (token.hash(), token.hint());
+    let stored = database
+        .run(async |connection| {
+            db::oauth::insert_access_token(connection, client, &hash, &hint, scopes, lifetime).await
+        })
+        .await?;
     if !stored {
         return Err(Error::InvalidClient);
     }
@@ -100,9 +98,11 @@ pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result
     if !record.is_access_token || record.client_id.as_deref() != Some(&client.client_id) {
         return Err(Error::UnauthorizedClient);
     }
-    let mut transaction = database.begin().await?;
-    db::credentials::revoke(&mut transaction, CredentialKind::AccessToken, record.id).await?;
-    Ok(transaction.commit().await?)
+    let revoke = async |transaction: &mut Connection| {
+        db::credentials::revoke(transaction, CredentialKind::AccessToken, record.id).await
+    };
+    database.transact(revoke).await?;
+    Ok(())
 }
 
 /// Returns the record of a token (RFC 7662 §2), or `None` if it is not valid or the client must not see it. A client
@@ -121,5 +121,8 @@ async fn find(database: &Database, token: &str) -> Result<Option<TokenRecord>, E
     let Some(token) = Secret::parse(token, &Kind::BEARERS) else {
         return Ok(None);
     };
-    Ok(db::oauth::find_token(database.pool(), &token.hash()).await?)
+    let hash = token.hash();
+    Ok(database
+        .run(async |connection| db::oauth::find_token(connection, &hash).await)
+        .await?)
 }

@@ -61,7 +61,9 @@ pub async fn open(
     password: Password,
     lifetime: Duration,
 ) -> Result<NewSession, Error> {
-    let account = db::users::find(database.pool(), username).await?;
+    let account = database
+        .run(async |connection| db::users::find(connection, username).await)
+        .await?;
     let stored = account
         .as_ref()
         .and_then(|account| account.password_hash.clone());
@@ -100,6 +102,8 @@ pub async fn close(database: &Database, token: &str) -> Result<Option<SecretHash
         return Ok(None);
     };
     let hash = session.hash();
-    let ended = db::sessions::revoke(database.pool(), &hash).await?;
+    let ended = database
+        .run(async |connection| db::sessions::revoke(connection, &hash).await)
+        .await?;
     Ok(ended.then_some(hash))
 }

@@ -47,7 +47,7 @@ impl Callers {
         match self {
             Self::List { json } => {
                 let callers = with_database(config, async |database| {
-                    Ok(db::callers::list(database.pool()).await?)
+                    Ok(database.run(db::callers::list).await?)
                 })
                 .await?;
                 let rows = callers.iter();
@@ -60,11 +60,15 @@ impl Callers {
             }
             Self::Show { name, json } => {
                 let (used, caller) = with_database(config, async |database| {
-                    let pool = database.pool();
-                    let found = db::callers::find(pool, &name).await?;
+                    let found = database
+                        .run(async |connection| db::callers::find(connection, &name).await)
+                        .await?;
                     let caller = found.ok_or_else(|| unknown(&name))?;
                     let key = CallerKey::Caller(caller.id).to_string();
-                    Ok((db::limits::used_today(pool, &key).await?, caller))
+                    let used = database
+                        .run(async |connection| db::limits::used_today(connection, &key).await)
+                        .await?;
+                    Ok((used, caller))
                 })
                 .await?;
                 if json {
@@ -84,7 +88,11 @@ impl Callers {
             }
             Self::SetPlan { name, plan } => {
                 let is_found = with_database(config, async |database| {
-                    Ok(db::callers::set_plan(database.pool(), &name, plan).await?)
+                    Ok(database
+                        .run(async |connection| {
+                            db::callers::set_plan(connection, &name, plan).await
+                        })
+                        .await?)
                 })
                 .await?;
                 if !is_found {

@@ -22,7 +22,7 @@ pub async fn run(config: &Config) -> Result<ExitCode, Error> {
     match Session::open(config).await {
         Ok(session) => {
             results.push(("database", database(config, &session).await));
-            results.push(("schema", schema(&session).await));
+            results.push(("schema", schema(config, &session).await));
             session.close().await?;
         }
         Err(error) => results.push(("database", Err(error))),
@@ -45,8 +45,12 @@ async fn database(config: &Config, session: &Session) -> Result<String, Error> {
     const NEXT: &str = "check database.url (DATABASE_URL), the network and PostgreSQL's log";
     let database = Database::new(session.options.clone(), &config.database);
     let version = database.server_version().await;
+    let pooler = database.check_pooler().await;
     database.close().await;
     let version = version.map_err(|error| format!("{error}: {NEXT}"))?;
+    if let Some(correction) = pooler.map_err(|error| format!("{error}: {NEXT}"))? {
+        return Err(correction.into());
+    }
     let oldest = ServerVersion::OLDEST_SUPPORTED;
     if version < oldest {
         return Err(
@@ -62,8 +66,9 @@ async fn database(config: &Config, session: &Session) -> Result<String, Error> {
     })
 }
 
-async fn schema(session: &Session) -> Result<String, Error> {
-    match db::migrations::pending(&session.options).await?.len() {
+async fn schema(config: &Config, session: &Session) -> Result<String, Error> {
+    let pooler = config.database.pooler;
+    match db::migrations::pending(&session.options, pooler).await?.len() {
         0 => Ok("up to date".to_owned()),
         count => Err(format!(
             "pending migrations: {count}; serve applies them at startup, or run: pet-inventory migrate"

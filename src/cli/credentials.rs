@@ -80,11 +80,10 @@ impl Owner {
             secret::Kind::ClientSecret => Some(secret::generate_client_id()?),
             secret::Kind::ApiKey | secret::Kind::AccessToken | secret::Kind::Session => None,
         };
-        with_database(config, async |database| {
-            let mut transaction = database.begin().await?;
-            let scopes: Option<Scopes> =
-                (!self.scopes.is_empty()).then(|| self.scopes.iter().copied().collect());
-            let (caller, plan) = self.caller(&mut transaction, scopes).await?;
+        let scopes: Option<Scopes> =
+            (!self.scopes.is_empty()).then(|| self.scopes.iter().copied().collect());
+        let create = async |transaction: &mut Connection| {
+            let (caller, plan) = self.caller(transaction, scopes).await?;
             let credential = NewCredential {
                 caller,
                 hash: secret.hash(),
@@ -93,19 +92,20 @@ impl Owner {
                 scopes,
                 expires_at,
             };
-            let id = db::credentials::insert(&mut *transaction, credential)
+            let id = db::credentials::insert(transaction, credential)
                 .await?
                 .ok_or("failed to generate a unique secret; run the command again")?;
-            transaction.commit().await?;
-            Ok(Created {
-                caller: self.caller.to_string(),
-                plan: plan.as_str(),
-                id,
-                client_id,
-                secret,
-            })
+            Ok::<_, Error>((id, plan))
+        };
+        let (id, plan) =
+            with_database(config, async |database| database.transact(create).await).await?;
+        Ok(Created {
+            caller: self.caller.to_string(),
+            plan: plan.as_str(),
+            id,
+            client_id,
+            secret,
         })
-        .await
     }
 
     /// Creates the caller, or checks that the options match the existing one.
@@ -150,7 +150,9 @@ impl Owner {
 /// Prints the credentials of a kind, without their secrets.
 pub async fn list(config: &Config, kind: CredentialKind, json: bool) -> Result<(), Error> {
     let records = with_database(config, async |database| {
-        Ok(db::credentials::list(database.pool(), kind).await?)
+        Ok(database
+            .run(async |connection| db::credentials::list(connection, kind).await)
+            .await?)
     })
     .await?;
     say(if json {
@@ -171,10 +173,10 @@ pub async fn revoke(
     id: i64,
 ) -> Result<(), Error> {
     let revoked = with_database(config, async |database| {
-        let mut transaction = database.begin().await?;
-        let revoked = db::credentials::revoke(&mut transaction, kind, id).await?;
-        transaction.commit().await?;
-        Ok(revoked)
+        let revoke = async |transaction: &mut Connection| {
+            db::credentials::revoke(transaction, kind, id).await
+        };
+        Ok(database.transact(revoke).await?)
     })
     .await?;
     if !revoked {

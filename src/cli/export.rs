@@ -39,7 +39,7 @@ impl ExportPets {
         let bar = ProgressBar::no_length();
         let bar = progress(bar, "{spinner} {binary_bytes} {binary_bytes_per_sec}")?;
         with_database(config, async |database| {
-            let mut connection = connect_without_timeout(database).await?;
+            let mut connection = connect_without_timeout(config, database).await?;
             bar.enable_steady_tick(Duration::from_millis(100));
             let pieces = db::exports::copy(&mut connection, format.into()).await?;
             let mut pieces = std::pin::pin!(pieces);

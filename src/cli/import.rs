@@ -43,7 +43,8 @@ impl ImportPets {
         let digest =
             sha256(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
         let count = with_database(config, async |database| {
-            let import = Import::open(connect_without_timeout(database).await?, &digest).await?;
+            let connection = connect_without_timeout(config, database).await?;
+            let import = Import::open(connection, &digest).await?;
             let import = import
                 .ok_or("another import is in progress; run the command again when it has ended")?;
             self.import(import, format).await

@@ -8,7 +8,10 @@ use super::{
     output::{Error, say},
     session::Session,
 };
-use crate::{config::Config, db};
+use crate::{
+    config::{Config, Pooler},
+    db,
+};
 
 #[derive(Debug, Args)]
 pub struct Migrate {
@@ -20,15 +23,19 @@ pub struct Migrate {
 impl Migrate {
     pub async fn run(self, config: &Config) -> Result<ExitCode, Error> {
         let session = Session::open(config).await?;
-        let result = self.migrate(&session.options).await;
+        let result = self.migrate(&session.options, config.database.pooler).await;
         session.close().await?;
         result
     }
 
-    async fn migrate(&self, options: &db::ConnectOptions) -> Result<ExitCode, Error> {
-        let pending = db::migrations::pending(options).await?;
+    async fn migrate(
+        &self,
+        options: &db::ConnectOptions,
+        pooler: Pooler,
+    ) -> Result<ExitCode, Error> {
+        let pending = db::migrations::pending(options, pooler).await?;
         if !self.check {
-            db::migrations::apply(options).await?;
+            db::migrations::apply(options, pooler).await?;
         }
         let verb = if self.check { "missing" } else { "applied" };
         for migration in &pending {

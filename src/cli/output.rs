@@ -7,8 +7,17 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::db;
+
 /// Failure of a command, which is printed and ends the program.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Transactions of commands are retried like those of requests.
+impl db::AsDatabaseError for Error {
+    fn database_error(&self) -> Option<&db::Error> {
+        self.downcast_ref()
+    }
+}
 
 /// Writes a line to stdout. Fails if stdout is closed, where `println!` would panic.
 pub fn say(line: impl Display) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use super::output::Error;
 use crate::{
     app::search_path,
-    config::Config,
+    config::{Config, Pooler},
     db::{self, Database},
     embedded_postgres::EmbeddedPostgres,
 };
@@ -45,9 +45,12 @@ pub async fn with_database<T>(
 ) -> Result<T, Error> {
     let session = Session::open(config).await?;
     let result = async {
-        Box::pin(db::migrations::apply(&session.options)).await?;
+        Box::pin(db::migrations::apply(
+            &session.options,
+            config.database.pooler,
+        ))
+        .await?;
         let database = Database::new(session.options.clone(), &config.database);
-        database.detect_pooler().await?;
         let result = work(&database).await;
         database.close().await;
         result
@@ -57,11 +60,15 @@ pub async fn with_database<T>(
     result
 }
 
-/// Opens a dedicated connection without timeouts, for long work. Fails if a connection pooler is in between.
-pub async fn connect_without_timeout(database: &Database) -> Result<db::Connection, Error> {
-    if database.is_behind_pooler() {
+/// Opens a dedicated connection without timeouts, for long work. Fails behind a connection pooler.
+pub async fn connect_without_timeout(
+    config: &Config,
+    database: &Database,
+) -> Result<db::Connection, Error> {
+    if config.database.pooler == Pooler::Transaction {
         return Err(
-            "this command cannot use a connection pooler; set DATABASE_URL to PostgreSQL itself"
+            "this command cannot use a connection pooler; set DATABASE_URL to PostgreSQL itself, \
+             and PET_INVENTORY__DATABASE__POOLER=none"
                 .into(),
         );
     }

@@ -27,7 +27,7 @@ use url::Url;
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
     Auth, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres, LogFormat,
-    Operations, OtlpHeaders, PlanLimits, Plans, Server, Telemetry, Users,
+    Operations, OtlpHeaders, PlanLimits, Plans, Pooler, Server, Telemetry, Users,
 };
 pub use self::settings::Setting;
 use self::variables::{ALIASES, PREFIX, variable};

@@ -62,6 +62,17 @@ pub struct Database {
     pub max_connections: u32,
     #[serde(with = "humantime_serde")]
     pub acquire_timeout: Duration,
+    pub pooler: Pooler,
+}
+
+/// Connection pooler between this process and PostgreSQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooler {
+    /// No pooler, or one that gives each client a session.
+    None,
+    /// Pooler that gives each transaction any server connection, such as PgBouncer in transaction mode.
+    Transaction,
 }
 
 #[derive(Debug, Clone, Deserialize)]

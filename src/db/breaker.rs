@@ -8,7 +8,7 @@
 //! - The log has one line when the breaker opens, one when it closes, and at most one failure per second in between.
 
 use std::{
-    io,
+    io, mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -16,22 +16,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sqlx::{Connection as _, Executor as _, PgConnection};
-use tokio::sync::Notify;
+use sqlx::{Connection as _, Executor as _, PgConnection, postgres::PgConnectOptions};
+use tokio::{sync::Notify, time::timeout};
 
 use super::{
-    connect::ConnectOptions,
-    error::{is_connection_failure, is_unavailable},
+    error::{is_connection_failure, is_prepared_statement_mismatch, is_read_only, is_unavailable},
+    pooler,
 };
 
 /// Timeout of a probe. PostgreSQL counts as unavailable if it needs longer for a trivial statement.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(400);
-/// Number of probes that may time out before one counts as failed.
-const TOLERATED_TIMEOUTS: u32 = 1;
 /// Pause between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after its last use for which a connection is used without a check.
 const FRESH_FOR: Duration = Duration::from_secs(1);
+/// Timeout of the check that a connection is usable.
+pub(super) const PING_TIMEOUT: Duration = Duration::from_millis(500);
 /// Minimum interval between two logged failures.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -41,7 +41,7 @@ pub struct Breaker(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    options: ConnectOptions,
+    options: PgConnectOptions,
     /// Atomic, because it is read several times per request: cores would contend for the lock of a watch channel.
     is_open: AtomicBool,
     opened: Notify,
@@ -59,16 +59,9 @@ struct Times {
     logged: Option<Instant>,
 }
 
-/// Trust in an idle connection, which is to be used, pinged first, or closed.
-pub(super) enum Trust {
-    Fresh,
-    NeedsPing,
-    Stale,
-}
-
 impl Breaker {
     /// Creates a closed breaker that probes with `options`.
-    pub(super) fn new(options: ConnectOptions) -> Self {
+    pub(super) fn new(options: PgConnectOptions) -> Self {
         Self(Arc::new(Inner {
             options,
             is_open: AtomicBool::new(false),
@@ -103,11 +96,15 @@ impl Breaker {
 
     /// Records the failure of an admitted statement or of getting a connection. Starts a probe if the connection is
     /// suspect. Logs the failure in the span of its request, unless another was logged a moment ago.
-    pub fn record_failure(&self, error: &sqlx::Error) {
+    pub(super) fn record_failure(&self, error: &sqlx::Error) {
         let is_lost = is_connection_failure(error);
         let mut times = self.times();
         if is_lost {
             times.lost = Some(Instant::now());
+        }
+        if is_read_only(error) {
+            // The primary was demoted. The other connections lead to it as well.
+            times.invalidated = Some(Instant::now());
         }
         let may_log = |logged: Instant| logged.elapsed() >= LOG_INTERVAL;
         let is_logged = is_unavailable(error) && times.logged.is_none_or(may_log);
@@ -116,7 +113,8 @@ impl Breaker {
         }
         drop(times);
         if is_logged {
-            tracing::warn!(%error, "failed to execute a database statement");
+            let remedy = is_prepared_statement_mismatch(error).then_some(pooler::SET_TRANSACTION);
+            tracing::warn!(%error, remedy, "failed to execute a database statement");
         }
         if is_lost || matches!(error, sqlx::Error::PoolTimedOut) {
             self.probe_soon();
@@ -124,7 +122,7 @@ impl Breaker {
     }
 
     /// Starts a probe, unless one is running; for example after a statement timed out.
-    pub fn probe_soon(&self) {
+    pub(super) fn probe_soon(&self) {
         if self.0.is_probing.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -134,22 +132,21 @@ impl Breaker {
         }
     }
 
-    /// Invalidates all connections that are open now.
-    pub(super) fn invalidate_connections(&self) {
-        self.times().invalidated = Some(Instant::now());
-    }
-
-    /// Returns the trust in a connection of this age that has been idle for this long.
-    pub(super) fn trust(&self, age: Duration, idle: Duration) -> Trust {
-        let times = self.times();
-        let elapsed = |time: Option<Instant>| time.map(|time| time.elapsed());
-        if elapsed(times.invalidated).is_some_and(|elapsed| elapsed <= age) {
-            return Trust::Stale;
-        }
-        if idle >= FRESH_FOR || elapsed(times.lost).is_some_and(|elapsed| elapsed <= idle) {
-            return Trust::NeedsPing;
-        }
-        Trust::Fresh
+    /// Returns true if a connection of this age that has been idle for this long can be used. Pings it if it may be lost.
+    pub(super) async fn is_usable(
+        &self,
+        connection: &mut PgConnection,
+        age: Duration,
+        idle: Duration,
+    ) -> bool {
+        let Times {
+            lost, invalidated, ..
+        } = *self.times();
+        let is_within =
+            |time: Option<Instant>, period| time.is_some_and(|it| it.elapsed() <= period);
+        let is_fresh = idle < FRESH_FOR && !is_within(lost, idle);
+        !is_within(invalidated, age)
+            && (is_fresh || matches!(timeout(PING_TIMEOUT, connection.ping()).await, Ok(Ok(()))))
     }
 
     fn times(&self) -> MutexGuard<'_, Times> {
@@ -160,7 +157,7 @@ impl Breaker {
 /// Probes until PostgreSQL responds. Opens the breaker after a failure, and closes it at the end.
 async fn probe_until_available(breaker: Weak<Inner>) {
     let mut failed_since: Option<Instant> = None;
-    let mut timeouts = 0;
+    let mut is_first_timeout = true;
     while let Some(inner) = breaker.upgrade() {
         let breaker = Breaker(inner);
         match probe(&breaker.0.options).await {
@@ -171,7 +168,7 @@ async fn probe_until_available(breaker: Weak<Inner>) {
                         "closed the circuit breaker; PostgreSQL responds again"
                     );
                     // Older connections may lead to a server that no longer exists.
-                    breaker.invalidate_connections();
+                    breaker.times().invalidated = Some(Instant::now());
                     breaker.0.is_open.store(false, Ordering::Release);
                 }
                 // Limits the rate of probes.
@@ -180,7 +177,7 @@ async fn probe_until_available(breaker: Weak<Inner>) {
                 return;
             }
             // A busy host may time out once; a frozen or unreachable one times out again.
-            Err(error) if is_timeout(&error) && timeouts < TOLERATED_TIMEOUTS => timeouts += 1,
+            Err(error) if is_timeout(&error) && mem::take(&mut is_first_timeout) => {}
             Err(error) => {
                 if failed_since.is_none() {
                     failed_since = Some(Instant::now());
@@ -197,14 +194,14 @@ async fn probe_until_available(breaker: Weak<Inner>) {
 }
 
 /// Runs one probe on a new connection. An error response from a running server counts as success.
-async fn probe(options: &ConnectOptions) -> Result<(), sqlx::Error> {
+async fn probe(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
     let statement = async {
         let mut connection = PgConnection::connect_with(options).await?;
         // A pooler accepts connections even if PostgreSQL is unavailable.
         connection.execute("select 1").await?;
         connection.close().await
     };
-    match tokio::time::timeout(PROBE_TIMEOUT, statement).await {
+    match timeout(PROBE_TIMEOUT, statement).await {
         Ok(Err(error)) if is_connection_failure(&error) => Err(error),
         Ok(Ok(()) | Err(_)) => Ok(()),
         Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),

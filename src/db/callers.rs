@@ -1,8 +1,8 @@
 //! Queries on callers.
 
-use sqlx::{FromRow, PgExecutor};
+use sqlx::FromRow;
 
-use super::{codec, deadline::with_timeout, error::Error};
+use super::{codec, connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
     caller::{Caller, CallerId, CallerName, Scopes},
     plan::Plan,
@@ -25,7 +25,7 @@ pub struct CallerRecord {
 
 /// Inserts a caller. Returns `None` if the name is taken.
 pub async fn insert(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     name: &CallerName,
     plan: Plan,
     scopes: Scopes,
@@ -38,22 +38,22 @@ pub async fn insert(
     .bind(name.as_str())
     .bind(plan.as_str())
     .bind(codec::scope_names(scopes));
-    with_timeout(query.fetch_optional(executor)).await
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Returns the caller with this name, as listed for the operator.
 pub async fn find(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     name: &CallerName,
 ) -> Result<Option<CallerRecord>, Error> {
     let query = sqlx::query_as(RECORDS).bind(name.as_str());
-    with_timeout(query.fetch_optional(executor)).await
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Returns all callers, sorted by name.
-pub async fn list(executor: impl PgExecutor<'_>) -> Result<Vec<CallerRecord>, Error> {
+pub async fn list(connection: &mut Connection) -> Result<Vec<CallerRecord>, Error> {
     let query = sqlx::query_as(RECORDS).bind(None::<&str>);
-    with_timeout(query.fetch_all(executor)).await
+    with_timeout(query.fetch_all(connection)).await
 }
 
 /// Query for the caller with the name `$1`, or for all callers if it is null.
@@ -67,12 +67,9 @@ const RECORDS: &str = "
     order by name";
 
 /// Returns the caller with this name, as its requests act, with all its scopes.
-pub async fn get(
-    executor: impl PgExecutor<'_>,
-    name: &CallerName,
-) -> Result<Option<Caller>, Error> {
+pub async fn get(connection: &mut Connection, name: &CallerName) -> Result<Option<Caller>, Error> {
     let query = sqlx::query_as("select id, plan, scopes from callers where name = $1");
-    let row = with_timeout(query.bind(name.as_str()).fetch_optional(executor)).await?;
+    let row = with_timeout(query.bind(name.as_str()).fetch_optional(connection)).await?;
     Ok(row.map(|(id, plan, scopes)| Caller {
         id: Some(id),
         name: name.clone(),
@@ -83,12 +80,15 @@ pub async fn get(
 
 /// Sets the plan of a caller. Returns false if there is no caller with this name.
 pub async fn set_plan(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     name: &CallerName,
     plan: Plan,
 ) -> Result<bool, Error> {
     let query = sqlx::query("update callers set plan = $2 where name = $1")
         .bind(name.as_str())
         .bind(plan.as_str());
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected() == 1)
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected()
+        == 1)
 }

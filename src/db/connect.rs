@@ -1,12 +1,25 @@
-//! Types of connections, and the URL of a database.
+//! Opens connections to one PostgreSQL, and runs statements on them.
+//!
+//! Invariants:
+//! - Every connection has the same limits and planner settings; behind a transaction pooler, every transaction.
+//! - The failure of a statement updates the circuit breaker, and decides whether its connection is used again.
 
-use std::str::FromStr;
+use std::{borrow::Cow, str::FromStr, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
-pub use sqlx::PgExecutor as Executor;
-use sqlx::{PgConnection, postgres::PgConnectOptions};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection, postgres::PgConnectOptions,
+};
 
-use super::error::Error;
+use super::{
+    breaker::Breaker,
+    deadline::with_timeout,
+    error::{
+        AsDatabaseError, Error, is_connection_failure, is_prepared_statement_mismatch, is_read_only,
+    },
+    pooler,
+};
+use crate::config::Pooler;
 
 /// A connection, in or out of a transaction.
 pub type Connection = PgConnection;
@@ -17,4 +30,150 @@ pub type ConnectOptions = PgConnectOptions;
 /// Parses a `postgres://` URL. Errors do not contain it, because it may contain a password.
 pub fn parse_url(url: &SecretString) -> Result<ConnectOptions, Error> {
     ConnectOptions::from_str(url.expose_secret()).map_err(|error| Error::Url(error.into()))
+}
+
+/// Settings of a session. PostgreSQL enforces the timeouts if this process interrupted a statement or died. For
+/// superusers, who may set it, `deadlock_timeout` is below `lock_timeout`, so a deadlock is reported as such and retried.
+///
+/// With a generic plan, and without sequential and bitmap scans, the plan of a statement depends neither on its values nor
+/// on the size of the tables when it was made. JIT is off, because reading a sequence counts as a sequential scan, whose cost
+/// would cause a compilation.
+const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; \
+                                set idle_in_transaction_session_timeout = '10s'; \
+                                set plan_cache_mode = force_generic_plan; \
+                                set enable_seqscan = off; set enable_bitmapscan = off; set jit = off; \
+                                set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 10; \
+                                set tcp_keepalives_count = 3; \
+                                select set_config('deadlock_timeout', '200ms', false) \
+                                from pg_roles where rolname = current_user and rolsuper";
+
+/// Opens connections to one PostgreSQL, with its circuit breaker. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    pub options: ConnectOptions,
+    pub pooler: Pooler,
+    pub breaker: Breaker,
+    /// Lock timeout of sessions.
+    pub lock_timeout: Duration,
+}
+
+impl Connector {
+    pub fn new(options: ConnectOptions, pooler: Pooler, lock_timeout: Duration) -> Self {
+        let options = pooler::compatible(options, pooler).application_name("pet-inventory");
+        Self {
+            breaker: Breaker::new(options.clone()),
+            options,
+            pooler,
+            lock_timeout,
+        }
+    }
+
+    /// Opens a connection.
+    pub async fn open(&self) -> Result<Connection, Error> {
+        let opening = async {
+            let mut connection = Connection::connect_with(&self.options).await?;
+            self.configure(&mut connection).await?;
+            Ok(connection)
+        };
+        let opened = with_timeout(Box::pin(opening)).await;
+        opened.inspect_err(|error| {
+            self.record_failure(Some(error));
+        })
+    }
+
+    /// Applies the settings of sessions to a new connection. Behind a pooler, there are only those of transactions.
+    pub async fn configure(&self, connection: &mut Connection) -> Result<(), sqlx::Error> {
+        if self.pooler == Pooler::None {
+            let lock_timeout = self.lock_timeout.as_millis();
+            let settings = format!("set lock_timeout = {lock_timeout}; {SESSION_SETTINGS}");
+            let settings = sqlx::raw_sql(AssertSqlSafe(settings));
+            connection.execute(settings).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs `work`, in a transaction if it has several statements. Returns its result, and true if the connection can be
+    /// used again; it cannot if this future is dropped before its end.
+    ///
+    /// After an error of the commit, it is unknown whether the transaction was committed. The rollback ends before the
+    /// client learns of the error, because the client may repeat its request at once.
+    pub async fn run<T, E: AsDatabaseError>(
+        &self,
+        connection: &mut Connection,
+        has_several_statements: bool,
+        lock_timeout: Duration,
+        work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
+    ) -> (Result<T, E>, bool) {
+        let mut probe = ProbeOnDrop(Some(&self.breaker));
+        let begin = self.begin(has_several_statements, lock_timeout);
+        let in_transaction = begin.is_some();
+        let result: Result<T, E> = async {
+            if let Some(begin) = begin {
+                let begin = sqlx::raw_sql(AssertSqlSafe(begin));
+                with_timeout(connection.execute(begin)).await?;
+            }
+            let value = work(connection).await?;
+            if in_transaction {
+                with_timeout(connection.execute("commit")).await?;
+            }
+            Ok(value)
+        }
+        .await;
+        let mut is_reusable = match &result {
+            Ok(_) => true,
+            Err(error) => self.record_failure(error.database_error()),
+        };
+        if is_reusable && in_transaction && result.is_err() {
+            let rollback = with_timeout(connection.execute("rollback"));
+            is_reusable = rollback.await.is_ok();
+        }
+        if is_reusable {
+            probe.0 = None;
+        }
+        (result, is_reusable)
+    }
+
+    /// Returns the statements that begin a transaction, or `None` if a single statement needs none.
+    fn begin(
+        &self,
+        has_several_statements: bool,
+        lock_timeout: Duration,
+    ) -> Option<Cow<'static, str>> {
+        let begin = match self.pooler {
+            Pooler::None => "begin",
+            Pooler::Transaction => pooler::BEGIN,
+        };
+        if self.pooler == Pooler::Transaction || lock_timeout != self.lock_timeout {
+            let lock_timeout = lock_timeout.as_millis();
+            return Some(format!("{begin}; set local lock_timeout = {lock_timeout}").into());
+        }
+        has_several_statements.then_some(begin.into())
+    }
+
+    /// Updates the circuit breaker after a failure. Returns true if the connection can be used again.
+    fn record_failure(&self, error: Option<&Error>) -> bool {
+        if let Some(Error::TimedOut) = error {
+            // The connection is in the middle of a statement.
+            self.breaker.probe_soon();
+            return false;
+        }
+        let Some(error) = error.and_then(Error::sqlx_error) else {
+            return true;
+        };
+        self.breaker.record_failure(error);
+        !is_connection_failure(error)
+            && !is_read_only(error)
+            && !is_prepared_statement_mismatch(error)
+    }
+}
+
+/// Starts a probe when it is dropped: a connection is in doubt.
+struct ProbeOnDrop<'a>(Option<&'a Breaker>);
+
+impl Drop for ProbeOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(breaker) = self.0 {
+            breaker.probe_soon();
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use sqlx::postgres::{PgListener, PgPoolOptions};
 
 use super::{codec::SecretHash, database::Database, deadline::with_timeout, error::Error};
+use crate::config::Pooler;
 
 /// Committed change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +25,13 @@ pub struct Changes(PgListener);
 impl Changes {
     /// Opens the connection and starts to listen. Always fails behind a pooler, where notifications do not arrive.
     pub async fn listen(database: &Database) -> Result<Self, Error> {
-        if database.is_behind_pooler() {
+        if database.connector().pooler == Pooler::Transaction {
             return Err(sqlx::Error::PoolClosed.into());
         }
         database.breaker().admit()?;
         let pool = PgPoolOptions::new()
             .max_connections(1)
-            .connect_lazy_with(database.pool().connect_options());
+            .connect_lazy_with(database.connector().options.clone());
         let mut listener = with_timeout(PgListener::connect_with(&pool)).await?;
         listener.eager_reconnect(false);
         with_timeout(listener.listen(CHANNEL)).await?;
@@ -42,7 +43,9 @@ impl Changes {
         let query = sqlx::query("select pg_notify($1, $2)")
             .bind(CHANNEL)
             .bind(TEST_PAYLOAD);
-        with_timeout(query.execute(database.pool())).await.map(drop)
+        database
+            .run(async |connection| with_timeout(query.execute(connection)).await.map(drop))
+            .await
     }
 
     /// Waits for the next change, without a timeout. Returns `None` for a test notification.

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
+use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use super::{
     batch::{BatchResult, BatchedStatement},
@@ -62,7 +62,7 @@ pub struct NewCredential {
 /// Inserts an API key or a client secret and returns its identifier. Returns `None` if the same secret is already
 /// stored.
 pub async fn insert(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     credential: NewCredential,
 ) -> Result<Option<i64>, Error> {
     let kind = match credential.client_id {
@@ -82,7 +82,7 @@ pub async fn insert(
     .bind(credential.client_id)
     .bind(credential.scopes.map(codec::scope_names))
     .bind(credential.expires_at);
-    with_timeout(query.fetch_optional(executor)).await
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Caller that a valid credential authenticates.
@@ -121,7 +121,7 @@ impl BatchedStatement for Lookups {
 
 /// Returns the callers that these secrets authenticate. Unknown, revoked and expired secrets are left out.
 pub async fn find_callers(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     hashes: &[SecretHash],
 ) -> Result<HashMap<SecretHash, Found>, Error> {
     let found = |row: PgRow| {
@@ -146,7 +146,7 @@ pub async fn find_callers(
            and credentials.revoked_at is null
            and (credentials.expires_at is null or credentials.expires_at > now())",
     );
-    let rows = query.bind(hashes).try_map(found).fetch_all(executor);
+    let rows = query.bind(hashes).try_map(found).fetch_all(connection);
     Ok(with_timeout(rows).await?.into_iter().collect())
 }
 
@@ -176,7 +176,7 @@ pub struct CredentialRecord {
 
 /// Returns all credentials of a kind, oldest first, including revoked and expired ones.
 pub async fn list(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     kind: CredentialKind,
 ) -> Result<Vec<CredentialRecord>, Error> {
     let query = sqlx::query_as(
@@ -188,7 +188,7 @@ pub async fn list(
          where kind = $1
          order by credentials.id",
     );
-    with_timeout(query.bind(kind.as_str()).fetch_all(executor)).await
+    with_timeout(query.bind(kind.as_str()).fetch_all(connection)).await
 }
 
 /// Revokes a credential of a kind and, for a client, its tokens. Returns false if there is none to revoke.
@@ -213,7 +213,7 @@ pub async fn revoke(
 }
 
 /// Returns true if any credential is stored, including revoked and expired ones.
-pub async fn any_stored(executor: impl PgExecutor<'_>) -> Result<bool, Error> {
+pub async fn any_stored(connection: &mut Connection) -> Result<bool, Error> {
     let query = sqlx::query_scalar("select exists (select from credentials)");
-    with_timeout(query.fetch_one(executor)).await
+    with_timeout(query.fetch_one(connection)).await
 }

@@ -1,25 +1,21 @@
-//! Handle to the database: the pools and batchers of one worker.
+//! Handle to the database: the pool, and the batchers of one worker.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::{
     batch::Batchers,
     breaker::Breaker,
-    connect::{ConnectOptions, Connection},
+    connect::{ConnectOptions, Connection, Connector},
     deadline::{self, with_timeout},
     error::{AsDatabaseError, Error},
-    pool::{Pool, Usage, find_pools::FindPools, transaction::Transaction},
+    pool::{self, Pool, Usage},
     pooler,
 };
 use crate::config;
 
-/// Connection pools to one PostgreSQL, and the batchers on top of them. Cheap to clone.
+/// Connection pool to one PostgreSQL, and the batchers on top of it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Database(Arc<WorkerState>);
 
@@ -28,75 +24,43 @@ pub struct Database(Arc<WorkerState>);
 struct WorkerState {
     pool: Pool,
     batchers: Batchers,
-    /// Created by the first find.
-    find_pool: OnceLock<Pool>,
-    /// Pools for finds of all workers.
-    find_pools: FindPools,
 }
 
 impl Database {
     /// Creates the pool, which opens connections on demand.
     #[must_use]
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
-        let options = pooler::compatible(options).application_name("pet-inventory");
-        let pool = Pool::new(options, config);
+        let connector = Connector::new(options, config.pooler, pool::LOCK_TIMEOUT);
+        let pool = Pool::new(connector, config);
         Self(Arc::new(WorkerState {
             batchers: Batchers::new(pool.clone()),
             pool,
-            find_pool: OnceLock::new(),
-            find_pools: FindPools::default(),
         }))
     }
 
-    /// Returns a handle for another worker, with batchers and find connections that run on its core.
+    /// Returns a handle for another worker, with batchers that run on its core.
     #[must_use]
     pub fn for_worker(&self) -> Self {
         Self(Arc::new(WorkerState {
             pool: self.0.pool.clone(),
             batchers: self.0.batchers.for_worker(),
-            find_pool: OnceLock::new(),
-            find_pools: self.0.find_pools.clone(),
         }))
     }
 
-    /// Detects a pooler between this process and PostgreSQL, and adapts to it.
-    pub async fn detect_pooler(&self) -> Result<(), Error> {
-        if pooler::detect(&self.0.pool.connect_options()).await? {
-            self.0.pool.health.adapt_to_pooler();
-        }
-        Ok(())
+    /// Opens and closes two connections, and returns the correction of the setting `database.pooler` if it is wrong.
+    pub async fn check_pooler(&self) -> Result<Option<&'static str>, Error> {
+        let connector = self.connector();
+        pooler::check(&connector.options, connector.pooler).await
     }
 
-    /// Returns the pool that runs single statements of requests.
-    #[must_use]
-    pub fn pool(&self) -> &Pool {
-        &self.0.pool
+    pub(super) fn connector(&self) -> &Connector {
+        &self.0.pool.connector
     }
 
-    /// Returns the batchers, which run statements together with those of other requests.
-    pub(super) fn batchers(&self) -> &Batchers {
-        &self.0.batchers
-    }
-
-    /// Returns the pool for statements that find many rows by other columns than the key, planned for their values.
-    pub(super) fn find_pool(&self) -> &Pool {
-        let state = &self.0;
-        state
-            .find_pool
-            .get_or_init(|| state.find_pools.add(&state.pool))
-    }
-
-    /// Returns the circuit breaker. Code with its own connections checks it first, and reports failures to it.
+    /// Returns the circuit breaker.
     #[must_use]
     pub fn breaker(&self) -> &Breaker {
-        &self.0.pool.health.breaker
-    }
-
-    /// Returns true if there is a pooler. Then a prepared statement, or one outside a transaction, may reach a server
-    /// that does not know it.
-    #[must_use]
-    pub fn is_behind_pooler(&self) -> bool {
-        self.0.pool.health.is_behind_pooler()
+        &self.connector().breaker
     }
 
     /// Runs `work`, which executes one statement, on a connection of the pool.
@@ -104,26 +68,7 @@ impl Database {
         &self,
         work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
     ) -> Result<T, E> {
-        let acquired = with_timeout(self.0.pool.acquire_for_statement()).await;
-        let mut connection = acquired.map_err(E::from)?;
-        let result = work(&mut connection.connection).await;
-        match &result {
-            Ok(_) => with_timeout(connection.end("commit", None)).await?,
-            Err(error) => match error.database_error() {
-                // The connection is in the middle of a statement, so it is closed.
-                Some(Error::TimedOut) => drop(connection),
-                error => {
-                    let error = error.and_then(Error::sqlx_error);
-                    let _ = with_timeout(connection.end("rollback", error)).await;
-                }
-            },
-        }
-        result
-    }
-
-    /// Begins a transaction.
-    pub async fn begin(&self) -> Result<Transaction, Error> {
-        self.0.pool.begin(Duration::ZERO).await
+        self.0.pool.run(false, Duration::ZERO, work).await
     }
 
     /// Runs `work` in a transaction, rolled back if `work` fails. Retries it a few times if it is [`Error::Contended`].
@@ -132,43 +77,51 @@ impl Database {
         W: AsyncFnOnce(&mut Connection) -> Result<T, E> + Clone,
         E: AsDatabaseError,
     {
-        self.0.pool.transact(|| Duration::ZERO, work).await
+        self.0.pool.transact(None, work).await
     }
 
-    /// Opens a connection without timeouts or logging of slow statements, for commands that a person waits for.
+    /// Returns the batchers, which execute requests in one statement with those of others.
+    pub(super) fn batchers(&self) -> &Batchers {
+        &self.0.batchers
+    }
+
+    /// Opens a connection without timeouts, planner settings or logging of slow statements, for commands that a person
+    /// waits for.
     pub async fn connect_without_timeout(&self) -> Result<Connection, Error> {
-        let options = self.0.pool.connect_options().disable_statement_logging();
+        let options = self.connector().options.clone().disable_statement_logging();
         Ok(Connection::connect_with(&options).await?)
     }
 
     /// Checks that PostgreSQL responds within 900 ms.
     pub async fn ping(&self) -> Result<(), Error> {
         const TIMEOUT: Duration = Duration::from_millis(900);
-        deadline::wait(TIMEOUT, sqlx::query("select 1").execute(self.pool())).await?;
-        Ok(())
+        let ping = self.run(async |connection| {
+            with_timeout(sqlx::query("select 1").execute(connection)).await
+        });
+        deadline::wait(TIMEOUT, ping).await.map(drop)
     }
 
     /// Returns the version of PostgreSQL.
     pub async fn server_version(&self) -> Result<ServerVersion, Error> {
         let query = sqlx::query_scalar("select current_setting('server_version_num')::int");
-        let number = with_timeout(query.fetch_one(self.pool())).await?;
-        Ok(ServerVersion(number))
+        self.run(async |connection| with_timeout(query.fetch_one(connection)).await)
+            .await
+            .map(ServerVersion)
     }
 
-    /// Returns the current use of connections by purpose; that of batches and finds is summed up over all workers.
+    /// Returns the current use of connections by purpose; that of batches is summed up over all workers.
     #[must_use]
-    pub fn usage(&self) -> [(&'static str, Usage); 3] {
+    pub fn usage(&self) -> [(&'static str, Usage); 2] {
         [
             ("requests", self.0.pool.usage()),
             ("batches", self.0.batchers.usage()),
-            ("finds", self.0.find_pools.usage()),
         ]
     }
 
     /// Stops the batchers, and closes all connections once they are idle.
     pub async fn close(&self) {
         self.0.batchers.close().await;
-        tokio::join!(self.0.find_pools.close(), self.0.pool.close());
+        self.0.pool.close().await;
     }
 }
 

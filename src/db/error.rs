@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use sqlx::{migrate::MigrateError, postgres::PgDatabaseError};
-use tokio::sync::oneshot::error::RecvError;
+use tokio::sync::{mpsc::error::TrySendError, oneshot::error::RecvError};
 
 /// Failure of a database operation.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -87,6 +87,16 @@ impl From<RecvError> for Error {
     }
 }
 
+/// The queue of the task that is to respond is full, or the task has ended.
+impl<T> From<TrySendError<T>> for Error {
+    fn from(error: TrySendError<T>) -> Self {
+        match error {
+            TrySendError::Full(_) => Self::Overloaded,
+            TrySendError::Closed(_) => sqlx::Error::PoolClosed.into(),
+        }
+    }
+}
+
 impl From<MigrateError> for Error {
     fn from(error: MigrateError) -> Self {
         Self::Migrate(error.into())
@@ -129,7 +139,7 @@ pub(super) fn is_unavailable(error: &sqlx::Error) -> bool {
         // query_canceled.
         "57014" => false,
         // read_only_sql_transaction: the primary was demoted. invalid_sql_statement_name, duplicate_prepared_statement:
-        // there is a pooler now. The connection is not used again after any of these.
+        // there is a pooler that `database.pooler` does not declare. The connection is not used again after any of these.
         "25006" | "26000" | "42P05" => true,
         // object_not_in_prerequisite_state: the database is configured to accept no connections.
         "55000" => true,

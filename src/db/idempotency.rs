@@ -1,7 +1,7 @@
 //! Stores the first response to each request with an `Idempotency-Key`, to be replayed.
 
 use serde_json::Value;
-use sqlx::{FromRow, PgExecutor, types::Json};
+use sqlx::{FromRow, types::Json};
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 
@@ -28,7 +28,7 @@ pub struct StoredResponse {
 
 /// Returns the response that was stored under a key in the last 24 hours.
 pub async fn find(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     caller: &str,
     key: &str,
 ) -> Result<Option<StoredResponse>, Error> {
@@ -36,12 +36,12 @@ pub async fn find(
         "select fingerprint, answer from idempotency_keys
          where caller = $1 and key = $2 and created_at > now() - interval '24 hours'",
     );
-    with_timeout(query.bind(caller).bind(key).fetch_optional(executor)).await
+    with_timeout(query.bind(caller).bind(key).fetch_optional(connection)).await
 }
 
 /// Stores a response, unless there is one that is less than 24 hours old.
 pub async fn store(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     caller: &str,
     key: &str,
     response: &StoredResponse,
@@ -56,11 +56,11 @@ pub async fn store(
     .bind(key)
     .bind(&response.fingerprint)
     .bind(Json(&response.response));
-    with_timeout(query.execute(executor)).await.map(drop)
+    with_timeout(query.execute(connection)).await.map(drop)
 }
 
 /// Deletes up to 1,000 responses that are older than 24 hours, and returns their number.
-pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
     let query = sqlx::query(
         "delete from idempotency_keys
          where ctid = any (array(
@@ -69,5 +69,7 @@ pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> 
              limit 1000
          ))",
     );
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected())
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected())
 }

@@ -5,7 +5,7 @@
 //!   before their row, and deleted after the row; a trigger keeps their keys in `image_leftovers` in between.
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
+use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
@@ -101,25 +101,25 @@ pub async fn insert(
 }
 
 /// Returns the images of a pet, oldest first.
-pub async fn list(executor: impl PgExecutor<'_>, pet: PetId) -> Result<Vec<Image>, Error> {
+pub async fn list(connection: &mut Connection, pet: PetId) -> Result<Vec<Image>, Error> {
     let query = sqlx::query_as(
         "select id, created_at, sha256, key, media_type, size, width, height
          from images join image_contents using (sha256)
          where pet_id = $1
          order by created_at, id",
     );
-    with_timeout(query.bind(pet.get()).fetch_all(executor)).await
+    with_timeout(query.bind(pet.get()).fetch_all(connection)).await
 }
 
 /// Returns the number of images of a pet.
-pub async fn count(executor: impl PgExecutor<'_>, pet: PetId) -> Result<i64, Error> {
+pub async fn count(connection: &mut Connection, pet: PetId) -> Result<i64, Error> {
     let query = sqlx::query_scalar("select count(*) from images where pet_id = $1");
-    with_timeout(query.bind(pet.get()).fetch_one(executor)).await
+    with_timeout(query.bind(pet.get()).fetch_one(connection)).await
 }
 
 /// Returns an image of a pet.
 pub async fn find(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     pet: PetId,
     id: ImageId,
 ) -> Result<Option<Image>, Error> {
@@ -129,20 +129,23 @@ pub async fn find(
          where id = $1 and pet_id = $2",
     );
     let query = query.bind(id.0).bind(pet.get());
-    with_timeout(query.fetch_optional(executor)).await
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Deletes an image of a pet. Returns false if the pet has no such image.
-pub async fn delete(executor: impl PgExecutor<'_>, pet: PetId, id: ImageId) -> Result<bool, Error> {
+pub async fn delete(connection: &mut Connection, pet: PetId, id: ImageId) -> Result<bool, Error> {
     let query = sqlx::query("delete from images where id = $1 and pet_id = $2")
         .bind(id.0)
         .bind(pet.get());
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected() == 1)
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected()
+        == 1)
 }
 
 /// Returns the rendering of a content at this width, if it exists.
 pub async fn find_rendering(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     sha256: &ContentHash,
     width: RenderingWidth,
 ) -> Result<Option<Rendering>, Error> {
@@ -151,7 +154,7 @@ pub async fn find_rendering(
     )
     .bind(sha256)
     .bind(i32::try_from(width.get()).unwrap_or(i32::MAX));
-    with_timeout(query.fetch_optional(executor)).await
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Inserts a rendering. Returns false if the content has been deleted, or if the rendering exists already.
@@ -177,33 +180,30 @@ pub async fn insert_rendering(
 }
 
 /// Deletes the row of a rendering after its bytes were lost.
-pub async fn delete_rendering(executor: impl PgExecutor<'_>, key: &str) -> Result<(), Error> {
+pub async fn delete_rendering(connection: &mut Connection, key: &str) -> Result<(), Error> {
     let query = sqlx::query("delete from image_renderings where key = $1").bind(key);
-    with_timeout(query.execute(executor)).await.map(drop)
+    with_timeout(query.execute(connection)).await.map(drop)
 }
 
 /// Returns the next 100 keys, after `after`, of bytes that are no longer referenced.
-pub async fn orphaned_keys(
-    executor: impl PgExecutor<'_>,
-    after: &str,
-) -> Result<Vec<String>, Error> {
+pub async fn orphaned_keys(connection: &mut Connection, after: &str) -> Result<Vec<String>, Error> {
     let query =
         sqlx::query_scalar("select key from image_leftovers where key > $1 order by key limit 100");
-    with_timeout(query.bind(after).fetch_all(executor)).await
+    with_timeout(query.bind(after).fetch_all(connection)).await
 }
 
 /// Deletes the keys of bytes that have been deleted from the image store.
 pub async fn delete_orphaned_keys(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     keys: &[String],
 ) -> Result<(), Error> {
     let query = sqlx::query("delete from image_leftovers where key = any ($1)").bind(keys);
-    with_timeout(query.execute(executor)).await.map(drop)
+    with_timeout(query.execute(connection)).await.map(drop)
 }
 
 /// Returns those of `keys` that are in no row.
 pub async fn keys_without_rows(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     keys: &[String],
 ) -> Result<Vec<String>, Error> {
     let query = sqlx::query_scalar(
@@ -211,16 +211,16 @@ pub async fn keys_without_rows(
          where not exists (select from image_contents content where content.key = key.key)
            and not exists (select from image_renderings rendering where rendering.key = key.key)",
     );
-    with_timeout(query.bind(keys).fetch_all(executor)).await
+    with_timeout(query.bind(keys).fetch_all(connection)).await
 }
 
 /// Returns the name of this database in the image store. It includes the server, so that a dump restored elsewhere is
 /// another database.
-pub async fn database_name(executor: impl PgExecutor<'_>) -> Result<String, Error> {
+pub async fn database_name(connection: &mut Connection) -> Result<String, Error> {
     let query = sqlx::query_scalar(
         "select format('%s/%s/%s', id, system_identifier, pg_database.oid)
          from image_place, pg_control_system(), pg_database
          where datname = current_database()",
     );
-    with_timeout(query.fetch_one(executor)).await
+    with_timeout(query.fetch_one(connection)).await
 }

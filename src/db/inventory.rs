@@ -1,22 +1,20 @@
 //! Counts pets by status: sums up the differences that each change of pets records (`0008_orders.sql`).
 
-use sqlx::PgExecutor;
-
-use super::{deadline::with_timeout, error::Error};
+use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::pet::Status;
 
 /// Returns the number of pets by status. A status without pets may be missing.
-pub async fn count(executor: impl PgExecutor<'_>) -> Result<Vec<(Status, i64)>, Error> {
+pub async fn count(connection: &mut Connection) -> Result<Vec<(Status, i64)>, Error> {
     let query =
         sqlx::query_as("select status, sum(pets)::bigint from inventory_changes group by status");
-    with_timeout(query.fetch_all(executor)).await
+    with_timeout(query.fetch_all(connection)).await
 }
 
 /// Merges up to 10,000 differences into one per status and returns their number. Fewer than 50 are left as they are.
 ///
 /// This is one statement, so that no snapshot sees a difference twice or not at all. Concurrent calls merge different
 /// rows.
-pub async fn fold(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+pub async fn fold(connection: &mut Connection) -> Result<u64, Error> {
     let query = sqlx::query_scalar(
         "with folded as (
              delete from inventory_changes
@@ -33,6 +31,6 @@ pub async fn fold(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
          )
          select count(*) from folded",
     );
-    let folded: i64 = with_timeout(query.fetch_one(executor)).await?;
+    let folded: i64 = with_timeout(query.fetch_one(connection)).await?;
     Ok(folded.unsigned_abs())
 }

@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 
-use sqlx::{FromRow, PgExecutor};
+use sqlx::FromRow;
 
 use super::{
     batch::{BatchResult, BatchedStatement},
@@ -87,7 +87,6 @@ impl BatchedStatement for Leases {
     type Output = Lease;
 
     const SUMMARY: &'static str = "UPDATE limit_usage";
-    const SETTINGS: &'static [&'static str] = &["synchronous_commit = off"];
 
     fn compare(one: &LeaseRequest, other: &LeaseRequest) -> Ordering {
         one.key.cmp(&other.key)
@@ -101,18 +100,21 @@ impl BatchedStatement for Leases {
         let column = |field: fn(&LeaseRequest) -> Option<i64>| -> Vec<_> {
             inputs.iter().map(field).collect()
         };
-        let query =
-            sqlx::query_as("select * from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
-                .bind(keys)
-                .bind(column(|request| request.limits.per_minute.map(i64::from)))
-                .bind(column(|request| request.limits.per_day.map(i64::from)))
-                .bind(column(|request| i64::try_from(request.waiting).ok()))
-                .bind(column(|request| i64::try_from(request.wanted).ok()))
-                .bind(column(|request| Some(request.returned?.0)))
-                .bind(column(|request| Some(request.returned?.1.into())))
-                .bind(column(|request| Some(request.replica)))
-                .bind(column(|request| Some(request.number)))
-                .bind(column(|request| request.unconfirmed));
+        // `set_config` lasts until the end of the transaction.
+        let query = sqlx::query_as(
+            "select *, set_config('synchronous_commit', 'off', true)
+             from lease_requests($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        )
+        .bind(keys)
+        .bind(column(|request| request.limits.per_minute.map(i64::from)))
+        .bind(column(|request| request.limits.per_day.map(i64::from)))
+        .bind(column(|request| i64::try_from(request.waiting).ok()))
+        .bind(column(|request| i64::try_from(request.wanted).ok()))
+        .bind(column(|request| Some(request.returned?.0)))
+        .bind(column(|request| Some(request.returned?.1.into())))
+        .bind(column(|request| Some(request.replica)))
+        .bind(column(|request| Some(request.number)))
+        .bind(column(|request| request.unconfirmed));
         let leases = query.fetch_all(connection).await?;
         inputs.clear();
         Ok(leases.into_iter().map(BatchResult::Done).collect())
@@ -120,17 +122,17 @@ impl BatchedStatement for Leases {
 }
 
 /// Returns the use of a caller on the current UTC day.
-pub async fn used_today(executor: impl PgExecutor<'_>, key: &str) -> Result<u32, Error> {
+pub async fn used_today(connection: &mut Connection, key: &str) -> Result<u32, Error> {
     let query = sqlx::query_scalar(
         "select day_used from limit_usage
          where key = $1 and day = (clock_timestamp() at time zone 'utc')::date",
     );
-    let used: Option<i64> = with_timeout(query.bind(key).fetch_optional(executor)).await?;
+    let used: Option<i64> = with_timeout(query.bind(key).fetch_optional(connection)).await?;
     Ok(u32::try_from(used.unwrap_or_default()).unwrap_or(u32::MAX))
 }
 
 /// Deletes up to 1,000 rows that have not been used since yesterday began; returns their number.
-pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
     let query = sqlx::query(
         "delete from limit_usage
          where ctid = any (array(
@@ -140,5 +142,7 @@ pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> 
              for update skip locked
          ))",
     );
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected())
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected())
 }

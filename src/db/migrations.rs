@@ -11,6 +11,7 @@ use sqlx::{
 };
 
 use super::{connect::ConnectOptions, deadline, error::Error, pooler};
+use crate::config::Pooler;
 
 /// Migrations in `migrations/`, compiled in.
 ///
@@ -54,9 +55,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Applies the pending migrations. Waits while another process does so. Fails if an applied migration differs from the
 /// one compiled in.
-pub async fn apply(options: &ConnectOptions) -> Result<(), Error> {
-    let options = pooler::compatible(options.clone());
-    if pooler::detect(&options).await? {
+pub async fn apply(options: &ConnectOptions, pooler: Pooler) -> Result<(), Error> {
+    let options = pooler::compatible(options.clone(), pooler);
+    if pooler == Pooler::Transaction {
         return Box::pin(apply_in_one_transaction(&options)).await;
     }
     let mut connection = connect(&options).await?;
@@ -130,8 +131,11 @@ async fn connect(options: &ConnectOptions) -> Result<PgConnection, Error> {
 }
 
 /// Returns the pending migrations, in order. Changes nothing.
-pub async fn pending(options: &ConnectOptions) -> Result<Vec<&'static Migration>, Error> {
-    let mut connection = connect(&pooler::compatible(options.clone())).await?;
+pub async fn pending(
+    options: &ConnectOptions,
+    pooler: Pooler,
+) -> Result<Vec<&'static Migration>, Error> {
+    let mut connection = connect(&pooler::compatible(options.clone(), pooler)).await?;
     let mut transaction = connection.begin_with(BEGIN).await?;
     let pending = pending_on(&mut transaction).await?;
     transaction.rollback().await?;

@@ -1,8 +1,8 @@
 //! Queries and connections to PostgreSQL.
 //!
-//! Each resource has a file with one function per query. Functions take an executor, so that the handler decides which
-//! statements share a transaction, or a [`Database`] if their statement is batched with those of other requests
-//! (`batch`) or finds many rows (`pool::find_pools`). Large, rare futures are boxed, because each move copies them.
+//! Each resource has a file with one function per query. Functions take a connection, so that the handler decides which
+//! statements share a transaction ([`Database::run`], [`Database::transact`]), or a [`Database`] if their statement is
+//! batched with those of other requests (`batch`). Large, rare futures are boxed, because each move copies them.
 //!
 //! Invariants:
 //! - Every statement of a request ends within [`QUERY_TIMEOUT`], and all before its response starts end within its
@@ -22,7 +22,6 @@ mod database;
 pub mod deadline;
 mod error;
 pub mod exports;
-mod health;
 pub mod idempotency;
 pub mod images;
 pub mod imports;
@@ -39,9 +38,9 @@ pub mod users;
 
 pub use self::{
     codec::SecretHash,
-    connect::{ConnectOptions, Connection, Executor, parse_url},
+    connect::{ConnectOptions, Connection, parse_url},
     database::{Database, ServerVersion},
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
-    pool::{Pool, Usage, transaction::Transaction},
+    pool::Usage,
 };

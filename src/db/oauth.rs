@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::{FromRow, PgExecutor};
+use sqlx::FromRow;
 
 use super::{
     codec::{self, SecretHash},
+    connect::Connection,
     deadline::with_timeout,
     error::Error,
 };
@@ -28,7 +29,7 @@ pub struct Client {
 
 /// Returns the client with this identifier and secret, unless it is revoked.
 pub async fn find_client(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     client_id: &str,
     hash: &SecretHash,
 ) -> Result<Option<Client>, Error> {
@@ -39,12 +40,12 @@ pub async fn find_client(
          join callers on callers.id = credentials.caller_id
          where hash = $1 and client_id = $2 and revoked_at is null",
     );
-    with_timeout(query.bind(hash).bind(client_id).fetch_optional(executor)).await
+    with_timeout(query.bind(hash).bind(client_id).fetch_optional(connection)).await
 }
 
 /// Inserts an access token of a client. Returns false if the client has been revoked.
 pub async fn insert_access_token(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     client: &Client,
     hash: &SecretHash,
     hint: &str,
@@ -63,7 +64,10 @@ pub async fn insert_access_token(
     .bind(hint)
     .bind(codec::scope_names(scopes))
     .bind(lifetime.as_secs_f64());
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected() == 1)
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected()
+        == 1)
 }
 
 /// Valid bearer credential, as needed for introspection (RFC 7662) and revocation (RFC 7009).
@@ -90,7 +94,7 @@ pub struct TokenRecord {
 
 /// Returns the record of a secret, unless it is unknown, revoked, expired, or a client secret.
 pub async fn find_token(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     hash: &SecretHash,
 ) -> Result<Option<TokenRecord>, Error> {
     let query = sqlx::query_as(
@@ -104,11 +108,11 @@ pub async fn find_token(
          where token.hash = $1 and token.kind <> 'client_secret' and token.revoked_at is null
            and (token.expires_at is null or token.expires_at > now())",
     );
-    with_timeout(query.bind(hash).fetch_optional(executor)).await
+    with_timeout(query.bind(hash).fetch_optional(connection)).await
 }
 
 /// Deletes up to 1,000 access tokens that expired over an hour ago, and returns their number.
-pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
     let query = sqlx::query(
         "delete from credentials
          where id = any (array(
@@ -117,5 +121,7 @@ pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> 
              limit 1000
          ))",
     );
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected())
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected())
 }

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::PgExecutor;
 
 use super::{codec::SecretHash, connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{caller::CallerId, user::UserId};
@@ -35,12 +34,12 @@ pub async fn insert(
 }
 
 /// Ends a session. Returns false if there is none to end.
-pub async fn revoke(executor: impl PgExecutor<'_>, hash: &SecretHash) -> Result<bool, Error> {
+pub async fn revoke(connection: &mut Connection, hash: &SecretHash) -> Result<bool, Error> {
     let query = sqlx::query(
         "update credentials set revoked_at = now()
          where hash = $1 and kind = 'session' and revoked_at is null",
     );
-    let revoked = with_timeout(query.bind(hash).execute(executor)).await?;
+    let revoked = with_timeout(query.bind(hash).execute(connection)).await?;
     Ok(revoked.rows_affected() == 1)
 }
 
@@ -58,7 +57,7 @@ pub async fn revoke_all(
 }
 
 /// Deletes up to 1,000 sessions that expired over an hour ago, and returns their number. Skips locked rows.
-pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> {
+pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
     let query = sqlx::query(
         "delete from credentials
          where id = any (array(
@@ -68,5 +67,7 @@ pub async fn purge_expired(executor: impl PgExecutor<'_>) -> Result<u64, Error> 
              for update skip locked
          ))",
     );
-    Ok(with_timeout(query.execute(executor)).await?.rows_affected())
+    Ok(with_timeout(query.execute(connection))
+        .await?
+        .rows_affected())
 }

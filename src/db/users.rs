@@ -4,7 +4,7 @@
 //! - A transaction that locks the rows of an account and of its caller locks the account's row first.
 
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
+use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use super::{
     codec::{self, SecretHash},
@@ -133,12 +133,12 @@ pub async fn insert(
 
 /// Returns the names of these accounts that are taken, ignoring case.
 pub async fn find_taken(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     accounts: &[NewAccount],
 ) -> Result<Vec<Username>, Error> {
     let query = sqlx::query_scalar("select folded from users where folded = any ($1)")
         .bind(folded_names(accounts));
-    let taken: Vec<String> = with_timeout(query.fetch_all(executor)).await?;
+    let taken: Vec<String> = with_timeout(query.fetch_all(connection)).await?;
     let names = accounts.iter().map(|account| account.username.clone());
     Ok(names
         .filter(|name| taken.contains(&name.folded()))
@@ -154,7 +154,7 @@ fn folded_names(accounts: &[NewAccount]) -> Vec<String> {
 
 /// Returns the account with this name, ignoring case.
 pub async fn find(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     username: &Username,
 ) -> Result<Option<Account>, Error> {
     let account = |row: PgRow| {
@@ -173,7 +173,7 @@ pub async fn find(
          where folded = $1",
     );
     let account = query.bind(username.folded()).try_map(account);
-    with_timeout(account.fetch_optional(executor)).await
+    with_timeout(account.fetch_optional(connection)).await
 }
 
 /// Outcome of an update.

@@ -48,7 +48,7 @@ async fn sweep_limits(state: AppState) {
 /// Folds inventory changes, so that a read has few of them to add up.
 async fn fold_inventory(database: Database) {
     let fold = async || {
-        while db::inventory::fold(database.pool()).await? > 0 {}
+        while database.run(db::inventory::fold).await? > 0 {}
         Ok::<_, db::Error>(())
     };
     loop {
@@ -62,12 +62,11 @@ async fn fold_inventory(database: Database) {
 /// Deletes idempotency keys after a day, expired access tokens and sessions, and limit usage of past days.
 async fn purge_expired_rows(database: Database) {
     let purge = async || {
-        let pool = database.pool();
         // Each call deletes up to 1,000 rows, so that locks are short.
-        while db::idempotency::purge_expired(pool).await? > 0 {}
-        while db::oauth::purge_expired(pool).await? > 0 {}
-        while db::sessions::purge_expired(pool).await? > 0 {}
-        while db::limits::purge_expired(pool).await? > 0 {}
+        while database.run(db::idempotency::purge_expired).await? > 0 {}
+        while database.run(db::oauth::purge_expired).await? > 0 {}
+        while database.run(db::sessions::purge_expired).await? > 0 {}
+        while database.run(db::limits::purge_expired).await? > 0 {}
         Ok::<_, db::Error>(())
     };
     loop {

@@ -43,16 +43,19 @@ pub async fn sweep(database: Database, blobs: BlobStore, orphaned: OrphanedBlobs
 }
 
 async fn sweep_deleted(database: &Database, blobs: &BlobStore) -> Result<(), Error> {
-    let pool = database.pool();
     let mut after = String::new();
     loop {
-        let keys = db::images::orphaned_keys(pool, &after).await?;
+        let keys = database
+            .run(async |connection| db::images::orphaned_keys(connection, &after).await)
+            .await?;
         let Some(last) = keys.last() else {
             return Ok(());
         };
         after.clone_from(last);
         let deleted = delete(blobs, keys, "deleted").await?;
-        db::images::delete_orphaned_keys(pool, &deleted).await?;
+        database
+            .run(async |connection| db::images::delete_orphaned_keys(connection, &deleted).await)
+            .await?;
     }
 }
 
@@ -68,7 +71,7 @@ pub async fn sweep_orphans(
     let Some(owner) = blobs.owner().await? else {
         return Ok(());
     };
-    let ours = db::images::database_name(database.pool()).await?;
+    let ours = database.run(db::images::database_name).await?;
     if owner != ours {
         tracing::warn!(
             owner,
@@ -79,7 +82,9 @@ pub async fn sweep_orphans(
     }
     let mut old = std::pin::pin!(blobs.older_than(age).await?);
     while let Some(keys) = old.try_next().await? {
-        let orphans = db::images::keys_without_rows(database.pool(), &keys).await?;
+        let orphans = database
+            .run(async |connection| db::images::keys_without_rows(connection, &keys).await)
+            .await?;
         if !orphans.is_empty() {
             let number = delete(blobs, orphans, "orphan").await?.len();
             tracing::info!(number, "deleted orphaned blobs of unfinished uploads");

@@ -53,10 +53,7 @@ const fn metric(kind: Kind, name: &'static str, labels: Labels, help: &'static s
 }
 
 const PLANS: (&str, &[&str]) = ("plan", &["free", "pro", "enterprise", "open"]);
-const POOLS: (&str, &[&str]) = (
-    "db_client_connection_pool_name",
-    &["requests", "batches", "finds"],
-);
+const POOLS: (&str, &[&str]) = ("db_client_connection_pool_name", &["requests", "batches"]);
 const CPU: Described = metric(
     Counter,
     "process_cpu_seconds_total",
@@ -95,9 +92,9 @@ pub const METRICS: &[Described] = &[
     metric(Counter, "idempotent_replays_total", &[], "Responses replayed for a repeated Idempotency-Key."),
 
     metric(Gauge, "db_client_connections", &[POOLS, ("db_client_connection_state", &["idle", "used"])],
-        "Open connections to PostgreSQL: for requests, for batched statements (batches), for finds."),
-    metric(Gauge, "db_client_connection_max", &[("db_client_connection_pool_name", &["requests", "finds"])],
-        "Maximum number of connections to PostgreSQL: database.max_connections; two per worker for finds."),
+        "Open connections to PostgreSQL: for requests, for batched statements (batches)."),
+    metric(Gauge, "db_client_connection_max", &[("db_client_connection_pool_name", &["requests"])],
+        "Maximum number of connections to PostgreSQL: database.max_connections."),
     metric(Gauge, "db_client_connection_pending_requests", &[POOLS],
         "Requests that wait for a connection or a batched statement."),
     metric(Histogram, "db_client_operation_batch_size",

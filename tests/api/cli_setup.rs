@@ -36,6 +36,16 @@ async fn check_reports_failures_with_the_next_step() {
     let output = check(&database.url()).await.is(0);
     assert!(!output.stdout.contains("FAILED"), "{output:?}");
 
+    let mut wrong_pooler = home.command(["check"]);
+    wrong_pooler
+        .env("DATABASE_URL", database.url())
+        .env("PET_INVENTORY__DATABASE__POOLER", "transaction");
+    let output = Output::of(wrong_pooler).await.is(1);
+    assert!(
+        output.stdout.contains("set database.pooler = \"none\""),
+        "{output:?}"
+    );
+
     let output = check("postgres://user:hunter2@127.0.0.1:1/db").await.is(1);
     assert!(
         output.stdout.contains("FAILED  database") && output.stdout.contains("DATABASE_URL"),

@@ -84,6 +84,7 @@ fn errors_name_the_key() {
         ("server.request_timeout", "soon"),
         ("server.request_timeout", "0s"),
         ("database.max_connections", "many"),
+        ("database.pooler", "session"),
         ("plans.free.per_day", "0"),
         ("auth.anonymous_scopes", "root"),
         ("auth.anonymous_scopes", "admin"),

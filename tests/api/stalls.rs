@@ -255,7 +255,14 @@ async fn deadlocked_transactions_both_commit() {
 async fn database_waits_of_a_request_share_one_deadline() {
     let test = TestDatabase::migrated().await;
     let database = database(&test);
-    let slow = || sqlx::query("select pg_sleep(1)").execute(database.pool());
+    let slow = || {
+        database.run(async |connection| {
+            sqlx::query("select pg_sleep(1)")
+                .execute(connection)
+                .await?;
+            Ok::<_, db::Error>(())
+        })
+    };
     let (first, second, third) = db::deadline::scope(async {
         (
             db::deadline::wait(Duration::from_secs(2), slow()).await,

@@ -15,6 +15,7 @@ use std::{
 };
 
 use pet_inventory::{
+    config::Pooler,
     db,
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
 };
@@ -54,7 +55,7 @@ impl Server {
         let postgres = start_postgres(&folder).await;
         let options = postgres.connect_options();
         run(&options, &format!("create database {TEMPLATE}")).await;
-        db::migrations::apply(&options.database(TEMPLATE))
+        db::migrations::apply(&options.database(TEMPLATE), Pooler::None)
             .await
             .expect("the template is migrated");
         Self {

@@ -102,9 +102,14 @@ async fn list(
     Path(pet): Path<PetId>,
     urls: Urls,
 ) -> Result<Response, Error> {
-    let images = db::images::list(database.pool(), pet).await?;
-    let exists = async |connection: &mut Connection| db::pets::exists(connection, pet).await;
-    if images.is_empty() && !database.run(exists).await? {
+    let (images, exists) = database
+        .run(async |connection| {
+            let images = db::images::list(connection, pet).await?;
+            let exists = !images.is_empty() || db::pets::exists(connection, pet).await?;
+            Ok::<_, db::Error>((images, exists))
+        })
+        .await?;
+    if !exists {
         return Err(no_such_pet(pet));
     }
     let body = |image: Image| ImageBody {

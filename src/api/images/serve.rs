@@ -26,7 +26,7 @@ use crate::{
     },
     blob_store::{self, BlobStore},
     db::{
-        self, Connection,
+        self, Connection, Database,
         images::{Content, Rendering},
     },
     domain::{
@@ -78,7 +78,10 @@ pub(super) async fn get(
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
     let content = async || {
-        let image = db::images::find(state.database.pool(), pet, id).await?;
+        let image = state
+            .database
+            .run(async |connection| db::images::find(connection, pet, id).await)
+            .await?;
         let image = image.ok_or_else(|| no_such_image(id))?;
         Ok::<_, Error>(image.content)
     };
@@ -101,7 +104,10 @@ pub(super) async fn get(
         let tag = made.key.rsplit('/').next().unwrap_or_default();
         let sent = respond(&state.blobs, &made, tag, &method, &headers).await;
         if is_missing(&sent) {
-            db::images::delete_rendering(state.database.pool(), &made.key).await?;
+            let delete = async |connection: &mut Connection| {
+                db::images::delete_rendering(connection, &made.key).await
+            };
+            state.database.run(delete).await?;
         }
         sent
     };
@@ -130,8 +136,7 @@ async fn rendering(
     content: Content,
     width: RenderingWidth,
 ) -> Result<Rendering, Error> {
-    let pool = state.database.pool();
-    if let Some(rendering) = db::images::find_rendering(pool, &content.sha256, width).await? {
+    if let Some(rendering) = find_rendering(&state.database, &content, width).await? {
         return Ok(rendering);
     }
     let permit = state.renderer.waiting_permit()?;
@@ -140,8 +145,7 @@ async fn rendering(
     let making = tokio::spawn(async move {
         let _permit = permit;
         let _lock = state.renderer.lock((content.sha256, width)).await;
-        let pool = state.database.pool();
-        match db::images::find_rendering(pool, &content.sha256, width).await? {
+        match find_rendering(&state.database, &content, width).await? {
             Some(rendering) => Ok(rendering),
             None => make(&state, &content, width).await,
         }
@@ -149,6 +153,17 @@ async fn rendering(
     making
         .await
         .map_err(|panic| Error::Internal(panic.into()))?
+}
+
+async fn find_rendering(
+    database: &Database,
+    content: &Content,
+    width: RenderingWidth,
+) -> Result<Option<Rendering>, db::Error> {
+    let find = async |connection: &mut Connection| {
+        db::images::find_rendering(connection, &content.sha256, width).await
+    };
+    database.run(find).await
 }
 
 async fn make(
@@ -177,7 +192,7 @@ async fn make(
     }
     // Another replica was faster, or the image has been deleted.
     discard(&state.blobs, rendering.key).await;
-    db::images::find_rendering(state.database.pool(), &content.sha256, width)
+    find_rendering(&state.database, content, width)
         .await?
         .ok_or_else(|| Error::NotFound("this image".into()))
 }

@@ -54,7 +54,7 @@ pub fn router() -> Operations {
 )]
 async fn inventory(State(database): State<Database>) -> Result<Response, Error> {
     let mut body = InventoryBody::default();
-    for (status, pets) in db::inventory::count(database.pool()).await? {
+    for (status, pets) in database.run(db::inventory::count).await? {
         match status {
             pet::Status::Available => body.available = pets,
             pet::Status::Pending => body.pending = pets,
@@ -193,7 +193,10 @@ async fn get(
     CurrentCaller(caller): CurrentCaller,
     Path(id): Path<OrderId>,
 ) -> Result<Response, Error> {
-    let order = db::orders::find(database.pool(), id, visible(&caller)).await?;
+    let filter = visible(&caller);
+    let order = database
+        .run(async |connection| db::orders::find(connection, id, filter).await)
+        .await?;
     let order = order.ok_or_else(|| no_such_order(id))?;
     response::json(StatusCode::OK, &OrderBody::from(&order))
 }

@@ -105,7 +105,10 @@ pub(super) async fn with_list(
 
 /// Rejects taken names before their passwords are hashed in vain.
 async fn refuse_taken(database: &Database, accounts: &[NewAccount]) -> Result<(), Error> {
-    match db::users::find_taken(database.pool(), accounts).await? {
+    let taken_names = database
+        .run(async |connection| db::users::find_taken(connection, accounts).await)
+        .await?;
+    match taken_names {
         names if names.is_empty() => Ok(()),
         names => Err(taken(&names)),
     }

@@ -158,7 +158,9 @@ async fn delete(
 
 /// Returns the account of that name if the caller owns it or is an administrator.
 async fn find(database: &Database, username: &Username, caller: &Caller) -> Result<Account, Error> {
-    let account = db::users::find(database.pool(), username).await?;
+    let account = database
+        .run(async |connection| db::users::find(connection, username).await)
+        .await?;
     let account = account.ok_or_else(no_such_user)?;
     if caller.scopes.contains(Scope::Admin) {
         return Ok(account);

@@ -30,7 +30,7 @@ use self::{source::Source, token::Token};
 use super::error::Error;
 use crate::{
     config,
-    db::{self, Database, credentials::Found},
+    db::{self, Connection, Database, credentials::Found},
     domain::{
         caller::{Caller, CallerId, CallerName, Scope, Scopes},
         clock::{Clock, Moment},
@@ -103,7 +103,9 @@ impl Issuers {
             && plan != stored.plan
             && self.may_update_plan(id)
         {
-            db::callers::set_plan(database.pool(), &name, plan).await?;
+            database
+                .run(async |connection| db::callers::set_plan(connection, &name, plan).await)
+                .await?;
         }
         Ok(Found {
             caller: Caller {
@@ -140,17 +142,19 @@ async fn find_or_insert(
     name: &CallerName,
     plan: Plan,
 ) -> Result<Caller, db::Error> {
-    let pool = database.pool();
-    if let Some(caller) = db::callers::get(pool, name).await? {
+    let get = async |connection: &mut Connection| db::callers::get(connection, name).await;
+    if let Some(caller) = database.run(get).await? {
         return Ok(caller);
     }
     let scopes = Scopes::all_but_admin();
-    let inserted = db::callers::insert(pool, name, plan, scopes).await?;
+    let inserted = database
+        .run(async |connection| db::callers::insert(connection, name, plan, scopes).await)
+        .await?;
     if inserted.is_some() {
         tracing::info!(caller = %name, %plan, "created a caller for the subject of an issuer");
     }
     // A concurrent request may have inserted it.
-    let caller = db::callers::get(pool, name).await?;
+    let caller = database.run(get).await?;
     caller.ok_or_else(|| {
         db::Error::Corrupt(format!("callers: no row for {name} after its insertion"))
     })

@@ -12,30 +12,29 @@
 
 mod collect;
 mod connection;
-mod counters;
 
 use std::{
     any::Any,
     cmp::Ordering,
     future::Future,
     pin::pin,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use metrics::Histogram;
 use tokio::{
-    sync::{
-        mpsc::{self, error::TrySendError},
-        oneshot,
-    },
+    sync::{mpsc, oneshot},
     time::{Duration, Instant, MissedTickBehavior, interval, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{Instrument, Span, field::Empty};
 
-use self::{collect::collect, connection::BatchConnection, counters::Counters};
+use self::{collect::collect, connection::BatchConnection};
 use super::{
-    connect::Connection,
+    connect::{Connection, Connector},
     deadline::{self, QUERY_TIMEOUT},
     error::Error,
     pool::{Pool, Usage},
@@ -46,6 +45,9 @@ use crate::trace_context;
 const MAX_BATCH_SIZE: usize = 128;
 /// Maximum number of queued requests; further requests are refused.
 const MAX_QUEUED: usize = 4096;
+/// Lock timeout of a batched statement, which delays all its requests. They are then retried separately, with the usual
+/// timeout.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Idle time after which a connection is closed. It may take twice as long, because one periodic timer costs a batcher
 /// less than one timer per statement.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,8 +59,6 @@ pub(super) trait BatchedStatement: Sized + 'static {
 
     /// Operation and table, for traces (`db.query.summary`).
     const SUMMARY: &'static str;
-    /// PostgreSQL settings in addition to those of all batches, each in the form `a = 1`.
-    const SETTINGS: &'static [&'static str] = &[];
 
     /// Compares two requests by the order in which a statement is to process them; by default in order of arrival.
     fn compare(_: &Self::Input, _: &Self::Input) -> Ordering {
@@ -90,8 +90,7 @@ pub(super) enum BatchResult<B: BatchedStatement> {
 #[derive(Debug)]
 pub(super) struct Batchers {
     context: BatchContext,
-    /// The [`mpsc::Sender`] of each queue. Their types are erased, because the resources that define them import this
-    /// module.
+    /// The [`Queue`] of each. Their types are erased, because the resources that define them import this module.
     queues: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -101,7 +100,24 @@ struct BatchContext {
     pool: Pool,
     closing: CancellationToken,
     tasks: TaskTracker,
-    counters: Counters,
+    /// State of all batchers, for metrics.
+    states: Arc<Mutex<Vec<Weak<BatcherState>>>>,
+}
+
+/// State of a batcher, for metrics.
+#[derive(Debug, Default)]
+struct BatcherState {
+    /// True while the connection is open and idle.
+    is_idle: AtomicBool,
+    is_busy: AtomicBool,
+    /// Number of queued requests.
+    queued: AtomicUsize,
+}
+
+/// Sending half of a batcher's queue.
+struct Queue<B: BatchedStatement> {
+    sender: mpsc::Sender<BatchItem<B>>,
+    state: Arc<BatcherState>,
 }
 
 /// Queued request.
@@ -123,7 +139,7 @@ impl Batchers {
                 pool,
                 closing: CancellationToken::new(),
                 tasks: TaskTracker::new(),
-                counters: Counters::default(),
+                states: Arc::default(),
             },
             queues: Mutex::default(),
         }
@@ -139,7 +155,7 @@ impl Batchers {
 
     /// Executes a request in a batch with others. Fails with [`Error::Overloaded`] if the queue is full.
     pub async fn execute<B: BatchedStatement>(&self, input: B::Input) -> Result<B::Output, Error> {
-        self.context.pool.health.breaker.admit()?;
+        self.context.pool.connector.breaker.admit()?;
         let (result_sender, result) = oneshot::channel();
         let span = span(B::SUMMARY);
         let item = BatchItem::<B> {
@@ -148,10 +164,7 @@ impl Batchers {
             queued_at: Instant::now(),
             span: span.clone(),
         };
-        self.queue().try_send(item).map_err(|error| match error {
-            TrySendError::Full(_) => Error::Overloaded,
-            TrySendError::Closed(_) => sqlx::Error::PoolClosed.into(),
-        })?;
+        self.enqueue(item)?;
         let result = deadline::wait_without_timer(QUERY_TIMEOUT, async { result.await? })
             .instrument(span.clone())
             .await;
@@ -161,31 +174,33 @@ impl Batchers {
         result
     }
 
-    /// Returns the queue for a kind of statement. Starts its batcher at the first request, or if its task has panicked.
-    fn queue<B: BatchedStatement>(&self) -> mpsc::Sender<BatchItem<B>> {
-        type Queue<B> = mpsc::Sender<BatchItem<B>>;
-
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Queues a request. Starts the batcher at the first request, or if its task has panicked.
+    fn enqueue<B: BatchedStatement>(&self, item: BatchItem<B>) -> Result<(), Error> {
+        let mut queues = lock(&self.queues);
         let queue = queues
             .iter()
             .find_map(|queue| queue.downcast_ref::<Queue<B>>());
         if let Some(queue) = queue
-            && (!queue.is_closed() || self.context.closing.is_cancelled())
+            && (!queue.sender.is_closed() || self.context.closing.is_cancelled())
         {
-            return queue.clone();
+            return queue.send(item);
         }
         queues.retain(|queue| !queue.is::<Queue<B>>());
-        let (sender, receiver) = mpsc::channel(MAX_QUEUED);
-        self.context.counters.add_queue(&sender);
-        let context = self.context.clone();
-        self.context.tasks.spawn(serve::<B>(receiver, context));
-        queues.push(Box::new(sender.clone()));
-        sender
+        let queue = self.context.start();
+        let sent = queue.send(item);
+        queues.push(Box::new(queue));
+        sent
     }
 
     /// Returns the current use of the connections of all batchers, over all workers.
     pub fn usage(&self) -> Usage {
-        self.context.counters.usage()
+        let mut usage = Usage::default();
+        for state in lock(&self.context.states).iter().filter_map(Weak::upgrade) {
+            usage.idle += u32::from(state.is_idle.load(Relaxed));
+            usage.used += u32::from(state.is_busy.load(Relaxed));
+            usage.waiting += state.queued.load(Relaxed);
+        }
+        usage
     }
 
     /// Stops the batchers of all workers once their current statements have ended.
@@ -194,6 +209,35 @@ impl Batchers {
         self.context.tasks.close();
         self.context.tasks.wait().await;
     }
+}
+
+impl BatchContext {
+    /// Starts a batcher.
+    fn start<B: BatchedStatement>(&self) -> Queue<B> {
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED);
+        let state = Arc::<BatcherState>::default();
+        lock(&self.states).push(Arc::downgrade(&state));
+        let context = self.clone();
+        self.tasks
+            .spawn(serve::<B>(receiver, Arc::clone(&state), context));
+        Queue { sender, state }
+    }
+}
+
+impl<B: BatchedStatement> Queue<B> {
+    fn send(&self, item: BatchItem<B>) -> Result<(), Error> {
+        // Before the batcher can subtract it.
+        self.state.queued.fetch_add(1, Relaxed);
+        let sent = self.sender.try_send(item);
+        if sent.is_err() {
+            self.state.queued.fetch_sub(1, Relaxed);
+        }
+        Ok(sent?)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the trace span of a batched request: the wait for a statement, and the statement.
@@ -215,10 +259,16 @@ fn span(summary: &'static str) -> Span {
 /// Serves a queue until its senders are dropped or the database is closed.
 async fn serve<B: BatchedStatement>(
     mut queue: mpsc::Receiver<BatchItem<B>>,
+    state: Arc<BatcherState>,
     context: BatchContext,
 ) {
-    let BatchContext { pool, counters, .. } = context.clone();
-    let mut connection = BatchConnection::new(pool, counters, B::SETTINGS);
+    let mut connection = BatchConnection {
+        connector: Connector {
+            lock_timeout: LOCK_TIMEOUT,
+            ..context.pool.connector.clone()
+        },
+        idle: None,
+    };
     // A child token, so that batchers do not contend for one lock.
     let mut closing = pin!(context.closing.child_token().cancelled_owned());
     let mut idle_checks = interval(IDLE_TIMEOUT);
@@ -229,12 +279,14 @@ async fn serve<B: BatchedStatement>(
     // Set if the last batch had several requests. After a single one, the next single one is sent at once.
     let mut is_busy = false;
     loop {
+        state.is_busy.store(false, Relaxed);
+        state.is_idle.store(connection.idle.is_some(), Relaxed);
         let received = tokio::select! {
             biased;
             () = &mut closing => break,
             received = queue.recv_many(&mut items, MAX_BATCH_SIZE) => received,
             _ = idle_checks.tick() => {
-                connection.close_if_idle(IDLE_TIMEOUT).await;
+                connection.close_if_idle_for(IDLE_TIMEOUT).await;
                 continue;
             }
         };
@@ -245,9 +297,12 @@ async fn serve<B: BatchedStatement>(
             collect(&mut queue, &mut items, MAX_BATCH_SIZE).await;
         }
         is_busy = items.len() > 1;
+        state.queued.fetch_sub(items.len(), Relaxed);
+        state.is_idle.store(false, Relaxed);
+        state.is_busy.store(true, Relaxed);
         execute_batch(&mut items, &mut connection, &context, &batch_sizes).await;
     }
-    connection.close().await;
+    connection.close_if_idle_for(Duration::ZERO).await;
 }
 
 /// Executes `items` in one statement on the batcher's connection.
@@ -267,7 +322,6 @@ async fn execute_batch<B: BatchedStatement>(
         return;
     };
     items.sort_by(|one, other| B::compare(&one.input, &other.input));
-    let _busy = context.counters.count_busy();
     let batch_size = u32::try_from(items.len()).unwrap_or(u32::MAX);
     batch_sizes.record(batch_size);
     let batch_size = i64::from(batch_size);
@@ -281,13 +335,17 @@ async fn execute_batch<B: BatchedStatement>(
 
     let result = {
         // Pinned in place: a move would copy some 10 kB, twice.
-        let in_transaction = B::needs_transaction(&inputs);
+        let has_several_statements = B::needs_transaction(&inputs);
         let execute =
             async |connection: &mut Connection| B::execute_all(connection, &mut inputs).await;
-        let statement = pin!(connection.run(in_transaction, execute));
+        let statement = pin!(connection.run(has_several_statements, execute));
         timeout_at(queued_at + QUERY_TIMEOUT, statement).await
     };
-    let error = match result.unwrap_or(Err(Error::TimedOut)) {
+    let result = result.unwrap_or_else(|_| {
+        connection.connector.breaker.probe_soon();
+        Err(Error::TimedOut)
+    });
+    let error = match result {
         Ok(results) => {
             for (result_sender, result) in result_senders.into_iter().zip(results) {
                 match result {
@@ -302,7 +360,6 @@ async fn execute_batch<B: BatchedStatement>(
         }
         Err(error) => error,
     };
-    connection.record_failure(&error).await;
     let may_succeed_separately = match error {
         // A batch has a shorter lock timeout and no retries.
         Error::Locked(_) | Error::Contended(_) => true,
@@ -338,7 +395,7 @@ fn spawn_separately<B: BatchedStatement>(
                 _ => Err(Error::Corrupt(format!("no result of {}", B::SUMMARY))),
             }
         };
-        let result = pool.transact(|| queued_at.elapsed(), execute);
+        let result = pool.transact(Some(queued_at), execute);
         let result = timeout_at(queued_at + QUERY_TIMEOUT, result).await;
         let _ = result_sender.send(result.unwrap_or(Err(Error::TimedOut)));
     });

@@ -7,14 +7,14 @@
 mod delete;
 mod place;
 
-use sqlx::{FromRow, PgExecutor, Row as _, postgres::PgRow};
+use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use self::delete::filter_column;
 pub use self::{
     delete::{OwnerFilter, delete},
     place::{Owner, Placement, PlacementOutcome, place, place_in},
 };
-use super::{database::Database, deadline::with_timeout, error::Error};
+use super::{connect::Connection, database::Database, deadline::with_timeout, error::Error};
 use crate::domain::{
     id::{OrderId, PetId},
     order::{Order, OrderDetails, Status},
@@ -37,7 +37,7 @@ impl FromRow<'_, PgRow> for Order {
 
 /// Returns the order, if it exists and `filter` includes its owner.
 pub async fn find(
-    executor: impl PgExecutor<'_>,
+    connection: &mut Connection,
     id: OrderId,
     filter: OwnerFilter,
 ) -> Result<Option<Order>, Error> {
@@ -46,7 +46,7 @@ pub async fn find(
          where id = $1 and ($2::bigint is null or owner = $2)",
     );
     let query = query.bind(id.get()).bind(filter_column(filter));
-    with_timeout(query.fetch_optional(executor)).await
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Returns the first `limit` orders after `after`, by identifier, with one of `statuses`, and for `pet` if it is given.
@@ -69,7 +69,7 @@ pub async fn list(
         .bind(statuses)
         .bind(after.map_or(0, OrderId::get))
         .bind(limit)
-        .bind(filter.map(owner_column))
+        .bind(filter_column(filter))
         .bind(pet.map(PetId::get));
     let list = async |connection: &mut Connection| with_timeout(query.fetch_all(connection)).await;
     database.run(list).await

@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
-use test_support::process::free_address;
+use test_support::{Home, Output, process::free_address};
 use tokio::task::JoinSet;
 
 use crate::stage::{
@@ -80,7 +80,7 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
     let pgbouncer = PgBouncer::before(&cluster, 4).await;
     // Migrations run through PgBouncer, too.
     let url = url_at(pgbouncer.address, "postgres");
-    let mut stage = Stage::on(cluster, &url, &[]).await;
+    let mut stage = Stage::on(cluster, &url, &[("DATABASE__POOLER", "transaction")]).await;
     let wanted: usize = pick(2_000, 10_000);
     let mut responses = Vec::new();
     // The second process meets server connections on which the first one prepared its statements.
@@ -140,69 +140,82 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
         .expect("a setting");
     let timeout: String = timeout.get(0);
     row.check("no setting left on a server", timeout == "0");
-    row.check(
-        "the pooler was noticed",
-        stage.service.log().contains("detected a connection pooler"),
-    );
     row.end();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[cfg_attr(not(feature = "outside-tools"), ignore = "needs .ci/setup --all")]
-async fn row_13_pgbouncer_inserted_at_runtime_is_detected_once() {
-    let mut row = Row::begin(13, "PgBouncer put before PostgreSQL later, 8 clients").await;
-    // Each request uses a different kind of connection. One detection must be enough for all kinds.
-    for notices in ["/pet/1", "/pet/findByTags?tags=t", "/store/order/1"] {
-        let cluster = Cluster::start().await;
-        let pgbouncer = PgBouncer::before(&cluster, 4).await;
-        let proxy = Proxy::before(cluster.address).await;
-        let stage = Stage::on(cluster, &url_at(proxy.address, "postgres"), &[]).await;
-        let pet = json!({"id": 1, "name": "a", "tags": [{"name": "t"}]});
-        until(201, || {
-            stage.target.request(Method::POST, "/pet").json(&pet)
-        })
-        .await;
-        // Enough requests for every connection to prepare every statement.
-        let before = send_requests_of_all_kinds(&stage, 20).await;
-        row.none("failed before", failures(&before));
-        proxy.lead_to(pgbouncer.address);
-        let started = Instant::now();
-        while !stage.service.log().contains("detected a connection pooler") {
-            assert!(started.elapsed() < Duration::from_secs(10), "not noticed");
-            TimedResponse::of(stage.target.request(Method::GET, notices)).await;
-        }
-        let after = send_requests_of_all_kinds(&stage, 20).await;
-        row.none("failed after it was noticed", failures(&after));
+async fn row_13_check_reports_a_wrong_pooler_setting() {
+    let mut row = Row::begin(13, "check with and without PgBouncer").await;
+    let cluster = Cluster::start().await;
+    let pgbouncer = PgBouncer::before(&cluster, 4).await;
+    let home = Home::new();
+    let mut migrate = home.command(["migrate"]);
+    migrate.env("DATABASE_URL", cluster.url());
+    Output::of(migrate).await.is(0);
+    let pooled = url_at(pgbouncer.address, "postgres");
+    for (url, setting, remedy) in [
+        (&pooled, "none", Some("database.pooler = \"transaction\"")),
+        (&pooled, "transaction", None),
+        (&cluster.url(), "none", None),
+        (
+            &cluster.url(),
+            "transaction",
+            Some("database.pooler = \"none\""),
+        ),
+    ] {
+        let mut check = home.command(["check"]);
+        check
+            .env("DATABASE_URL", url)
+            .env("PET_INVENTORY__DATABASE__POOLER", setting);
+        let output = Output::of(check).await;
+        let is_reported = output.stdout.contains(remedy.unwrap_or("ok      database"));
+        let is_expected = is_reported && output.code == Some(i32::from(remedy.is_some()));
+        row.check(&format!("{setting} at {url}: {output:?}"), is_expected);
     }
     row.end();
 }
 
-/// Runs 8 clients that send `rounds` rounds of requests over every kind of connection.
-async fn send_requests_of_all_kinds(stage: &Stage, rounds: usize) -> Vec<TimedResponse> {
-    let mut clients = JoinSet::new();
-    for _ in 0..8 {
-        let target = stage.target.clone();
-        clients.spawn(async move {
-            let mut responses = Vec::new();
-            for _ in 0..rounds {
-                for request in [
-                    target.request(Method::GET, "/pet/1"),
-                    target
-                        .request(Method::POST, "/pet")
-                        .json(&json!({"name": "b"})),
-                    target
-                        .request(Method::PATCH, "/pet/1")
-                        .json(&json!({"status": "sold"})),
-                    target.request(Method::GET, "/pet/findByTags?tags=t&limit=5"),
-                    target.request(Method::GET, "/pet/findByStatus?status=sold&limit=5"),
-                ] {
-                    responses.push(TimedResponse::of(request).await);
-                }
-            }
-            responses
-        });
+#[tokio::test(flavor = "multi_thread")]
+#[cfg_attr(not(feature = "outside-tools"), ignore = "needs .ci/setup --all")]
+async fn row_13_undeclared_pgbouncer_is_reported_with_the_setting() {
+    const REMEDY: &str = "set database.pooler = \"transaction\"";
+    let mut row = Row::begin(13, "PgBouncer put before PostgreSQL later, undeclared").await;
+    let cluster = Cluster::start().await;
+    let pgbouncer = PgBouncer::before(&cluster, 4).await;
+    let proxy = Proxy::before(cluster.address).await;
+    let stage = Stage::on(cluster, &url_at(proxy.address, "postgres"), &[]).await;
+    let pet = json!({"id": 1, "name": "a"});
+    until(201, || {
+        stage.target.request(Method::POST, "/pet").json(&pet)
+    })
+    .await;
+    proxy.lead_to(pgbouncer.address);
+    let (started, mut responses) = (Instant::now(), Vec::new());
+    while !stage.service.log().contains(REMEDY) {
+        assert!(started.elapsed() < Duration::from_secs(10), "not reported");
+        for path in ["/pet/1", "/pet/findByStatus?status=sold", "/store/order/1"] {
+            responses.push(TimedResponse::of(stage.target.request(Method::GET, path)).await);
+        }
     }
-    clients.join_all().await.into_iter().flatten().collect()
+    let is_internal = |response: &&TimedResponse| response.status == Some(500);
+    let internal = responses.iter().filter(is_internal);
+    row.none("500", internal.map(|response| format!("{response:?}")));
+
+    let log = stage.home.path().join("second.log");
+    let mut serve = stage.home.command(["serve"]);
+    serve
+        .env("DATABASE_URL", url_at(pgbouncer.address, "postgres"))
+        .stderr(fs::File::create(&log).expect("a log"));
+    let _running = serve.spawn().expect("the program");
+    let reported = async {
+        while !fs::read_to_string(&log).expect("a log").contains(REMEDY) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let reported = tokio::time::timeout(Duration::from_secs(10), reported).await;
+    row.check("reported at start", reported.is_ok());
+    row.end();
 }
 
 fn failures(responses: &[TimedResponse]) -> impl Iterator<Item = String> {
