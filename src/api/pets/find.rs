@@ -53,7 +53,8 @@ pub(super) async fn by_status(
 /// Find pets by tags
 ///
 /// Returns the matches in the order of their identifiers: all of them or, with `limit`, one page. While more remain,
-/// `Link` has the URL of the next page.
+/// `Link` has the URL of the next page. With `match=all`, a page may end early, with fewer matches than `limit` and a
+/// `Link`.
 #[utoipa::path(
     get, path = "/pet/findByTags", operation_id = "findPetsByTags", tag = "pet", security(("bearer" = ["read:pets"])),
     params(
