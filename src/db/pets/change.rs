@@ -341,3 +341,53 @@ async fn delete(
 fn version_column(expected: ExpectedVersions<'_>) -> Option<Vec<i64>> {
     expected.map(|versions| versions.iter().map(|version| version.0).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::pet::{PetName, PetPatch, Status};
+
+    #[test]
+    fn changes_of_one_pet_see_those_before() {
+        let id = |id| PetId::new(id).expect("an id");
+        let details = PetDetails {
+            name: PetName::new("Rex".to_owned()).expect("a name"),
+            category: None,
+            photo_urls: Vec::new(),
+            tags: Vec::new(),
+            status: Status::Available,
+        };
+        let mut batch = Batch::new(vec![Pet {
+            id: id(1),
+            version: Version(7),
+            details: details.clone(),
+        }]);
+        let mut apply = |pet, expected: Option<i64>, change| {
+            batch.apply(&ChangeRequest {
+                id: id(pet),
+                expected: expected.map(|version| vec![Version(version)]),
+                change,
+            })
+        };
+        let patch = PetPatch {
+            status: Some(Status::Sold),
+            ..PetPatch::default()
+        };
+        let replace = || Change::Replace(details.clone());
+        assert!(apply(1, Some(7), replace()).is_none());
+        let mismatch = apply(1, Some(7), Change::Delete);
+        assert!(matches!(mismatch, Some(ChangeOutcome::VersionMismatch)));
+        assert!(apply(1, None, Change::Patch(patch)).is_none());
+        let deleted = apply(1, None, Change::Delete);
+        assert!(matches!(deleted, Some(ChangeOutcome::Deleted)));
+        for (pet, expected) in [(1, None), (1, Some(7)), (2, None)] {
+            let outcome = apply(pet, expected, replace());
+            assert!(matches!(outcome, Some(ChangeOutcome::NotFound)), "{pet}");
+        }
+        let statuses: Vec<_> = batch.states.iter().map(|it| it.details.status).collect();
+        let expected = [Status::Available, Status::Available, Status::Sold];
+        assert_eq!(statuses, expected);
+        assert!(batch.last.is_empty());
+        assert_eq!(batch.deleted, [1]);
+    }
+}
