@@ -89,9 +89,10 @@ fn forward(
 /// Measures GET and POST, by the service and by naive, with a round trip of 1 ms to PostgreSQL.
 pub async fn row(main: &Stage<'_>) {
     let round_trip = Duration::from_millis(1);
+    let socket = main.postgres.socket().join(".s.PGSQL.5432");
     let setup = Setup {
         others: &[Kind::Naive],
-        proxy: Some(start(main.postgres.socket(), round_trip).await),
+        proxy: Some(start(socket, round_trip).await),
         ..Setup::default()
     };
     let database = (main.database, main.pets);

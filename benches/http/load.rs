@@ -51,6 +51,21 @@ local function cursor(n)
 end
 "#;
 
+/// Variable that makes a script print the first response with a status of 400 or more.
+const EXPLAIN: &str = "BENCH_EXPLAIN";
+
+/// Lua function that prints such a response. Without it, wrk does not read responses.
+const RESPONSE: &str = r#"
+if os.getenv("BENCH_EXPLAIN") then
+    function response(status, headers, body)
+        if status > 399 then
+            io.write("\nREFUSED ", status, " ", body, "\n")
+            wrk.thread:stop()
+        end
+    end
+end
+"#;
+
 /// Requests, and the program that sends them.
 #[derive(Debug)]
 pub enum Load {
@@ -167,7 +182,7 @@ function request()
     n = n + step
     return build()
 end
-{DONE}"#,
+{RESPONSE}{DONE}"#,
             headers = template.headers,
             body = lua(template.body),
             method = template.method,
@@ -242,25 +257,34 @@ end
     pub async fn run(&self, address: &str, connections: u32, seconds: u32, first: u32) -> Run {
         match self {
             Self::Wrk { script, refused } => {
-                let run = wrk(script, address, (connections, seconds), first).await;
-                let errors = if *refused {
-                    run.errors
-                } else {
-                    run.errors + run.refused
-                };
-                assert!(
-                    errors < 1.0,
-                    "{}: {:.0} responses with a status of 400 or more, {:.0} other errors, {:.0} requests",
-                    script.display(),
-                    run.refused,
-                    run.errors,
-                    run.requests
-                );
+                let load = (connections, seconds);
+                let run = wrk(script, address, load, first).await;
+                let script = script.display();
+                assert!(run.errors < 1.0, "{script}: {} errors", run.errors);
+                if run.refused >= 1.0 && !refused {
+                    explain(&script.to_string(), address, first, run.refused).await;
+                }
                 run
             }
             Self::H2load(h2load) => h2load.run(address, seconds).await,
         }
     }
+}
+
+/// Panics with the first response that has a status of 400 or more.
+async fn explain(script: &str, address: &str, first: u32, refused: f64) {
+    let output = tokio::process::Command::new("wrk")
+        .args(["-t1", "-c1", "-d1s", "-s", script])
+        .arg(format!("http://{address}"))
+        .args([&first.to_string(), "1"])
+        .env(EXPLAIN, "1")
+        .output()
+        .await
+        .expect("wrk");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let response = text.lines().find(|line| line.starts_with("REFUSED"));
+    let response = response.unwrap_or("another try had none");
+    panic!("{script}: {refused:.0} responses with a status of 400 or more: {response}");
 }
 
 async fn wrk(script: &Path, address: &str, (connections, seconds): (u32, u32), first: u32) -> Run {

@@ -80,7 +80,7 @@ const GET: Operation = Operation {
 const UPDATE: Against = Pgbench(
     "update pets
      set version = nextval('pet_versions'), status = (array['available', 'pending', 'sold'])[1 + :n % 3],
-         name = 'Rex ' || :n, category = jsonb_build_object('id', 1, 'name', 'Dogs'),
+         name = 'Rex ' || :n::text, category = jsonb_build_object('id', 1, 'name', 'Dogs'),
          photo_urls = array['https://example.com/rex.jpg'],
          tags = jsonb_build_array(jsonb_build_object('id', 1, 'name', 'common'),
                                   jsonb_build_object('id', 2, 'name', 'group-' || :n % 500))
@@ -321,10 +321,10 @@ pub const OPERATIONS: &[Operation] = &[
         against: &[Pgbench(
             "with made as (
                  insert into callers (name, plan, scopes)
-                 values ('user:' || 1000000000 + :n, 'free', array['read:pets']) returning id
+                 values ('user:' || 1000000000 + :n, 'free', '{}') returning id
              )
              insert into users (id, caller_id, username, folded, email)
-             select 1000000000 + :n, id, 'u' || :n, 'u' || :n, 'u@example.com' from made;",
+             select 1000000000 + :n, id, 'u' || :n::text, 'u' || :n::text, 'u@example.com' from made;",
         )],
         ..GET
     },
@@ -375,13 +375,13 @@ pub const OPERATIONS: &[Operation] = &[
         ],
         connections: ONE,
         against: &[Pgbench(
-            "delete from callers using users where users.caller_id = callers.id and users.folded = 'u' || :n;",
+            "delete from callers using users where users.caller_id = callers.id and users.folded = 'u' || :n::text;",
         )],
         ..GET
     },
     Operation {
         name: "loginUser",
-        request: ("GET", "/api/v3/user/login?username=login&password=correct+horse"),
+        request: ("GET", "/api/v3/user/login?username=benchuser&password=correct+horse"),
         credential: Absent,
         connections: ONE,
         against: &[Static],
@@ -392,7 +392,7 @@ pub const OPERATIONS: &[Operation] = &[
         request: ("POST", "/api/v3/user/login"),
         credential: Absent,
         content_type: JSON,
-        body: r#"{"username":"login","password":"correct horse"}"#,
+        body: r#"{"username":"benchuser","password":"correct horse"}"#,
         connections: ONE,
         against: &[Static],
         ..GET
@@ -406,7 +406,7 @@ pub const OPERATIONS: &[Operation] = &[
         connections: ONE,
         against: &[Pgbench(
             "update credentials set revoked_at = now()
-             where id = (select min(id) from credentials where kind = 'session') + :n - :first;",
+             where id = 1000000000 + :n::bigint - :first;",
         )],
         ..GET
     },
@@ -451,7 +451,7 @@ pub const OPERATIONS: &[Operation] = &[
         against: &[Pgbench(
             "select * from credentials join callers on callers.id = caller_id where client_id = '{client}';
              update credentials set revoked_at = now()
-             where id = (select min(id) from credentials where kind = 'access_token') + :n - :first;",
+             where id = 2000000000 + :n::bigint - :first;",
         )],
         ..GET
     },

@@ -74,8 +74,12 @@ impl Credentials {
         let client_secret = secrets.await.remove(0);
         // More than one connection uses.
         let count = 6_000 * stage.options.seconds() as usize;
+        // The scripts of pgbench find them by these identifiers.
+        let restart = "alter table credentials alter column id restart with";
+        database.run(&format!("{restart} 1000000000")).await;
         let sessions = database.credentials(CLIENT, SecretKind::Session, count);
         let sessions = sessions.await;
+        database.run(&format!("{restart} 2000000000")).await;
         let tokens = database.credentials(CLIENT, SecretKind::AccessToken, count);
         Self {
             many_callers,
@@ -117,7 +121,7 @@ async fn create_user(stage: &Stage<'_>) {
         let response = crate::callers::client()
             .post(format!("http://{address}/api/v3/user"))
             .header("content-type", "application/json")
-            .body(r#"{"username":"login","password":"correct horse"}"#)
+            .body(r#"{"username":"benchuser","password":"correct horse"}"#)
             .send()
             .await
             .expect("a response");
