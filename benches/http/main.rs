@@ -26,6 +26,7 @@
     reason = "a failed benchmark panics with the reason; it rounds; the naive server uses axum without changes"
 )]
 
+mod accounts;
 mod bars;
 mod callers;
 mod data;

@@ -1,8 +1,8 @@
 //! Table of rows: one for each operation of the OpenAPI document, and more where the parameters decide the cost.
 //!
-//! `uploadFile` and `getImage` are in `images`.
+//! `accounts` has the second half of the table, and `images` the rows of `uploadFile` and `getImage`.
 
-use crate::load::Credential::{self, Absent, ApiKey, Bearer};
+use crate::load::Credential::{self, ApiKey};
 
 /// Row of the table.
 pub struct Operation {
@@ -56,16 +56,15 @@ pub const REPLACED_PET: &str = r#"{"id":<n>,"name":"Rex <n>","category":{"id":1,
 /// Path of a page of 20 by status.
 pub const PAGE: &str = "/api/v3/pet/findByStatus?status=available&limit=20&cursor=<cursor(n)>";
 
-const ALL: &[u32] = &[1, 16, 64, 256];
+pub const ALL: &[u32] = &[1, 16, 64, 256];
 /// For operations that few clients use at the same time.
-const FEW: &[u32] = &[1, 64];
+pub const FEW: &[u32] = &[1, 64];
 /// For operations that cannot sensibly be under load.
-const ONE: &[u32] = &[1];
+pub const ONE: &[u32] = &[1];
 
-const JSON: &str = "application/json";
-const FORM: &str = "application/x-www-form-urlencoded";
+pub const JSON: &str = "application/json";
 /// A GET with an API key at every number of connections.
-const GET: Operation = Operation {
+pub const GET: Operation = Operation {
     name: "",
     request: ("GET", ""),
     credential: ApiKey,
@@ -103,9 +102,8 @@ macro_rules! page_by_tag {
 
 const NO_MORE_PETS: &str = "delete from pets where id >= {first}";
 const NO_MORE_ORDERS: &str = "delete from orders where pet_id >= {first}";
-const NO_MORE_USERS: &str = "delete from callers using users
-    where users.caller_id = callers.id and users.username like 'u%'";
 
+/// Operations on pets, orders and images.
 pub const OPERATIONS: &[Operation] = &[
     Operation {
         name: "getPetById",
@@ -308,167 +306,6 @@ pub const OPERATIONS: &[Operation] = &[
         against: &[Pgbench(
             "delete from images where id = decode(lpad(to_hex(:n::bigint), 32, '0'), 'hex') and pet_id = :n;",
         )],
-        ..GET
-    },
-    Operation {
-        name: "createUser",
-        request: ("POST", "/api/v3/user"),
-        credential: Absent,
-        content_type: JSON,
-        body: r#"{"username":"u<n>","email":"u@example.com"}"#,
-        prepare: &[NO_MORE_USERS],
-        connections: FEW,
-        against: &[Pgbench(
-            "with made as (
-                 insert into callers (name, plan, scopes)
-                 values ('user:' || 1000000000 + :n, 'free', '{}') returning id
-             )
-             insert into users (id, caller_id, username, folded, email)
-             select 1000000000 + :n, id, 'u' || :n::text, 'u' || :n::text, 'u@example.com' from made;",
-        )],
-        ..GET
-    },
-    Operation {
-        name: "createUsersWithListInput",
-        request: ("POST", "/api/v3/user/createWithList"),
-        content_type: JSON,
-        body: r#"[{"username":"u<n>","email":"u@example.com"}]"#,
-        prepare: &[NO_MORE_USERS],
-        connections: ONE,
-        against: &[Static],
-        ..GET
-    },
-    Operation {
-        name: "getUserByName",
-        request: ("GET", "/api/v3/user/bench<n%1000>"),
-        connections: FEW,
-        against: &[Pgbench(
-            "select id, caller_id, username, first_name, last_name, email, phone, user_status
-             from users where folded = 'bench' || :n % 1000;",
-        )],
-        ..GET
-    },
-    Operation {
-        name: "updateUser",
-        request: ("PUT", "/api/v3/user/bench<n%1000>"),
-        content_type: JSON,
-        body: r#"{"username":"bench<n%1000>","email":"u@example.com"}"#,
-        connections: FEW,
-        against: &[Pgbench(
-            "update users set email = 'u@example.com' where folded = 'bench' || :n % 1000;",
-        )],
-        ..GET
-    },
-    Operation {
-        name: "deleteUser",
-        request: ("DELETE", "/api/v3/user/u<n>"),
-        prepare: &[
-            NO_MORE_USERS,
-            "with made as (
-                 insert into callers (name, plan, scopes)
-                 select 'user:' || 1000000000 + i, 'free', array['read:pets'] from generate_series({first}, {last}) i
-                 returning id, name
-             )
-             insert into users (id, caller_id, username, folded)
-             select number, id, 'u' || number - 1000000000, 'u' || number - 1000000000
-             from (select id, substr(name, 6)::bigint as number from made) numbered",
-        ],
-        connections: ONE,
-        against: &[Pgbench(
-            "delete from callers using users where users.caller_id = callers.id and users.folded = 'u' || :n::text;",
-        )],
-        ..GET
-    },
-    Operation {
-        name: "loginUser",
-        request: ("GET", "/api/v3/user/login?username=benchuser&password=correct+horse"),
-        credential: Absent,
-        connections: ONE,
-        against: &[Static],
-        ..GET
-    },
-    Operation {
-        name: "logIn",
-        request: ("POST", "/api/v3/user/login"),
-        credential: Absent,
-        content_type: JSON,
-        body: r#"{"username":"benchuser","password":"correct horse"}"#,
-        connections: ONE,
-        against: &[Static],
-        ..GET
-    },
-    Operation {
-        name: "logoutUser",
-        request: ("GET", "/api/v3/user/logout"),
-        credential: Bearer,
-        keys: Keys::Sessions,
-        prepare: &["update credentials set revoked_at = null where kind = 'session' and revoked_at is not null"],
-        connections: ONE,
-        against: &[Pgbench(
-            "update credentials set revoked_at = now()
-             where id = 1000000000 + :n::bigint - :first;",
-        )],
-        ..GET
-    },
-    Operation {
-        name: "issueToken",
-        request: ("POST", "/oauth/token"),
-        credential: Absent,
-        content_type: FORM,
-        body: "grant_type=client_credentials&client_id={client}&client_secret={secret}",
-        connections: FEW,
-        against: &[Pgbench(
-            "insert into credentials (caller_id, kind, hash, hint, expires_at, issued_by)
-             select caller_id, 'access_token', sha256(gen_random_uuid()::text::bytea), 'bench',
-                    now() + interval '1 hour', id
-             from credentials where client_id = '{client}' for share;",
-        )],
-        ..GET
-    },
-    Operation {
-        name: "introspectToken",
-        request: ("POST", "/oauth/introspect"),
-        credential: Absent,
-        keys: Keys::Tokens,
-        content_type: FORM,
-        body: "token=<key>&client_id={client}&client_secret={secret}",
-        connections: FEW,
-        against: &[Pgbench(
-            "select * from credentials join callers on callers.id = caller_id where client_id = '{client}';
-             select * from credentials join callers on callers.id = caller_id where credentials.id = 1 + :n % 8;",
-        )],
-        ..GET
-    },
-    Operation {
-        name: "revokeToken",
-        request: ("POST", "/oauth/revoke"),
-        credential: Absent,
-        keys: Keys::Tokens,
-        content_type: FORM,
-        body: "token=<key>&client_id={client}&client_secret={secret}",
-        prepare: &["update credentials set revoked_at = null where kind = 'access_token' and revoked_at is not null"],
-        connections: ONE,
-        against: &[Pgbench(
-            "select * from credentials join callers on callers.id = caller_id where client_id = '{client}';
-             update credentials set revoked_at = now()
-             where id = 2000000000 + :n::bigint - :first;",
-        )],
-        ..GET
-    },
-    Operation {
-        name: "getOAuthMetadata",
-        request: ("GET", "/.well-known/oauth-authorization-server"),
-        credential: Absent,
-        connections: FEW,
-        against: &[Static],
-        ..GET
-    },
-    Operation {
-        name: "getLimits",
-        request: ("GET", "/api/v3/limits"),
-        keys: Keys::ManyCallers,
-        connections: ONE,
-        against: &[Static],
         ..GET
     },
 ];

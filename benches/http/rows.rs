@@ -6,9 +6,10 @@ use pet_inventory::auth::secret::Kind as SecretKind;
 use serde_json::Value;
 
 use crate::{
+    accounts,
     data::client_id,
     load::{Load, Numbers, Template},
-    operations::{Against, Keys, OPERATIONS, Operation},
+    operations::{self, Against, Keys, Operation},
     servers::Kind,
     stage::{Opponent, Row, Stage, Work},
 };
@@ -17,6 +18,11 @@ use crate::{
 const ELSEWHERE: [&str; 2] = ["uploadFile", "getImage"];
 /// Name of the caller with sessions, an OAuth client and access tokens.
 const CLIENT: &str = "client-1";
+
+/// Returns the whole table.
+fn table() -> impl Iterator<Item = &'static Operation> {
+    operations::OPERATIONS.iter().chain(accounts::OPERATIONS)
+}
 
 /// Statements that insert what the operations read. The orders are delivered, so that they hold no pet.
 const DATA: [&str; 4] = [
@@ -47,7 +53,7 @@ pub fn require_all(program: &Path) {
     let items = document["paths"].as_object().expect("paths").values();
     let ids = items.flat_map(|item| item.as_object().into_iter().flatten());
     for id in ids.filter_map(|(_, operation)| operation["operationId"].as_str()) {
-        let mut rows = OPERATIONS.iter().map(|row| row.name);
+        let mut rows = table().map(|row| row.name);
         let is_measured = rows.any(|row| row.split('/').next() == Some(id));
         assert!(
             is_measured || ELSEWHERE.contains(&id),
@@ -98,8 +104,8 @@ impl Credentials {
 
 /// Measures the selected operations.
 pub async fn operations(stage: &Stage<'_>) {
-    let wanted = |row: &&Operation| stage.options.wants(row.name);
-    let rows: Vec<_> = OPERATIONS.iter().filter(wanted).collect();
+    let wanted = |row: &&'static Operation| stage.options.wants(row.name);
+    let rows: Vec<_> = table().filter(wanted).collect();
     if rows.is_empty() {
         return;
     }
@@ -171,10 +177,13 @@ async fn measure(stage: &Stage<'_>, row: &Operation, credentials: &Credentials, 
         (Against::Static, _) => ("static", Work::Http(stage.other(Kind::Static), get)),
         _ => ("get", Work::Http(&stage.service, get)),
     });
-    let opponents: Vec<_> = opponents
-        .map(|(name, work)| Opponent { name, work })
-        .collect();
+    let opponents = opponents.map(|(name, work)| Opponent { name, work });
+    let mut opponents: Vec<_> = opponents.collect();
     for &connections in row.connections {
+        // An embedded PostgreSQL accepts 300 connections.
+        if connections > 200 && stage.before.is_some() {
+            opponents.retain(|opponent| !matches!(opponent.work, Work::Pgbench(_)));
+        }
         let cell = Row {
             prepare: row.prepare,
             ..Row::new(&load, connections)

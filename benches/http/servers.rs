@@ -6,6 +6,7 @@ use std::{
     path::Path,
     process::Stdio,
     sync::Arc,
+    time::Duration,
 };
 
 use axum::{
@@ -240,6 +241,8 @@ async fn naive() {
     let url = std::env::var("DATABASE_URL").expect("set by the benchmark");
     let pool = PgPoolOptions::new()
         .max_connections(16)
+        // Other rows need the connections.
+        .idle_timeout(Duration::from_secs(10))
         // A ping before each use would make it slower by a seventh.
         .test_before_acquire(false)
         .connect(&url)
