@@ -1,7 +1,10 @@
-//! Benchmark rows that compare callers on limited and unlimited plans.
+//! Rows that compare callers: by kind of credential, on limited and unlimited plans, and refused ones.
 
 use std::{collections::VecDeque, time::Duration};
 
+use pet_inventory::auth::secret::Kind;
+use serde_json::json;
+use test_support::{issuer::Issuer, signer::Signer};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -10,74 +13,166 @@ use tokio::{
 };
 
 use crate::{
-    rows::{Bench, client},
-    table::{self, Round, ServiceRounds, median},
+    load::{Credential, Load, Template},
+    servers,
+    stage::{Opponent, Row, Stage, Variant, Work, relate},
+    table::{self, Round, median},
 };
 
 /// Free callers, and the pause between two requests of one (0.9 requests per second).
 const FREE_CALLERS: usize = 1_000;
 const PAUSE: Duration = Duration::from_micros(1_111_111);
 
-/// Measures GET by callers on a limited plan, with limits so high that no request is refused.
-pub async fn limited(bench: &Bench<'_>) {
-    let many = bench.database.callers("pro", "pro", 100).await;
-    let variants = [
-        (
-            "Pro, 100",
-            bench.get("pro-100", "/api/v3/pet/{n}", &many, ""),
-        ),
-        (
-            "Pro, 1",
-            bench.get("pro-1", "/api/v3/pet/{n}", &many[..1], ""),
-        ),
-    ];
-    let enterprise = bench.get("enterprise", "/api/v3/pet/{n}", &bench.keys[..1], "");
-    for (_, load) in &variants {
-        bench.round(&bench.service, load, 64, 2).await;
-    }
-    let seconds = bench.options.seconds();
-    for connections in [1, 64, 256] {
-        let (mut unlimited, mut limited) = (ServiceRounds::default(), [vec![], vec![]]);
-        for _ in 0..bench.options.rounds() {
-            let load = &enterprise;
-            bench.service_round(load, connections, &mut unlimited).await;
-            for ((_, load), rounds) in variants.iter().zip(&mut limited) {
-                rounds.push(
-                    bench
-                        .round(&bench.service, load, connections, seconds)
-                        .await,
-                );
-            }
+/// Numbers of connections of the rows.
+const CONNECTIONS: [u32; 4] = [1, 16, 64, 256];
+
+/// Measures GET with each kind of credential. The callers of a row are on the same plan, whose limits are so high that
+/// no request is refused.
+pub async fn credentials(stage: &Stage<'_>, issuer: &Issuer, signer: &Signer) {
+    for plan in ["free", "pro", "enterprise"] {
+        let mut kinds = kinds(stage, plan).await;
+        let mut claims = issuer.claims(&format!("bench-{plan}"));
+        claims["exp"] = json!(claims["iat"].as_i64().unwrap_or_default() + 86_400);
+        claims["plan"] = json!(plan);
+        kinds.push(("JWT", Credential::Bearer, signer.token(&claims)));
+        // Anonymous callers are on the Free plan.
+        if plan == "free" {
+            kinds.push(("anonymous", Credential::Absent, String::new()));
         }
-        let row = format!("GET /pet/{{id}}, {connections} connections");
-        unlimited.lines(&row, "Enterprise");
-        let of_enterprise = unlimited.rate();
-        for ((name, _), rounds) in variants.iter().zip(&limited) {
-            let refused: f64 = rounds.iter().map(|round| round.run.refused).sum();
-            assert!(refused < 1.0, "{refused} requests were refused");
-            let ratio = median(rounds, |round| round.run.rate) / of_enterprise;
-            table::line("", name, rounds, &format!("{ratio:.2} Enterprise"));
+        for connections in CONNECTIONS {
+            let variants = kinds.iter().map(|(name, credential, text)| {
+                let keys = std::slice::from_ref(text);
+                let template = Template {
+                    credential: *credential,
+                    ..Template::get("/api/v3/pet/<n>", keys, stage.pets)
+                };
+                Variant {
+                    name: (*name).to_owned(),
+                    stage,
+                    load: Load::new(stage.folder(), &format!("{plan} {name}"), &template),
+                    connections,
+                }
+            });
+            let variants: Vec<_> = variants.collect();
+            relate(
+                &format!("credentials, {plan}@{connections}"),
+                "rate",
+                &variants,
+            )
+            .await;
         }
     }
 }
 
+/// Returns a caller's API key, access token and session.
+async fn kinds(stage: &Stage<'_>, plan: &str) -> Vec<(&'static str, Credential, String)> {
+    let database = stage.database;
+    let key = database.callers(plan, plan, 1).await.remove(0);
+    let caller = format!("{plan}-1");
+    database.credentials(&caller, Kind::ClientSecret, 1).await;
+    let token = database.credentials(&caller, Kind::AccessToken, 1).await;
+    let session = database.credentials(&caller, Kind::Session, 1).await;
+    vec![
+        ("API key", Credential::ApiKey, key),
+        ("OAuth", Credential::Bearer, token[0].clone()),
+        ("session", Credential::Bearer, session[0].clone()),
+    ]
+}
+
+/// Measures GET by callers on a limited plan, with limits so high that no request is refused.
+pub async fn limited(stage: &Stage<'_>) {
+    let many = stage.database.callers("limited", "pro", 100).await;
+    let get = |name: &str, keys| stage.get(name, "/api/v3/pet/<n>", keys);
+    for connections in [1, 64, 256] {
+        let variant = |name: &str, keys| Variant {
+            name: name.to_owned(),
+            stage,
+            load: get(name, keys),
+            connections,
+        };
+        let variants = [
+            variant("Enterprise", &stage.keys[..1]),
+            variant("Pro, 100", &many),
+            variant("Pro, 1", &many[..1]),
+        ];
+        relate(&format!("limited@{connections}"), "rate", &variants).await;
+    }
+}
+
+/// Returns an HTTP client. reqwest requires a TLS provider, although no request here uses TLS.
+pub fn client() -> reqwest::Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = reqwest::Client::builder().no_proxy().tls_certs_only([]);
+    client.build().expect("a client")
+}
+
+/// Measures responses that need no database: 429, 401 and 304.
+pub async fn refusals(stage: &Stage<'_>) {
+    let fixed = stage.get("static", "/api/v3/pet/<n>", &stage.keys);
+    let limited = stage.database.callers("refused", "free", 1).await;
+    let mut unknown = stage.keys[0].clone();
+    let other = if unknown.as_bytes()[5] == b'x' {
+        "y"
+    } else {
+        "x"
+    };
+    unknown.replace_range(5..6, other);
+    let unknown = [unknown];
+    let loads = [
+        (
+            "429, over the limit",
+            stage.get("429", "/api/v3/pet/1", &limited).refused(),
+        ),
+        (
+            "401, a wrong key",
+            stage.get("401", "/api/v3/pet/1", &unknown).refused(),
+        ),
+        ("304, If-None-Match", not_modified(stage).await),
+    ];
+    let opponents = [Opponent {
+        name: "static",
+        work: Work::Http(stage.other(servers::Kind::Static), &fixed),
+    }];
+    for (name, load) in &loads {
+        for address in stage.addresses() {
+            load.run(address, 64, 1, 1).await;
+        }
+        stage.compare(name, &Row::new(load, 64), &opponents).await;
+    }
+}
+
+async fn not_modified(stage: &Stage<'_>) -> Load {
+    let url = format!("http://{}/api/v3/pet/1", stage.service.address);
+    let request = client().get(url).header("api_key", &stage.keys[0]);
+    let response = request.send().await.expect("a response");
+    let etag = response.headers()["etag"].to_str().expect("text");
+    let template = Template {
+        headers: &format!("[\"if-none-match\"] = '{etag}'"),
+        ..Template::get("/api/v3/pet/1", &stage.keys, 1)
+    };
+    Load::new(stage.folder(), "304", &template)
+}
+
 /// Measures GET by Free callers within their default limits, one connection each, and the same load by one Enterprise
 /// caller.
-pub async fn occasional(bench: &Bench<'_>) {
-    let free = bench.database.callers("free", "free", FREE_CALLERS).await;
-    let enterprise = vec![bench.keys[0].clone(); FREE_CALLERS];
-    let requests = if bench.options.quick { 5 } else { 15 };
+pub async fn occasional(stage: &Stage<'_>, operations: &str) {
+    let free = stage
+        .database
+        .callers("occasional", "free", FREE_CALLERS)
+        .await;
+    let enterprise = vec![stage.keys[0].clone(); FREE_CALLERS];
+    let requests = if stage.options.quick { 5 } else { 15 };
     // Creates each caller's row and caches each key before the measurement.
     for keys in [&free, &enterprise] {
-        paced(bench, keys, 2).await;
+        paced(stage, keys, 2).await;
     }
     let (mut of_free, mut of_enterprise) = (vec![], vec![]);
     let (mut statements, mut sent) = (0.0, 0.0);
-    for _ in 0..bench.options.rounds() {
-        of_enterprise.push(paced(bench, &enterprise, requests).await);
-        let before = lease_statements(bench).await;
-        let round = paced(bench, &free, requests).await;
-        statements += lease_statements(bench).await - before;
+    for _ in 0..stage.options.rounds() {
+        of_enterprise.push(paced(stage, &enterprise, requests).await);
+        let before = lease_statements(operations).await;
+        let round = paced(stage, &free, requests).await;
+        statements += lease_statements(operations).await - before;
         sent += round.run.requests;
         of_free.push(round);
     }
@@ -93,11 +188,11 @@ pub async fn occasional(bench: &Bench<'_>) {
 }
 
 /// Sends `requests` requests per key, one per [`PAUSE`]; the keys start evenly spread over one pause.
-async fn paced(bench: &Bench<'_>, keys: &[String], requests: u32) -> Round {
+async fn paced(stage: &Stage<'_>, keys: &[String], requests: u32) -> Round {
     let begun = Instant::now();
     let mut clients = JoinSet::new();
     for (number, key) in keys.iter().enumerate() {
-        let address = bench.service.address.clone();
+        let address = stage.service.address.clone();
         let request = format!(
             "GET /api/v3/pet/{} HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n",
             number + 1
@@ -153,8 +248,8 @@ async fn response(stream: &mut TcpStream) -> u16 {
     }
 }
 
-async fn lease_statements(bench: &Bench<'_>) -> f64 {
-    let url = format!("http://{}/metrics", bench.operations);
+async fn lease_statements(operations: &str) -> f64 {
+    let url = format!("http://{}/metrics", operations);
     let text = client()
         .get(url)
         .send()

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use pet_inventory::{
     auth::secret::{Kind, Secret},
-    config::Pooler,
-    db::{self, ConnectOptions},
+    db::ConnectOptions,
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
+
+use crate::Options;
 
 /// An embedded PostgreSQL, removed with its folder when dropped.
 pub struct Postgres {
@@ -47,114 +48,230 @@ impl Postgres {
         pid.expect("a number")
     }
 
-    /// Creates a database with `pets` pets.
-    pub async fn database(&self, name: &str, pets: u32) -> Database {
-        let options = self.server.connect_options();
-        let mut connection = connect(&options).await;
-        run(&mut connection, &format!("create database {name}")).await;
-        let options = options.database(name);
-        db::migrations::apply(&options, Pooler::None)
-            .await
-            .expect("a schema");
-        let url = format!(
-            "postgres://postgres@localhost:5432/{name}?host={}&sslmode=disable",
-            self.socket().display()
-        );
-        let database = Database { url, options, pets };
-        let mut connection = connect(&database.options).await;
-        // Building the index afterwards is faster than maintaining it during the insert.
-        run(&mut connection, "drop index pets_by_tag_name").await;
-        run(
-            &mut connection,
-            &format!(
-                "insert into pets (id, status, name, category, photo_urls, tags)
-                 select i, (array['available', 'pending', 'sold'])[1 + i % 3], 'Pet ' || i,
-                        jsonb_build_object('id', i % 10, 'name', 'Category ' || i % 10),
-                        array['https://example.com/photos/' || i || '.jpg'],
-                        jsonb_build_array(jsonb_build_object('id', 1, 'name', 'friendly-' || i % 50),
-                                          jsonb_build_object('id', 2, 'name', 'litter-' || i / 20))
-                 from generate_series(1, {pets}) i"
-            ),
-        )
-        .await;
-        run(
-            &mut connection,
-            "create index pets_by_tag_name on pets using gin (tag_names) with (fastupdate = off)",
-        )
-        .await;
-        database.settle().await;
+    /// Creates a database with `pets` pets, and one of an earlier build of the service if there is one: their schemas
+    /// differ. Each build applies its own migrations.
+    pub async fn database(&self, options: &Options, name: &str, pets: u32) -> Database {
+        let database = self.empty_database(options, name).await;
+        database.fill(pets).await;
+        database.settle(pets).await;
         database
+    }
+
+    /// Creates the same databases without pets.
+    pub async fn empty_database(&self, options: &Options, name: &str) -> Database {
+        let server = self.server.connect_options();
+        let mut connection = connect(&server).await;
+        let mut replicas = Vec::new();
+        let programs = [Some(&options.service), options.before.as_ref()];
+        for (program, suffix) in programs.into_iter().flatten().zip(["", "_before"]) {
+            let name = format!("{name}{suffix}");
+            run(&mut connection, &format!("create database {name}")).await;
+            let replica = Replica {
+                options: server.clone().database(&name),
+                socket: self.socket(),
+                name,
+            };
+            migrate(program, &replica.url(None)).await;
+            replicas.push(replica);
+        }
+        Database { replicas }
     }
 }
 
+async fn migrate(program: &Path, url: &str) {
+    let output = tokio::process::Command::new(program)
+        .arg("migrate")
+        .env("DATABASE_URL", url)
+        .output()
+        .await
+        .expect("the program");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", program.display());
+}
+
+/// Statement that inserts the pets from `first` to `last`. All have the tag `common`, one in 500 has `group-7`.
+pub const PETS: &str = "
+    insert into pets (id, status, name, category, photo_urls, tags)
+    select i, (array['available', 'pending', 'sold'])[1 + i % 3], 'Pet ' || i,
+           jsonb_build_object('id', i % 10, 'name', 'Category ' || i % 10),
+           array['https://example.com/photos/' || i || '.jpg'],
+           jsonb_build_array(jsonb_build_object('id', 1, 'name', 'common'),
+                             jsonb_build_object('id', 2, 'name', 'group-' || i % 500))
+    from generate_series({first}, {last}) i";
+
+/// Index that earlier schemas have. Building it afterwards is faster than maintaining it during the insert.
+const SLOW_INDEX: &str = "select indexdef from pg_indexes where indexname = 'pets_by_tag_name'";
+
+/// The database of the service and, with the same rows, that of an earlier build.
 pub struct Database {
-    pub url: String,
-    pub options: ConnectOptions,
-    pub pets: u32,
+    replicas: Vec<Replica>,
+}
+
+struct Replica {
+    name: String,
+    socket: PathBuf,
+    options: ConnectOptions,
+}
+
+impl Replica {
+    fn url(&self, proxy: Option<u16>) -> String {
+        let host = match proxy {
+            Some(port) => format!("127.0.0.1:{port}/{}?", self.name),
+            None => format!(
+                "localhost:5432/{}?host={}&",
+                self.name,
+                self.socket.display()
+            ),
+        };
+        format!("postgres://postgres@{host}sslmode=disable")
+    }
 }
 
 impl Database {
-    /// Vacuums, analyzes, resets the id sequence and checkpoints, so that runs start from a steady state.
-    pub async fn settle(&self) {
-        let mut connection = connect(&self.options).await;
-        run(&mut connection, "vacuum analyze").await;
-        run(
-            &mut connection,
-            "select setval('pet_ids', (select max(id) from pets))",
-        )
-        .await;
-        run(&mut connection, "checkpoint").await;
+    /// Returns the name of the service's database.
+    pub fn name(&self) -> &str {
+        &self.replicas[0].name
     }
 
-    /// Deletes the pets that a row added.
-    pub async fn clean(&self) {
-        let mut connection = connect(&self.options).await;
-        run(
-            &mut connection,
-            &format!("delete from pets where id > {}", self.pets),
-        )
-        .await;
-        self.settle().await;
+    /// Returns the URL of the service's database, through a proxy on a TCP port if there is one.
+    pub fn url(&self, proxy: Option<u16>) -> String {
+        self.replicas[0].url(proxy)
     }
 
-    /// Returns one image: its pet, its identifier and the key of its bytes.
-    pub async fn an_image(&self) -> (i64, String, String) {
-        let mut connection = connect(&self.options).await;
-        sqlx::query_as(
-            "select pet_id, encode(id, 'hex'), key from images join image_contents using (sha256) limit 1",
-        )
-        .fetch_one(&mut connection)
-        .await
-        .expect("an image")
+    /// Returns the same URL of the earlier build's database.
+    pub fn url_before(&self, proxy: Option<u16>) -> Option<String> {
+        Some(self.replicas.get(1)?.url(proxy))
     }
 
-    /// Creates `count` callers on a plan; returns a key of each.
+    /// Runs a statement on each database.
+    pub async fn run(&self, statement: &str) {
+        for replica in &self.replicas {
+            run(&mut connect(&replica.options).await, statement).await;
+        }
+    }
+
+    /// Inserts the pets from 1 to `pets` that are missing.
+    pub async fn fill(&self, pets: u32) {
+        for replica in &self.replicas {
+            let mut connection = connect(&replica.options).await;
+            let index: Option<String> = sqlx::query_scalar(SLOW_INDEX)
+                .fetch_optional(&mut connection)
+                .await
+                .expect("the indexes");
+            if index.is_some() {
+                run(&mut connection, "drop index pets_by_tag_name").await;
+            }
+            let first: i64 = sqlx::query_scalar("select coalesce(max(id), 0) + 1 from pets")
+                .fetch_one(&mut connection)
+                .await
+                .expect("a number");
+            let insert = PETS.replace("{first}", &first.to_string());
+            run(
+                &mut connection,
+                &insert.replace("{last}", &pets.to_string()),
+            )
+            .await;
+            if let Some(index) = index {
+                run(&mut connection, &index).await;
+            }
+        }
+    }
+
+    /// Deletes the pets after `pets`, vacuums, analyzes, resets the sequence and checkpoints, so that rows start from
+    /// a steady state.
+    pub async fn settle(&self, pets: u32) {
+        for statement in [
+            &format!("delete from orders where pet_id > {pets}"),
+            &format!("delete from pets where id > {pets}"),
+            "vacuum analyze",
+            "select setval('pet_ids', max(id)) from pets",
+            "checkpoint",
+        ] {
+            self.run(statement).await;
+        }
+    }
+
+    /// Returns the newest image in each database: its pet, its identifier and the key of its bytes.
+    pub async fn image_of_each(&self) -> Vec<(i64, String, String)> {
+        let mut images = Vec::new();
+        for replica in &self.replicas {
+            let image = sqlx::query_as(
+                "select pet_id, encode(id, 'hex'), key from images join image_contents using (sha256)
+                 order by images.created_at desc limit 1",
+            );
+            let mut connection = connect(&replica.options).await;
+            images.push(image.fetch_one(&mut connection).await.expect("an image"));
+        }
+        images
+    }
+
+    /// Creates callers on a plan, named `{prefix}-1` to `{prefix}-{count}`, with an API key each; returns the keys.
     pub async fn callers(&self, prefix: &str, plan: &str, count: usize) -> Vec<String> {
-        let keys: Vec<Secret> = (0..count)
-            .map(|_| Secret::generate(Kind::ApiKey).expect("random numbers"))
-            .collect();
-        let hashes: Vec<Vec<u8>> = keys.iter().map(|key| key.hash().to_vec()).collect();
-        let mut connection = connect(&self.options).await;
-        sqlx::query(
-            "with given as (
-                 select hash, $2 || '-' || n as name from unnest($1::bytea[]) with ordinality as g (hash, n)
-             ), made as (
-                 insert into callers (name, plan, scopes)
-                 select name, $3, array['read:pets', 'write:pets'] from given
-                 returning id, name
-             )
-             insert into credentials (caller_id, kind, hash, hint)
-             select made.id, 'api_key', given.hash, 'bench' from made join given using (name)",
-        )
-        .bind(hashes)
-        .bind(prefix)
-        .bind(plan)
-        .execute(&mut connection)
-        .await
-        .expect("callers");
-        keys.iter().map(|key| key.expose().to_owned()).collect()
+        let (keys, hashes) = secrets(Kind::ApiKey, count);
+        for replica in &self.replicas {
+            sqlx::query(CALLERS)
+                .bind(&hashes)
+                .bind(prefix)
+                .bind(plan)
+                .execute(&mut connect(&replica.options).await)
+                .await
+                .expect("callers");
+        }
+        keys
+    }
+
+    /// Adds credentials of one kind to a caller and returns them. Access tokens are issued by its OAuth client, which
+    /// has the identifier [`client_id`].
+    pub async fn credentials(&self, caller: &str, kind: Kind, count: usize) -> Vec<String> {
+        let (texts, hashes) = secrets(kind, count);
+        let name = match kind {
+            Kind::ApiKey => "api_key",
+            Kind::AccessToken => "access_token",
+            Kind::Session => "session",
+            Kind::ClientSecret => "client_secret",
+        };
+        for replica in &self.replicas {
+            sqlx::query(CREDENTIALS)
+                .bind(&hashes)
+                .bind(caller)
+                .bind(name)
+                .bind(client_id(caller))
+                .execute(&mut connect(&replica.options).await)
+                .await
+                .expect("credentials");
+        }
+        texts
     }
 }
+
+/// Returns the identifier of a caller's OAuth client: 20 characters after the prefix.
+pub fn client_id(caller: &str) -> String {
+    format!("pic_{:x<20}", caller.replace('-', ""))
+}
+
+fn secrets(kind: Kind, count: usize) -> (Vec<String>, Vec<Vec<u8>>) {
+    let secret = || Secret::generate(kind).expect("random numbers");
+    let pair = |secret: Secret| (secret.expose().to_owned(), secret.hash().to_vec());
+    (0..count).map(|_| pair(secret())).unzip()
+}
+
+const CALLERS: &str = "
+    with given as (
+        select hash, $2 || '-' || n as name from unnest($1::bytea[]) with ordinality as g (hash, n)
+    ), made as (
+        insert into callers (name, plan, scopes)
+        select name, $3, array['read:pets', 'write:pets', 'read:orders', 'write:orders', 'admin'] from given
+        returning id, name
+    )
+    insert into credentials (caller_id, kind, hash, hint)
+    select made.id, 'api_key', given.hash, 'bench' from made join given using (name)";
+
+const CREDENTIALS: &str = "
+    insert into credentials (caller_id, kind, hash, hint, expires_at, client_id, issued_by)
+    select callers.id, $3, hash, 'bench', now() + interval '1 day', case $3 when 'client_secret' then $4 end,
+           case $3 when 'access_token' then (select id from credentials where client_id = $4) end
+    from callers, unnest($1::bytea[]) hash
+    where name = $2";
 
 async fn connect(options: &ConnectOptions) -> PgConnection {
     PgConnection::connect_with(options)

@@ -18,95 +18,79 @@ use nix::{
 use tokio::process::{Child, Command};
 
 use crate::{
-    load::{Load, RequestTemplate},
-    rows::Bench,
-    table::{self, Round, ServiceRounds},
+    load::{Load, Template},
+    stage::{Opponent, Row, Stage, Work},
 };
 
 const CONNECTIONS: u32 = 8;
 
 /// Measures uploads, and repeated reads of one image.
-pub async fn rows(bench: &Bench<'_>) {
-    let folder = bench.folder();
+pub async fn rows(stage: &Stage<'_>) {
+    let folder = stage.folder();
     let Some(nginx) = Nginx::start(folder).await else {
         println!("no nginx in PATH or /usr/sbin: its rows are left out (apt-get install nginx)");
         return;
     };
     let image = folder.join("image.jpg");
     fs::write(&image, megabyte()).expect("written");
-    let requests = |method, path, pets, headers| RequestTemplate {
-        method,
-        path,
-        pets,
-        keys: &bench.keys,
-        headers,
-        body: "",
-    };
     let jpeg = r#"["content-type"] = "image/jpeg""#;
-    let service_load = requests(
-        "POST",
-        "/api/v3/pet/{n}/uploadImage",
-        bench.database.pets,
-        jpeg,
-    );
+    let upload = |method, path, last| Template {
+        method,
+        headers: jpeg,
+        ..Template::get(path, &stage.keys, last)
+    };
+    let path = "/api/v3/pet/<n>/uploadImage";
+    let service_load = upload("POST", path, stage.pets);
     let service_load = Load::of_file(folder, "upload", &service_load, &image, MARK);
     // nginx overwrites 100 files, so that the disk does not fill up.
-    let nginx_load = requests("PUT", "/put/{n}", 100, jpeg);
+    let nginx_load = upload("PUT", "/put/<n>", 100);
     let nginx_load = Load::of_file(folder, "put", &nginx_load, &image, MARK);
     compare(
-        "uploadImage, 1 MB",
-        bench,
-        &service_load,
-        &nginx,
-        &nginx_load,
+        "uploadFile",
+        stage,
+        (&service_load, None),
+        (&nginx, &nginx_load),
     )
     .await;
 
-    let (pet, id, key) = bench.database.an_image().await;
-    let (url, file) = (
-        format!("/api/v3/pet/{pet}/images/{id}"),
-        format!("/images/{key}"),
-    );
-    let requests = |path| requests("GET", path, 1, "");
-    let service_load = Load::new(folder, "image", &requests(&url));
-    let nginx_load = Load::new(folder, "file", &requests(&file));
+    // Each database has its own images.
+    let images = stage.database.image_of_each().await;
+    let load = |(pet, id, _): &(i64, String, String)| {
+        let name = format!("image {id}");
+        stage.get(
+            &name,
+            &format!("/api/v3/pet/{pet}/images/{id}"),
+            &stage.keys,
+        )
+    };
+    let loads: Vec<_> = images.iter().map(load).collect();
+    let nginx_load = stage.get("file", &format!("/images/{}", images[0].2), &stage.keys);
     compare(
-        "GET of an image, 1 MB",
-        bench,
-        &service_load,
-        &nginx,
-        &nginx_load,
+        "getImage",
+        stage,
+        (&loads[0], loads.get(1)),
+        (&nginx, &nginx_load),
     )
     .await;
 }
 
 async fn compare(
-    row: &str,
-    bench: &Bench<'_>,
-    service_load: &Load,
-    nginx: &Nginx,
-    nginx_load: &Load,
+    name: &str,
+    stage: &Stage<'_>,
+    (load, load_before): (&Load, Option<&Load>),
+    (nginx, file): (&Nginx, &Load),
 ) {
-    let (mut of_nginx, mut service) = (vec![], ServiceRounds::default());
-    let seconds = bench.options.seconds();
-    bench
-        .round(&bench.service, service_load, CONNECTIONS, 1)
-        .await;
-    for _ in 0..bench.options.rounds() {
-        let run = nginx_load.run(&nginx.address, CONNECTIONS, seconds).await;
-        assert!(run.refused < 1.0, "nginx refused {}", run.refused);
-        of_nginx.push(Round {
-            run,
-            ..Round::default()
-        });
-        bench
-            .service_round(service_load, CONNECTIONS, &mut service)
-            .await;
-    }
-    let refused: f64 = service.service.iter().map(|round| round.run.refused).sum();
-    assert!(refused < 1.0, "{refused} were refused");
-    let of_nginx = table::line(row, "nginx", &of_nginx, "");
-    service.lines("", &format!("{:.2} nginx", service.rate() / of_nginx));
+    let opponent = Opponent {
+        name: "nginx",
+        work: Work::Address(&nginx.address, file),
+    };
+    let row = Row {
+        load,
+        load_before,
+        connections: CONNECTIONS,
+        prepare: &[],
+    };
+    stage.compare(name, &row, &[opponent]).await;
 }
 
 /// Range of bytes that differs in each upload, so that no two uploads have the same content.

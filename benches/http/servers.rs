@@ -1,6 +1,13 @@
 //! Server processes: the service, and the variants it is compared with.
 
-use std::{collections::HashMap, fs::File, path::Path, process::Stdio, sync::Arc};
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    path::Path,
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -22,7 +29,7 @@ use tokio::{
 };
 
 /// Variant of a server.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// The obvious implementation with axum and sqlx
     Naive,
@@ -40,20 +47,27 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the real program.
+    /// Starts the real program, with a configuration file if `config` is not empty.
     pub async fn service(
         program: &Path,
         url: &str,
         folder: &Path,
         settings: &[(&str, &str)],
+        config: &str,
     ) -> Self {
         // Thousands of connections need as many file descriptors.
         let mut command = Command::new("sh");
         command
-            .args(["-c", "ulimit -n 65536 2>/dev/null; exec \"$0\" serve"])
+            .args(["-c", "ulimit -n 65536 2>/dev/null; exec \"$0\" \"$@\""])
             .arg(program)
+            .arg("serve")
             .env("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0")
             .envs(settings.iter().copied());
+        if !config.is_empty() {
+            let file = folder.join("service.toml");
+            fs::write(&file, config).expect("written");
+            command.arg("--config").arg(file);
+        }
         Self::start(command, url, &folder.join("service.log")).await
     }
 
@@ -107,7 +121,7 @@ pub async fn serve(kind: Kind) {
 }
 
 async fn fixed() {
-    const PET: &str = r#"{"id":4711,"category":{"id":1,"name":"Category 1"},"name":"Pet 4711","photoUrls":["https://example.com/photos/4711.jpg"],"tags":[{"id":1,"name":"friendly-11"},{"id":2,"name":"litter-235"}],"status":"available"}"#;
+    const PET: &str = r#"{"id":4711,"category":{"id":1,"name":"Category 1"},"name":"Pet 4711","photoUrls":["https://example.com/photos/4711.jpg"],"tags":[{"id":1,"name":"common"},{"id":2,"name":"group-211"}],"status":"available"}"#;
     async fn response() -> ([(header::HeaderName, &'static str); 2], Bytes) {
         let headers = [
             (header::CONTENT_TYPE, "application/json"),
@@ -227,6 +241,8 @@ async fn naive() {
     let url = std::env::var("DATABASE_URL").expect("set by the benchmark");
     let pool = PgPoolOptions::new()
         .max_connections(16)
+        // Other rows need the connections.
+        .idle_timeout(Duration::from_secs(10))
         // A ping before each use would make it slower by a seventh.
         .test_before_acquire(false)
         .connect(&url)
