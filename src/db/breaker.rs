@@ -177,7 +177,8 @@ async fn probe_until_available(breaker: Weak<Inner>) {
                 return;
             }
             // A busy host may time out once; a frozen or unreachable one times out again.
-            Err(error) if is_timeout(&error) && mem::take(&mut is_first_timeout) => {}
+            Err(sqlx::Error::Io(error))
+                if error.kind() == io::ErrorKind::TimedOut && mem::take(&mut is_first_timeout) => {}
             Err(error) => {
                 if failed_since.is_none() {
                     failed_since = Some(Instant::now());
@@ -206,8 +207,4 @@ async fn probe(options: &PgConnectOptions) -> Result<(), sqlx::Error> {
         Ok(Ok(()) | Err(_)) => Ok(()),
         Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
     }
-}
-
-fn is_timeout(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut)
 }

@@ -68,7 +68,6 @@ impl Connector {
         }
     }
 
-    /// Opens a connection.
     pub async fn open(&self) -> Result<Connection, Error> {
         let opening = async {
             let mut connection = Connection::connect_with(&self.options).await?;
@@ -86,8 +85,9 @@ impl Connector {
         if self.pooler == Pooler::None {
             let lock_timeout = self.lock_timeout.as_millis();
             let settings = format!("set lock_timeout = {lock_timeout}; {SESSION_SETTINGS}");
-            let settings = sqlx::raw_sql(AssertSqlSafe(settings));
-            connection.execute(settings).await?;
+            connection
+                .execute(sqlx::raw_sql(AssertSqlSafe(settings)))
+                .await?;
         }
         Ok(())
     }
@@ -109,8 +109,7 @@ impl Connector {
         let in_transaction = begin.is_some();
         let result: Result<T, E> = async {
             if let Some(begin) = begin {
-                let begin = sqlx::raw_sql(AssertSqlSafe(begin));
-                with_timeout(connection.execute(begin)).await?;
+                with_timeout(connection.execute(sqlx::raw_sql(AssertSqlSafe(begin)))).await?;
             }
             let value = work(connection).await?;
             if in_transaction {

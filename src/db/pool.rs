@@ -31,7 +31,8 @@ const MAX_QUEUED_PER_CONNECTION: usize = 32;
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shorter waits for a connection do not count as a wait.
 const NEGLIGIBLE_WAIT: Duration = Duration::from_millis(50);
-/// Maximum number of attempts at a transaction.
+/// Shortest lock timeout; zero would disable it.
+const MIN_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 const MAX_ATTEMPTS: u32 = 4;
 /// Unit of the backoff: the pause after attempt n is 2ⁿ times as long.
 const BACKOFF: Duration = Duration::from_millis(5);
@@ -41,7 +42,6 @@ const BACKOFF: Duration = Duration::from_millis(5);
 pub(super) struct Pool {
     pub connector: Connector,
     connections: PgPool,
-    /// Permits of the requests that wait for a connection.
     queue: Arc<Semaphore>,
     queue_capacity: usize,
 }
@@ -114,17 +114,14 @@ impl Pool {
         let lock_timeout = if waited < NEGLIGIBLE_WAIT {
             LOCK_TIMEOUT
         } else {
-            // Zero would disable the timeout.
-            let remaining = LOCK_TIMEOUT.saturating_sub(waited);
-            remaining.max(Duration::from_millis(10))
+            (LOCK_TIMEOUT.saturating_sub(waited)).max(MIN_LOCK_TIMEOUT)
         };
         let connector = &self.connector;
         let running = connector.run(&mut connection, has_several_statements, lock_timeout, work);
         let (result, is_reusable) = running.await;
         if is_reusable {
-            // Boxed: it is 15 kB, which would be copied six times on the way into a task.
+            // sqlx pings it without a timeout. Boxed: it is 15 kB, which would be copied six times on the way into a task.
             let returned = Box::pin(connection.return_to_pool());
-            // sqlx pings the connection, without a timeout.
             tokio::spawn(async move { drop(timeout(PING_TIMEOUT, returned).await) });
         }
         result

@@ -16,13 +16,10 @@ pub(super) const BEGIN: &str = "begin; deallocate all; set local statement_timeo
                                 set local plan_cache_mode = force_generic_plan; \
                                 set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off";
 
-/// Correction of the setting if there is a pooler.
-pub(super) const SET_TRANSACTION: &str = "there is a connection pooler before PostgreSQL; set \
-                                          database.pooler = \"transaction\" \
-                                          (PET_INVENTORY__DATABASE__POOLER)";
-/// Correction of the setting if there is no pooler.
-const SET_NONE: &str = "there is no connection pooler before PostgreSQL; set \
-                        database.pooler = \"none\" (PET_INVENTORY__DATABASE__POOLER)";
+/// Corrections of the setting.
+pub(super) const SET_TRANSACTION: &str = "found a connection pooler; set database.pooler = \"transaction\" (PET_INVENTORY__DATABASE__POOLER)";
+const SET_NONE: &str =
+    "found no connection pooler; set database.pooler = \"none\" (PET_INVENTORY__DATABASE__POOLER)";
 
 /// Tolerated difference between the two clocks while a connection is opened.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(100);

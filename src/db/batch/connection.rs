@@ -48,14 +48,11 @@ impl BatchConnection {
 
     /// Returns the idle connection and the time it was opened, unless it is known to be lost or does not respond.
     async fn take_usable(&mut self) -> Option<(Connection, Instant)> {
-        let IdleConnection {
-            mut connection,
-            opened_at,
-            used_at,
-        } = self.idle.take()?;
+        let mut idle = self.idle.take()?;
+        let (age, idle_for) = (idle.opened_at.elapsed(), idle.used_at.elapsed());
         let breaker = &self.connector.breaker;
-        let is_usable = breaker.is_usable(&mut connection, opened_at.elapsed(), used_at.elapsed());
-        is_usable.await.then_some((connection, opened_at))
+        let is_usable = breaker.is_usable(&mut idle.connection, age, idle_for);
+        is_usable.await.then_some((idle.connection, idle.opened_at))
     }
 
     /// Closes the connection if it has been idle for `timeout`.

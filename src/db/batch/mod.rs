@@ -80,7 +80,6 @@ pub(super) trait BatchedStatement: Sized + 'static {
 
 /// Result of one request of a batch.
 pub(super) enum BatchResult<B: BatchedStatement> {
-    /// Final result.
     Done(B::Output),
     /// No result: the request must be executed separately, after the statement has been committed.
     ExecuteSeparately(B::Input),
@@ -110,7 +109,6 @@ struct BatcherState {
     /// True while the connection is open and idle.
     is_idle: AtomicBool,
     is_busy: AtomicBool,
-    /// Number of queued requests.
     queued: AtomicUsize,
 }
 
@@ -177,9 +175,7 @@ impl Batchers {
     /// Queues a request. Starts the batcher at the first request, or if its task has panicked.
     fn enqueue<B: BatchedStatement>(&self, item: BatchItem<B>) -> Result<(), Error> {
         let mut queues = lock(&self.queues);
-        let queue = queues
-            .iter()
-            .find_map(|queue| queue.downcast_ref::<Queue<B>>());
+        let queue = queues.iter().find_map(|it| it.downcast_ref::<Queue<B>>());
         if let Some(queue) = queue
             && (!queue.sender.is_closed() || self.context.closing.is_cancelled())
         {
@@ -212,7 +208,6 @@ impl Batchers {
 }
 
 impl BatchContext {
-    /// Starts a batcher.
     fn start<B: BatchedStatement>(&self) -> Queue<B> {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED);
         let state = Arc::<BatcherState>::default();

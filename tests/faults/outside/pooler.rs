@@ -179,7 +179,8 @@ async fn row_13_check_reports_a_wrong_pooler_setting() {
 #[tokio::test(flavor = "multi_thread")]
 #[cfg_attr(not(feature = "outside-tools"), ignore = "needs .ci/setup --all")]
 async fn row_13_undeclared_pgbouncer_is_reported_with_the_setting() {
-    const REMEDY: &str = "set database.pooler = \"transaction\"";
+    // The quotes of the value are escaped in a field.
+    const REMEDY: &str = "PET_INVENTORY__DATABASE__POOLER";
     let mut row = Row::begin(13, "PgBouncer put before PostgreSQL later, undeclared").await;
     let cluster = Cluster::start().await;
     let pgbouncer = PgBouncer::before(&cluster, 4).await;
