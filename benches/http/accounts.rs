@@ -158,7 +158,6 @@ pub const OPERATIONS: &[Operation] = &[
              update credentials set revoked_at = now()
              where id = 2000000000 + :n::bigint - :first;",
         )],
-        ..GET
     },
     Operation {
         name: "getOAuthMetadata",

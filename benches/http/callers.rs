@@ -249,7 +249,7 @@ async fn response(stream: &mut TcpStream) -> u16 {
 }
 
 async fn lease_statements(operations: &str) -> f64 {
-    let url = format!("http://{}/metrics", operations);
+    let url = format!("http://{operations}/metrics");
     let text = client()
         .get(url)
         .send()

@@ -184,10 +184,10 @@ async fn whole<F: Find>(
     find: F,
     after: Option<F::Id>,
 ) -> Result<Response, Error> {
-    let page = find.page(&database, after, Pace::FIRST.0).await?;
+    let first_page = find.page(&database, after, Pace::FIRST.0).await?;
     let mut is_first = true;
-    let mut first = append::<F>(vec![b'['], &page.items, &mut is_first)?;
-    let Some(last) = page.end(Pace::FIRST.0) else {
+    let mut first = append::<F>(vec![b'['], &first_page.items, &mut is_first)?;
+    let Some(last) = first_page.end(Pace::FIRST.0) else {
         first.push(b']');
         return Ok(json_response(Body::from(first)));
     };
@@ -243,20 +243,20 @@ async fn send_rest<F: Find>(
     let mut chunk =
         |items: &[F::Item]| append::<F>(Vec::with_capacity(Pace::BYTES), items, &mut is_first);
     let find_page = |after, Pace(limit)| find.page(database, Some(after), limit);
-    let mut page = find_page(last, pace).await?;
+    let mut matches = find_page(last, pace).await?;
     let mut next_pace = pace;
-    while let Some(last) = page.end(pace.0) {
+    while let Some(last) = matches.end(pace.0) {
         let send = async {
-            let chunk = chunk(&page.items)?;
+            let chunk = chunk(&matches.items)?;
             let bytes = chunk.len();
             let _ = chunks.send(Ok(chunk.into())).await;
             Ok::<_, Error>(bytes)
         };
         let (next, bytes) = tokio::join!(find_page(last, next_pace), send);
         (pace, next_pace) = (next_pace, pace.after(bytes?));
-        page = next?;
+        matches = next?;
     }
-    let mut chunk = chunk(&page.items)?;
+    let mut chunk = chunk(&matches.items)?;
     chunk.push(b']');
     let _ = chunks.send(Ok(chunk.into())).await;
     Ok(())
