@@ -370,7 +370,7 @@ async fn migration_of_tags_misses_no_concurrent_change() {
         applied.expect("migrated");
     };
     let (changes, ()) = tokio::join!(change, migrate);
-    assert!(changes > 10, "{changes} changes during the migration");
+    assert!(changes > 0, "no changes during the migration");
     assert_eq!(number(&mut connection, WRONG_TAGS).await, 0);
 }
 

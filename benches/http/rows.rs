@@ -180,7 +180,7 @@ async fn measure(stage: &Stage<'_>, row: &Operation, credentials: &Credentials, 
     let opponents = opponents.map(|(name, work)| Opponent { name, work });
     let mut opponents: Vec<_> = opponents.collect();
     for &connections in row.connections {
-        // An embedded PostgreSQL accepts 300 connections.
+        // An embedded PostgreSQL accepts 500 connections.
         if connections > 200 && stage.before.is_some() {
             opponents.retain(|opponent| !matches!(opponent.work, Work::Pgbench(_)));
         }

@@ -191,7 +191,7 @@ async fn whole<F: Find>(
         first.push(b']');
         return Ok(json_response(Body::from(first)));
     };
-    let pace = Pace::FIRST.after(first.len());
+    let pace = Pace::FIRST.after(first_page.items.len(), first.len());
     let first = stream::once(std::future::ready(Ok(first.into())));
     let (chunks, following) = mpsc::channel(1);
     let rest = async move {
@@ -222,10 +222,12 @@ impl Pace {
     const MOST: usize = 512;
     const BYTES: usize = 256 << 10;
 
-    /// Returns the pace after a full page of `bytes`.
-    fn after(self, bytes: usize) -> Self {
-        let fitting = Self::BYTES * self.0 / bytes.max(1);
-        Self(fitting.clamp(1, Self::MOST))
+    /// Returns the pace after a page of `items` matches in `bytes`.
+    fn after(self, items: usize, bytes: usize) -> Self {
+        match items {
+            0 => self,
+            _ => Self((Self::BYTES * items / bytes.max(1)).clamp(1, Self::MOST)),
+        }
     }
 }
 
@@ -248,12 +250,15 @@ async fn send_rest<F: Find>(
     while let Some(last) = matches.end(pace.0) {
         let send = async {
             let chunk = chunk(&matches.items)?;
-            let bytes = chunk.len();
-            let _ = chunks.send(Ok(chunk.into())).await;
-            Ok::<_, Error>(bytes)
+            let next_pace = pace.after(matches.items.len(), chunk.len());
+            // Over HTTP/2, an empty chunk would be a frame of its own.
+            if !chunk.is_empty() {
+                let _ = chunks.send(Ok(chunk.into())).await;
+            }
+            Ok::<_, Error>(next_pace)
         };
-        let (next, bytes) = tokio::join!(find_page(last, next_pace), send);
-        (pace, next_pace) = (next_pace, pace.after(bytes?));
+        let (next, following_pace) = tokio::join!(find_page(last, next_pace), send);
+        (pace, next_pace) = (next_pace, following_pace?);
         matches = next?;
     }
     let mut chunk = chunk(&matches.items)?;

@@ -1,6 +1,6 @@
 //! Queries on callers.
 
-use sqlx::FromRow;
+use sqlx::{AssertSqlSafe, FromRow};
 
 use super::{codec, connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
@@ -46,25 +46,23 @@ pub async fn find(
     connection: &mut Connection,
     name: &CallerName,
 ) -> Result<Option<CallerRecord>, Error> {
-    let query = sqlx::query_as(RECORDS).bind(name.as_str());
-    with_timeout(query.fetch_optional(connection)).await
+    let query = sqlx::query_as(AssertSqlSafe(format!("{RECORDS} where name = $1")));
+    with_timeout(query.bind(name.as_str()).fetch_optional(connection)).await
 }
 
 /// Returns all callers, sorted by name.
 pub async fn list(connection: &mut Connection) -> Result<Vec<CallerRecord>, Error> {
-    let query = sqlx::query_as(RECORDS).bind(None::<&str>);
+    let query = sqlx::query_as(AssertSqlSafe(format!("{RECORDS} order by name")));
     with_timeout(query.fetch_all(connection)).await
 }
 
-/// Query for the caller with the name `$1`, or for all callers if it is null.
+/// Query for callers, without its condition and order.
 const RECORDS: &str = "
     select id, name, plan, scopes,
            (select count(*) from credentials c
             where c.caller_id = callers.id and c.revoked_at is null
               and (c.expires_at is null or c.expires_at > now())) as live_credentials
-    from callers
-    where $1::text is null or name = $1
-    order by name";
+    from callers";
 
 /// Returns the caller with this name, as its requests act, with all its scopes.
 pub async fn get(connection: &mut Connection, name: &CallerName) -> Result<Option<Caller>, Error> {

@@ -17,6 +17,7 @@ use super::{
     error::{
         AsDatabaseError, Error, is_connection_failure, is_prepared_statement_mismatch, is_read_only,
     },
+    planner_settings::PLANNER_SETTINGS,
     pooler,
 };
 use crate::config::Pooler;
@@ -34,14 +35,8 @@ pub fn parse_url(url: &SecretString) -> Result<ConnectOptions, Error> {
 
 /// Settings of a session. PostgreSQL enforces the timeouts if this process interrupted a statement or died. For
 /// superusers, who may set it, `deadlock_timeout` is below `lock_timeout`, so a deadlock is reported as such and retried.
-///
-/// With a generic plan, and without sequential and bitmap scans, the plan of a statement depends neither on its values nor
-/// on the size of the tables when it was made. JIT is off, because reading a sequence counts as a sequential scan, whose cost
-/// would cause a compilation.
 const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; \
                                 set idle_in_transaction_session_timeout = '10s'; \
-                                set plan_cache_mode = force_generic_plan; \
-                                set enable_seqscan = off; set enable_bitmapscan = off; set jit = off; \
                                 set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 10; \
                                 set tcp_keepalives_count = 3; \
                                 select set_config('deadlock_timeout', '200ms', false) \
@@ -84,7 +79,9 @@ impl Connector {
     pub async fn configure(&self, connection: &mut Connection) -> Result<(), sqlx::Error> {
         if self.pooler == Pooler::None {
             let lock_timeout = self.lock_timeout.as_millis();
-            let settings = format!("set lock_timeout = {lock_timeout}; {SESSION_SETTINGS}");
+            let settings = format!(
+                "set lock_timeout = {lock_timeout}; {PLANNER_SETTINGS}; {SESSION_SETTINGS}"
+            );
             connection
                 .execute(sqlx::raw_sql(AssertSqlSafe(settings)))
                 .await?;

@@ -140,7 +140,7 @@ pub async fn find_callers(
                 credentials.scopes as own_scopes,
                 extract(epoch from expires_at - now())::float8 as expires_in
          from credentials
-         join callers on callers.id = credentials.caller_id
+         cross join lateral (select * from callers where id = caller_id offset 0) callers
          where credentials.hash = any ($1)
            and credentials.kind <> 'client_secret'
            and credentials.revoked_at is null

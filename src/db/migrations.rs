@@ -55,7 +55,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Applies the pending migrations. Waits while another process does so. Fails if an applied migration differs from the
 /// one compiled in.
-pub async fn apply(options: &ConnectOptions, pooler: Pooler) -> Result<(), Error> {
+pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), Error> {
+    // Behind a pooler that is not declared, locks and statements of a session would stay on its servers.
+    if pooler == Pooler::None
+        && !pending(options, pooler).await?.is_empty()
+        && pooler::check(&pooler::compatible(options.clone(), pooler), pooler)
+            .await?
+            .is_some()
+    {
+        pooler = Pooler::Transaction;
+    }
     let options = pooler::compatible(options.clone(), pooler);
     if pooler == Pooler::Transaction {
         return Box::pin(apply_in_one_transaction(&options)).await;

@@ -31,6 +31,7 @@ pub mod migrations;
 pub mod oauth;
 pub mod orders;
 pub mod pets;
+mod planner_settings;
 mod pool;
 mod pooler;
 pub mod sessions;
@@ -42,5 +43,6 @@ pub use self::{
     database::{Database, ServerVersion},
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
+    planner_settings::PLANNER_SETTINGS,
     pool::Usage,
 };

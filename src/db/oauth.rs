@@ -37,7 +37,7 @@ pub async fn find_client(
         "select credentials.id, client_id, caller_id as caller, callers.scopes,
                 credentials.scopes as own_scopes
          from credentials
-         join callers on callers.id = credentials.caller_id
+         cross join lateral (select * from callers where id = credentials.caller_id offset 0) callers
          where hash = $1 and client_id = $2 and revoked_at is null",
     );
     with_timeout(query.bind(hash).bind(client_id).fetch_optional(connection)).await
@@ -103,7 +103,7 @@ pub async fn find_token(
                 callers.scopes, token.scopes as own_scopes, client.client_id,
                 token.created_at, token.expires_at
          from credentials token
-         join callers on callers.id = token.caller_id
+         cross join lateral (select * from callers where id = token.caller_id offset 0) callers
          left join credentials client on client.id = token.issued_by
          where token.hash = $1 and token.kind <> 'client_secret' and token.revoked_at is null
            and (token.expires_at is null or token.expires_at > now())",

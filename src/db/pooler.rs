@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 
-use super::{deadline::with_timeout, error::Error};
+use super::{deadline::with_timeout, error::Error, planner_settings::planner_settings};
 use crate::config::Pooler;
 
 /// Statements that begin a transaction behind a pooler. Settings are local, because other clients use the server next.
-pub(super) const BEGIN: &str = "begin; deallocate all; set local statement_timeout = '2s'; \
-                                set local idle_in_transaction_session_timeout = '10s'; \
-                                set local plan_cache_mode = force_generic_plan; \
-                                set local enable_seqscan = off; set local enable_bitmapscan = off; set local jit = off";
+pub(super) const BEGIN: &str = concat!(
+    "begin; deallocate all; set local statement_timeout = '2s'; ",
+    "set local idle_in_transaction_session_timeout = '10s'; ",
+    planner_settings!("set local")
+);
 
 /// Corrections of the setting.
 pub(super) const SET_TRANSACTION: &str = "found a connection pooler; set database.pooler = \"transaction\" (PET_INVENTORY__DATABASE__POOLER)";

@@ -35,7 +35,7 @@ const SETTINGS: [&str; 9] = [
     "port=5432",
     "listen_addresses=",
     // Enough for a process on dozens of cores and for interactive use.
-    "max_connections=300",
+    "max_connections=500",
     // Allocated page by page as data grows. It holds a million pets.
     "shared_buffers=512MB",
     "cluster_name=pet-inventory",

@@ -98,7 +98,7 @@ pub const METRICS: &[Described] = &[
     metric(Gauge, "db_client_connection_pending_requests", &[POOLS],
         "Requests that wait for a connection or a batched statement."),
     metric(Histogram, "db_client_operation_batch_size",
-        &[("db_query_summary", &["SELECT pets", "INSERT pets", "UPDATE pets", "INSERT orders", "DELETE orders",
+        &[("db_query_summary", &["SELECT pets", "SELECT pets by status", "SELECT pets by tag", "INSERT pets", "UPDATE pets", "INSERT orders", "DELETE orders",
             "SELECT credentials", "UPDATE limit_usage"])],
         "Requests per batched statement."),
     metric(Counter, "db_client_transaction_retries_total", &[],

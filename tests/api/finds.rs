@@ -466,11 +466,13 @@ async fn find_plans_do_not_depend_on_statistics() {
 
 /// Returns the plan of each find, without its costs. Fails if it reads more than its page needs.
 async fn find_plans(database: &TestDatabase) -> Vec<String> {
-    use pet_inventory::db::pets::{FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS};
+    use pet_inventory::db::{
+        PLANNER_SETTINGS,
+        pets::{FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS},
+    };
     let mut connection = database.connect().await;
     let prepare = format!(
-        "set plan_cache_mode = force_generic_plan; set jit = off;
-         set enable_seqscan = off; set enable_bitmapscan = off;
+        "{PLANNER_SETTINGS};
          prepare by_status (text[], int[], int[], bigint[], bigint[]) as {FIND_BY_STATUS};
          prepare by_any (text[], int[], int[], bigint[], bigint[]) as {FIND_BY_ANY_TAG};
          prepare by_all (text[], bigint, bigint, int) as {FIND_BY_ALL_TAGS}"

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use pet_inventory::{
     db::{
-        inventory,
+        PLANNER_SETTINGS, inventory,
         orders::{LIST_ALL, LIST_OF_OWNER, LIST_OF_PET},
     },
     domain::caller::{Scope, Scopes},
@@ -614,16 +614,9 @@ async fn list_orders_reads_indexes() {
             "'{placed,approved,delivered}', 0, 128, null, 7",
         ),
     ] {
-        for statement in [
-            format!("prepare {name} {arguments} as {statement}"),
-            "set plan_cache_mode = force_generic_plan".to_owned(),
-            "set enable_seqscan = off".to_owned(),
-        ] {
-            connection
-                .execute(AssertSqlSafe(statement))
-                .await
-                .expect("a statement");
-        }
+        let prepare = format!("{PLANNER_SETTINGS}; prepare {name} {arguments} as {statement}");
+        let prepared = sqlx::raw_sql(AssertSqlSafe(prepare));
+        prepared.execute(&mut connection).await.expect("prepared");
         let plan = format!("explain execute {name} ({values})");
         let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(plan))
             .fetch_all(&mut connection)

@@ -167,8 +167,10 @@ impl Find for Orders {
         limit: usize,
     ) -> Result<Page<Self>, db::Error> {
         let Self { visible, pet, .. } = *self;
-        let orders = db::orders::list(database, visible, &self.statuses, pet, after, limit).await?;
-        Ok(orders.into())
+        let list = async |connection: &mut Connection| {
+            db::orders::list(connection, visible, &self.statuses, pet, after, limit).await
+        };
+        database.run(list).await.map(Page::from)
     }
 
     fn id(order: &Order) -> OrderId {

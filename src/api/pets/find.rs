@@ -13,7 +13,7 @@ use crate::{
         paging::{self, Find, Page, Window},
         state::Links,
     },
-    db::{self, Database, pets::Range},
+    db::{self, Connection, Database, pets::Range},
     domain::{
         Invalid,
         id::PetId,
@@ -138,7 +138,10 @@ impl Find for Filter {
                 db::pets::find_by_any_tag(database, Arc::clone(names), range).await?
             }
             Self::AllTags(names) => {
-                let page = db::pets::find_by_all_tags(database, names, range).await?;
+                let find = async |connection: &mut Connection| {
+                    db::pets::find_by_all_tags(connection, names, range).await
+                };
+                let page = database.run(find).await?;
                 return Ok(Page {
                     items: page.pets,
                     continue_after: page.continue_after,

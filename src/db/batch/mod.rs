@@ -246,7 +246,7 @@ fn span(summary: &'static str) -> Span {
         db.system.name = "postgresql",
         db.query.summary = summary,
         db.operation.name = summary.split(' ').next(),
-        db.collection.name = summary.split(' ').next_back(),
+        db.collection.name = summary.split(' ').nth(1),
         db.operation.batch.size = Empty,
     )
 }
@@ -383,6 +383,9 @@ fn spawn_separately<B: BatchedStatement>(
 ) {
     let pool = context.pool.clone();
     context.tasks.spawn(async move {
+        if result_sender.is_closed() {
+            return;
+        }
         let execute = async |transaction: &mut Connection| {
             let mut results = B::execute_all(transaction, &mut vec![input.clone()]).await?;
             match results.pop() {

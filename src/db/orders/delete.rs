@@ -3,6 +3,8 @@
 //! Invariants:
 //! - The pets that the orders hold are locked first, in the order of their identifiers.
 
+use std::cmp::Ordering;
+
 use super::place::{Owner, owner_column};
 use crate::{
     db::{
@@ -40,6 +42,11 @@ impl BatchedStatement for Deletions {
 
     const SUMMARY: &'static str = "DELETE orders";
 
+    /// By identifier, so that two batches lock orders in the same order.
+    fn compare((one, _): &Self::Input, (other, _): &Self::Input) -> Ordering {
+        one.cmp(other)
+    }
+
     fn needs_transaction(_: &[Self::Input]) -> bool {
         true
     }
@@ -56,10 +63,16 @@ impl BatchedStatement for Deletions {
         // An array, so that the plan uses the primary key, independent of statistics.
         let query = sqlx::query_as(
             "select id, status from pets
-             where id = any (array(select held_pet from orders where id = any ($1)))
+             where id = any (array(
+                 select held_pet
+                 from unnest($1::bigint[], $2::bigint[]) as given (id, owner)
+                 join orders on orders.id = given.id
+                 where orders.id = any ($1) and (given.owner is null or orders.owner = given.owner)
+             ))
              order by id for update",
         );
-        let query = query.bind(&ids).fetch_all(&mut *connection);
+        let query = query.bind(&ids).bind(&owners);
+        let query = query.fetch_all(&mut *connection);
         let pets: Vec<(PetId, Status)> = query.await?;
         // An order that holds another pet was placed since then: there was no order with its identifier in between.
         let query = sqlx::query_as(

@@ -14,7 +14,7 @@ pub use self::{
     delete::{OwnerFilter, delete},
     place::{Owner, Placement, PlacementOutcome, place, place_in},
 };
-use super::{connect::Connection, database::Database, deadline::with_timeout, error::Error};
+use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
     id::{OrderId, PetId},
     order::{Order, OrderDetails, Status},
@@ -51,7 +51,7 @@ pub async fn find(
 
 /// Returns the first `limit` orders after `after`, by identifier, with one of `statuses`, and for `pet` if it is given.
 pub async fn list(
-    database: &Database,
+    connection: &mut Connection,
     filter: OwnerFilter,
     statuses: &[Status],
     pet: Option<PetId>,
@@ -71,8 +71,7 @@ pub async fn list(
         .bind(limit)
         .bind(filter_column(filter))
         .bind(pet.map(PetId::get));
-    let list = async |connection: &mut Connection| with_timeout(query.fetch_all(connection)).await;
-    database.run(list).await
+    with_timeout(query.fetch_all(connection)).await
 }
 
 /// Query that merges one range of `orders_by_owner` per status. Its conditions and its order have all columns of the index,

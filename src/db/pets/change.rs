@@ -4,7 +4,7 @@
 //! - Rows are locked in the order of their identifiers, so that two batches cannot deadlock.
 //! - The changes of a batch are applied in order of arrival, so that each sees the result of the one before.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::{
     db::{
@@ -61,7 +61,7 @@ pub(super) const MAX_BATCHED_PARTS: usize = 20;
 /// Changes a pet, in one transaction and one commit with the changes of other requests.
 pub async fn change(database: &Database, request: ChangeRequest) -> Result<ChangeOutcome, Error> {
     let parts = match &request.change {
-        Change::Replace(pet) => pet.photo_urls.len() + pet.tags.len(),
+        Change::Replace(pet) => number_of_parts(pet),
         Change::Patch(patch) => {
             patch.photo_urls.as_ref().map_or(0, Vec::len) + patch.tags.as_ref().map_or(0, Vec::len)
         }
@@ -73,6 +73,10 @@ pub async fn change(database: &Database, request: ChangeRequest) -> Result<Chang
         return Box::pin(database.transact(change_separately)).await;
     }
     database.batchers().execute::<Changes>(request).await
+}
+
+pub(super) const fn number_of_parts(pet: &PetDetails) -> usize {
+    pet.photo_urls.len() + pet.tags.len()
 }
 
 /// Changes a pet in a transaction.
@@ -141,13 +145,23 @@ impl BatchedStatement for Changes {
             "select id, version, status, name, category, photo_urls, tags from pets
              where id = any ($1) order by id for update",
         );
-        let pets = query.bind(ids).fetch_all(&mut *connection).await?;
+        let pets: Vec<Pet> = query.bind(ids).fetch_all(&mut *connection).await?;
+        let (large, pets): (Vec<_>, Vec<_>) = pets
+            .into_iter()
+            .partition(|pet| number_of_parts(&pet.details) > MAX_BATCHED_PARTS);
+        let large: HashSet<PetId> = large.into_iter().map(|pet| pet.id).collect();
         let mut batch = Batch::new(pets);
-        let outcomes: Vec<_> = inputs.iter().map(|request| batch.apply(request)).collect();
-        let mut changed = batch.write(connection).await?.into_iter();
+        let outcomes: Vec<_> = inputs
+            .iter()
+            .map(|request| match large.contains(&request.id) {
+                true => Some(BatchResult::ExecuteSeparately(request.clone())),
+                false => batch.apply(request).map(BatchResult::Done),
+            })
+            .collect();
+        let mut changes = batch.write(connection).await?.into_iter();
         let result = |outcome: Option<_>| {
-            let outcome = outcome.or_else(|| changed.next().map(ChangeOutcome::Changed));
-            outcome.map(BatchResult::Done)
+            let changed = |pet| BatchResult::Done(ChangeOutcome::Changed(pet));
+            outcome.or_else(|| changes.next().map(changed))
         };
         let results: Option<Vec<_>> = outcomes.into_iter().map(result).collect();
         let missing = || Error::Corrupt("a changed pet has no version".into());

@@ -26,8 +26,8 @@ use crate::{
     },
 };
 
-/// Maximum number of pets of a page that shares a statement.
-const MAX_SHARED_LIMIT: usize = 128;
+/// Maximum number of pets of a page that shares a statement, so that a batch of 128 pages is read within milliseconds.
+const MAX_SHARED_LIMIT: usize = 32;
 /// Maximum number of tag names of a page that shares a statement.
 const MAX_SHARED_NAMES: usize = 8;
 /// Maximum number of index entries that a page of pets with all of several tags reads, which takes some 30 ms.
@@ -234,31 +234,27 @@ pub struct AllTagsPage {
 
 /// Returns pets of `range` with all of the tags `names`, which are distinct.
 pub async fn find_by_all_tags(
-    database: &Database,
+    connection: &mut Connection,
     names: &[String],
     range: Range,
 ) -> Result<AllTagsPage, Error> {
-    let find = async |connection: &mut Connection| {
-        let query = sqlx::query(FIND_BY_ALL_TAGS)
-            .bind(names)
-            .bind(range.after())
-            .bind(range.limit())
-            .bind(MAX_STEPS);
-        let mut rows = query.fetch(connection);
+    let mut rows = sqlx::query(FIND_BY_ALL_TAGS)
+        .bind(names)
+        .bind(range.after())
+        .bind(range.limit())
+        .bind(MAX_STEPS)
+        .fetch(connection);
+    let read = async {
         let mut page = AllTagsPage::default();
-        let read = async {
-            while let Some(row) = rows.try_next().await? {
-                if row.try_get("is_match")? {
-                    page.pets.push(Pet::from_row(&row)?);
-                }
-                page.continue_after = row.try_get("continue_after")?;
+        while let Some(row) = rows.try_next().await? {
+            if row.try_get("is_match")? {
+                page.pets.push(Pet::from_row(&row)?);
             }
-            Ok(())
-        };
-        with_timeout(read).await?;
+            page.continue_after = row.try_get("continue_after")?;
+        }
         Ok(page)
     };
-    database.run(find).await
+    with_timeout(read).await
 }
 
 /// Leapfrog join: each step looks up, for the next tag in turn, the first pet from the candidate on. A pet that as many
