@@ -153,15 +153,17 @@ impl BatchedStatement for Changes {
         let mut batch = Batch::new(pets);
         let outcomes: Vec<_> = inputs
             .iter()
-            .map(|request| match large.contains(&request.id) {
-                true => Some(BatchResult::ExecuteSeparately(request.clone())),
-                false => batch.apply(request).map(BatchResult::Done),
+            .map(|request| {
+                if large.contains(&request.id) {
+                    return Some(BatchResult::ExecuteSeparately(request.clone()));
+                }
+                batch.apply(request).map(BatchResult::Done)
             })
             .collect();
-        let mut changes = batch.write(connection).await?.into_iter();
+        let mut changed = batch.write(connection).await?.into_iter();
         let result = |outcome: Option<_>| {
-            let changed = |pet| BatchResult::Done(ChangeOutcome::Changed(pet));
-            outcome.or_else(|| changes.next().map(changed))
+            let done = |pet| BatchResult::Done(ChangeOutcome::Changed(pet));
+            outcome.or_else(|| changed.next().map(done))
         };
         let results: Option<Vec<_>> = outcomes.into_iter().map(result).collect();
         let missing = || Error::Corrupt("a changed pet has no version".into());
