@@ -216,8 +216,8 @@ async fn whole<F: Find>(
 struct Pace(usize);
 
 impl Pace {
-    /// Small, so that the response begins early.
-    const FIRST: Self = Self(128);
+    /// Small, so that the response begins early, and that pages of pets share a statement.
+    const FIRST: Self = Self(32);
     /// Bounds memory if all matches have the maximum size of a pet.
     const MOST: usize = 512;
     const BYTES: usize = 256 << 10;

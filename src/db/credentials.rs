@@ -108,6 +108,7 @@ impl BatchedStatement for Lookups {
     type Output = Option<Found>;
 
     const SUMMARY: &'static str = "SELECT credentials";
+    const IS_READ_ONLY: bool = true;
 
     async fn execute_all(
         connection: &mut Connection,

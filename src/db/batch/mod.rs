@@ -34,7 +34,7 @@ use tracing::{Instrument, Span, field::Empty};
 
 use self::{collect::collect, connection::BatchConnection};
 use super::{
-    connect::{Connection, Connector},
+    connect::Connection,
     deadline::{self, QUERY_TIMEOUT},
     error::Error,
     pool::{Pool, Usage},
@@ -45,9 +45,8 @@ use crate::trace_context;
 const MAX_BATCH_SIZE: usize = 128;
 /// Maximum number of queued requests; further requests are refused.
 const MAX_QUEUED: usize = 4096;
-/// Lock timeout of a batched statement, which delays all its requests. They are then retried separately, with the usual
-/// timeout.
-const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+/// Lock timeout of a batch that changes rows: the lock of one request delays all. They are then retried separately.
+const LOCK_TIMEOUT_OF_CHANGES: Duration = Duration::from_millis(100);
 /// Idle time after which a connection is closed. It may take twice as long, because one periodic timer costs a batcher
 /// less than one timer per statement.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -59,6 +58,8 @@ pub(super) trait BatchedStatement: Sized + 'static {
 
     /// Operation and table, for traces (`db.query.summary`).
     const SUMMARY: &'static str;
+    /// True if no row is locked. Then only a lock of the whole table can delay a batch, and a retry would meet it too.
+    const IS_READ_ONLY: bool = false;
 
     /// Compares two requests by the order in which a statement is to process them; by default in order of arrival.
     fn compare(_: &Self::Input, _: &Self::Input) -> Ordering {
@@ -257,11 +258,12 @@ async fn serve<B: BatchedStatement>(
     state: Arc<BatcherState>,
     context: BatchContext,
 ) {
+    let mut connector = context.pool.connector.clone();
+    if !B::IS_READ_ONLY {
+        connector.lock_timeout = LOCK_TIMEOUT_OF_CHANGES;
+    }
     let mut connection = BatchConnection {
-        connector: Connector {
-            lock_timeout: LOCK_TIMEOUT,
-            ..context.pool.connector.clone()
-        },
+        connector,
         idle: None,
     };
     // A child token, so that batchers do not contend for one lock.
@@ -357,7 +359,7 @@ async fn execute_batch<B: BatchedStatement>(
     };
     let may_succeed_separately = match error {
         // A batch has a shorter lock timeout and no retries.
-        Error::Locked(_) | Error::Contended(_) => true,
+        Error::Locked(_) | Error::Contended(_) => !B::IS_READ_ONLY,
         Error::Corrupt(_) | Error::Query(_) => result_senders.len() > 1,
         _ => false,
     };

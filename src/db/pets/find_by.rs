@@ -106,6 +106,7 @@ impl BatchedStatement for PagesByStatus {
     type Output = Vec<Pet>;
 
     const SUMMARY: &'static str = "SELECT pets by status";
+    const IS_READ_ONLY: bool = true;
 
     async fn execute_all(
         connection: &mut Connection,
@@ -124,6 +125,7 @@ impl BatchedStatement for PagesByTag {
     type Output = Vec<Pet>;
 
     const SUMMARY: &'static str = "SELECT pets by tag";
+    const IS_READ_ONLY: bool = true;
 
     async fn execute_all(
         connection: &mut Connection,

@@ -174,6 +174,7 @@ impl BatchedStatement for Reads {
     type Output = Option<Arc<Pet>>;
 
     const SUMMARY: &'static str = "SELECT pets";
+    const IS_READ_ONLY: bool = true;
 
     async fn execute_all(
         connection: &mut Connection,
