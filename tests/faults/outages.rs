@@ -214,9 +214,9 @@ async fn row_04_frozen_postgres_does_not_block_requests() {
     row.end();
 }
 
-/// Maximum number of sessions: the pool, three batch connections per worker (pets, new pets, credentials), the
-/// notification listener and a probe. No request here runs a find or is on a limited plan.
-const MOST: i64 = 16 + 3 * 2 + 1 + 1;
+/// Maximum number of sessions: the pool, five batch connections per worker (pets, new pets, changed pets, new orders,
+/// credentials), the notification listener and a probe. No request here runs a find or is on a limited plan.
+const MOST: i64 = 16 + 5 * 2 + 1 + 1;
 const OURS: &str = "select count(*) from pg_stat_activity where application_name = 'pet-inventory'";
 
 /// Waits up to 8 s for a condition; returns true if it was met.
