@@ -47,8 +47,7 @@ const MAX_BATCH_SIZE: usize = 128;
 const MAX_QUEUED: usize = 4096;
 /// Lock timeout of a batch that changes rows: the lock of one request delays all. They are then retried separately.
 const LOCK_TIMEOUT_OF_CHANGES: Duration = Duration::from_millis(100);
-/// Idle time after which a connection is closed. It may take twice as long, because one periodic timer costs a batcher
-/// less than one timer per statement.
+/// Idle time after which a connection is closed, or up to twice that: one periodic timer costs less than one per statement.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Kind of statement that is executed in batches. The batcher limits its duration.
@@ -258,14 +257,14 @@ async fn serve<B: BatchedStatement>(
     state: Arc<BatcherState>,
     context: BatchContext,
 ) {
-    let mut connector = context.pool.connector.clone();
-    if !B::IS_READ_ONLY {
-        connector.lock_timeout = LOCK_TIMEOUT_OF_CHANGES;
-    }
+    let connector = context.pool.connector.clone();
     let mut connection = BatchConnection {
         connector,
         idle: None,
     };
+    if !B::IS_READ_ONLY {
+        connection.connector.lock_timeout = LOCK_TIMEOUT_OF_CHANGES;
+    }
     // A child token, so that batchers do not contend for one lock.
     let mut closing = pin!(context.closing.child_token().cancelled_owned());
     let mut idle_checks = interval(IDLE_TIMEOUT);
@@ -365,7 +364,6 @@ async fn execute_batch<B: BatchedStatement>(
     };
     // If the inputs are drained, the statement succeeded and the commit failed: a retry could execute them twice.
     if may_succeed_separately && inputs.len() == result_senders.len() {
-        // On the pool, requests do not wait for each other.
         for (input, result_sender) in inputs.into_iter().zip(result_senders) {
             spawn_separately::<B>(context, input, result_sender, queued_at);
         }

@@ -2,6 +2,7 @@
 
 mod change;
 mod find_by;
+mod row;
 
 use std::sync::Arc;
 
@@ -10,14 +11,12 @@ use sqlx::FromRow as _;
 
 use self::change::MAX_BATCHED_PARTS;
 pub use self::{
-    change::{
-        ChangeOutcome, ChangeRequest, ExpectedVersions, change, change_in, exists, find_for_update,
-        replace,
-    },
+    change::{ChangeOutcome, ChangeRequest, change, change_in},
     find_by::{
         AllTagsPage, FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, Range, find_by_all_tags,
         find_by_any_tag, find_by_status,
     },
+    row::{exists, find_for_update, replace},
 };
 use super::{
     batch::{BatchResult, BatchedStatement},
