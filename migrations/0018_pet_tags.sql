@@ -31,13 +31,9 @@ $$;
 
 create function delete_pet_tags() returns trigger language plpgsql as $$
 begin
-    -- By ctid, so that no statistics make PostgreSQL read the whole table for a join.
-    delete from pet_tags where ctid = any (array(
-        select found.ctid
-        from deleted
-        cross join lateral pet_search_names(tag_names) as former
-        cross join lateral (select ctid from pet_tags where tag = former and pet_id = id offset 0) found
-    ));
+    delete from pet_tags
+    using (select id, tag from deleted cross join lateral pet_search_names(tag_names) as tag) former
+    where pet_tags.tag = former.tag and pet_id = former.id;
     return null;
 end
 $$;
@@ -46,17 +42,13 @@ create function change_pet_tags() returns trigger language plpgsql as $$
 begin
     -- Most changes leave the tags as they are.
     if exists (select id, tag_names from added except select id, tag_names from deleted) then
-        delete from pet_tags where ctid = any (array(
-            select found.ctid
-            from (
-                select id, tag from deleted cross join lateral pet_search_names(tag_names) as tag
-                except
-                select id, tag from added cross join lateral pet_search_names(tag_names) as tag
-            ) former
-            cross join lateral (
-                select ctid from pet_tags where tag = former.tag and pet_id = former.id offset 0
-            ) found
-        ));
+        delete from pet_tags
+        using (
+            select id, tag from deleted cross join lateral pet_search_names(tag_names) as tag
+            except
+            select id, tag from added cross join lateral pet_search_names(tag_names) as tag
+        ) former
+        where pet_tags.tag = former.tag and pet_id = former.id;
 
         insert into pet_tags (tag, pet_id)
         select tag, id from added cross join lateral pet_search_names(tag_names) as tag

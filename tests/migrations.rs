@@ -28,7 +28,7 @@ use test_support::TestDatabase;
 static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after each migration. A new migration adds an entry.
-const ROWS: [(i64, &str); 19] = [
+const ROWS: [(i64, &str); 20] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -138,6 +138,13 @@ const ROWS: [(i64, &str); 19] = [
            delete from pets where id = 3"#,
     ),
     (20, "update pets set status = status where id = 2"),
+    (
+        21,
+        r#"update pets set tags = '[{"name": "small"}, {"name": "large"}]' where id = 2;
+           insert into pets (id, status, name, photo_urls, tags)
+           values (4, 'sold', 'New', '{}', '[{"name": "large"}]');
+           delete from pets where id = 4"#,
+    ),
 ];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {
