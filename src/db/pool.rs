@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - No request waits here while PostgreSQL is known to be unavailable (`breaker`), and the queue is bounded.
-//! - The time that a request waited for a connection is deducted from its lock timeout.
+//! - The time that a request waited in a batch queue is deducted from the timeout for a connection, and the time until it
+//!   has one from its lock timeout.
 //! - A connection that failed, or on which a statement was interrupted, is closed and never used again.
 
 use std::sync::Arc;
@@ -78,7 +79,8 @@ impl Pool {
     }
 
     /// Runs `work` in a transaction, which is rolled back if `work` fails. Retries it a few times if it is
-    /// [`Error::Contended`]. The time since `queued_at`, if any, is deducted from the lock timeout.
+    /// [`Error::Contended`]. The time since `queued_at`, if any, is deducted from the acquire
+    /// timeout and the lock timeout.
     pub async fn transact<T, E, W>(&self, queued_at: Option<Instant>, work: W) -> Result<T, E>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<T, E> + Clone,
@@ -99,7 +101,7 @@ impl Pool {
     }
 
     /// Runs `work` on a connection, in a transaction if it has several statements. `waited`, the time spent in a batch
-    /// queue, is deducted from the lock timeout.
+    /// queue, is deducted from the acquire timeout and the lock timeout.
     pub async fn run<T, E: AsDatabaseError>(
         &self,
         has_several_statements: bool,
@@ -107,7 +109,7 @@ impl Pool {
         work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
     ) -> Result<T, E> {
         let started = Instant::now();
-        let mut connection = with_timeout(Box::pin(self.acquire())).await?;
+        let mut connection = with_timeout(Box::pin(self.acquire(waited))).await?;
         // Until it is returned below: its state is unknown.
         connection.close_on_drop();
         let waited = waited + started.elapsed();
@@ -127,13 +129,17 @@ impl Pool {
         result
     }
 
-    async fn acquire(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
+    async fn acquire(&self, waited: Duration) -> Result<PoolConnection<Postgres>, sqlx::Error> {
+        let acquire_timeout = self.connections.options().get_acquire_timeout();
+        let remaining = acquire_timeout.saturating_sub(waited);
         let breaker = &self.connector.breaker;
         breaker.admit()?;
         let permit = self.queue.try_acquire();
         let _permit = permit.map_err(|_| sqlx::Error::PoolTimedOut)?;
         let connection = tokio::select! {
-            connection = self.connections.acquire() => connection,
+            connection = timeout(remaining, self.connections.acquire()) => {
+                connection.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+            }
             () = breaker.opened() => {
                 breaker.admit()?;
                 return Err(sqlx::Error::PoolTimedOut);
