@@ -71,6 +71,9 @@ struct Options {
     /// refuse, occasional, statistics, sizes
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Run operations at these numbers of connections only; those of a row are among 1, 16, 64 and 256
+    #[arg(long, value_delimiter = ',')]
+    connections: Vec<u32>,
     /// Measure GET beside 10,000 idle connections
     #[arg(long)]
     idle: bool,
@@ -104,6 +107,10 @@ impl Options {
 
     fn seconds(&self) -> u32 {
         self.seconds.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    fn wants_connections(&self, connections: u32) -> bool {
+        self.connections.is_empty() || self.connections.contains(&connections)
     }
 
     fn many_pets(&self) -> u32 {

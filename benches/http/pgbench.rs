@@ -40,6 +40,8 @@ impl Script {
 
     /// Runs the script. `first` is the first of consecutive numbers.
     pub async fn run(&self, clients: u32, seconds: u32, first: u32) -> Run {
+        // Its duration includes opening the connections, its rate does not.
+        let duration = seconds + clients / 100;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let output = tokio::process::Command::new("pgbench")
             .args([
@@ -48,7 +50,7 @@ impl Script {
             .args(["-D", &format!("first={first}")])
             .args(["-D", &format!("clients={clients}")])
             .args(["-j", &threads.min(clients as usize).to_string()])
-            .args(["-c", &clients.to_string(), "-T", &seconds.to_string()])
+            .args(["-c", &clients.to_string(), "-T", &duration.to_string()])
             .arg("-h")
             .arg(&self.socket)
             .arg("-f")
@@ -68,7 +70,7 @@ impl Script {
         };
         let rate: f64 = of("tps =", " (");
         Run {
-            requests: rate * f64::from(seconds),
+            requests: rate * f64::from(duration),
             rate,
             p50: of("latency average =", " ms"),
             ..Run::default()

@@ -179,7 +179,8 @@ async fn measure(stage: &Stage<'_>, row: &Operation, credentials: &Credentials, 
     });
     let opponents = opponents.map(|(name, work)| Opponent { name, work });
     let mut opponents: Vec<_> = opponents.collect();
-    for &connections in row.connections {
+    let wanted = |connections: &&u32| stage.options.wants_connections(**connections);
+    for &connections in row.connections.iter().filter(wanted) {
         // An embedded PostgreSQL accepts 500 connections.
         if connections > 200 && stage.before.is_some() {
             opponents.retain(|opponent| !matches!(opponent.work, Work::Pgbench(_)));
