@@ -34,7 +34,6 @@ fn tls() -> Result<ClientConfig, Error> {
 }
 
 /// Formats an error with its causes: reqwest's "error sending request" alone does not tell the problem.
-#[must_use]
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = iter::successors(Some(error), |&error| error.source());
     let texts: Vec<_> = causes.map(ToString::to_string).collect();

@@ -43,7 +43,6 @@ impl AccessRules {
 
     /// Returns the scopes that an operation needs, by the path of its route; `None` if it needs no caller or does not
     /// exist.
-    #[must_use]
     pub fn needed_scopes(&self, method: &Method, path: &str) -> Option<Scopes> {
         // HEAD is GET without the body (RFC 9110 §9.3.2).
         let is_head = method == Method::HEAD;

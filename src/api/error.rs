@@ -133,7 +133,6 @@ impl Error {
     }
 
     /// Creates the error of one limit.
-    #[must_use]
     pub fn limit_exceeded(policy: &'static str, retry_after: Duration) -> Self {
         Self::LimitExceeded {
             policies: vec![policy],
@@ -142,7 +141,6 @@ impl Error {
     }
 
     /// Creates the error of a client address over its failed-authentication limit.
-    #[must_use]
     pub fn too_many_failures(retry_after: Duration) -> Self {
         Self::limit_exceeded("failed-authentication", retry_after)
     }

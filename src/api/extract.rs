@@ -122,7 +122,6 @@ impl Parameters {
     }
 
     /// Decodes a name or a value. Returns `None` if it is not UTF-8.
-    #[must_use]
     pub fn decode(encoded: &str) -> Option<String> {
         let spaced = encoded.replace('+', " ");
         let decoded = percent_decode_str(&spaced).decode_utf8().ok()?;
@@ -136,7 +135,6 @@ impl Parameters {
     }
 
     /// Returns the values of a list parameter, which may be repeated, separated by commas, or both.
-    #[must_use]
     pub fn list<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
         self.all(name).flat_map(|value| value.split(',')).collect()
     }
@@ -160,14 +158,12 @@ impl Parameters {
     }
 
     /// Appends the parameters of `more`.
-    #[must_use]
     pub fn and(mut self, more: Self) -> Self {
         self.0.extend(more.0);
         self
     }
 
     /// Returns a query of the parameters in `names`, encoded as sent, then one more that needs no encoding.
-    #[must_use]
     pub fn query_with(&self, names: &[&str], (name, value): (&str, &str)) -> String {
         let kept = self
             .0
@@ -294,7 +290,6 @@ pub fn require_plain(headers: &HeaderMap) -> Result<(), Error> {
 }
 
 /// Returns true if `Content-Type` has this media type, with any parameters.
-#[must_use]
 pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
     let value = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str);
     let sent = value.and_then(|value| value.ok()?.split(';').next());

@@ -69,7 +69,6 @@ impl ClientKey {
     }
 
     /// Adds the fingerprint: the SHA-256 of the request.
-    #[must_use]
     pub fn with_fingerprint(self, fingerprint: Vec<u8>) -> Idempotency {
         let client_key = self;
         Idempotency(Some(Arc::new(Key {
@@ -99,7 +98,6 @@ fn parse_key(value: &HeaderValue) -> Result<&str, &'static str> {
 
 impl Idempotency {
     /// Returns true if the request has a key. Without one, its change and its response need not share a transaction.
-    #[must_use]
     pub const fn has_key(&self) -> bool {
         self.0.is_some()
     }

@@ -72,7 +72,6 @@ fn resources() -> Operations {
 }
 
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
-#[must_use]
 pub fn document(links: &Links) -> OpenApi {
     let operations = resources().merge(images::uploads()).into_document();
     let open = users::open_router().into_document();
@@ -154,7 +153,6 @@ pub type HttpApi<B> = MapRequest<Router, fn(Request<B>) -> Request<Body>>;
 
 /// Wraps a router for the server. A trailing slash of an API path is ignored; tower-http's `NormalizePath` would
 /// also change paths such as `/docs/`, which need theirs.
-#[must_use]
 pub fn http_service<B>(router: Router) -> HttpApi<B>
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,

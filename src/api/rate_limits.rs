@@ -57,7 +57,6 @@ impl RateLimits {
     }
 
     /// Returns the same limits for a worker: its `database` batches the worker's leases.
-    #[must_use]
     pub fn for_worker(&self, database: Database) -> Self {
         Self {
             limiter: self.limiter.for_worker(database),

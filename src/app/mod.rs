@@ -174,19 +174,16 @@ impl App {
     }
 
     /// Address of the API.
-    #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.api.1
     }
 
     /// Address of metrics and health.
-    #[must_use]
     pub const fn operations_addr(&self) -> SocketAddr {
         self.operations.1
     }
 
     /// True if [`DEMO_KEYS`] are valid.
-    #[must_use]
     pub const fn has_demo_keys(&self) -> bool {
         self.demo_keys
     }
@@ -237,7 +234,6 @@ impl App {
 }
 
 /// Directories in which PostgreSQL's programs are searched for.
-#[must_use]
 pub fn search_path(config: &Config) -> SearchPath {
     SearchPath {
         bin_dir: config.environment.postgres_bin_dir.clone(),

@@ -57,13 +57,11 @@ impl Secret {
     }
 
     /// Wraps a key that the operator chose, in any format.
-    #[must_use]
     pub fn custom(text: &str) -> Self {
         Self(text.to_owned().into())
     }
 
     /// Parses a secret of one of these kinds. Returns `None` if its format or checksum is wrong.
-    #[must_use]
     pub fn parse(text: &str, kinds: &[Kind]) -> Option<Self> {
         let length = PREFIX_LENGTH + RANDOM_LENGTH;
         let known = kinds.iter().any(|kind| text.starts_with(kind.prefix()));
@@ -76,19 +74,16 @@ impl Secret {
     }
 
     /// Returns the SHA-256 of the secret, which is the stored form.
-    #[must_use]
     pub fn hash(&self) -> SecretHash {
         sha256(self.expose())
     }
 
     /// Returns the first 8 characters: people can tell secrets apart by them, but not guess the rest.
-    #[must_use]
     pub fn hint(&self) -> String {
         self.expose().chars().take(PREFIX_LENGTH + 4).collect()
     }
 
     /// Returns the text of the secret.
-    #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -105,7 +100,6 @@ pub fn generate_client_id() -> Result<String, getrandom::Error> {
 }
 
 /// Returns true if the text has the format of a client identifier.
-#[must_use]
 pub fn is_client_id(text: &str) -> bool {
     text.strip_prefix(CLIENT_ID_PREFIX)
         .is_some_and(|random| random.len() == CLIENT_ID_LENGTH && is_alphanumeric(random))
@@ -133,7 +127,6 @@ fn push_random(text: &mut String, mut length: usize) -> Result<(), getrandom::Er
 }
 
 /// Returns the SHA-256 of a secret's text.
-#[must_use]
 pub fn sha256(secret: &str) -> SecretHash {
     Sha256::digest(secret.as_bytes()).into()
 }

@@ -63,7 +63,6 @@ impl Quantity {
     }
 
     /// Returns the number.
-    #[must_use]
     pub const fn get(self) -> i32 {
         self.0
     }
@@ -89,7 +88,6 @@ impl ShipDate {
     }
 
     /// Returns the instant.
-    #[must_use]
     pub const fn get(self) -> DateTime<Utc> {
         self.0
     }
@@ -135,7 +133,6 @@ pub struct OrderDetails {
 
 impl OrderDetails {
     /// Returns true if the order is neither complete nor delivered, and so can hold its pet.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         !self.complete && self.status != Status::Delivered
     }
@@ -210,7 +207,6 @@ impl Standing {
     }
 
     /// Returns the state after the order that holds the pet is deleted.
-    #[must_use]
     pub const fn given_back(self) -> Self {
         Self {
             status: match self.status {

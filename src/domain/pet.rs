@@ -128,7 +128,6 @@ pub enum Change {
 
 impl Change {
     /// Returns the fields of the pet after the change, or `None` if it is deleted.
-    #[must_use]
     pub fn apply(&self, current: &PetDetails) -> Option<PetDetails> {
         match self {
             Self::Replace(details) => Some(details.clone()),
@@ -165,7 +164,6 @@ pub struct CategoryPatch {
 
 impl PetPatch {
     /// Returns the changed fields.
-    #[must_use]
     pub fn apply(&self, current: &PetDetails) -> PetDetails {
         let category = match &self.category {
             None => current.category.clone(),

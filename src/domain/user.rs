@@ -23,7 +23,6 @@ texts! {
 impl Username {
     /// Returns the case-folded name, which is the same for names that differ only in case. Upper case merges letters
     /// that share a capital (ς and σ, ß and ss); lower case before it turns the capital ẞ into ß.
-    #[must_use]
     pub fn folded(&self) -> String {
         self.0.to_lowercase().to_uppercase().to_lowercase()
     }
@@ -61,7 +60,6 @@ impl Password {
 
     /// Takes the password of a login attempt. Returns `None` if it has more than 128 characters and so cannot be right,
     /// which bounds the cost of checking it.
-    #[must_use]
     pub fn claimed(text: String) -> Option<Self> {
         let text = SecretString::from(text);
         let fits = text.expose_secret().chars().count() <= *PASSWORD_LENGTH.end();
@@ -69,7 +67,6 @@ impl Password {
     }
 
     /// Returns the password, to be hashed.
-    #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -114,7 +111,6 @@ pub struct User {
 }
 
 /// Returns the scopes of every account.
-#[must_use]
 pub fn scopes() -> Scopes {
     Scopes::from_iter([Scope::ReadPets, Scope::ReadOrders, Scope::WriteOrders])
 }

@@ -111,13 +111,11 @@ impl EmbeddedPostgres {
     }
 
     /// Returns true if another process runs PostgreSQL.
-    #[must_use]
     pub const fn is_joined(&self) -> bool {
         self.running.is_none()
     }
 
     /// Returns options to connect as superuser.
-    #[must_use]
     pub fn connect_options(&self) -> PgConnectOptions {
         // Sets every field that the PG* environment variables could change.
         PgConnectOptions::new_without_pgpass()

@@ -145,7 +145,6 @@ impl CallerState {
     }
 
     /// State of the limits, as far as this replica knows.
-    #[must_use]
     pub fn status(&self, now: Moment) -> LimitStatus {
         let leased = self.lease.as_ref().map_or(0, |lease| lease.unused);
         let unused = leased + self.unused.values().sum::<u32>();
@@ -349,7 +348,6 @@ impl CallerState {
     }
 
     /// Returns true if the state can be dropped, once it needs no flush.
-    #[must_use]
     pub fn is_idle(&self, now: Moment) -> bool {
         let users = self.in_flight.as_ref().map_or(1, Arc::strong_count);
         let is_busy = self.is_leasing || users > 1 || self.has_unused();

@@ -25,7 +25,6 @@ pub struct FailedAuthenticationLimit {
 
 impl FailedAuthenticationLimit {
     /// Creates a limit that admits a burst of `per_minute` failures, then `per_minute` per minute.
-    #[must_use]
     pub fn new(per_minute: NonZeroU32, clock: Clock) -> Self {
         // The failure that finds no token blocks the address; it is the last one of the burst.
         let burst = NonZeroU32::new(per_minute.get() - 1).unwrap_or(NonZeroU32::MIN);

@@ -88,7 +88,6 @@ impl Limiter {
     }
 
     /// Returns the same limiter for a worker: its `database` batches the worker's leases.
-    #[must_use]
     pub fn for_worker(&self, database: Database) -> Self {
         Self {
             database,
@@ -137,7 +136,6 @@ impl Limiter {
     }
 
     /// Returns the state of a caller's limits, as far as this replica knows.
-    #[must_use]
     pub fn known_status(&self, caller: &Caller, address: Option<AddressKey>) -> LimitStatus {
         let limits = self.shared.plans.limits(caller.plan);
         let (key, now) = (CallerKey::new(caller, address), self.shared.clock.now());

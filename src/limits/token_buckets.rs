@@ -22,7 +22,6 @@ pub type Logins = TokenBuckets<String>;
 
 impl<K: Clone + Hash + Eq + fmt::Debug> TokenBuckets<K> {
     /// Creates buckets that hold `burst` tokens and are refilled with `per_minute` tokens per minute.
-    #[must_use]
     pub fn new(burst: NonZeroU32, per_minute: NonZeroU32, clock: Clock) -> Self {
         let quota = Quota::per_minute(per_minute).allow_burst(burst);
         Self(Arc::new(RateLimiter::hashmap_with_clock(quota, clock)))

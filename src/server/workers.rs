@@ -39,7 +39,6 @@ pub struct Workers<S> {
 }
 
 /// Number of cores.
-#[must_use]
 pub fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }

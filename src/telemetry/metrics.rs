@@ -138,7 +138,6 @@ pub struct Metrics(PrometheusHandle);
 
 impl Metrics {
     /// Renders all metrics for Prometheus.
-    #[must_use]
     pub fn render(&self) -> String {
         process::measure();
         self.upkeep();

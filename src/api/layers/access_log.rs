@@ -177,7 +177,6 @@ impl Record {
 }
 
 /// Method in metrics and traces. Unknown methods are `_OTHER`, because clients can invent them.
-#[must_use]
 pub fn method_label(method: &Method) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     KNOWN

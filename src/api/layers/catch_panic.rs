@@ -21,7 +21,6 @@ pub type CatchPanic = Stack<
 type Boxed = Response<UnsyncBoxBody<Bytes, BoxError>>;
 
 /// Returns the layer.
-#[must_use]
 pub fn catch_panic() -> CatchPanic {
     Stack::new(
         CatchPanicLayer::custom(respond as fn(_) -> _),
