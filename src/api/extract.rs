@@ -271,9 +271,6 @@ fn require_media_type(headers: &HeaderMap, accepted: &'static str) -> Result<(),
 }
 
 /// Rejects an encoded body (RFC 9110 §8.4), which would be misread, since decoding is not supported.
-///
-/// # Errors
-/// [`Error::EncodedBody`].
 pub fn require_plain(headers: &HeaderMap) -> Result<(), Error> {
     let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
     let plain = values.all(|value| {

@@ -185,9 +185,6 @@ impl Violations {
     }
 
     /// Returns the value, or all violations.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] with all violations.
     pub fn finish<T>(self, whole: Option<T>) -> Result<T, Error> {
         match whole {
             Some(whole) if self.0.is_empty() => Ok(whole),

@@ -44,9 +44,6 @@ pub struct ClientKey {
 
 impl ClientKey {
     /// Reads the key of a request of `owner`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the key is malformed or given twice.
     pub fn of(
         headers: &HeaderMap,
         owner: impl FnOnce() -> CallerKey,

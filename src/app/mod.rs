@@ -54,18 +54,12 @@ pub struct App {
 impl App {
     /// Builds all parts: starts the embedded PostgreSQL unless a database is configured, migrates the schema, binds both
     /// listeners.
-    ///
-    /// # Errors
-    /// [`Error`], saying what to do next.
     pub async fn build(config: Config) -> Result<Self, Error> {
         Self::build_with(config, Clock::system(), api::operations()).await
     }
 
     /// Like [`App::build`], with the clock of the limits and of the credential cache, and with operations on the API's
     /// paths: `benches/http` measures the layers around operations that cost nothing.
-    ///
-    /// # Errors
-    /// As [`App::build`].
     #[doc(hidden)]
     pub async fn build_with(
         config: Config,
@@ -190,9 +184,6 @@ impl App {
 
     /// Serves until `shutdown`: readiness fails first, then no connection is accepted, then requests in progress complete or
     /// are cut off, then all else stops.
-    ///
-    /// # Errors
-    /// [`Error::EmbeddedPostgres`] if the embedded PostgreSQL does not stop.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
         let state = self.state;
         let database = state.database.clone();

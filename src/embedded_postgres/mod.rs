@@ -128,9 +128,6 @@ impl EmbeddedPostgres {
 
     /// Stops PostgreSQL, which ends open connections, and returns when only the data is left. Has no effect on a
     /// PostgreSQL that another process runs.
-    ///
-    /// # Errors
-    /// [`Error::Lingers`] if it does not stop.
     pub async fn stop(self) -> Result<(), Error> {
         let Some((stop, thread)) = self.running else {
             return Ok(());

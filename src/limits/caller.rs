@@ -94,9 +94,6 @@ impl CallerState {
     }
 
     /// Acquires a permit for a request in progress, if the plan limits them.
-    ///
-    /// # Errors
-    /// [`Error::Exceeded`].
     pub fn acquire_in_flight(&mut self) -> Result<Option<OwnedSemaphorePermit>, Error> {
         let Some(max) = self.limits.in_flight else {
             return Ok(None);

@@ -71,9 +71,6 @@ struct Shared {
 
 impl Limiter {
     /// Creates a limiter that holds no leases.
-    ///
-    /// # Errors
-    /// When the system has no random number for the id of the replica.
     pub fn new(plans: Plans, database: Database, clock: Clock) -> Result<Self, getrandom::Error> {
         Ok(Self {
             shared: Arc::new(Shared {
@@ -143,9 +140,6 @@ impl Limiter {
     }
 
     /// Reads the state of a caller's limits from the database.
-    ///
-    /// # Errors
-    /// [`Error::Database`].
     pub async fn status(
         &self,
         caller: &Caller,

@@ -27,10 +27,7 @@ impl<K: Clone + Hash + Eq + fmt::Debug> TokenBuckets<K> {
         Self(Arc::new(RateLimiter::hashmap_with_clock(quota, clock)))
     }
 
-    /// Takes one token.
-    ///
-    /// # Errors
-    /// Time until a token is available.
+    /// Takes one token, or returns the time until one is available.
     pub fn take(&self, key: &K) -> Result<(), Duration> {
         let taken = self.0.check_key(key);
         taken.map_err(|not_until| not_until.wait_time_from(self.0.clock().now()))

@@ -15,9 +15,6 @@ pub struct Shutdown {
 
 impl Shutdown {
     /// Begins the graceful stage at the first SIGTERM or SIGINT (Ctrl-C), the forced one at the second, or after `grace`.
-    ///
-    /// # Errors
-    /// When the signals cannot be handled.
     pub fn on_signals(grace: Duration) -> std::io::Result<Self> {
         let shutdown = Self::default();
         let mut terminate = signal(SignalKind::terminate())?;

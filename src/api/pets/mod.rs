@@ -44,9 +44,6 @@ pub fn router() -> Operations {
 }
 
 /// Reads a new pet from the JSON that `POST /pet` takes.
-///
-/// # Errors
-/// [`Error::Invalid`] with all violations.
 pub fn read_new_pet(json: serde_json::Value) -> Result<NewPet, Error> {
     NewPetBody::from_json(json)?.into_new_pet()
 }
