@@ -180,27 +180,3 @@ impl fmt::Display for CallerKey {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_set_of_scopes_holds_what_was_put_in() {
-        for scope in Scope::ALL {
-            let one: Scopes = [scope].into_iter().collect();
-            assert_eq!(one.iter().collect::<Vec<_>>(), [scope]);
-            assert!(Scopes::all().contains_all(one));
-            assert_eq!(scope.as_str().parse(), Ok(scope));
-        }
-        assert!(!Scopes::default().contains(Scope::ReadPets));
-    }
-
-    #[test]
-    fn names_of_callers_are_bounded() {
-        assert!("acme".parse::<CallerName>().is_ok());
-        for bad in ["", " acme", "a\nb", "a\0b", &"x".repeat(65)] {
-            assert!(bad.parse::<CallerName>().is_err(), "{bad:?}");
-        }
-    }
-}

@@ -107,7 +107,7 @@ impl BatchedStatement for Deletions {
 async fn release(connection: &mut Connection, pets: Vec<(PetId, Status)>) -> Result<(), Error> {
     let released = |(id, status): (PetId, Status)| {
         let held = true;
-        let released = Standing { status, held }.given_back().status;
+        let released = Standing { status, held }.released().status;
         (released != status).then(|| (id.get(), released.as_str()))
     };
     let (ids, statuses): (Vec<i64>, Vec<&str>) = pets.into_iter().filter_map(released).unzip();
