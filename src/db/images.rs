@@ -137,10 +137,8 @@ pub async fn delete(connection: &mut Connection, pet: PetId, id: ImageId) -> Res
     let query = sqlx::query("delete from images where id = $1 and pet_id = $2")
         .bind(id.0)
         .bind(pet.get());
-    Ok(with_timeout(query.execute(connection))
-        .await?
-        .rows_affected()
-        == 1)
+    let deleted = with_timeout(query.execute(connection)).await?;
+    Ok(deleted.rows_affected() == 1)
 }
 
 /// Returns the rendering of a content at this width, if it exists.
