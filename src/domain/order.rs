@@ -182,24 +182,15 @@ pub struct Standing {
 impl Standing {
     /// Returns the state after an order for the pet.
     pub fn ordered(self, order: &OrderDetails) -> Result<Self, Refusal> {
-        match self {
-            Self {
-                status: pet::Status::Sold,
-                ..
-            } => Err(Refusal::Sold),
-            Self { held: true, .. } => Err(Refusal::Held),
-            Self {
-                status: pet::Status::Pending,
-                ..
-            } => Err(Refusal::Pending),
-            Self {
-                status: pet::Status::Available,
-                ..
-            } if order.is_open() => Ok(Self {
+        match (self.status, self.held) {
+            (pet::Status::Sold, _) => Err(Refusal::Sold),
+            (_, true) => Err(Refusal::Held),
+            (pet::Status::Pending, false) => Err(Refusal::Pending),
+            (pet::Status::Available, false) if order.is_open() => Ok(Self {
                 status: pet::Status::Pending,
                 held: true,
             }),
-            Self { .. } => Ok(Self {
+            (pet::Status::Available, false) => Ok(Self {
                 status: pet::Status::Sold,
                 held: false,
             }),
