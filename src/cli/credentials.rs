@@ -72,13 +72,13 @@ impl Owner {
     pub async fn create(
         self,
         config: &Config,
-        kind: secret::Kind,
+        kind: CredentialKind,
         expires_at: Option<DateTime<Utc>>,
     ) -> Result<Created, Error> {
         let secret = Secret::generate(kind)?;
         let client_id = match kind {
-            secret::Kind::ClientSecret => Some(secret::generate_client_id()?),
-            secret::Kind::ApiKey | secret::Kind::AccessToken | secret::Kind::Session => None,
+            CredentialKind::ClientSecret => Some(secret::generate_client_id()?),
+            CredentialKind::ApiKey | CredentialKind::AccessToken | CredentialKind::Session => None,
         };
         let scopes: Option<Scopes> =
             (!self.scopes.is_empty()).then(|| self.scopes.iter().copied().collect());
