@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     output::{Error, say, table},
-    session::with_database,
+    session::{with_connection, with_database},
 };
 use crate::{
     auth::secret::{self, Secret},
@@ -149,10 +149,8 @@ impl Owner {
 
 /// Prints the credentials of a kind, without their secrets.
 pub async fn list(config: &Config, kind: CredentialKind, json: bool) -> Result<(), Error> {
-    let records = with_database(config, async |database| {
-        Ok(database
-            .run(async |connection| db::credentials::list(connection, kind).await)
-            .await?)
+    let records = with_connection(config, async |connection| {
+        Ok(db::credentials::list(connection, kind).await?)
     })
     .await?;
     say(if json {
