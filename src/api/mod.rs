@@ -117,11 +117,11 @@ pub fn router(
         .layer(catch_panic()); // inside the limits, against which a panic does not count
     let operation_layers = upload_layers
         .clone()
-        .layer(TimeoutLayer(state.request_timeout.0)) // an upload has timeouts for the parts of its body
+        .layer(TimeoutLayer(state.request_timeout)) // an upload has timeouts for the parts of its body
         .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
     let open_layers = api_layers
         .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
-        .layer(TimeoutLayer(state.request_timeout.0))
+        .layer(TimeoutLayer(state.request_timeout))
         .layer(IdempotencyLayer::new(&state));
     let routes = operations
         .layer(operation_layers)

@@ -72,9 +72,9 @@ pub struct Parts {
     /// True if unauthenticated clients may create accounts.
     pub sign_up: SignUp,
     /// Lifetime of a session.
-    pub session_lifetime: SessionLifetime,
-    /// Time limit of a request.
-    pub request_timeout: RequestTimeout,
+    pub session_lifetime: Duration,
+    /// Time limit until a response begins.
+    pub request_timeout: Duration,
     /// Readiness of the process.
     pub readiness: Readiness,
 }
@@ -118,15 +118,11 @@ macro_rules! impl_from_ref {
 impl_from_ref! {
     database: Database,
     authenticator: Authenticator,
-    blobs: BlobStore,
-    uploads: Uploads,
-    renderer: Renderer,
     orphaned_blobs: OrphanedBlobs,
     links: Links,
     token_lifetime: TokenLifetime,
     passwords: Passwords,
     sign_up: SignUp,
-    request_timeout: RequestTimeout,
     readiness: Readiness,
 }
 
@@ -173,10 +169,6 @@ impl InFlight {
     }
 }
 
-/// Time limit until a response begins.
-#[derive(Debug, Clone, Copy)]
-pub struct RequestTimeout(pub Duration);
-
 /// Lifetime of an access token.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenLifetime(pub Duration);
@@ -184,10 +176,6 @@ pub struct TokenLifetime(pub Duration);
 /// True if unauthenticated clients may create accounts.
 #[derive(Debug, Clone, Copy)]
 pub struct SignUp(pub bool);
-
-/// Lifetime of a session.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionLifetime(pub Duration);
 
 /// Limits of a JSON or form body.
 #[derive(Debug, Clone, Copy)]

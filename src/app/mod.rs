@@ -24,7 +24,7 @@ use crate::{
         rate_limits::RateLimits,
         state::{
             AppState, BodyLimits, ConcurrencyLimits, Links, OrphanedBlobs, Parts, Readiness,
-            RequestTimeout, SessionLifetime, SignUp, TokenLifetime, Uploads,
+            SignUp, TokenLifetime, Uploads,
         },
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords},
@@ -119,7 +119,7 @@ impl App {
             passwords: Passwords::new(hashes_at_once(&config.users)),
             logins: Logins::new(logins_per_minute, logins_per_minute, clock),
             sign_up: SignUp(config.users.sign_up),
-            session_lifetime: SessionLifetime(config.users.session_lifetime),
+            session_lifetime: config.users.session_lifetime,
             trusted_proxies: config.limits.trusted_proxies.into(),
             concurrency: ConcurrencyLimits::new(config.server.max_requests),
             anonymous: config.auth.anonymous_scopes,
@@ -133,7 +133,7 @@ impl App {
             orphaned_blobs: OrphanedBlobs::default(),
             links,
             token_lifetime: TokenLifetime(config.auth.access_token_lifetime),
-            request_timeout: RequestTimeout(config.server.request_timeout),
+            request_timeout: config.server.request_timeout,
             readiness: Readiness::default(),
             database,
         });

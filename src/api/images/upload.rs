@@ -154,7 +154,7 @@ pub(super) async fn upload(
     let task_state = state.clone();
     let storing = async move {
         let response = store(&task_state, idempotency, pet, &urls, received);
-        tokio::time::timeout(task_state.request_timeout.0, response).await
+        tokio::time::timeout(task_state.request_timeout, response).await
     };
     match tokio::spawn(storing.in_current_span()).await {
         Ok(response) => response.map_err(|_| Error::TimedOut)?,
