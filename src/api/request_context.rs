@@ -89,7 +89,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
         let context = parts.extensions.get().cloned();
-        context.ok_or_else(|| Error::Internal("a request without a context".into()))
+        context.ok_or_else(|| Error::internal("a request without a context"))
     }
 }
 

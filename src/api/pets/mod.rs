@@ -255,8 +255,7 @@ pub fn json(pet: &Pet) -> Result<Vec<u8>, Error> {
     /// Initial capacity in bytes, enough for most pets.
     const ROOM: usize = 512;
     let mut json = Vec::with_capacity(ROOM);
-    serde_json::to_writer(&mut json, &PetBody::from(pet))
-        .map_err(|error| Error::Internal(error.into()))?;
+    serde_json::to_writer(&mut json, &PetBody::from(pet)).map_err(Error::internal)?;
     Ok(json)
 }
 
