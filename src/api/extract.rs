@@ -219,7 +219,9 @@ async fn read_json<T: FieldType>(
     accepted: &'static str,
     state: &AppState,
 ) -> Result<T, Error> {
-    let body = read_plain_body(request, accepted, state.body_limits).await?;
+    require_media_type(request.headers(), accepted)?;
+    require_plain(request.headers())?;
+    let body = read_body(request.into_body(), state.body_limits).await?;
     // serde would accept an array for an object, with its elements as the fields.
     if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
         parse_json::<IgnoredAny>(&body)?;
@@ -248,17 +250,6 @@ impl FromRequest<AppState> for Form {
             .map_err(|_| Error::one_violation("body", "must be UTF-8"))?;
         Parameters::parse(text, "body").map(Self)
     }
-}
-
-/// Checks the head of a request, then reads its body.
-async fn read_plain_body(
-    request: Request,
-    accepted: &'static str,
-    limits: BodyLimits,
-) -> Result<Bytes, Error> {
-    require_media_type(request.headers(), accepted)?;
-    require_plain(request.headers())?;
-    read_body(request.into_body(), limits).await
 }
 
 /// Rejects a body of another media type than those in `accepted`, separated by "or".
@@ -293,9 +284,7 @@ pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
     sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
 }
 
-/// Reads a whole body within its limits, so that no handler acts on half of a request.
-///
-/// # Errors
+/// Reads a whole body within its limits, so that no handler acts on half of a request. Fails with
 /// [`Error::BodyTooLarge`], [`Error::BodyTimeout`], or [`Error::Invalid`] if the body is cut off.
 pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Error> {
     let too_large = || Error::BodyTooLarge(limits.max_size);
