@@ -7,10 +7,8 @@ use std::{iter, sync::Arc};
 use reqwest::{Client, ClientBuilder, redirect};
 use rustls::{ClientConfig, Error, RootCertStore, crypto::ring};
 
-/// Returns a builder for a client that follows no redirects and uses no proxy.
-///
-/// # Errors
-/// When the crypto provider supports no TLS version, which does not happen.
+/// Returns a builder for a client that follows no redirects and uses no proxy. Fails if the crypto provider supports no
+/// TLS version, which does not happen.
 pub fn builder() -> Result<ClientBuilder, Error> {
     Ok(Client::builder()
         .tls_backend_preconfigured(tls()?)

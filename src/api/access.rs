@@ -16,10 +16,8 @@ use crate::domain::caller::{Scope, Scopes};
 pub struct AccessRules(HashMap<String, Vec<(Method, Scopes)>>);
 
 impl AccessRules {
-    /// Reads the rules from `document`, with paths relative to `base`.
-    ///
-    /// # Errors
-    /// A message that names the operation with a missing or inconsistent `security`, or with an unknown scope.
+    /// Reads the rules from `document`, with paths relative to `base`. The error names the operation with a missing or
+    /// inconsistent `security`, or with an unknown scope.
     pub fn from_document(document: &OpenApi, base: &str) -> Result<Self, String> {
         let document = serde_json::to_value(document).map_err(|error| error.to_string())?;
         let mut rules = Self::default();

@@ -99,10 +99,8 @@ impl Idempotency {
         self.0.is_some()
     }
 
-    /// Returns the stored response to the same request, if any.
-    ///
-    /// # Errors
-    /// [`Error::IdempotencyKeyReused`] if the key was used for another request.
+    /// Returns the stored response to the same request, if any. Fails with [`Error::IdempotencyKeyReused`] if the key was
+    /// used for another request.
     pub async fn stored_response(&self, database: &Database) -> Result<Option<Response>, Error> {
         match &self.0 {
             Some(key) => {
@@ -114,10 +112,8 @@ impl Idempotency {
         }
     }
 
-    /// Runs `work` in a transaction that also stores its response, or returns the response stored before.
-    ///
-    /// # Errors
-    /// The error of `work`, which is rolled back; [`Error::IdempotencyKeyInUse`]; [`Error::IdempotencyKeyReused`].
+    /// Runs `work` in a transaction that also stores its response, or returns the response stored before. Fails with the
+    /// error of `work`, which is rolled back, [`Error::IdempotencyKeyInUse`] or [`Error::IdempotencyKeyReused`].
     pub async fn run<W>(self, database: &Database, work: W) -> Result<Response, Error>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<Response, Error> + Clone,

@@ -83,10 +83,8 @@ pub fn operations() -> Router<AppState> {
     resources().router
 }
 
-/// `operations`, the document and the pages, with all layers.
-///
-/// # Errors
-/// When the document cannot be written as JSON; a test rules it out.
+/// `operations`, the document and the pages, with all layers. Fails if the document cannot be written as JSON; a test
+/// rules it out.
 pub fn router(
     operations: Router<AppState>,
     state: AppState,

@@ -1,8 +1,7 @@
 //! Queries on the images of pets. Their bytes are in the image store.
 //!
-//! Invariants:
-//! - The bytes of each key in a row are in the image store, and no key is ever reused. Therefore bytes are written
-//!   before their row, and deleted after the row; a trigger keeps their keys in `image_leftovers` in between.
+//! Invariant: the bytes of each key in a row are in the image store, and no key is ever reused. Therefore bytes are
+//! written before their row, and deleted after the row; a trigger keeps their keys in `image_leftovers` in between.
 
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, Row as _, postgres::PgRow};

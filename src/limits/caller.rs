@@ -1,7 +1,6 @@
 //! Admission of the requests of one caller, from leased slices. Time and the responses of the database are arguments.
 //!
 //! `.github/decisions/0001-leased-slices.md` states the algorithm. Invariants:
-//!
 //! - A request is admitted from a lease of the current slice, or refused because its limits have nothing left.
 //! - A lease is used for at most 0.9 of the rest of its slice, from the moment at which its statement was sent.
 //! - One lease statement of this caller is in progress at a time; requests that it does not cover join the next one.
