@@ -7,10 +7,8 @@ use std::{iter, sync::Arc};
 use reqwest::{Client, ClientBuilder, redirect};
 use rustls::{ClientConfig, Error, RootCertStore, crypto::ring};
 
-/// Returns a builder for a client that follows no redirects and uses no proxy.
-///
-/// # Errors
-/// When the crypto provider supports no TLS version, which does not happen.
+/// Returns a builder for a client that follows no redirects and uses no proxy. Fails if the crypto provider supports no
+/// TLS version, which does not happen.
 pub fn builder() -> Result<ClientBuilder, Error> {
     Ok(Client::builder()
         .tls_backend_preconfigured(tls()?)
@@ -34,7 +32,6 @@ fn tls() -> Result<ClientConfig, Error> {
 }
 
 /// Formats an error with its causes: reqwest's "error sending request" alone does not tell the problem.
-#[must_use]
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = iter::successors(Some(error), |&error| error.source());
     let texts: Vec<_> = causes.map(ToString::to_string).collect();

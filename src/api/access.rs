@@ -16,10 +16,8 @@ use crate::domain::caller::{Scope, Scopes};
 pub struct AccessRules(HashMap<String, Vec<(Method, Scopes)>>);
 
 impl AccessRules {
-    /// Reads the rules from `document`, with paths relative to `base`.
-    ///
-    /// # Errors
-    /// A message that names the operation with a missing or inconsistent `security`, or with an unknown scope.
+    /// Reads the rules from `document`, with paths relative to `base`. The error names the operation with a missing or
+    /// inconsistent `security`, or with an unknown scope.
     pub fn from_document(document: &OpenApi, base: &str) -> Result<Self, String> {
         let document = serde_json::to_value(document).map_err(|error| error.to_string())?;
         let mut rules = Self::default();
@@ -43,7 +41,6 @@ impl AccessRules {
 
     /// Returns the scopes that an operation needs, by the path of its route; `None` if it needs no caller or does not
     /// exist.
-    #[must_use]
     pub fn needed_scopes(&self, method: &Method, path: &str) -> Option<Scopes> {
         // HEAD is GET without the body (RFC 9110 §9.3.2).
         let is_head = method == Method::HEAD;

@@ -14,7 +14,6 @@ use super::error::Error;
 use crate::domain::pet::Version;
 
 /// Returns the strong entity tag of a version.
-#[must_use]
 pub fn etag(version: Version) -> HeaderValue {
     let mut digits = itoa::Buffer::new();
     let tag = ["\"", digits.format(version.0), "\""].concat();
@@ -29,7 +28,6 @@ pub struct IfMatch(Option<Vec<Version>>);
 
 impl IfMatch {
     /// Returns the versions to compare with in a statement, or `None` for any.
-    #[must_use]
     pub fn into_versions(self) -> Option<Vec<Version>> {
         self.0
     }
@@ -59,13 +57,11 @@ pub struct IfNoneMatch(Option<EntityTags>);
 
 impl IfNoneMatch {
     /// Reads the header.
-    #[must_use]
     pub fn from_headers(headers: &HeaderMap) -> Self {
         Self(entity_tags(headers, &header::IF_NONE_MATCH).unwrap_or_default())
     }
 
     /// Returns true if the client has the content with the entity tag `opaque`, given without its quotes.
-    #[must_use]
     pub fn matches(&self, opaque: &str) -> bool {
         match &self.0 {
             None => false,
@@ -76,7 +72,6 @@ impl IfNoneMatch {
     }
 
     /// Returns true if the client has `version`.
-    #[must_use]
     pub fn matches_version(&self, version: Version) -> bool {
         self.matches(itoa::Buffer::new().format(version.0))
     }
@@ -92,7 +87,6 @@ impl<S: Send + Sync> FromRequestParts<S> for IfNoneMatch {
 
 /// Returns true if `If-Range` is absent or is the strong entity tag `opaque` (§13.1.5). A date never matches: there is
 /// no `Last-Modified`.
-#[must_use]
 pub fn admits_range(headers: &HeaderMap, opaque: &str) -> bool {
     match entity_tags(headers, &header::IF_RANGE) {
         Ok(None) => true,

@@ -7,10 +7,8 @@ use crate::auth::{self, Credentials};
 /// API key header, as in Petstore. Proxies may drop a name with an underscore: nginx needs `underscores_in_headers on`.
 pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 
-/// Returns the credentials of a request, or `None` if it has none. A repeated header is rejected as ambiguous.
-///
-/// # Errors
-/// [`auth::Error::Invalid`] if a header is repeated or no text, or `Authorization` has another scheme than `Bearer`.
+/// Returns the credentials of a request, or `None` if it has none. Rejects a repeated header, which is ambiguous, a header
+/// that is no text, and an `Authorization` with another scheme than `Bearer`.
 pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth::Error> {
     let once = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();

@@ -133,7 +133,6 @@ impl Error {
     }
 
     /// Creates the error of one limit.
-    #[must_use]
     pub fn limit_exceeded(policy: &'static str, retry_after: Duration) -> Self {
         Self::LimitExceeded {
             policies: vec![policy],
@@ -142,7 +141,6 @@ impl Error {
     }
 
     /// Creates the error of a client address over its failed-authentication limit.
-    #[must_use]
     pub fn too_many_failures(retry_after: Duration) -> Self {
         Self::limit_exceeded("failed-authentication", retry_after)
     }
@@ -293,7 +291,7 @@ impl From<password::Error> for Error {
             password::Error::Random(_)
             | password::Error::Hash(_)
             | password::Error::Argon2(_)
-            | password::Error::Interrupted(_) => Self::Internal(error.into()),
+            | password::Error::Interrupted(_) => Self::internal(error),
         }
     }
 }
@@ -305,7 +303,7 @@ impl From<session::Error> for Error {
                 Self::one_violation("username", "or password is incorrect")
             }
             session::Error::Password(error) => error.into(),
-            session::Error::Random(error) => Self::Internal(error.into()),
+            session::Error::Random(error) => Self::internal(error),
             session::Error::Database(error) => error.into(),
         }
     }
@@ -318,7 +316,7 @@ impl From<renderings::Error> for Error {
             renderings::Error::Undecodable(_) => {
                 Self::NotFound("a rendering of this image, which cannot be decoded,".into())
             }
-            renderings::Error::Panicked(_) => Self::Internal(error.into()),
+            renderings::Error::Panicked(_) => Self::internal(error),
         }
     }
 }

@@ -122,7 +122,6 @@ impl Parameters {
     }
 
     /// Decodes a name or a value. Returns `None` if it is not UTF-8.
-    #[must_use]
     pub fn decode(encoded: &str) -> Option<String> {
         let spaced = encoded.replace('+', " ");
         let decoded = percent_decode_str(&spaced).decode_utf8().ok()?;
@@ -136,7 +135,6 @@ impl Parameters {
     }
 
     /// Returns the values of a list parameter, which may be repeated, separated by commas, or both.
-    #[must_use]
     pub fn list<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
         self.all(name).flat_map(|value| value.split(',')).collect()
     }
@@ -160,14 +158,12 @@ impl Parameters {
     }
 
     /// Appends the parameters of `more`.
-    #[must_use]
     pub fn and(mut self, more: Self) -> Self {
         self.0.extend(more.0);
         self
     }
 
     /// Returns a query of the parameters in `names`, encoded as sent, then one more that needs no encoding.
-    #[must_use]
     pub fn query_with(&self, names: &[&str], (name, value): (&str, &str)) -> String {
         let kept = self
             .0
@@ -223,7 +219,9 @@ async fn read_json<T: FieldType>(
     accepted: &'static str,
     state: &AppState,
 ) -> Result<T, Error> {
-    let body = read_plain_body(request, accepted, state.body_limits).await?;
+    require_media_type(request.headers(), accepted)?;
+    require_plain(request.headers())?;
+    let body = read_body(request.into_body(), state.body_limits).await?;
     // serde would accept an array for an object, with its elements as the fields.
     if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
         parse_json::<IgnoredAny>(&body)?;
@@ -254,17 +252,6 @@ impl FromRequest<AppState> for Form {
     }
 }
 
-/// Checks the head of a request, then reads its body.
-async fn read_plain_body(
-    request: Request,
-    accepted: &'static str,
-    limits: BodyLimits,
-) -> Result<Bytes, Error> {
-    require_media_type(request.headers(), accepted)?;
-    require_plain(request.headers())?;
-    read_body(request.into_body(), limits).await
-}
-
 /// Rejects a body of another media type than those in `accepted`, separated by "or".
 fn require_media_type(headers: &HeaderMap, accepted: &'static str) -> Result<(), Error> {
     let mut essences = accepted.split(" or ");
@@ -275,9 +262,6 @@ fn require_media_type(headers: &HeaderMap, accepted: &'static str) -> Result<(),
 }
 
 /// Rejects an encoded body (RFC 9110 §8.4), which would be misread, since decoding is not supported.
-///
-/// # Errors
-/// [`Error::EncodedBody`].
 pub fn require_plain(headers: &HeaderMap) -> Result<(), Error> {
     let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
     let plain = values.all(|value| {
@@ -294,16 +278,13 @@ pub fn require_plain(headers: &HeaderMap) -> Result<(), Error> {
 }
 
 /// Returns true if `Content-Type` has this media type, with any parameters.
-#[must_use]
 pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
     let value = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str);
     let sent = value.and_then(|value| value.ok()?.split(';').next());
     sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
 }
 
-/// Reads a whole body within its limits, so that no handler acts on half of a request.
-///
-/// # Errors
+/// Reads a whole body within its limits, so that no handler acts on half of a request. Fails with
 /// [`Error::BodyTooLarge`], [`Error::BodyTimeout`], or [`Error::Invalid`] if the body is cut off.
 pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Error> {
     let too_large = || Error::BodyTooLarge(limits.max_size);

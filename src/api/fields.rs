@@ -28,7 +28,6 @@ pub enum Kind {
 
 impl Kind {
     /// Returns the kind in words that follow "must be " in an error message.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Boolean => "true or false",
@@ -50,7 +49,6 @@ impl Kind {
     }
 
     /// Returns true if JSON that begins with `byte` may be of this kind.
-    #[must_use]
     pub const fn may_begin_with(self, byte: Option<&u8>) -> bool {
         match self {
             Self::Boolean | Self::Integer | Self::String => true,
@@ -187,9 +185,6 @@ impl Violations {
     }
 
     /// Returns the value, or all violations.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] with all violations.
     pub fn finish<T>(self, whole: Option<T>) -> Result<T, Error> {
         match whole {
             Some(whole) if self.0.is_empty() => Ok(whole),

@@ -44,9 +44,6 @@ pub struct ClientKey {
 
 impl ClientKey {
     /// Reads the key of a request of `owner`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the key is malformed or given twice.
     pub fn of(
         headers: &HeaderMap,
         owner: impl FnOnce() -> CallerKey,
@@ -69,7 +66,6 @@ impl ClientKey {
     }
 
     /// Adds the fingerprint: the SHA-256 of the request.
-    #[must_use]
     pub fn with_fingerprint(self, fingerprint: Vec<u8>) -> Idempotency {
         let client_key = self;
         Idempotency(Some(Arc::new(Key {
@@ -99,15 +95,12 @@ fn parse_key(value: &HeaderValue) -> Result<&str, &'static str> {
 
 impl Idempotency {
     /// Returns true if the request has a key. Without one, its change and its response need not share a transaction.
-    #[must_use]
     pub const fn has_key(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns the stored response to the same request, if any.
-    ///
-    /// # Errors
-    /// [`Error::IdempotencyKeyReused`] if the key was used for another request.
+    /// Returns the stored response to the same request, if any. Fails with [`Error::IdempotencyKeyReused`] if the key was
+    /// used for another request.
     pub async fn stored_response(&self, database: &Database) -> Result<Option<Response>, Error> {
         match &self.0 {
             Some(key) => {
@@ -119,10 +112,8 @@ impl Idempotency {
         }
     }
 
-    /// Runs `work` in a transaction that also stores its response, or returns the response stored before.
-    ///
-    /// # Errors
-    /// The error of `work`, which is rolled back; [`Error::IdempotencyKeyInUse`]; [`Error::IdempotencyKeyReused`].
+    /// Runs `work` in a transaction that also stores its response, or returns the response stored before. Fails with the
+    /// error of `work`, which is rolled back, [`Error::IdempotencyKeyInUse`] or [`Error::IdempotencyKeyReused`].
     pub async fn run<W>(self, database: &Database, work: W) -> Result<Response, Error>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<Response, Error> + Clone,

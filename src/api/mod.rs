@@ -72,7 +72,6 @@ fn resources() -> Operations {
 }
 
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
-#[must_use]
 pub fn document(links: &Links) -> OpenApi {
     let operations = resources().merge(images::uploads()).into_document();
     let open = users::open_router().into_document();
@@ -84,10 +83,8 @@ pub fn operations() -> Router<AppState> {
     resources().router
 }
 
-/// `operations`, the document and the pages, with all layers.
-///
-/// # Errors
-/// When the document cannot be written as JSON; a test rules it out.
+/// `operations`, the document and the pages, with all layers. Fails if the document cannot be written as JSON; a test
+/// rules it out.
 pub fn router(
     operations: Router<AppState>,
     state: AppState,
@@ -118,11 +115,11 @@ pub fn router(
         .layer(catch_panic()); // inside the limits, against which a panic does not count
     let operation_layers = upload_layers
         .clone()
-        .layer(TimeoutLayer(state.request_timeout.0)) // an upload has timeouts for the parts of its body
+        .layer(TimeoutLayer(state.request_timeout)) // an upload has timeouts for the parts of its body
         .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
     let open_layers = api_layers
         .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
-        .layer(TimeoutLayer(state.request_timeout.0))
+        .layer(TimeoutLayer(state.request_timeout))
         .layer(IdempotencyLayer::new(&state));
     let routes = operations
         .layer(operation_layers)
@@ -154,7 +151,6 @@ pub type HttpApi<B> = MapRequest<Router, fn(Request<B>) -> Request<Body>>;
 
 /// Wraps a router for the server. A trailing slash of an API path is ignored; tower-http's `NormalizePath` would
 /// also change paths such as `/docs/`, which need theirs.
-#[must_use]
 pub fn http_service<B>(router: Router) -> HttpApi<B>
 where
     B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,

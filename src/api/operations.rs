@@ -19,13 +19,11 @@ pub struct Operations {
 
 impl Operations {
     /// Returns an empty set of operations.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns an empty set of operations, which are added to `document`.
-    #[must_use]
     pub fn with_document(document: OpenApi) -> Self {
         Self {
             documented: OpenApiRouter::with_openapi(document),
@@ -34,7 +32,6 @@ impl Operations {
     }
 
     /// Adds the operations on one path, as `routes!` returns them.
-    #[must_use]
     pub fn routes(mut self, (schemas, paths, methods): UtoipaMethodRouter<AppState>) -> Self {
         for path in paths.paths.keys() {
             self.router = self.router.route(&format!("{BASE}{path}"), methods.clone());
@@ -45,7 +42,6 @@ impl Operations {
     }
 
     /// Adds the operations of `more`.
-    #[must_use]
     pub fn merge(self, more: Self) -> Self {
         Self {
             router: self.router.merge(more.router),
@@ -54,7 +50,6 @@ impl Operations {
     }
 
     /// Returns the document.
-    #[must_use]
     pub fn into_document(self) -> OpenApi {
         self.documented.into_openapi()
     }

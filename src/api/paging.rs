@@ -122,9 +122,6 @@ pub struct Window<Id> {
 
 impl<Id: FromStr> Window<Id> {
     /// Reads `limit` and `cursor`, then reports all violations of the query.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] with all violations.
     pub fn read(mut violations: Violations, query: &Parameters) -> Result<Self, Error> {
         let limit = query.optional(&mut violations, "limit", |text| {
             text.parse()
@@ -138,9 +135,6 @@ impl<Id: FromStr> Window<Id> {
 }
 
 /// Responds with the matches in the window. The URL of the next page has `path` and the `kept` query parameters.
-///
-/// # Errors
-/// The first page cannot be read.
 pub async fn respond<F: Find>(
     database: Database,
     links: &Links,

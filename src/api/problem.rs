@@ -113,7 +113,6 @@ impl Problem {
     }
 
     /// Creates the problem of invalid input, with a summary for clients that read only `message`.
-    #[must_use]
     pub fn invalid(errors: Vec<Violation>) -> Self {
         let detail = match &errors[..] {
             [only] => format!("{} {}", only.field, only.reason),
@@ -129,7 +128,6 @@ impl Problem {
     }
 
     /// Creates a problem for reached limits (`draft-ietf-httpapi-ratelimit-headers`).
-    #[must_use]
     pub fn quota_exceeded(policies: &[&str], retry_after: u64) -> Self {
         let reached = policies.join(" and ");
         let detail = format!("limit reached: {reached}; retry in {retry_after} s");
@@ -141,7 +139,6 @@ impl Problem {
     }
 
     /// Creates the problem of a response from the framework, of which only the status is known.
-    #[must_use]
     pub fn of_status(status: StatusCode) -> Self {
         let detail = match status {
             StatusCode::BAD_REQUEST => "the request is not valid HTTP",
@@ -158,13 +155,11 @@ impl Problem {
     }
 
     /// Returns the HTTP status.
-    #[must_use]
     pub fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     /// Serializes the problem of the request with this id.
-    #[must_use]
     pub fn into_json(mut self, request_id: &str) -> Vec<u8> {
         request_id.clone_into(&mut self.instance);
         // Enough for most problems.

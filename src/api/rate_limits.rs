@@ -39,9 +39,6 @@ pub struct RateLimits {
 
 impl RateLimits {
     /// Creates limits without any use. The metrics recorder must be installed.
-    ///
-    /// # Errors
-    /// Those of [`Limiter::new`].
     pub fn new(plans: Plans, database: Database, clock: Clock) -> Result<Self, getrandom::Error> {
         // Registered, so that the series begin at 0.
         for plan in PLANS {
@@ -57,7 +54,6 @@ impl RateLimits {
     }
 
     /// Returns the same limits for a worker: its `database` batches the worker's leases.
-    #[must_use]
     pub fn for_worker(&self, database: Database) -> Self {
         Self {
             limiter: self.limiter.for_worker(database),
@@ -94,9 +90,6 @@ impl RateLimits {
     }
 
     /// Admits a request to `GET /limits`, which is not counted against the limits that it reports.
-    ///
-    /// # Errors
-    /// [`limits::Error`] when its own limit is reached, or the counters cannot be reached.
     pub async fn admit_status(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
         if let Err(retry_after) = self.status.take(&CallerKey::new(caller, client)) {
             let refusal = Err(exceeded(Limit::Status, retry_after));
@@ -107,9 +100,6 @@ impl RateLimits {
     }
 
     /// Admits a request that needs no credential.
-    ///
-    /// # Errors
-    /// [`limits::Error::Exceeded`].
     pub fn admit_open(&self, client: Option<AddressKey>) -> Result<(), limits::Error> {
         let Some(client) = client else {
             return Ok(());

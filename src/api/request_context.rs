@@ -49,7 +49,6 @@ impl Deref for RequestContext {
 
 impl RequestContext {
     /// Creates the context of a request with this id.
-    #[must_use]
     pub fn new(id: RequestId) -> Self {
         Self(Arc::new(Fields {
             id,
@@ -65,7 +64,6 @@ impl RequestContext {
     ///
     /// # Panics
     /// If the outermost layer did not create one: without it, inner layers would not know the caller.
-    #[must_use]
     #[expect(clippy::expect_used, reason = "a bug: every router has the layer")]
     pub fn of(request: &Request) -> &Self {
         let context = request.extensions().get::<Self>();
@@ -73,13 +71,11 @@ impl RequestContext {
     }
 
     /// Returns the client address, if known.
-    #[must_use]
     pub fn client_address(&self) -> Option<AddressKey> {
         self.client_address.get().copied()
     }
 
     /// Returns the key under which the caller's use is stored. That of an unauthenticated client is its address.
-    #[must_use]
     pub fn caller_key(&self) -> CallerKey {
         let address = self.client_address();
         let key = |caller: &Arc<Caller>| CallerKey::new(caller, address);
@@ -93,7 +89,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RequestContext {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Error> {
         let context = parts.extensions.get().cloned();
-        context.ok_or_else(|| Error::Internal("a request without a context".into()))
+        context.ok_or_else(|| Error::internal("a request without a context"))
     }
 }
 

@@ -12,7 +12,6 @@ pub struct RequestId(HeaderValue);
 
 impl RequestId {
     /// Returns the id that the client sent, so that it finds its request in the log, or a new one if that is invalid.
-    #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
         let is_valid = |id: &&HeaderValue| {
@@ -23,20 +22,17 @@ impl RequestId {
     }
 
     /// Returns the id as a header value.
-    #[must_use]
     pub fn header(&self) -> HeaderValue {
         self.0.clone()
     }
 
     /// Returns the id as text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
     }
 }
 
 /// Returns a new id of 128 random bits, unique across replicas.
-#[must_use]
 pub fn random_id() -> HeaderValue {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 32];

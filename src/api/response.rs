@@ -10,9 +10,6 @@ use utoipa::ToSchema;
 use super::error::Error;
 
 /// Returns a response with `body` as compact JSON.
-///
-/// # Errors
-/// [`Error::Internal`] if `body` cannot be serialized.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Response, Error> {
     let body = serde_json::to_vec(body).map_err(Error::internal)?;
     let headers = [(header::CONTENT_TYPE, "application/json")];
@@ -20,17 +17,11 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Result<Response, Error
 }
 
 /// Returns a 201 response with `body`, and the URL of the new resource in `Location`.
-///
-/// # Errors
-/// As [`json`] and [`located`].
 pub fn created(location: String, body: &impl Serialize) -> Result<Response, Error> {
     located(location, json(StatusCode::CREATED, body)?)
 }
 
 /// Adds `Location` to a response.
-///
-/// # Errors
-/// [`Error::Internal`] if `location` is not a valid header value.
 pub fn located(location: String, mut response: Response) -> Result<Response, Error> {
     let location = HeaderValue::try_from(location).map_err(Error::internal)?;
     response.headers_mut().insert(header::LOCATION, location);
@@ -55,17 +46,11 @@ pub struct ApiResponse {
 
 impl ApiResponse {
     /// Returns the response to a deletion.
-    ///
-    /// # Errors
-    /// As [`json`].
     pub fn deleted(what: &impl ToString) -> Result<Response, Error> {
         Self::done("deleted", what.to_string())
     }
 
     /// Returns a 200 response for an action.
-    ///
-    /// # Errors
-    /// As [`json`].
     pub fn done(kind: &'static str, message: String) -> Result<Response, Error> {
         let body = Self {
             code: 200,

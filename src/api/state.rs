@@ -72,22 +72,20 @@ pub struct Parts {
     /// True if unauthenticated clients may create accounts.
     pub sign_up: SignUp,
     /// Lifetime of a session.
-    pub session_lifetime: SessionLifetime,
-    /// Time limit of a request.
-    pub request_timeout: RequestTimeout,
+    pub session_lifetime: Duration,
+    /// Time limit until a response begins.
+    pub request_timeout: Duration,
     /// Readiness of the process.
     pub readiness: Readiness,
 }
 
 impl AppState {
     /// Creates the state from its parts.
-    #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(parts))
     }
 
     /// Returns the state for one worker: its database statements are batched apart from those of other workers.
-    #[must_use]
     pub fn for_worker(&self) -> Self {
         let database = self.database.for_worker();
         Self::new(Parts {
@@ -120,15 +118,11 @@ macro_rules! impl_from_ref {
 impl_from_ref! {
     database: Database,
     authenticator: Authenticator,
-    blobs: BlobStore,
-    uploads: Uploads,
-    renderer: Renderer,
     orphaned_blobs: OrphanedBlobs,
     links: Links,
     token_lifetime: TokenLifetime,
     passwords: Passwords,
     sign_up: SignUp,
-    request_timeout: RequestTimeout,
     readiness: Readiness,
 }
 
@@ -145,7 +139,6 @@ pub struct ConcurrencyLimits {
 
 impl ConcurrencyLimits {
     /// Allows `max_requests` concurrent requests, and half as many streamed responses.
-    #[must_use]
     pub fn new(max_requests: usize) -> Self {
         Self {
             requests: Arc::new(Semaphore::new(max_requests)),
@@ -155,7 +148,6 @@ impl ConcurrencyLimits {
     }
 
     /// Returns the number of requests in progress.
-    #[must_use]
     pub fn in_flight(&self) -> InFlight {
         InFlight::of(&self.requests, self.max_requests)
     }
@@ -177,10 +169,6 @@ impl InFlight {
     }
 }
 
-/// Time limit until a response begins.
-#[derive(Debug, Clone, Copy)]
-pub struct RequestTimeout(pub Duration);
-
 /// Lifetime of an access token.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenLifetime(pub Duration);
@@ -188,10 +176,6 @@ pub struct TokenLifetime(pub Duration);
 /// True if unauthenticated clients may create accounts.
 #[derive(Debug, Clone, Copy)]
 pub struct SignUp(pub bool);
-
-/// Lifetime of a session.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionLifetime(pub Duration);
 
 /// Limits of a JSON or form body.
 #[derive(Debug, Clone, Copy)]
@@ -218,7 +202,6 @@ pub struct Uploads {
 
 impl Uploads {
     /// Creates the configured limits. `pause` is the maximum pause within any body.
-    #[must_use]
     pub fn new(config: &config::Images, pause: Duration) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(config.max_uploads)),
@@ -230,7 +213,6 @@ impl Uploads {
     }
 
     /// Returns the number of uploads in progress.
-    #[must_use]
     pub fn in_flight(&self) -> InFlight {
         InFlight::of(&self.permits, self.max)
     }
@@ -259,14 +241,12 @@ pub struct Links(Arc<str>);
 
 impl Links {
     /// Creates links below `public_url`.
-    #[must_use]
     pub fn new(public_url: Option<&Url>) -> Self {
         let base = public_url.map_or("", Url::as_str).trim_end_matches('/');
         Self(base.into())
     }
 
     /// Returns an absolute URL, on `host` if no public URL is configured.
-    #[must_use]
     pub fn absolute_url(&self, path: &str, host: &str) -> String {
         if self.0.is_empty() {
             format!("http://{host}{path}")
@@ -276,7 +256,6 @@ impl Links {
     }
 
     /// Returns the URL of a path of this service, which begins with `/`.
-    #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.0)
     }
@@ -293,7 +272,6 @@ impl Readiness {
     }
 
     /// Returns true if the process is about to stop.
-    #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -9,9 +9,6 @@ use crate::{config::Config, server::listener};
 
 /// Binds the listener whose address is the setting `key`. With the embedded PostgreSQL, which is for trials and
 /// development, a default port that is in use is replaced by a free one.
-///
-/// # Errors
-/// [`Error::Listen`].
 pub fn listen(
     config: &Config,
     key: &'static str,

@@ -24,7 +24,7 @@ use crate::{
         rate_limits::RateLimits,
         state::{
             AppState, BodyLimits, ConcurrencyLimits, Links, OrphanedBlobs, Parts, Readiness,
-            RequestTimeout, SessionLifetime, SignUp, TokenLifetime, Uploads,
+            SignUp, TokenLifetime, Uploads,
         },
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords},
@@ -54,18 +54,12 @@ pub struct App {
 impl App {
     /// Builds all parts: starts the embedded PostgreSQL unless a database is configured, migrates the schema, binds both
     /// listeners.
-    ///
-    /// # Errors
-    /// [`Error`], saying what to do next.
     pub async fn build(config: Config) -> Result<Self, Error> {
         Self::build_with(config, Clock::system(), api::operations()).await
     }
 
     /// Like [`App::build`], with the clock of the limits and of the credential cache, and with operations on the API's
     /// paths: `benches/http` measures the layers around operations that cost nothing.
-    ///
-    /// # Errors
-    /// As [`App::build`].
     #[doc(hidden)]
     pub async fn build_with(
         config: Config,
@@ -125,7 +119,7 @@ impl App {
             passwords: Passwords::new(hashes_at_once(&config.users)),
             logins: Logins::new(logins_per_minute, logins_per_minute, clock),
             sign_up: SignUp(config.users.sign_up),
-            session_lifetime: SessionLifetime(config.users.session_lifetime),
+            session_lifetime: config.users.session_lifetime,
             trusted_proxies: config.limits.trusted_proxies.into(),
             concurrency: ConcurrencyLimits::new(config.server.max_requests),
             anonymous: config.auth.anonymous_scopes,
@@ -139,7 +133,7 @@ impl App {
             orphaned_blobs: OrphanedBlobs::default(),
             links,
             token_lifetime: TokenLifetime(config.auth.access_token_lifetime),
-            request_timeout: RequestTimeout(config.server.request_timeout),
+            request_timeout: config.server.request_timeout,
             readiness: Readiness::default(),
             database,
         });
@@ -174,28 +168,22 @@ impl App {
     }
 
     /// Address of the API.
-    #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.api.1
     }
 
     /// Address of metrics and health.
-    #[must_use]
     pub const fn operations_addr(&self) -> SocketAddr {
         self.operations.1
     }
 
     /// True if [`DEMO_KEYS`] are valid.
-    #[must_use]
     pub const fn has_demo_keys(&self) -> bool {
         self.demo_keys
     }
 
     /// Serves until `shutdown`: readiness fails first, then no connection is accepted, then requests in progress complete or
     /// are cut off, then all else stops.
-    ///
-    /// # Errors
-    /// [`Error::EmbeddedPostgres`] if the embedded PostgreSQL does not stop.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
         let state = self.state;
         let database = state.database.clone();
@@ -237,7 +225,6 @@ impl App {
 }
 
 /// Directories in which PostgreSQL's programs are searched for.
-#[must_use]
 pub fn search_path(config: &Config) -> SearchPath {
     SearchPath {
         bin_dir: config.environment.postgres_bin_dir.clone(),

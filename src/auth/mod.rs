@@ -58,7 +58,6 @@ pub struct Authenticator {
 impl Authenticator {
     /// Creates an authenticator that accepts keys in this service's format, the keys in `custom_keys`, and tokens of
     /// `issuers`.
-    #[must_use]
     pub fn new(
         database: Database,
         custom_keys: impl IntoIterator<Item = Secret>,
@@ -75,7 +74,6 @@ impl Authenticator {
     }
 
     /// Returns an authenticator with the same cache and another handle to the same database.
-    #[must_use]
     pub fn with_database(&self, database: Database) -> Self {
         Self {
             database,
@@ -96,13 +94,11 @@ impl Authenticator {
     }
 
     /// Returns true if the credential is a token of an external issuer. Fetching its keys can be slow.
-    #[must_use]
     pub fn is_external(&self, credentials: Credentials<'_>) -> bool {
         matches!(credentials, Credentials::Bearer(token) if self.issuers.handles(token))
     }
 
     /// Returns the caller of a cached credential, without a lookup.
-    #[must_use]
     pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Arc<Caller>> {
         let text = match credentials {
             Credentials::ApiKey(secret) if !self.issuers.handles(secret) => secret,

@@ -1,7 +1,6 @@
 //! Issues, revokes and introspects OAuth 2.0 access tokens (client credentials grant, RFC 6749 §4.4).
 //!
-//! Invariants:
-//! - A token has no scope that its client lacks.
+//! Invariant: a token has no scope that its client lacks.
 
 use std::time::Duration;
 

@@ -70,7 +70,6 @@ pub enum Verification {
 
 impl Passwords {
     /// Creates a hasher that runs at most `concurrency` hashes at a time.
-    #[must_use]
     pub fn new(concurrency: usize) -> Self {
         let concurrency = concurrency.max(1);
         Self {
@@ -81,7 +80,6 @@ impl Passwords {
     }
 
     /// Returns the number of passwords being hashed or waiting, without those of [`Passwords::hash_all`].
-    #[must_use]
     pub fn in_progress(&self) -> usize {
         (self.concurrency + MAX_WAITING).saturating_sub(self.admitted.available_permits())
     }

@@ -33,15 +33,6 @@ pub enum Error {
     Database(#[from] db::Error),
 }
 
-impl db::AsDatabaseError for Error {
-    fn database_error(&self) -> Option<&db::Error> {
-        match self {
-            Self::Database(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
 /// New session. Its token is shown only once.
 pub struct NewSession {
     /// Session token.
@@ -81,14 +72,13 @@ pub async fn open(
                 db::users::renew_hash(transaction, user, &stored, renewed).await?;
             }
             let current = renewed.unwrap_or(stored);
-            // Fails if the password was changed after its verification.
             let (hash, hint) = (token.hash(), token.hint());
             let session = (&hash, hint.as_str(), lifetime);
-            db::sessions::insert(transaction, user, &current, session)
-                .await?
-                .ok_or(Error::InvalidCredentials)
+            db::sessions::insert(transaction, user, &current, session).await
         })
         .await?;
+    // Absent if the password was changed after its verification.
+    let expires_at = expires_at.ok_or(Error::InvalidCredentials)?;
     Ok(NewSession {
         token,
         expires_at,

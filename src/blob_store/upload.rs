@@ -64,7 +64,6 @@ impl Upload {
     }
 
     /// Returns the number of bytes written.
-    #[must_use]
     pub const fn size(&self) -> u64 {
         self.size
     }

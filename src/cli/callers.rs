@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     output::{Error, say, table},
-    session::with_database,
+    session::with_connection,
 };
 use crate::{
     config::{Config, Plans},
@@ -46,8 +46,8 @@ impl Callers {
         let plans = &config.plans;
         match self {
             Self::List { json } => {
-                let callers = with_database(config, async |database| {
-                    Ok(database.run(db::callers::list).await?)
+                let callers = with_connection(config, async |connection| {
+                    Ok(db::callers::list(connection).await?)
                 })
                 .await?;
                 let rows = callers.iter();
@@ -59,16 +59,11 @@ impl Callers {
                 })
             }
             Self::Show { name, json } => {
-                let (used, caller) = with_database(config, async |database| {
-                    let found = database
-                        .run(async |connection| db::callers::find(connection, &name).await)
-                        .await?;
+                let (used, caller) = with_connection(config, async |connection| {
+                    let found = db::callers::find(connection, &name).await?;
                     let caller = found.ok_or_else(|| unknown(&name))?;
                     let key = CallerKey::Caller(caller.id).to_string();
-                    let used = database
-                        .run(async |connection| db::limits::used_today(connection, &key).await)
-                        .await?;
-                    Ok((used, caller))
+                    Ok((db::limits::used_today(connection, &key).await?, caller))
                 })
                 .await?;
                 if json {
@@ -87,12 +82,8 @@ impl Callers {
                 ))
             }
             Self::SetPlan { name, plan } => {
-                let is_found = with_database(config, async |database| {
-                    Ok(database
-                        .run(async |connection| {
-                            db::callers::set_plan(connection, &name, plan).await
-                        })
-                        .await?)
+                let is_found = with_connection(config, async |connection| {
+                    Ok(db::callers::set_plan(connection, &name, plan).await?)
                 })
                 .await?;
                 if !is_found {

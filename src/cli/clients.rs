@@ -6,7 +6,7 @@ use super::{
     credentials::{self, Owner},
     output::{Error, say},
 };
-use crate::{auth::secret, config::Config, db::credentials::CredentialKind};
+use crate::{config::Config, db::credentials::CredentialKind};
 
 #[derive(Debug, Subcommand)]
 pub enum Clients {
@@ -36,8 +36,7 @@ impl Clients {
         const KIND: CredentialKind = CredentialKind::ClientSecret;
         match self {
             Self::Create { owner, json } => {
-                let kind = secret::Kind::ClientSecret;
-                let created = owner.create(config, kind, None).await?;
+                let created = owner.create(config, KIND, None).await?;
                 if json {
                     return say(created.to_json("client_secret")?);
                 }

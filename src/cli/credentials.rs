@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     output::{Error, say, table},
-    session::with_database,
+    session::{with_connection, with_database},
 };
 use crate::{
     auth::secret::{self, Secret},
@@ -72,13 +72,13 @@ impl Owner {
     pub async fn create(
         self,
         config: &Config,
-        kind: secret::Kind,
+        kind: CredentialKind,
         expires_at: Option<DateTime<Utc>>,
     ) -> Result<Created, Error> {
         let secret = Secret::generate(kind)?;
         let client_id = match kind {
-            secret::Kind::ClientSecret => Some(secret::generate_client_id()?),
-            secret::Kind::ApiKey | secret::Kind::AccessToken | secret::Kind::Session => None,
+            CredentialKind::ClientSecret => Some(secret::generate_client_id()?),
+            CredentialKind::ApiKey | CredentialKind::AccessToken | CredentialKind::Session => None,
         };
         let scopes: Option<Scopes> =
             (!self.scopes.is_empty()).then(|| self.scopes.iter().copied().collect());
@@ -149,10 +149,8 @@ impl Owner {
 
 /// Prints the credentials of a kind, without their secrets.
 pub async fn list(config: &Config, kind: CredentialKind, json: bool) -> Result<(), Error> {
-    let records = with_database(config, async |database| {
-        Ok(database
-            .run(async |connection| db::credentials::list(connection, kind).await)
-            .await?)
+    let records = with_connection(config, async |connection| {
+        Ok(db::credentials::list(connection, kind).await?)
     })
     .await?;
     say(if json {

@@ -7,7 +7,7 @@ use super::{
     credentials::{self, Owner},
     output::{Error, say},
 };
-use crate::{auth::secret, config::Config, db::credentials::CredentialKind};
+use crate::{config::Config, db::credentials::CredentialKind};
 
 #[derive(Debug, Subcommand)]
 pub enum Keys {
@@ -45,8 +45,7 @@ impl Keys {
                 json,
             } => {
                 let expires_at = expires.map(expiry).transpose()?;
-                let kind = secret::Kind::ApiKey;
-                let created = owner.create(config, kind, expires_at).await?;
+                let created = owner.create(config, KIND, expires_at).await?;
                 if json {
                     return say(created.to_json("key")?);
                 }

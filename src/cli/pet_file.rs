@@ -41,8 +41,8 @@ impl Format {
 impl From<Format> for exports::Format {
     fn from(format: Format) -> Self {
         match format {
-            Format::Ndjson => Self::Ndjson,
-            Format::Csv => Self::Csv,
+            Format::Ndjson => Self::NDJSON,
+            Format::Csv => Self::CSV,
         }
     }
 }
@@ -50,10 +50,8 @@ impl From<Format> for exports::Format {
 /// Records, or the line and the problem of each that is invalid. After an I/O error the rest is not to be used.
 pub type Records = Box<dyn Iterator<Item = io::Result<Result<Record, String>>>>;
 
-/// Returns the records of a file except the first `skip`.
-///
-/// # Errors
-/// When the file cannot be read, or its heading has an unknown column.
+/// Returns the records of a file except the first `skip`. Fails if the file cannot be read, or its heading has an unknown
+/// column.
 pub fn records(file: impl Read + 'static, format: Format, skip: u64) -> Result<Records, Error> {
     let reader = BufReader::with_capacity(1 << 20, file);
     let skip = usize::try_from(skip)?;
@@ -112,17 +110,15 @@ fn describe(error: ApiError) -> String {
 const COLUMNS: [&str; 6] = ["id", "name", "status", "category", "photoUrls", "tags"];
 
 fn columns(heading: &csv::ByteRecord) -> Result<Vec<&'static str>, Error> {
+    const REMEDY: &str = "use id, name, status, category, photoUrls and tags";
     let column = |name: &[u8]| {
+        let unknown = || {
+            let name = String::from_utf8_lossy(name);
+            format!("line 1: unknown column {name:?}; {REMEDY}").into()
+        };
         let mut columns = COLUMNS.into_iter();
-        columns
-            .find(|column| column.as_bytes() == name)
-            .ok_or_else(|| {
-                format!(
-                "line 1: unknown column {:?}; use id, name, status, category, photoUrls and tags",
-                String::from_utf8_lossy(name)
-            )
-            .into()
-            })
+        let found = columns.find(|column| column.as_bytes() == name);
+        found.ok_or_else(unknown)
     };
     heading.iter().map(column).collect()
 }

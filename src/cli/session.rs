@@ -60,6 +60,14 @@ pub async fn with_database<T>(
     result
 }
 
+/// Runs `work`, which needs no transaction, on a connection, like [`with_database`].
+pub async fn with_connection<T>(
+    config: &Config,
+    work: impl AsyncFnOnce(&mut db::Connection) -> Result<T, Error>,
+) -> Result<T, Error> {
+    with_database(config, async |database| database.run(work).await).await
+}
+
 /// Opens a dedicated connection without timeouts, for long work. Fails behind a connection pooler.
 pub async fn connect_without_timeout(
     config: &Config,

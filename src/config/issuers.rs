@@ -112,7 +112,6 @@ impl TryFrom<Table> for Issuer {
 impl Issuer {
     /// Returns true if keys may be fetched from `url`: over https, or over http from a loopback host if the issuer is
     /// at one too. A remote issuer must not direct requests to services on this machine.
-    #[must_use]
     pub fn trusts(&self, url: &Url) -> bool {
         match url.scheme() {
             "https" => true,

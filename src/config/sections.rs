@@ -115,7 +115,6 @@ pub struct Plans {
 
 impl Plans {
     /// Returns the limits of `plan`.
-    #[must_use]
     pub const fn limits(&self, plan: Plan) -> &PlanLimits {
         match plan {
             Plan::Free => &self.free,
@@ -139,13 +138,11 @@ pub struct PlanLimits {
 
 impl PlanLimits {
     /// Returns true if the plan limits requests per minute or per day.
-    #[must_use]
     pub const fn has_rates(&self) -> bool {
         self.per_minute.is_some() || self.per_day.is_some()
     }
 
     /// Returns the number of requests that an hour admits, or `None` if unlimited.
-    #[must_use]
     pub fn per_hour(&self) -> Option<u32> {
         let by_minute = self.per_minute.map(|limit| limit.saturating_mul(60));
         [by_minute, self.per_day].into_iter().flatten().min()

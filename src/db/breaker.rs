@@ -72,7 +72,6 @@ impl Breaker {
     }
 
     /// Returns true if PostgreSQL is known to be unavailable.
-    #[must_use]
     pub fn is_open(&self) -> bool {
         self.0.is_open.load(Ordering::Acquire)
     }

@@ -85,8 +85,6 @@ pub async fn set_plan(
     let query = sqlx::query("update callers set plan = $2 where name = $1")
         .bind(name.as_str())
         .bind(plan.as_str());
-    Ok(with_timeout(query.execute(connection))
-        .await?
-        .rows_affected()
-        == 1)
+    let updated = with_timeout(query.execute(connection)).await?;
+    Ok(updated.rows_affected() == 1)
 }

@@ -25,7 +25,7 @@ pub enum CredentialKind {
     ApiKey,
     /// OAuth client secret, which is exchanged for access tokens.
     ClientSecret,
-    /// Access token of an OAuth client; see [`super::oauth`].
+    /// Access token of an OAuth client, valid for 1 hour by default; see [`super::oauth`].
     AccessToken,
     /// Session of a user until logout; see [`super::sessions`].
     Session,

@@ -28,7 +28,6 @@ struct WorkerState {
 
 impl Database {
     /// Creates the pool, which opens connections on demand.
-    #[must_use]
     pub fn new(options: ConnectOptions, config: &config::Database) -> Self {
         let connector = Connector::new(options, config.pooler, pool::LOCK_TIMEOUT);
         let pool = Pool::new(connector, config);
@@ -39,7 +38,6 @@ impl Database {
     }
 
     /// Returns a handle for another worker, with batchers that run on its core.
-    #[must_use]
     pub fn for_worker(&self) -> Self {
         Self(Arc::new(WorkerState {
             pool: self.0.pool.clone(),
@@ -58,7 +56,6 @@ impl Database {
     }
 
     /// Returns the circuit breaker.
-    #[must_use]
     pub fn breaker(&self) -> &Breaker {
         &self.connector().breaker
     }
@@ -110,7 +107,6 @@ impl Database {
     }
 
     /// Returns the current use of connections by purpose; that of batches is summed up over all workers.
-    #[must_use]
     pub fn usage(&self) -> [(&'static str, Usage); 2] {
         [
             ("requests", self.0.pool.usage()),

@@ -68,7 +68,6 @@ impl Error {
     }
 
     /// Returns true if the statement was certainly not sent.
-    #[must_use]
     pub fn is_not_sent(&self) -> bool {
         match self.sqlx_error() {
             Some(sqlx::Error::Io(error)) => matches!(

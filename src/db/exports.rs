@@ -5,13 +5,35 @@ use sqlx::PgConnection;
 
 use super::error::Error;
 
-/// File format of an export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// One JSON object per line, as in the API.
-    Ndjson,
+/// File format of an export: its `COPY` statement.
+#[derive(Debug, Clone, Copy)]
+pub struct Format(&'static str);
+
+impl Format {
+    /// One JSON object per line, as in the API: CSV with a single column. JSON never contains its quote and delimiter
+    /// characters unescaped, so the text is unchanged.
+    pub const NDJSON: Self = Self(
+        r#"
+        copy (
+            select concat(
+                '{"id":', id,
+                ',"category":' || category::text,
+                ',"name":', to_json(name),
+                ',"photoUrls":', to_json(photo_urls),
+                ',"tags":', tags,
+                ',"status":"', status, '"}')
+            from pets order by id
+        ) to stdout (format csv, delimiter e'\x02', quote e'\x01')"#,
+    );
+
     /// A header, and one record per pet; `category`, `photoUrls` and `tags` contain JSON.
-    Csv,
+    pub const CSV: Self = Self(
+        r#"
+        copy (
+            select id, name, status, category, to_json(photo_urls) as "photoUrls", tags
+            from pets order by id
+        ) to stdout (format csv, header)"#,
+    );
 }
 
 /// Returns all pets as a stream of chunks, each of which ends with a complete record.
@@ -19,29 +41,6 @@ pub async fn copy(
     connection: &mut PgConnection,
     format: Format,
 ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]>, Error>>, Error> {
-    let statement = match format {
-        Format::Ndjson => NDJSON,
-        Format::Csv => CSV,
-    };
-    let chunks = connection.copy_out_raw(statement).await?;
+    let chunks = connection.copy_out_raw(format.0).await?;
     Ok(chunks.map_err(Error::from))
 }
-
-/// Single-column CSV. JSON never contains its quote and delimiter characters unescaped, so the text is unchanged.
-const NDJSON: &str = r#"
-    copy (
-        select concat(
-            '{"id":', id,
-            ',"category":' || category::text,
-            ',"name":', to_json(name),
-            ',"photoUrls":', to_json(photo_urls),
-            ',"tags":', tags,
-            ',"status":"', status, '"}')
-        from pets order by id
-    ) to stdout (format csv, delimiter e'\x02', quote e'\x01')"#;
-
-const CSV: &str = r#"
-    copy (
-        select id, name, status, category, to_json(photo_urls) as "photoUrls", tags
-        from pets order by id
-    ) to stdout (format csv, header)"#;

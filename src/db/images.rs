@@ -1,8 +1,7 @@
 //! Queries on the images of pets. Their bytes are in the image store.
 //!
-//! Invariants:
-//! - The bytes of each key in a row are in the image store, and no key is ever reused. Therefore bytes are written
-//!   before their row, and deleted after the row; a trigger keeps their keys in `image_leftovers` in between.
+//! Invariant: the bytes of each key in a row are in the image store, and no key is ever reused. Therefore bytes are
+//! written before their row, and deleted after the row; a trigger keeps their keys in `image_leftovers` in between.
 
 use chrono::{DateTime, Utc};
 use sqlx::{FromRow, Row as _, postgres::PgRow};
@@ -137,10 +136,8 @@ pub async fn delete(connection: &mut Connection, pet: PetId, id: ImageId) -> Res
     let query = sqlx::query("delete from images where id = $1 and pet_id = $2")
         .bind(id.0)
         .bind(pet.get());
-    Ok(with_timeout(query.execute(connection))
-        .await?
-        .rows_affected()
-        == 1)
+    let deleted = with_timeout(query.execute(connection)).await?;
+    Ok(deleted.rows_affected() == 1)
 }
 
 /// Returns the rendering of a content at this width, if it exists.

@@ -2,7 +2,6 @@
 //!
 //! A slice is one second of the database's clock. `.github/decisions/0001-leased-slices.md` states the algorithm.
 //! Invariants:
-//!
 //! - The grants of any 61 consecutive slices add up to at most the per-minute limit, those of a day to the per-day limit.
 //! - Rows are locked in the order of their keys, so that two replicas never deadlock; the clock is read behind the lock.
 //! - The commit does not wait for the disk: a crash of PostgreSQL may forget the leases of its last second.
@@ -142,7 +141,6 @@ pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
              for update skip locked
          ))",
     );
-    Ok(with_timeout(query.execute(connection))
-        .await?
-        .rows_affected())
+    let deleted = with_timeout(query.execute(connection)).await?;
+    Ok(deleted.rows_affected())
 }

@@ -1,7 +1,6 @@
 //! Applies the schema migrations.
 //!
-//! Invariants:
-//! - Each migration is applied once, even if many replicas start at the same time.
+//! Invariant: each migration is applied once, even if many replicas start at the same time.
 
 use std::{sync::LazyLock, time::Duration};
 

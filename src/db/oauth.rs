@@ -64,10 +64,8 @@ pub async fn insert_access_token(
     .bind(hint)
     .bind(codec::scope_names(scopes))
     .bind(lifetime.as_secs_f64());
-    Ok(with_timeout(query.execute(connection))
-        .await?
-        .rows_affected()
-        == 1)
+    let inserted = with_timeout(query.execute(connection)).await?;
+    Ok(inserted.rows_affected() == 1)
 }
 
 /// Valid bearer credential, as needed for introspection (RFC 7662) and revocation (RFC 7009).
@@ -121,7 +119,6 @@ pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
              limit 1000
          ))",
     );
-    Ok(with_timeout(query.execute(connection))
-        .await?
-        .rows_affected())
+    let deleted = with_timeout(query.execute(connection)).await?;
+    Ok(deleted.rows_affected())
 }

@@ -67,7 +67,6 @@ pub async fn purge_expired(connection: &mut Connection) -> Result<u64, Error> {
              for update skip locked
          ))",
     );
-    Ok(with_timeout(query.execute(connection))
-        .await?
-        .rows_affected())
+    let deleted = with_timeout(query.execute(connection)).await?;
+    Ok(deleted.rows_affected())
 }

@@ -1,7 +1,6 @@
 //! Queries on user accounts.
 //!
-//! Invariants:
-//! - A transaction that locks the rows of an account and of its caller locks the account's row first.
+//! Invariant: a transaction that locks the rows of an account and of its caller locks the account's row first.
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{FromRow, Row as _, postgres::PgRow};
@@ -100,20 +99,14 @@ pub async fn insert(
          on conflict (folded) do nothing
          returning id, caller_id, username, first_name, last_name, email, phone, user_status",
     )
-    .bind(column(|account| Some(account.username.as_str())))
+    .bind(column(|it| Some(it.username.as_str())))
     .bind(&folded)
-    .bind(column(|account| {
-        account.profile.first_name.as_ref().map(Text::as_str)
+    .bind(column(|it| {
+        it.profile.first_name.as_ref().map(Text::as_str)
     }))
-    .bind(column(|account| {
-        account.profile.last_name.as_ref().map(Text::as_str)
-    }))
-    .bind(column(|account| {
-        account.profile.email.as_ref().map(Text::as_str)
-    }))
-    .bind(column(|account| {
-        account.profile.phone.as_ref().map(Text::as_str)
-    }))
+    .bind(column(|it| it.profile.last_name.as_ref().map(Text::as_str)))
+    .bind(column(|it| it.profile.email.as_ref().map(Text::as_str)))
+    .bind(column(|it| it.profile.phone.as_ref().map(Text::as_str)))
     .bind(statuses)
     .bind(column(NewAccount::password_hash))
     .bind(Plan::Free.as_str())

@@ -15,7 +15,6 @@ texts! {
 
 impl CallerName {
     /// Returns true if the name is reserved for the caller of a user account (`user:` and the account's id).
-    #[must_use]
     pub fn is_of_a_user(&self) -> bool {
         self.0.starts_with("user:")
     }
@@ -63,7 +62,6 @@ impl_names!(
 
 impl Scope {
     /// Returns the description for OpenAPI.
-    #[must_use]
     pub const fn description(self) -> &'static str {
         match self {
             Self::ReadPets => "get and find pets",
@@ -81,19 +79,16 @@ pub struct Scopes(u8);
 
 impl Scopes {
     /// Returns the set of all scopes.
-    #[must_use]
     pub fn all() -> Self {
         Scope::ALL.into_iter().collect()
     }
 
     /// Returns the default scopes of a new caller: all but `admin`.
-    #[must_use]
     pub fn all_but_admin() -> Self {
         Self(Self::all().0 & !Self::bit(Scope::Admin))
     }
 
     /// Returns true if `scope` is in the set.
-    #[must_use]
     pub const fn contains(self, scope: Scope) -> bool {
         self.0 & Self::bit(scope) != 0
     }
@@ -103,13 +98,11 @@ impl Scopes {
     }
 
     /// Returns true if `other` is a subset.
-    #[must_use]
     pub const fn contains_all(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// Returns the scopes that are in both sets.
-    #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
@@ -151,7 +144,6 @@ pub struct Caller {
 
 impl Caller {
     /// Returns the anonymous caller, for requests without a credential.
-    #[must_use]
     pub fn anonymous(scopes: Scopes) -> Self {
         Self {
             id: None,
@@ -173,7 +165,6 @@ pub enum CallerKey {
 
 impl CallerKey {
     /// Returns the key of a caller that sends from `address`.
-    #[must_use]
     pub fn new(caller: &Caller, address: Option<AddressKey>) -> Self {
         caller.id.map_or(Self::Anonymous(address), Self::Caller)
     }
@@ -186,30 +177,6 @@ impl fmt::Display for CallerKey {
             Self::Caller(CallerId(id)) => write!(f, "caller:{id}"),
             Self::Anonymous(Some(address)) => write!(f, "address:{address}"),
             Self::Anonymous(None) => f.write_str("address:"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_set_of_scopes_holds_what_was_put_in() {
-        for scope in Scope::ALL {
-            let one: Scopes = [scope].into_iter().collect();
-            assert_eq!(one.iter().collect::<Vec<_>>(), [scope]);
-            assert!(Scopes::all().contains_all(one));
-            assert_eq!(scope.as_str().parse(), Ok(scope));
-        }
-        assert!(!Scopes::default().contains(Scope::ReadPets));
-    }
-
-    #[test]
-    fn names_of_callers_are_bounded() {
-        assert!("acme".parse::<CallerName>().is_ok());
-        for bad in ["", " acme", "a\nb", "a\0b", &"x".repeat(65)] {
-            assert!(bad.parse::<CallerName>().is_err(), "{bad:?}");
         }
     }
 }

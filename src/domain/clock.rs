@@ -12,7 +12,6 @@ use std::{
 pub type Moment = Duration;
 
 /// Returns a duration in seconds, rounded up.
-#[must_use]
 pub fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
@@ -28,19 +27,16 @@ pub enum Clock {
 
 impl Clock {
     /// Returns the clock of the operating system; its origin is now.
-    #[must_use]
     pub fn system() -> Self {
         Self::System(Instant::now())
     }
 
     /// Returns a manual clock at its origin.
-    #[must_use]
     pub fn manual() -> Self {
         Self::Manual(Arc::default())
     }
 
     /// Returns the current time.
-    #[must_use]
     pub fn now(&self) -> Moment {
         match self {
             Self::System(origin) => origin.elapsed(),

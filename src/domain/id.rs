@@ -28,7 +28,6 @@ macro_rules! identifiers {
             }
 
             /// Returns the number.
-            #[must_use]
             pub const fn get(self) -> i64 {
                 self.0
             }

@@ -83,7 +83,6 @@ impl RenderingWidth {
     ];
 
     /// Returns the width in pixels.
-    #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }

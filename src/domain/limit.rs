@@ -20,7 +20,6 @@ impl Limit {
     pub const ALL: [Self; 4] = [Self::Minute, Self::Day, Self::InFlight, Self::Status];
 
     /// Returns the name in headers, problems and metrics.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Minute => "minute",

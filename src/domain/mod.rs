@@ -13,7 +13,6 @@ macro_rules! impl_names {
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
             /// Returns the name.
-            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name),+
@@ -47,13 +46,11 @@ macro_rules! texts {
 
         impl $name {
             /// Takes a stored text without validation.
-            #[must_use]
             pub const fn from_stored(text: String) -> Self {
                 Self(text)
             }
 
             /// Returns the text.
-            #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -101,7 +98,6 @@ pub struct Invalid(pub Cow<'static, str>);
 
 impl Invalid {
     /// Creates a reason from a constant.
-    #[must_use]
     pub const fn because(reason: &'static str) -> Self {
         Self(Cow::Borrowed(reason))
     }

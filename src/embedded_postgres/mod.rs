@@ -47,11 +47,8 @@ pub struct EmbeddedPostgres {
 type Thread = thread::JoinHandle<Result<(), Error>>;
 
 impl EmbeddedPostgres {
-    /// Creates the directory and the cluster in it if they are missing, and starts PostgreSQL.
-    ///
-    /// # Errors
-    /// [`Error::InUse`] if a server holds the directory, [`Error::Busy`] if a command holds it for too long, and other
-    /// variants if PostgreSQL cannot be found, created or started.
+    /// Creates the directory and the cluster in it if they are missing, and starts PostgreSQL. Fails with
+    /// [`Error::InUse`] if a server holds the directory, and [`Error::Busy`] if a command holds it for too long.
     pub async fn start(
         directory: &Path,
         search: &SearchPath,
@@ -60,10 +57,8 @@ impl EmbeddedPostgres {
         Self::open(directory, search, durability, Role::Server).await
     }
 
-    /// Joins the PostgreSQL of the server that holds the directory, or starts one temporarily. Commands take turns.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start), except [`Error::InUse`]; [`Error::Busy`] if the server does not become ready.
+    /// Joins the PostgreSQL of the server that holds the directory, or starts one temporarily. Commands take turns. Fails
+    /// with [`Error::Busy`] if another command holds it for too long, or the server does not become ready.
     pub async fn join_or_start(directory: &Path, search: &SearchPath) -> Result<Self, Error> {
         Self::open(directory, search, Durability::Durable, Role::Command).await
     }
@@ -111,13 +106,11 @@ impl EmbeddedPostgres {
     }
 
     /// Returns true if another process runs PostgreSQL.
-    #[must_use]
     pub const fn is_joined(&self) -> bool {
         self.running.is_none()
     }
 
     /// Returns options to connect as superuser.
-    #[must_use]
     pub fn connect_options(&self) -> PgConnectOptions {
         // Sets every field that the PG* environment variables could change.
         PgConnectOptions::new_without_pgpass()
@@ -130,9 +123,6 @@ impl EmbeddedPostgres {
 
     /// Stops PostgreSQL, which ends open connections, and returns when only the data is left. Has no effect on a
     /// PostgreSQL that another process runs.
-    ///
-    /// # Errors
-    /// [`Error::Lingers`] if it does not stop.
     pub async fn stop(self) -> Result<(), Error> {
         let Some((stop, thread)) = self.running else {
             return Ok(());

@@ -82,7 +82,6 @@ pub struct Rendered {
 
 impl Renderer {
     /// Creates a renderer that decodes within this many bytes of memory.
-    #[must_use]
     pub fn new(memory: u64) -> Self {
         let budget = (memory / MIB).clamp(1, 1 << 20);
         let cores = available_parallelism().map_or(1, usize::from) / 2;

@@ -1,7 +1,6 @@
 //! Admission of the requests of one caller, from leased slices. Time and the responses of the database are arguments.
 //!
 //! `.github/decisions/0001-leased-slices.md` states the algorithm. Invariants:
-//!
 //! - A request is admitted from a lease of the current slice, or refused because its limits have nothing left.
 //! - A lease is used for at most 0.9 of the rest of its slice, from the moment at which its statement was sent.
 //! - One lease statement of this caller is in progress at a time; requests that it does not cover join the next one.
@@ -94,9 +93,6 @@ impl CallerState {
     }
 
     /// Acquires a permit for a request in progress, if the plan limits them.
-    ///
-    /// # Errors
-    /// [`Error::Exceeded`].
     pub fn acquire_in_flight(&mut self) -> Result<Option<OwnedSemaphorePermit>, Error> {
         let Some(max) = self.limits.in_flight else {
             return Ok(None);
@@ -145,7 +141,6 @@ impl CallerState {
     }
 
     /// State of the limits, as far as this replica knows.
-    #[must_use]
     pub fn status(&self, now: Moment) -> LimitStatus {
         let leased = self.lease.as_ref().map_or(0, |lease| lease.unused);
         let unused = leased + self.unused.values().sum::<u32>();
@@ -349,7 +344,6 @@ impl CallerState {
     }
 
     /// Returns true if the state can be dropped, once it needs no flush.
-    #[must_use]
     pub fn is_idle(&self, now: Moment) -> bool {
         let users = self.in_flight.as_ref().map_or(1, Arc::strong_count);
         let is_busy = self.is_leasing || users > 1 || self.has_unused();

@@ -25,7 +25,6 @@ pub struct FailedAuthenticationLimit {
 
 impl FailedAuthenticationLimit {
     /// Creates a limit that admits a burst of `per_minute` failures, then `per_minute` per minute.
-    #[must_use]
     pub fn new(per_minute: NonZeroU32, clock: Clock) -> Self {
         // The failure that finds no token blocks the address; it is the last one of the burst.
         let burst = NonZeroU32::new(per_minute.get() - 1).unwrap_or(NonZeroU32::MIN);
@@ -37,10 +36,7 @@ impl FailedAuthenticationLimit {
         }
     }
 
-    /// Waits for a permit to look up a credential of `address`.
-    ///
-    /// # Errors
-    /// Time for which the address remains blocked.
+    /// Waits for a permit to look up a credential of `address`, or returns the time for which it remains blocked.
     pub async fn permit(&self, address: AddressKey) -> Result<OwnedSemaphorePermit, Duration> {
         let lookups = || Arc::new(Semaphore::new(CONCURRENT_LOOKUPS as usize));
         let lookups = Arc::clone(&self.lookups.entry(address).or_insert_with(lookups));
@@ -53,10 +49,7 @@ impl FailedAuthenticationLimit {
         permit.map_err(|_| Duration::ZERO)
     }
 
-    /// Checks that the address is not blocked.
-    ///
-    /// # Errors
-    /// Time for which the address remains blocked.
+    /// Checks that the address is not blocked, or returns the time for which it remains so.
     pub fn check_not_blocked(&self, address: AddressKey) -> Result<(), Duration> {
         let blocked = self.blocked_until.get(&address);
         let wait = blocked.map(|until| until.saturating_sub(self.clock.now()));

@@ -71,9 +71,6 @@ struct Shared {
 
 impl Limiter {
     /// Creates a limiter that holds no leases.
-    ///
-    /// # Errors
-    /// When the system has no random number for the id of the replica.
     pub fn new(plans: Plans, database: Database, clock: Clock) -> Result<Self, getrandom::Error> {
         Ok(Self {
             shared: Arc::new(Shared {
@@ -88,7 +85,6 @@ impl Limiter {
     }
 
     /// Returns the same limiter for a worker: its `database` batches the worker's leases.
-    #[must_use]
     pub fn for_worker(&self, database: Database) -> Self {
         Self {
             database,
@@ -137,7 +133,6 @@ impl Limiter {
     }
 
     /// Returns the state of a caller's limits, as far as this replica knows.
-    #[must_use]
     pub fn known_status(&self, caller: &Caller, address: Option<AddressKey>) -> LimitStatus {
         let limits = self.shared.plans.limits(caller.plan);
         let (key, now) = (CallerKey::new(caller, address), self.shared.clock.now());
@@ -145,9 +140,6 @@ impl Limiter {
     }
 
     /// Reads the state of a caller's limits from the database.
-    ///
-    /// # Errors
-    /// [`Error::Database`].
     pub async fn status(
         &self,
         caller: &Caller,

@@ -22,16 +22,12 @@ pub type Logins = TokenBuckets<String>;
 
 impl<K: Clone + Hash + Eq + fmt::Debug> TokenBuckets<K> {
     /// Creates buckets that hold `burst` tokens and are refilled with `per_minute` tokens per minute.
-    #[must_use]
     pub fn new(burst: NonZeroU32, per_minute: NonZeroU32, clock: Clock) -> Self {
         let quota = Quota::per_minute(per_minute).allow_burst(burst);
         Self(Arc::new(RateLimiter::hashmap_with_clock(quota, clock)))
     }
 
-    /// Takes one token.
-    ///
-    /// # Errors
-    /// Time until a token is available.
+    /// Takes one token, or returns the time until one is available.
     pub fn take(&self, key: &K) -> Result<(), Duration> {
         let taken = self.0.check_key(key);
         taken.map_err(|not_until| not_until.wait_time_from(self.0.clock().now()))

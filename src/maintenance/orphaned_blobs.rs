@@ -59,10 +59,7 @@ async fn sweep_deleted(database: &Database, blobs: &BlobStore) -> Result<(), Err
     }
 }
 
-/// Deletes the orphans that are older than `age`.
-///
-/// # Errors
-/// When the image store or the database fails; the next sweep continues.
+/// Deletes the orphans that are older than `age`. After a failure, the next sweep continues.
 pub async fn sweep_orphans(
     database: &Database,
     blobs: &BlobStore,

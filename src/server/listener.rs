@@ -18,9 +18,6 @@ const BACKLOG: u32 = 1_024;
 const OTHER_FILES: u64 = 256;
 
 /// Binds an address. With `reuse_port`, other processes of the same user may bind it, too.
-///
-/// # Errors
-/// When the address cannot be bound.
 pub fn bind(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,

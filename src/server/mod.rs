@@ -2,7 +2,6 @@
 //!
 //! `axum::serve` has no timeout for a request head: a client that sends one byte a second keeps its connection for
 //! ever, and half a head blocks a graceful shutdown. Hence this accept loop on hyper-util. Invariants:
-//!
 //! - Every wait for a client has a timeout ([`Limits`]).
 //! - A graceful shutdown fails no request: connections in the kernel's queue are served, and a client that uses its
 //!   connection is told to close it before it is closed.

@@ -15,9 +15,6 @@ pub struct Shutdown {
 
 impl Shutdown {
     /// Begins the graceful stage at the first SIGTERM or SIGINT (Ctrl-C), the forced one at the second, or after `grace`.
-    ///
-    /// # Errors
-    /// When the signals cannot be handled.
     pub fn on_signals(grace: Duration) -> std::io::Result<Self> {
         let shutdown = Self::default();
         let mut terminate = signal(SignalKind::terminate())?;
@@ -43,7 +40,6 @@ impl Shutdown {
     }
 
     /// A shutdown with a graceful stage of its own, which [`Shutdown::begin`] begins, and the forced stage of this one.
-    #[must_use]
     pub fn separate(&self) -> Self {
         Self {
             graceful: CancellationToken::new(),
@@ -52,7 +48,6 @@ impl Shutdown {
     }
 
     /// A shutdown with a graceful stage that begins with the forced stage of this one, or with [`Shutdown::force`].
-    #[must_use]
     pub fn deferred(&self) -> Self {
         Self {
             graceful: self.forced.child_token(),
@@ -61,7 +56,6 @@ impl Shutdown {
     }
 
     /// The same for one of many tasks that poll it often, so that they do not contend for one lock.
-    #[must_use]
     pub fn child(&self) -> Self {
         Self {
             graceful: self.graceful.child_token(),
@@ -81,7 +75,6 @@ impl Shutdown {
     }
 
     /// Returns true after the begin of the graceful stage.
-    #[must_use]
     pub fn is_graceful(&self) -> bool {
         self.graceful.is_cancelled()
     }

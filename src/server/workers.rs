@@ -39,16 +39,12 @@ pub struct Workers<S> {
 }
 
 /// Number of cores.
-#[must_use]
 pub fn cores() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
 impl<S> Workers<S> {
     /// Starts a worker for each of the services, of which there is one at least.
-    ///
-    /// # Errors
-    /// When a runtime or a thread cannot be created.
     pub fn start(services: impl IntoIterator<Item = S>, hooks: Hooks) -> io::Result<Self> {
         let stopped = CancellationToken::new();
         let start = |(index, service)| {

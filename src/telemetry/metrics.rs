@@ -138,7 +138,6 @@ pub struct Metrics(PrometheusHandle);
 
 impl Metrics {
     /// Renders all metrics for Prometheus.
-    #[must_use]
     pub fn render(&self) -> String {
         process::measure();
         self.upkeep();
@@ -154,9 +153,6 @@ impl Metrics {
 }
 
 /// Installs the process's metrics recorder, or returns the handle to the installed one.
-///
-/// # Errors
-/// [`Error::Twice`] if there is another recorder.
 pub fn metrics() -> Result<Metrics, Error> {
     static HANDLE: Mutex<Option<Metrics>> = Mutex::new(None);
     let mut handle = HANDLE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -46,9 +46,6 @@ impl Drop for Telemetry {
 }
 
 /// Starts logging and, if configured, sending traces, until the returned guard is dropped.
-///
-/// # Errors
-/// [`Error::Filter`], [`Error::Log`], [`Error::Traces`], and [`Error::Twice`] if called twice.
 pub fn start(config: &config::Telemetry) -> Result<Telemetry, Error> {
     let filter = EnvFilter::builder().parse(&config.log)?;
     // Events for traces are not logged.

@@ -501,3 +501,42 @@ async fn demo_keys_work_beyond_loopback_only_if_set_to_always() {
         service.stop().await;
     }
 }
+
+const KINDS: [Kind; 4] = [
+    Kind::ApiKey,
+    Kind::AccessToken,
+    Kind::Session,
+    Kind::ClientSecret,
+];
+
+#[test]
+fn secret_is_parsed_as_its_kind_only() {
+    for kind in KINDS {
+        let secret = Secret::generate(kind).expect("random numbers");
+        for other in KINDS {
+            let again = Secret::parse(secret.expose(), &[other]);
+            assert_eq!(again.is_some(), kind == other);
+            assert!(again.is_none_or(|again| again.hash() == secret.hash()));
+        }
+        let another = Secret::generate(kind).expect("random numbers");
+        assert_ne!(secret.hash(), another.hash());
+    }
+}
+
+#[test]
+fn secret_with_a_changed_character_is_not_parsed() {
+    let secret = Secret::generate(Kind::ApiKey).expect("random numbers");
+    let text = secret.expose();
+    let parse = |text: &str| Secret::parse(text, &KINDS);
+    for position in 0..text.len() {
+        for other in ["0", "z", "_", "é", "\0"] {
+            let mut changed = text.to_owned();
+            changed.replace_range(position..=position, other);
+            let is_rejected = changed == text || parse(&changed).is_none();
+            assert!(is_rejected, "{position} {other:?}");
+        }
+    }
+    assert!(parse("").is_none());
+    assert!(parse(&text[1..]).is_none());
+    assert!(parse(&format!("{text}0")).is_none());
+}

@@ -267,6 +267,30 @@ async fn concurrent_changes_of_all_kinds_get_their_own_responses() {
     }
 }
 
+/// A batch executes the patch of a pet with many tags separately, also if the patch itself is small.
+#[tokio::test(flavor = "multi_thread")]
+async fn small_patch_of_a_pet_with_many_tags_among_changes_keeps_the_tags() {
+    let app = start_with_slow_changes("update or delete", "pets").await;
+    add_pets(&app, 1..=40).await;
+    let tags: Vec<Value> = (0..30).map(|tag| json!({"id": tag})).collect();
+    let large = json!({"id": 1, "name": "large", "tags": tags});
+    app.put("/pet", &large).response().await.is(200);
+    app.database.run("truncate statements").await;
+    let changes = (1..=40).map(async |id| {
+        let patch = app.patch(&format!("/pet/{id}"), &json!({"status": "pending"}));
+        (id, patch.response().await.is(200))
+    });
+    let patched = join_all(changes).await;
+    assert_batched(&app, patched.len()).await;
+    for (id, response) in patched {
+        let stored = app.get(&format!("/pet/{id}")).response().await.is(200);
+        assert_eq!(stored.text(), response.text(), "{id}");
+        assert_eq!(stored.json()["status"], "pending", "{id}");
+        let expected = if id == 1 { json!(tags) } else { json!([]) };
+        assert_eq!(stored.json()["tags"], expected, "{id}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn deletion_among_changes_of_one_pet_happens_once() {
     let app = start_with_slow_changes("update or delete", "pets").await;

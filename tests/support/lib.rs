@@ -6,11 +6,6 @@
     clippy::missing_panics_doc,
     reason = "the harness fails a test by a panic"
 )]
-#![expect(
-    clippy::must_use_candidate,
-    clippy::return_self_not_must_use,
-    reason = "a test may ignore what a check returns"
-)]
 
 pub mod http2;
 pub mod images;

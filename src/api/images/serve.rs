@@ -150,9 +150,7 @@ async fn rendering(
             None => make(&state, &content, width).await,
         }
     });
-    making
-        .await
-        .map_err(|panic| Error::Internal(panic.into()))?
+    making.await.map_err(Error::internal)?
 }
 
 async fn find_rendering(

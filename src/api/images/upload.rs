@@ -154,11 +154,11 @@ pub(super) async fn upload(
     let task_state = state.clone();
     let storing = async move {
         let response = store(&task_state, idempotency, pet, &urls, received);
-        tokio::time::timeout(task_state.request_timeout.0, response).await
+        tokio::time::timeout(task_state.request_timeout, response).await
     };
     match tokio::spawn(storing.in_current_span()).await {
         Ok(response) => response.map_err(|_| Error::TimedOut)?,
-        Err(panic) => Err(Error::Internal(panic.into())),
+        Err(panic) => Err(Error::internal(panic)),
     }
 }
 
@@ -195,7 +195,7 @@ async fn store(
     received: Received,
 ) -> Result<Response, Error> {
     let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|error| Error::Internal(error.into()))?;
+    getrandom::fill(&mut random).map_err(Error::internal)?;
     let image = ImageId(random);
     let url = PhotoUrl::new(image_url(urls, pet, image))
         .map_err(|_| Error::one_violation("Host", "must be a host name"))?;

@@ -4,7 +4,6 @@
 //! for log lines, and a batch costs less per line. Other threads, and traced requests, write at once.
 //!
 //! Invariants:
-//!
 //! - One line per request, at most 0.1 s late; also for a request whose client disconnects (status 499). All lines of a
 //!   connection are written before it ends, for which a shutdown waits.
 //! - Query strings, header values and bodies are not logged.
@@ -177,7 +176,6 @@ impl Record {
 }
 
 /// Method in metrics and traces. Unknown methods are `_OTHER`, because clients can invent them.
-#[must_use]
 pub fn method_label(method: &Method) -> &'static str {
     const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     KNOWN

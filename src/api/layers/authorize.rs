@@ -7,9 +7,6 @@ use axum::extract::Request;
 use crate::api::{error::Error, request_context::RequestContext};
 
 /// Checks that the caller has the scopes that the operation needs.
-///
-/// # Errors
-/// [`Error::Forbidden`].
 pub fn authorize(request: &Request) -> Result<(), Error> {
     let context = RequestContext::of(request);
     let Some(&needed) = context.needed_scopes.get() else {

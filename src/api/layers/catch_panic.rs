@@ -21,7 +21,6 @@ pub type CatchPanic = Stack<
 type Boxed = Response<UnsyncBoxBody<Bytes, BoxError>>;
 
 /// Returns the layer.
-#[must_use]
 pub fn catch_panic() -> CatchPanic {
     Stack::new(
         CatchPanicLayer::custom(respond as fn(_) -> _),
@@ -44,11 +43,13 @@ mod tests {
     use std::convert::Infallible;
 
     use axum::{extract::Request, http::StatusCode};
-    use http_body_util::BodyExt as _;
     use tower::{ServiceBuilder, ServiceExt, service_fn};
 
     use super::*;
-    use crate::api::layers::request_span::RequestSpanLayer;
+    use crate::api::layers::{
+        request_span::RequestSpanLayer,
+        testing::{get, text},
+    };
 
     #[tokio::test]
     async fn panic_is_a_500_without_its_text_and_the_next_request_is_answered() {
@@ -60,16 +61,9 @@ mod tests {
             .layer(RequestSpanLayer)
             .layer(catch_panic())
             .service(handler);
-        let ask = async |path: &str| {
-            let request = Request::builder().uri(path).body(Body::empty());
-            let response = service.clone().oneshot(request.expect("a request")).await;
-            let response = response.expect("a response");
-            let status = response.status();
-            let body = response.into_body().collect().await.expect("a body");
-            (
-                status,
-                String::from_utf8_lossy(&body.to_bytes()).into_owned(),
-            )
+        let ask = async |path| {
+            let Ok(response) = service.clone().oneshot(get(path)).await;
+            (response.status(), text(response).await)
         };
         let (status, body) = ask("/panic").await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);

@@ -70,7 +70,6 @@ impl Middleware for IdempotencyLayer {
 
 impl IdempotencyLayer {
     /// Creates the layer.
-    #[must_use]
     pub fn new(state: &AppState) -> Self {
         Self {
             limits: state.body_limits,

@@ -88,7 +88,6 @@ fn unlimited<S: Inner>(inner: &mut S, request: Request) -> LayerFuture<Then<S::F
 
 impl RateLimitLayer {
     /// Creates the layer of a worker. Workers do not share header values, which are counted references.
-    #[must_use]
     pub fn new(limits: Arc<RateLimits>, plans: &Plans) -> Self {
         let policies = Plan::ALL.map(|plan| PolicyHeaders::new(plans.limits(plan)));
         let policies = Arc::new(policies);

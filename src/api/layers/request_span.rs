@@ -1,7 +1,6 @@
 //! Gives each request an id and a span, and writes the id into its response.
 //!
 //! The span follows OpenTelemetry's semantic conventions for HTTP servers. Invariants:
-//!
 //! - Of the request, the span has the method, the host and the caller's name only: no path (it names accounts), query,
 //!   address or other header.
 //! - Every 4xx and 5xx response is a problem document.

@@ -21,9 +21,6 @@ const MAX_CONDITION: usize = 4_096;
 
 /// Validates the length of the target and of conditional fields, and `Host`: HTTP/1.1 requires exactly one (RFC 9112,
 /// section 3.2), because two servers could read different ones.
-///
-/// # Errors
-/// [`Error::UriTooLong`], [`Error::Invalid`].
 pub fn validate_request(request: &Request) -> Result<(), Error> {
     let target = request.uri().path_and_query();
     if target.is_some_and(|target| target.as_str().len() > MAX_TARGET) {

@@ -1,7 +1,6 @@
 //! `/oauth`: issues, revokes and introspects access tokens by the OAuth 2.0 RFCs.
 //!
-//! Invariants:
-//! - Errors have the form of RFC 6749 §5.2, which OAuth libraries expect.
+//! Invariant: errors have the form of RFC 6749 §5.2, which OAuth libraries expect.
 
 mod client;
 mod response;

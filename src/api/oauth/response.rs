@@ -85,7 +85,7 @@ impl From<oauth::Error> for OAuthError {
                 "unauthorized_client",
                 "the token was not issued to this client",
             ),
-            oauth::Error::Random(error) => return Self::Other(Error::Internal(error.into())),
+            oauth::Error::Random(error) => return Self::Other(Error::internal(error)),
             oauth::Error::Database(error) => return Self::Other(error.into()),
         };
         Self::Code(code, description)

@@ -56,14 +56,12 @@ pub const BASE: &str = "/api/v3";
 struct Base;
 
 /// Returns the document that the resources add their operations to.
-#[must_use]
 pub fn base() -> Document {
     Base::openapi()
 }
 
 /// Completes the document from the operations of the API, those that are `open` to unauthenticated clients within the
 /// limits of an address, those outside the API's base path, and what they share.
-#[must_use]
 pub fn complete(
     mut document: Document,
     mut open: Document,

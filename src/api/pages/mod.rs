@@ -69,7 +69,7 @@ fn swagger_ui(media_type: &'static str, name: &str) -> Result<Response, Error> {
             Cow::Owned(bytes) => bytes.into(),
         },
         Ok(None) => return Err(Error::NoSuchRoute),
-        Err(error) => return Err(Error::Internal(error.to_string().into())),
+        Err(error) => return Err(Error::internal(error.to_string())),
     };
     Ok(file(media_type, "max-age=3600", content))
 }

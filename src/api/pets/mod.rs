@@ -44,9 +44,6 @@ pub fn router() -> Operations {
 }
 
 /// Reads a new pet from the JSON that `POST /pet` takes.
-///
-/// # Errors
-/// [`Error::Invalid`] with all violations.
 pub fn read_new_pet(json: serde_json::Value) -> Result<NewPet, Error> {
     NewPetBody::from_json(json)?.into_new_pet()
 }
@@ -258,8 +255,7 @@ pub fn json(pet: &Pet) -> Result<Vec<u8>, Error> {
     /// Initial capacity in bytes, enough for most pets.
     const ROOM: usize = 512;
     let mut json = Vec::with_capacity(ROOM);
-    serde_json::to_writer(&mut json, &PetBody::from(pet))
-        .map_err(|error| Error::Internal(error.into()))?;
+    serde_json::to_writer(&mut json, &PetBody::from(pet)).map_err(Error::internal)?;
     Ok(json)
 }
 

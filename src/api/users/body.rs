@@ -1,7 +1,6 @@
 //! Defines the request and response bodies of user accounts.
 //!
-//! Invariants:
-//! - No response body has a password.
+//! Invariant: no response body has a password.
 
 use std::collections::HashSet;
 

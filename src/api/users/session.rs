@@ -18,7 +18,7 @@ use crate::{
         extract::{Form, Json, Query, has_media_type},
         fields::{Field, FieldType, Violations},
         response::{self, ApiResponse},
-        state::{AppState, SessionLifetime},
+        state::AppState,
     },
     auth::{Authenticator, Credentials, session},
     db::Database,
@@ -144,7 +144,7 @@ impl Login {
         let admitted = state.logins.take(&username.folded());
         admitted.map_err(|retry_after| Error::limit_exceeded("logins", retry_after))?;
         let (database, passwords) = (&state.database, &state.passwords);
-        let SessionLifetime(lifetime) = state.session_lifetime;
+        let lifetime = state.session_lifetime;
         let opened = session::open(database, passwords, &username, password, lifetime).await?;
         let caching = [(header::CACHE_CONTROL, "no-store")];
         let expires = opened.expires_at.to_rfc3339_opts(SecondsFormat::Secs, true);

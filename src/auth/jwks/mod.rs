@@ -70,7 +70,6 @@ impl Issuers {
     }
 
     /// Returns true if issuers are configured and the bearer token looks like a JWT.
-    #[must_use]
     pub fn handles(&self, token: &str) -> bool {
         !self.sources.is_empty() && token::looks_like_jwt(token)
     }

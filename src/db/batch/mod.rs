@@ -76,6 +76,20 @@ pub(super) trait BatchedStatement: Sized + 'static {
         connection: &mut Connection,
         inputs: &mut Vec<Self::Input>,
     ) -> impl Future<Output = Result<Vec<BatchResult<Self>>, Error>> + Send;
+
+    /// Executes a single request.
+    fn execute_one(
+        connection: &mut Connection,
+        input: Self::Input,
+    ) -> impl Future<Output = Result<Self::Output, Error>> + Send {
+        async {
+            let mut results = Self::execute_all(connection, &mut vec![input]).await?;
+            match results.pop() {
+                Some(BatchResult::Done(output)) => Ok(output),
+                _ => Err(Error::Corrupt(format!("no result of {}", Self::SUMMARY))),
+            }
+        }
+    }
 }
 
 /// Result of one request of a batch.
@@ -386,13 +400,8 @@ fn spawn_separately<B: BatchedStatement>(
         if result_sender.is_closed() {
             return;
         }
-        let execute = async |transaction: &mut Connection| {
-            let mut results = B::execute_all(transaction, &mut vec![input.clone()]).await?;
-            match results.pop() {
-                Some(BatchResult::Done(output)) => Ok(output),
-                _ => Err(Error::Corrupt(format!("no result of {}", B::SUMMARY))),
-            }
-        };
+        let execute =
+            async |transaction: &mut Connection| B::execute_one(transaction, input.clone()).await;
         let result = pool.transact(Some(queued_at), execute);
         let result = timeout_at(queued_at + QUERY_TIMEOUT, result).await;
         let _ = result_sender.send(result.unwrap_or(Err(Error::TimedOut)));

@@ -1,7 +1,6 @@
 //! Deletes orders: those of several requests in one transaction.
 //!
-//! Invariants:
-//! - The pets that the orders hold are locked first, in the order of their identifiers.
+//! Invariant: the pets that the orders hold are locked first, in the order of their identifiers.
 
 use std::cmp::Ordering;
 
@@ -22,10 +21,6 @@ use crate::{
 
 /// Owner of the orders that a statement includes; `None` for all owners.
 pub type OwnerFilter = Option<Owner>;
-
-pub(super) fn filter_column(filter: OwnerFilter) -> Option<i64> {
-    filter.map(owner_column)
-}
 
 /// Deletes an order, in one transaction and one commit with the deletions of other requests. An open order releases
 /// its pet. Returns false if there is no such order of an owner that `filter` includes.
@@ -58,7 +53,7 @@ impl BatchedStatement for Deletions {
         let ids: Vec<i64> = inputs.iter().map(|(id, _)| id.get()).collect();
         let owners: Vec<_> = inputs
             .iter()
-            .map(|(_, owner)| filter_column(*owner))
+            .map(|(_, owner)| owner.map(owner_column))
             .collect();
         // An array, so that the plan uses the primary key, independent of statistics.
         let query = sqlx::query_as(
@@ -107,7 +102,7 @@ impl BatchedStatement for Deletions {
 async fn release(connection: &mut Connection, pets: Vec<(PetId, Status)>) -> Result<(), Error> {
     let released = |(id, status): (PetId, Status)| {
         let held = true;
-        let released = Standing { status, held }.given_back().status;
+        let released = Standing { status, held }.released().status;
         (released != status).then(|| (id.get(), released.as_str()))
     };
     let (ids, statuses): (Vec<i64>, Vec<&str>) = pets.into_iter().filter_map(released).unzip();

@@ -1,15 +1,14 @@
 //! Queries on store orders.
 //!
-//! Invariants:
-//! - A transaction that locks a pet and an order locks the pet first, to avoid deadlocks. So does the deletion of a
-//!   pet, which clears `held_pet` of its order.
+//! Invariant: a transaction that locks a pet and an order locks the pet first, to avoid deadlocks. So does the deletion
+//! of a pet, which clears `held_pet` of its order.
 
 mod delete;
 mod place;
 
 use sqlx::{FromRow, Row as _, postgres::PgRow};
 
-use self::delete::filter_column;
+use self::place::owner_column;
 pub use self::{
     delete::{OwnerFilter, delete},
     place::{Owner, Placement, PlacementOutcome, place, place_in},
@@ -45,7 +44,7 @@ pub async fn find(
         "select id, pet_id, quantity, ship_date, status, complete from orders
          where id = $1 and ($2::bigint is null or owner = $2)",
     );
-    let query = query.bind(id.get()).bind(filter_column(filter));
+    let query = query.bind(id.get()).bind(filter.map(owner_column));
     with_timeout(query.fetch_optional(connection)).await
 }
 
@@ -69,7 +68,7 @@ pub async fn list(
         .bind(statuses)
         .bind(after.map_or(0, OrderId::get))
         .bind(limit)
-        .bind(filter_column(filter))
+        .bind(filter.map(owner_column))
         .bind(pet.map(PetId::get));
     with_timeout(query.fetch_all(connection)).await
 }

@@ -18,7 +18,7 @@ use crate::{
     domain::{
         caller::CallerId,
         id::{OrderId, PetId},
-        order::{NewOrder, Order, Refusal, ShipDate, Standing},
+        order::{NewOrder, Order, OrderDetails, Refusal, ShipDate, Standing},
         pet,
     },
 };
@@ -165,9 +165,18 @@ async fn insert(
         return Ok(HashMap::new());
     }
     let details = || orders.iter().map(|(placement, _)| placement.order.details);
-    let ids = orders.iter().map(|(placement, _)| placement.order.id);
-    let owners = orders.iter().map(|(placement, _)| placement.owner);
-    let dates = details().map(|order| order.ship_date.map(ShipDate::get));
+    let id = |(placement, _): &(Placement, _)| placement.order.id.map(OrderId::get);
+    let ids: Vec<_> = orders.iter().map(id).collect();
+    let owner = |(placement, _): &(Placement, _)| owner_column(placement.owner);
+    let owners: Vec<_> = orders.iter().map(owner).collect();
+    let pets: Vec<_> = details().map(|order| order.pet_id.get()).collect();
+    let are_open: Vec<_> = details().map(|order| order.is_open()).collect();
+    let quantities: Vec<_> = details().map(|order| order.quantity.get()).collect();
+    let ship_date = |order: OrderDetails| order.ship_date.map(ShipDate::get);
+    let dates: Vec<_> = details().map(ship_date).collect();
+    let statuses: Vec<_> = details().map(|order| order.status.as_str()).collect();
+    let are_complete: Vec<_> = details().map(|order| order.complete).collect();
+    let pet_statuses: Vec<_> = orders.iter().map(|(_, pet)| pet.as_str()).collect();
     // The condition on `any ($3)` keeps the plan to the primary key, independent of statistics.
     let query = sqlx::query_as(
         "with given as materialized (
@@ -191,32 +200,15 @@ async fn insert(
          )
          select pet_id, stored.id from given left join stored using (id, pet_id)",
     )
-    .bind(ids.map(|id| id.map(OrderId::get)).collect::<Vec<_>>())
-    .bind(owners.map(owner_column).collect::<Vec<_>>())
-    .bind(
-        details()
-            .map(|order| order.pet_id.get())
-            .collect::<Vec<_>>(),
-    )
-    .bind(details().map(|order| order.is_open()).collect::<Vec<_>>())
-    .bind(
-        details()
-            .map(|order| order.quantity.get())
-            .collect::<Vec<_>>(),
-    )
-    .bind(dates.collect::<Vec<_>>())
-    .bind(
-        details()
-            .map(|order| order.status.as_str())
-            .collect::<Vec<_>>(),
-    )
-    .bind(details().map(|order| order.complete).collect::<Vec<_>>())
-    .bind(
-        orders
-            .iter()
-            .map(|(_, pet)| pet.as_str())
-            .collect::<Vec<_>>(),
-    );
+    .bind(ids)
+    .bind(owners)
+    .bind(pets)
+    .bind(are_open)
+    .bind(quantities)
+    .bind(dates)
+    .bind(statuses)
+    .bind(are_complete)
+    .bind(pet_statuses);
     let stored: Vec<(PetId, Option<OrderId>)> = with_timeout(query.fetch_all(transaction)).await?;
     Ok(stored.into_iter().collect())
 }

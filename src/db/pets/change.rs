@@ -4,7 +4,7 @@
 //! - Rows are locked in the order of their identifiers, so that two batches cannot deadlock.
 //! - The changes of a batch are applied in order of arrival, so that each sees the result of the one before.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::row::{delete, exists, find_for_update, replace};
 use crate::{
@@ -33,9 +33,10 @@ pub struct ChangeRequest {
 }
 
 impl ChangeRequest {
-    fn admits(&self, version: Version) -> bool {
+    /// Returns true if the change may be made to `version`, which is `None` if no client knows it yet.
+    fn admits(&self, version: Option<Version>) -> bool {
         let expected = self.expected.as_ref();
-        expected.is_none_or(|versions| versions.contains(&version))
+        expected.is_none_or(|versions| version.is_some_and(|it| versions.contains(&it)))
     }
 }
 
@@ -53,18 +54,18 @@ pub enum ChangeOutcome {
 }
 
 /// Maximum number of photo URLs and tags of a pet in a batch; a larger pet would delay the rest of the batch.
-pub(super) const MAX_BATCHED_PARTS: usize = 20;
+pub(super) const MAX_BATCHED_ELEMENTS: usize = 20;
 
 /// Changes a pet, in one transaction and one commit with the changes of other requests.
 pub async fn change(database: &Database, request: ChangeRequest) -> Result<ChangeOutcome, Error> {
-    let parts = match &request.change {
-        Change::Replace(pet) => number_of_parts(pet),
+    let elements = match &request.change {
+        Change::Replace(pet) => number_of_elements(pet),
         Change::Patch(patch) => {
             patch.photo_urls.as_ref().map_or(0, Vec::len) + patch.tags.as_ref().map_or(0, Vec::len)
         }
         Change::Delete => 0,
     };
-    if parts > MAX_BATCHED_PARTS {
+    if elements > MAX_BATCHED_ELEMENTS {
         let change_separately =
             async |transaction: &mut Connection| change_in(transaction, &request).await;
         return Box::pin(database.transact(change_separately)).await;
@@ -72,7 +73,7 @@ pub async fn change(database: &Database, request: ChangeRequest) -> Result<Chang
     database.batchers().execute::<Changes>(request).await
 }
 
-pub(super) const fn number_of_parts(pet: &PetDetails) -> usize {
+pub(super) const fn number_of_elements(pet: &PetDetails) -> usize {
     pet.photo_urls.len() + pet.tags.len()
 }
 
@@ -83,28 +84,22 @@ pub async fn change_in(
 ) -> Result<ChangeOutcome, Error> {
     let (id, expected) = (request.id, request.expected.as_deref());
     let changed = match &request.change {
-        Change::Replace(details) => {
-            let replaced = replace(transaction, id, details.clone(), expected).await?;
-            replaced.map(ChangeOutcome::Changed)
-        }
-        Change::Delete => {
-            let is_deleted = delete(transaction, id, expected).await?;
-            is_deleted.then_some(ChangeOutcome::Deleted)
-        }
-        Change::Patch(patch) => {
-            let Some(pet) = find_for_update(transaction, id).await? else {
-                return Ok(ChangeOutcome::NotFound);
-            };
-            if !request.admits(pet.version) {
-                return Ok(ChangeOutcome::VersionMismatch);
+        Change::Replace(details) => replace(transaction, id, details.clone(), expected).await?,
+        Change::Patch(patch) => match find_for_update(transaction, id).await? {
+            Some(pet) if request.admits(Some(pet.version)) => {
+                replace(transaction, id, patch.apply(&pet.details), None).await?
             }
-            let details = patch.apply(&pet.details);
-            let replaced = replace(transaction, id, details, None).await?;
-            replaced.map(ChangeOutcome::Changed)
+            Some(_) | None => None,
+        },
+        Change::Delete => {
+            if delete(transaction, id, expected).await? {
+                return Ok(ChangeOutcome::Deleted);
+            }
+            None
         }
     };
     match changed {
-        Some(changed) => Ok(changed),
+        Some(pet) => Ok(ChangeOutcome::Changed(pet)),
         None if expected.is_some() && exists(transaction, id).await? => {
             Ok(ChangeOutcome::VersionMismatch)
         }
@@ -145,19 +140,18 @@ impl BatchedStatement for Changes {
         let pets: Vec<Pet> = query.bind(ids).fetch_all(&mut *connection).await?;
         let (large, pets): (Vec<_>, Vec<_>) = pets
             .into_iter()
-            .partition(|pet| number_of_parts(&pet.details) > MAX_BATCHED_PARTS);
-        let large: HashSet<PetId> = large.into_iter().map(|pet| pet.id).collect();
-        let mut batch = Batch::new(pets);
+            .partition(|pet| number_of_elements(&pet.details) > MAX_BATCHED_ELEMENTS);
+        let mut pending = PendingChanges::new(pets);
         let outcomes: Vec<_> = inputs
             .iter()
             .map(|request| {
-                if large.contains(&request.id) {
+                if large.iter().any(|pet| pet.id == request.id) {
                     return Some(BatchResult::ExecuteSeparately(request.clone()));
                 }
-                batch.apply(request).map(BatchResult::Done)
+                pending.apply(request).map(BatchResult::Done)
             })
             .collect();
-        let mut changed = batch.write(connection).await?.into_iter();
+        let mut changed = pending.write(connection).await?.into_iter();
         let result = |outcome: Option<_>| {
             let done = |pet| BatchResult::Done(ChangeOutcome::Changed(pet));
             outcome.or_else(|| changed.next().map(done))
@@ -171,7 +165,7 @@ impl BatchedStatement for Changes {
 }
 
 /// Locked pets, with the changes that a batch has applied to them.
-struct Batch {
+struct PendingChanges {
     /// States of pets: first the stored ones, then one for each change in order.
     states: Vec<State>,
     /// Number of stored states.
@@ -188,7 +182,7 @@ struct State {
     details: PetDetails,
 }
 
-impl Batch {
+impl PendingChanges {
     fn new(pets: Vec<Pet>) -> Self {
         let ids = pets.iter().enumerate().map(|(index, pet)| (pet.id, index));
         let last = ids.collect();
@@ -212,11 +206,7 @@ impl Batch {
         let Some(current) = last.and_then(|last| self.states.get(*last)) else {
             return Some(ChangeOutcome::NotFound);
         };
-        let is_admitted = match current.version {
-            Some(version) => request.admits(version),
-            None => request.expected.is_none(),
-        };
-        if !is_admitted {
+        if !request.admits(current.version) {
             return Some(ChangeOutcome::VersionMismatch);
         }
         let Some(details) = request.change.apply(&current.details) else {
@@ -302,13 +292,13 @@ mod tests {
             tags: Vec::new(),
             status: Status::Available,
         };
-        let mut batch = Batch::new(vec![Pet {
+        let mut pending = PendingChanges::new(vec![Pet {
             id: id(1),
             version: Version(7),
             details: details.clone(),
         }]);
         let mut apply = |pet, expected: Option<i64>, change| {
-            batch.apply(&ChangeRequest {
+            pending.apply(&ChangeRequest {
                 id: id(pet),
                 expected: expected.map(|version| vec![Version(version)]),
                 change,
@@ -329,10 +319,10 @@ mod tests {
             let outcome = apply(pet, expected, replace());
             assert!(matches!(outcome, Some(ChangeOutcome::NotFound)), "{pet}");
         }
-        let statuses: Vec<_> = batch.states.iter().map(|it| it.details.status).collect();
+        let statuses: Vec<_> = pending.states.iter().map(|it| it.details.status).collect();
         let expected = [Status::Available, Status::Available, Status::Sold];
         assert_eq!(statuses, expected);
-        assert!(batch.last.is_empty());
-        assert_eq!(batch.deleted, [1]);
+        assert!(pending.last.is_empty());
+        assert_eq!(pending.deleted, [1]);
     }
 }

@@ -80,13 +80,7 @@ async fn find_page<B: BatchedStatement<Input = Search, Output = Vec<Pet>>>(
     if search.range.limit <= MAX_SHARED_LIMIT && search.names.len() <= MAX_SHARED_NAMES {
         return database.batchers().execute::<B>(search).await;
     }
-    let find = async |connection: &mut Connection| {
-        let mut pages = B::execute_all(connection, &mut vec![search]).await?;
-        match pages.pop() {
-            Some(BatchResult::Done(pets)) => Ok(pets),
-            _ => Err(Error::Corrupt(format!("no result of {}", B::SUMMARY))),
-        }
-    };
+    let find = async |connection: &mut Connection| B::execute_one(connection, search).await;
     database.run(find).await
 }
 
@@ -205,7 +199,6 @@ async fn find_pages(
         .bind(ranges().map(|range| range.limit()).collect::<Vec<_>>())
         .fetch(connection);
     let read = async {
-        // Decoded one by one: collecting the rows first would copy every pet.
         while let Some(row) = rows.try_next().await? {
             let page: i64 = row.try_get("page")?;
             let page = usize::try_from(page - 1).unwrap_or(usize::MAX);

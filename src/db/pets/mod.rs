@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::TryStreamExt as _;
 use sqlx::FromRow as _;
 
-use self::change::MAX_BATCHED_PARTS;
+use self::change::{MAX_BATCHED_ELEMENTS, number_of_elements};
 pub use self::{
     change::{ChangeOutcome, ChangeRequest, change, change_in},
     find_by::{
@@ -67,7 +67,7 @@ const fn stored(id: PetId, version: Version, details: PetDetails) -> Pet {
 
 /// Inserts a pet like [`insert`], in one statement and one commit with the pets of other requests.
 pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error> {
-    if pet.details.photo_urls.len() + pet.details.tags.len() > MAX_BATCHED_PARTS {
+    if number_of_elements(&pet.details) > MAX_BATCHED_ELEMENTS {
         let insert_separately = async |transaction: &mut Connection| insert(transaction, pet).await;
         return Box::pin(database.transact(insert_separately)).await;
     }
@@ -194,7 +194,6 @@ impl BatchedStatement for Reads {
         )
         .bind(ids)
         .fetch(connection);
-        // Decoded one by one: collecting the rows first would copy every pet.
         while let Some(row) = rows.try_next().await? {
             let pet = Pet::from_row(&row)?;
             found.push((pet.id, Arc::new(pet)));

@@ -69,10 +69,8 @@ pub(super) async fn delete(
         "delete from pets where id = $1 and ($2::bigint[] is null or version = any ($2))",
     );
     let query = query.bind(id.get()).bind(version_column(expected));
-    Ok(with_timeout(query.execute(connection))
-        .await?
-        .rows_affected()
-        == 1)
+    let deleted = with_timeout(query.execute(connection)).await?;
+    Ok(deleted.rows_affected() == 1)
 }
 
 fn version_column(expected: ExpectedVersions<'_>) -> Option<Vec<i64>> {

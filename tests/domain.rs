@@ -1,0 +1,309 @@
+//! Rules of the resources, through their public constructors and transitions.
+
+#![expect(clippy::expect_used, reason = "a failed test panics with the reason")]
+
+use std::net::IpAddr;
+
+use chrono::{DateTime, FixedOffset};
+use pet_inventory::domain::{
+    Text,
+    address::AddressKey,
+    caller::{CallerName, Scope, Scopes},
+    id::PetId,
+    order::{OrderDetails, Quantity, ShipDate, Standing, Status},
+    pet::{
+        self, CategoryPatch, Change, Label, MAX_NAME, MAX_PHOTO_URL, PetDetails, PetName, PetPatch,
+        PhotoUrl,
+    },
+    user::{Password, Username},
+};
+use proptest::{prelude::*, sample::select};
+
+fn pet_name(name: &str) -> PetName {
+    PetName::new(name.to_owned()).expect("a name")
+}
+
+fn text(text: &str) -> Text {
+    Text::new(text.to_owned()).expect("a text")
+}
+
+#[test]
+fn address_key_is_one_per_ipv6_network_of_64_bits() {
+    let key = |address: &str| AddressKey::from(address.parse::<IpAddr>().expect("an address"));
+    assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:1"));
+    assert_ne!(key("2001:db8::1"), key("2001:db8:0:1::1"));
+    assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"));
+}
+
+#[test]
+fn scopes_contain_what_was_put_in() {
+    for scope in Scope::ALL {
+        let one: Scopes = [scope].into_iter().collect();
+        assert_eq!(one.iter().collect::<Vec<_>>(), [scope]);
+        assert!(Scopes::all().contains_all(one));
+        assert_eq!(scope.as_str().parse(), Ok(scope));
+    }
+    assert!(!Scopes::default().contains(Scope::ReadPets));
+}
+
+#[test]
+fn caller_names_are_bounded() {
+    assert!("acme".parse::<CallerName>().is_ok());
+    for bad in ["", " acme", "a\nb", "a\0b", &"x".repeat(65)] {
+        assert!(bad.parse::<CallerName>().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn usernames_that_differ_only_in_case_are_one() {
+    let fold = |name: &str| Username::from_stored(name.to_owned()).folded();
+    for character in '\0'..=char::MAX {
+        let name = character.to_string();
+        assert_eq!(fold(&name), fold(&name.to_uppercase()), "{name}");
+        assert_eq!(fold(&name), fold(&name.to_lowercase()), "{name}");
+        assert_eq!(fold(&name), fold(&fold(&name)), "{name}");
+    }
+    for pair in ["Bob bOB", "ΟΔΟΣ οδος", "STRASSE straße", "É é"] {
+        let (one, other) = pair.split_once(' ').expect("two names");
+        assert_eq!(fold(one), fold(other));
+    }
+    assert_ne!(fold("bob"), fold("bo b"));
+}
+
+#[test]
+fn usernames_are_bounded() {
+    for good in ["a", "O'Neil, Äda 🦊", "a/b?c#d", "...", &"é".repeat(64)] {
+        assert!(good.parse::<Username>().is_ok(), "{good}");
+    }
+    let too_long = "é".repeat(65);
+    let reserved = ["Login", "logout", "createWithList", ".", ".."];
+    for bad in ["", " a", "a ", "a\nb", "a\0", &too_long]
+        .into_iter()
+        .chain(reserved)
+    {
+        assert!(bad.parse::<Username>().is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn passwords_are_any_characters_of_a_length_and_cannot_be_printed() {
+    for good in ["12345678", "ä\0\n🦊 ñß¡", &"🦊".repeat(128)] {
+        let password = Password::new(good.to_owned()).expect("good");
+        assert!(!format!("{password:?}").contains(good));
+    }
+    for bad in ["", "1234567", &"🦊".repeat(129)] {
+        let reason = Password::new(bad.to_owned()).expect_err("bad").to_string();
+        assert!(bad.is_empty() || !reason.contains(bad));
+    }
+    assert!(Password::claimed("1".to_owned()).is_some());
+    assert!(Password::claimed("1".repeat(129)).is_none());
+}
+
+#[test]
+fn photo_urls_are_http_or_relative() {
+    let good = "https://example.com/a.png HTTP://EXAMPLE.com /images/1 a.png ../a.png?x=1#y \
+                //cdn.example.com/a bücher.png string";
+    for good in good.split(' ') {
+        assert!(PhotoUrl::new(good.to_owned()).is_ok(), "{good}");
+    }
+    let bad = "javascript:alert(1) data:text/html,x ftp://example.com/a file:///etc/passwd http:// \
+               http://[::1 \\\\evil.example\\a a\0b a\nb <script>";
+    for bad in bad.split(' ').chain(["", "https://exa mple.com"]) {
+        assert!(PhotoUrl::new(bad.to_owned()).is_err(), "{bad:?}");
+    }
+    assert!(PhotoUrl::new("a".repeat(MAX_PHOTO_URL)).is_ok());
+    assert!(PhotoUrl::new("a".repeat(MAX_PHOTO_URL + 1)).is_err());
+}
+
+#[test]
+fn pet_names_are_counted_in_characters() {
+    assert!(PetName::new("é".repeat(MAX_NAME)).is_ok());
+    assert!(PetName::new("é".repeat(MAX_NAME + 1)).is_err());
+    assert!(PetName::new(String::new()).is_err());
+    assert!(PetName::new("a\0b".to_owned()).is_err());
+}
+
+#[test]
+fn pet_ids_are_those_that_javascript_reads_exactly() {
+    assert!(PetId::new(1).is_ok());
+    assert!(PetId::new(PetId::MAX).is_ok());
+    for bad in [0, -1, PetId::MAX + 1, i64::MAX, i64::MIN] {
+        assert!(PetId::new(bad).is_err(), "{bad}");
+    }
+}
+
+fn rex() -> PetDetails {
+    let label = |id, name| Label { id, name };
+    PetDetails {
+        name: pet_name("Rex"),
+        category: Some(label(Some(1), Some(text("Dogs")))),
+        photo_urls: vec![PhotoUrl::new("/a".to_owned()).expect("a URL")],
+        tags: vec![label(None, Some(text("friendly")))],
+        status: pet::Status::Sold,
+    }
+}
+
+#[test]
+fn change_applies_only_the_given_fields() {
+    let rex = rex();
+    let tag = Label {
+        id: Some(2),
+        name: None,
+    };
+    let apply = |patch: PetPatch| Change::Patch(patch).apply(&rex);
+    assert_eq!(apply(PetPatch::default()), Some(rex.clone()));
+    let patched = apply(PetPatch {
+        name: Some(pet_name("Max")),
+        photo_urls: Some(Vec::new()),
+        tags: Some(vec![tag.clone()]),
+        status: Some(pet::Status::Available),
+        ..PetPatch::default()
+    });
+    let expected = PetDetails {
+        name: pet_name("Max"),
+        photo_urls: Vec::new(),
+        tags: vec![tag],
+        status: pet::Status::Available,
+        ..rex.clone()
+    };
+    assert_eq!(patched, Some(expected));
+    assert_eq!(Change::Replace(rex.clone()).apply(&rex), Some(rex.clone()));
+    assert_eq!(Change::Delete.apply(&rex), None);
+}
+
+#[test]
+fn category_patch_merges_members() {
+    let dogs = rex();
+    let none = PetDetails {
+        category: None,
+        ..rex()
+    };
+    let patch = |id, name| CategoryPatch { id, name };
+    for (category, of_dogs, of_none) in [
+        (patch(None, None), (Some(1), Some("Dogs")), (None, None)),
+        (patch(Some(None), None), (None, Some("Dogs")), (None, None)),
+        (
+            patch(Some(Some(2)), Some(None)),
+            (Some(2), None),
+            (Some(2), None),
+        ),
+        (
+            patch(None, Some(Some(text("Cats")))),
+            (Some(1), Some("Cats")),
+            (None, Some("Cats")),
+        ),
+    ] {
+        let patch = PetPatch {
+            category: Some(Some(category)),
+            ..PetPatch::default()
+        };
+        for (current, (id, name)) in [(&dogs, of_dogs), (&none, of_none)] {
+            let name = name.map(text);
+            let expected = Some(Label { id, name });
+            assert_eq!(patch.apply(current).category, expected, "{patch:?}");
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Order(Status, bool),
+    /// Index of the order, modulo the number of orders.
+    Delete(usize),
+    ByHand(pet::Status),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let status = select(Status::ALL.to_vec());
+    prop_oneof![
+        4 => (status, any::<bool>()).prop_map(|(status, complete)| Event::Order(status, complete)),
+        3 => any::<usize>().prop_map(Event::Delete),
+        2 => select(pet::Status::ALL.to_vec()).prop_map(Event::ByHand),
+    ]
+}
+
+fn order(status: Status, complete: bool) -> OrderDetails {
+    OrderDetails {
+        pet_id: PetId::new(1).expect("an id"),
+        quantity: Quantity::default(),
+        ship_date: None,
+        status,
+        complete,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// After any sequence of events: at most one order is open, only pets for sale are ordered, and only the
+    /// deletion of an order or a change by hand makes a pet available.
+    #[test]
+    fn ordering_gives_a_pet_to_one_order_at_a_time(events in prop::collection::vec(event(), 0..60)) {
+        let mut pet = Standing { status: pet::Status::Available, held: false };
+        let mut orders: Vec<OrderDetails> = Vec::new();
+        for event in events {
+            let before = pet;
+            match event {
+                Event::Order(status, complete) => {
+                    let order = order(status, complete);
+                    match before.ordered(&order) {
+                        Ok(after) => {
+                            prop_assert_eq!(before.status, pet::Status::Available);
+                            prop_assert!(!orders.iter().any(OrderDetails::is_open));
+                            prop_assert_eq!(after.held, order.is_open());
+                            let gone = after.status == pet::Status::Sold;
+                            prop_assert_eq!(gone, !order.is_open());
+                            prop_assert_ne!(after.status, pet::Status::Available);
+                            orders.push(order);
+                            pet = after;
+                        }
+                        Err(_) => {
+                            let for_sale = before.status == pet::Status::Available && !before.held;
+                            prop_assert!(!for_sale, "a pet for sale is refused");
+                        }
+                    }
+                }
+                Event::Delete(which) if !orders.is_empty() => {
+                    let order = orders.remove(which % orders.len());
+                    if order.is_open() {
+                        pet = before.released();
+                        prop_assert_ne!(pet.status, pet::Status::Pending);
+                        let sold = before.status == pet::Status::Sold;
+                        prop_assert_eq!(pet.status == pet::Status::Sold, sold);
+                    }
+                }
+                Event::Delete(_) => {}
+                Event::ByHand(status) => pet.status = status,
+            }
+            let open = orders.iter().filter(|order| order.is_open()).count();
+            prop_assert_eq!(open, usize::from(pet.held));
+        }
+    }
+
+    #[test]
+    fn ship_date_is_the_same_instant_in_any_time_zone(
+        micros in -62_167_219_200_000_000_i64..253_402_300_800_000_000, hours in -14_i32..=14,
+    ) {
+        let instant = DateTime::from_timestamp_micros(micros).expect("an instant");
+        let zone = FixedOffset::east_opt(hours * 3_600).expect("an offset");
+        let text = instant.with_timezone(&zone).to_rfc3339();
+        // An offset can move the local year outside 0–9999, which is written with a sign.
+        if let Ok(read) = text.parse::<ShipDate>() {
+            prop_assert_eq!(read.get(), instant);
+        } else {
+            prop_assert!(text.starts_with(['+', '-']), "{}", text);
+        }
+    }
+}
+
+#[test]
+fn ship_date_and_quantity_refuse_other_texts_and_numbers() {
+    let bad = "2026-01-31 2026-01-31T12:00:00 2026-02-30T12:00:00Z 1 now";
+    for bad in bad.split(' ').chain([""]) {
+        assert!(bad.parse::<ShipDate>().is_err(), "{bad}");
+    }
+    for bad in [0, -1, 1 << 31, i64::MIN, i64::MAX] {
+        assert!(Quantity::new(bad).is_err(), "{bad}");
+    }
+    assert!(Quantity::new((1 << 31) - 1).is_ok());
+}
