@@ -11,7 +11,7 @@ use super::{
 use crate::{
     blob_store::BlobStore,
     config::Config,
-    db::{self, Database, ServerVersion},
+    db::{self, Database, server_version::ServerVersion},
 };
 
 /// Prints one line per part; the exit code is a failure if any check fails.
@@ -44,7 +44,7 @@ pub async fn run(config: &Config) -> Result<ExitCode, Error> {
 async fn database(config: &Config, session: &Session) -> Result<String, Error> {
     const NEXT: &str = "check database.url (DATABASE_URL), the network and PostgreSQL's log";
     let database = Database::new(session.options.clone(), &config.database);
-    let version = database.server_version().await;
+    let version = database.run(db::server_version::find).await;
     let pooler = database.check_pooler().await;
     database.close().await;
     let version = version.map_err(|error| format!("{error}: {NEXT}"))?;

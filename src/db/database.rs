@@ -1,6 +1,6 @@
 //! Handle to the database: the pool, and the batchers of one worker.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use sqlx::{ConnectOptions as _, Connection as _};
 
@@ -98,14 +98,6 @@ impl Database {
         deadline::wait(TIMEOUT, ping).await.map(drop)
     }
 
-    /// Returns the version of PostgreSQL.
-    pub async fn server_version(&self) -> Result<ServerVersion, Error> {
-        let query = sqlx::query_scalar("select current_setting('server_version_num')::int");
-        self.run(async |connection| with_timeout(query.fetch_one(connection)).await)
-            .await
-            .map(ServerVersion)
-    }
-
     /// Returns the current use of connections by purpose; that of batches is summed up over all workers.
     pub fn usage(&self) -> [(&'static str, Usage); 2] {
         [
@@ -118,20 +110,5 @@ impl Database {
     pub async fn close(&self) {
         self.0.batchers.close().await;
         self.0.pool.close().await;
-    }
-}
-
-/// Version of PostgreSQL, such as 150018 for 15.18.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ServerVersion(i32);
-
-impl ServerVersion {
-    /// Oldest supported version.
-    pub const OLDEST_SUPPORTED: Self = Self(130_000);
-}
-
-impl fmt::Display for ServerVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 10_000, self.0 % 10_000)
     }
 }

@@ -34,13 +34,14 @@ pub mod pets;
 mod planner_settings;
 mod pool;
 mod pooler;
+pub mod server_version;
 pub mod sessions;
 pub mod users;
 
 pub use self::{
     codec::SecretHash,
     connect::{ConnectOptions, Connection, parse_url},
-    database::{Database, ServerVersion},
+    database::Database,
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
     planner_settings::PLANNER_SETTINGS,
