@@ -10,9 +10,9 @@ use std::time::Duration;
 use divan::{Bencher, black_box};
 use pet_inventory::{
     api,
-    auth::secret::{Kind, Secret, sha256},
+    auth::secret::{Secret, sha256},
     config::{Config, PlanLimits},
-    db::{ConnectOptions, Database, limits::Lease},
+    db::{ConnectOptions, Database, credentials::CredentialKind, limits::Lease},
     domain::{
         Text,
         caller::{Caller, CallerId, Scopes},
@@ -80,13 +80,14 @@ fn admitted_from_a_lease(bencher: Bencher<'_, '_>) {
 
 #[divan::bench]
 fn key_read(bencher: Bencher<'_, '_>) {
-    let key = Secret::generate(Kind::ApiKey).expect("random numbers");
-    bencher.bench_local(|| Secret::parse(black_box(key.expose()), &Kind::BEARERS).is_some());
+    let key = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
+    bencher
+        .bench_local(|| Secret::parse(black_box(key.expose()), &CredentialKind::BEARERS).is_some());
 }
 
 #[divan::bench]
 fn key_hashed(bencher: Bencher<'_, '_>) {
-    let key = Secret::generate(Kind::ApiKey).expect("random numbers");
+    let key = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
     bencher.bench_local(|| sha256(black_box(key.expose())));
 }
 

@@ -239,6 +239,9 @@ async fn check_pets(database: &TestDatabase) {
     let small = ["small".to_owned()].into();
     let changed = db::pets::find_by_any_tag(&service, small, range).await;
     assert_eq!(changed.expect("pets").len(), 1);
+    let large = ["large".to_owned()].into();
+    let added = db::pets::find_by_any_tag(&service, large, range).await;
+    assert_eq!(added.expect("pets").len(), 1);
     let details = &found[0].details;
     assert_eq!(details.name.as_str(), "Rex");
     assert_eq!(

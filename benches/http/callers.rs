@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use pet_inventory::auth::secret::Kind;
+use pet_inventory::db::credentials::CredentialKind;
 use serde_json::json;
 use test_support::{issuer::Issuer, signer::Signer};
 use tokio::{
@@ -69,9 +69,15 @@ async fn kinds(stage: &Stage<'_>, plan: &str) -> Vec<(&'static str, Credential, 
     let database = stage.database;
     let key = database.callers(plan, plan, 1).await.remove(0);
     let caller = format!("{plan}-1");
-    database.credentials(&caller, Kind::ClientSecret, 1).await;
-    let token = database.credentials(&caller, Kind::AccessToken, 1).await;
-    let session = database.credentials(&caller, Kind::Session, 1).await;
+    database
+        .credentials(&caller, CredentialKind::ClientSecret, 1)
+        .await;
+    let token = database
+        .credentials(&caller, CredentialKind::AccessToken, 1)
+        .await;
+    let session = database
+        .credentials(&caller, CredentialKind::Session, 1)
+        .await;
     vec![
         ("API key", Credential::ApiKey, key),
         ("OAuth", Credential::Bearer, token[0].clone()),

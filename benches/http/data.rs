@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use pet_inventory::{
-    auth::secret::{Kind, Secret},
-    db::ConnectOptions,
+    auth::secret::Secret,
+    db::{ConnectOptions, credentials::CredentialKind},
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
@@ -207,7 +207,7 @@ impl Database {
 
     /// Creates callers on a plan, named `{prefix}-1` to `{prefix}-{count}`, with an API key each; returns the keys.
     pub async fn callers(&self, prefix: &str, plan: &str, count: usize) -> Vec<String> {
-        let (keys, hashes) = secrets(Kind::ApiKey, count);
+        let (keys, hashes) = secrets(CredentialKind::ApiKey, count);
         for replica in &self.replicas {
             sqlx::query(CALLERS)
                 .bind(&hashes)
@@ -222,13 +222,18 @@ impl Database {
 
     /// Adds credentials of one kind to a caller and returns them. Access tokens are issued by its OAuth client, which
     /// has the identifier [`client_id`].
-    pub async fn credentials(&self, caller: &str, kind: Kind, count: usize) -> Vec<String> {
+    pub async fn credentials(
+        &self,
+        caller: &str,
+        kind: CredentialKind,
+        count: usize,
+    ) -> Vec<String> {
         let (texts, hashes) = secrets(kind, count);
         let name = match kind {
-            Kind::ApiKey => "api_key",
-            Kind::AccessToken => "access_token",
-            Kind::Session => "session",
-            Kind::ClientSecret => "client_secret",
+            CredentialKind::ApiKey => "api_key",
+            CredentialKind::AccessToken => "access_token",
+            CredentialKind::Session => "session",
+            CredentialKind::ClientSecret => "client_secret",
         };
         for replica in &self.replicas {
             sqlx::query(CREDENTIALS)
@@ -249,7 +254,7 @@ pub fn client_id(caller: &str) -> String {
     format!("pic_{:x<20}", caller.replace('-', ""))
 }
 
-fn secrets(kind: Kind, count: usize) -> (Vec<String>, Vec<Vec<u8>>) {
+fn secrets(kind: CredentialKind, count: usize) -> (Vec<String>, Vec<Vec<u8>>) {
     let secret = || Secret::generate(kind).expect("random numbers");
     let pair = |secret: Secret| (secret.expose().to_owned(), secret.hash().to_vec());
     (0..count).map(|_| pair(secret())).unzip()

@@ -47,7 +47,7 @@ mod table;
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, builder::TypedValueParser as _};
 use mimalloc::MiMalloc;
 use test_support::{issuer::Issuer, signer::Signer};
 
@@ -71,8 +71,8 @@ struct Options {
     /// refuse, occasional, statistics, sizes
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Run operations at these numbers of connections only; those of a row are among 1, 16, 64 and 256
-    #[arg(long, value_delimiter = ',')]
+    /// Run operations at these numbers of connections only
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(["1", "16", "64", "256"]).map(|number| number.parse::<u32>().expect("a number")))]
     connections: Vec<u32>,
     /// Measure GET beside 10,000 idle connections
     #[arg(long)]

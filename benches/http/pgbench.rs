@@ -7,6 +7,11 @@ use std::{
 
 use crate::load::{Numbers, Run};
 
+/// Returns the duration of a run, which includes opening the connections. The rate does not.
+pub fn duration(seconds: u32, clients: u32) -> u32 {
+    seconds + clients / 64
+}
+
 /// A pgbench script. In its statements, `:n` is the number of the transaction.
 #[derive(Debug)]
 pub struct Script {
@@ -40,8 +45,7 @@ impl Script {
 
     /// Runs the script. `first` is the first of consecutive numbers.
     pub async fn run(&self, clients: u32, seconds: u32, first: u32) -> Run {
-        // Its duration includes opening the connections, its rate does not.
-        let duration = seconds + clients / 100;
+        let duration = duration(seconds, clients);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let output = tokio::process::Command::new("pgbench")
             .args([

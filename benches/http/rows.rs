@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use pet_inventory::auth::secret::Kind as SecretKind;
+use pet_inventory::db::credentials::CredentialKind;
 use serde_json::Value;
 
 use crate::{
@@ -76,17 +76,17 @@ impl Credentials {
         let database = stage.database;
         let many_callers = database.callers("many", "enterprise", 4_000).await;
         database.callers("client", "enterprise", 1).await;
-        let secrets = database.credentials(CLIENT, SecretKind::ClientSecret, 1);
+        let secrets = database.credentials(CLIENT, CredentialKind::ClientSecret, 1);
         let client_secret = secrets.await.remove(0);
         // More than one connection uses.
         let count = 6_000 * stage.options.seconds() as usize;
         // The scripts of pgbench find them by these identifiers.
         let restart = "alter table credentials alter column id restart with";
         database.run(&format!("{restart} 1000000000")).await;
-        let sessions = database.credentials(CLIENT, SecretKind::Session, count);
+        let sessions = database.credentials(CLIENT, CredentialKind::Session, count);
         let sessions = sessions.await;
         database.run(&format!("{restart} 2000000000")).await;
-        let tokens = database.credentials(CLIENT, SecretKind::AccessToken, count);
+        let tokens = database.credentials(CLIENT, CredentialKind::AccessToken, count);
         Self {
             many_callers,
             sessions,

@@ -8,7 +8,7 @@ use crate::{
     Options,
     data::{Database, PETS, Postgres},
     load::{Load, Numbers, Template},
-    pgbench::Script,
+    pgbench::{self, Script},
     processes,
     servers::{Kind, Server},
     table::{self, Round, ServiceRounds, median},
@@ -186,7 +186,7 @@ impl<'a> Stage<'a> {
     /// Returns the number of prepared rows: more than a run uses.
     fn prepared(&self, row: &Row<'_>) -> u32 {
         let rate = if row.connections == 1 { 6_000 } else { 25_000 };
-        rate * self.options.seconds()
+        rate * pgbench::duration(self.options.seconds(), row.connections)
     }
 
     /// Measures a row on the service, on an earlier build and on opponents. Prints the lines and stores the ratios as

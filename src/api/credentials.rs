@@ -8,7 +8,7 @@ use crate::auth::{self, Credentials};
 pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 
 /// Returns the credentials of a request, or `None` if it has none. Rejects a repeated header, which is ambiguous, a header
-/// that is no text, and an `Authorization` with another scheme than `Bearer`.
+/// that is not text, and an `Authorization` with another scheme than `Bearer`.
 pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth::Error> {
     let once = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();

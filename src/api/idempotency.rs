@@ -43,7 +43,7 @@ pub struct ClientKey {
 }
 
 impl ClientKey {
-    /// Reads the key of a request of `owner`.
+    /// Reads the key of a request of `owner`. Rejects a malformed or repeated header.
     pub fn of(
         headers: &HeaderMap,
         owner: impl FnOnce() -> CallerKey,

@@ -89,7 +89,8 @@ impl RateLimits {
         }
     }
 
-    /// Admits a request to `GET /limits`, which is not counted against the limits that it reports.
+    /// Admits a request to `GET /limits`, which is not counted against the limits that it reports, but
+    /// has a limit of its own.
     pub async fn admit_status(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
         if let Err(retry_after) = self.status.take(&CallerKey::new(caller, client)) {
             let refusal = Err(exceeded(Limit::Status, retry_after));

@@ -22,10 +22,10 @@ pub use self::error::Error;
 use self::{
     credential_cache::{CredentialCache, TTL_OF_ISSUER_TOKENS, TTL_WITH_NOTIFICATIONS},
     jwks::Issuers,
-    secret::{Kind, Secret},
+    secret::Secret,
 };
 use crate::{
-    db::{self, Database, SecretHash, credential_changes::Change},
+    db::{self, Database, SecretHash, credential_changes::Change, credentials::CredentialKind},
     domain::{caller::Caller, clock::Clock},
 };
 
@@ -148,7 +148,9 @@ impl Authenticator {
 
     async fn caller(&self, secret: &str) -> Result<Arc<Caller>, Error> {
         let hash = secret::sha256(secret);
-        if Secret::parse(secret, &Kind::BEARERS).is_none() && !self.custom_keys.contains(&hash) {
+        if Secret::parse(secret, &CredentialKind::BEARERS).is_none()
+            && !self.custom_keys.contains(&hash)
+        {
             return Err(Error::Invalid);
         }
         let found = db::credentials::find_caller(&self.database, &hash);

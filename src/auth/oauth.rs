@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::secret::{self, Kind, Secret};
+use super::secret::{self, Secret};
 use crate::{
     db::{
         self, Connection, Database,
@@ -49,7 +49,8 @@ pub async fn authenticate_client(
     secret: &str,
 ) -> Result<Client, Error> {
     // Malformed credentials are rejected without a lookup.
-    let secret = Secret::parse(secret, &[Kind::ClientSecret]).ok_or(Error::InvalidClient)?;
+    let secret =
+        Secret::parse(secret, &[CredentialKind::ClientSecret]).ok_or(Error::InvalidClient)?;
     if !secret::is_client_id(client_id) {
         return Err(Error::InvalidClient);
     }
@@ -76,7 +77,7 @@ pub async fn issue(
     if !client.scopes.contains_all(scopes) {
         return Err(Error::InvalidScope);
     }
-    let token = Secret::generate(Kind::AccessToken)?;
+    let token = Secret::generate(CredentialKind::AccessToken)?;
     let (hash, hint) = (token.hash(), token.hint());
     let stored = database
         .run(async |connection| {
@@ -117,7 +118,7 @@ pub async fn introspect(
 }
 
 async fn find(database: &Database, token: &str) -> Result<Option<TokenRecord>, Error> {
-    let Some(token) = Secret::parse(token, &Kind::BEARERS) else {
+    let Some(token) = Secret::parse(token, &CredentialKind::BEARERS) else {
         return Ok(None);
     };
     let hash = token.hash();

@@ -8,15 +8,14 @@
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-use crate::db::SecretHash;
-pub use crate::db::credentials::CredentialKind as Kind;
+use crate::db::{SecretHash, credentials::CredentialKind};
 
 const PREFIX_LENGTH: usize = 4;
 const RANDOM_LENGTH: usize = 32;
 const CHECKSUM_LENGTH: usize = 6;
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-impl Kind {
+impl CredentialKind {
     /// Kinds that authenticate requests to the API.
     pub const BEARERS: [Self; 3] = [Self::ApiKey, Self::AccessToken, Self::Session];
 
@@ -36,7 +35,7 @@ pub struct Secret(SecretString);
 
 impl Secret {
     /// Generates a secret with 190 random bits from the operating system.
-    pub fn generate(kind: Kind) -> Result<Self, getrandom::Error> {
+    pub fn generate(kind: CredentialKind) -> Result<Self, getrandom::Error> {
         let mut text = String::from(kind.prefix());
         push_random(&mut text, RANDOM_LENGTH)?;
         text.push_str(&checksum(&text));
@@ -49,7 +48,7 @@ impl Secret {
     }
 
     /// Parses a secret of one of these kinds. Returns `None` if its format or checksum is wrong.
-    pub fn parse(text: &str, kinds: &[Kind]) -> Option<Self> {
+    pub fn parse(text: &str, kinds: &[CredentialKind]) -> Option<Self> {
         let length = PREFIX_LENGTH + RANDOM_LENGTH;
         let known = kinds.iter().any(|kind| text.starts_with(kind.prefix()));
         if text.len() != length + CHECKSUM_LENGTH || !known {

@@ -6,10 +6,10 @@ use chrono::{DateTime, Utc};
 
 use super::{
     password::{self, Passwords, Verification},
-    secret::{Kind, Secret},
+    secret::Secret,
 };
 use crate::{
-    db::{self, Connection, Database, SecretHash},
+    db::{self, Connection, Database, SecretHash, credentials::CredentialKind},
     domain::{
         plan::Plan,
         user::{Password, Username},
@@ -64,7 +64,7 @@ pub async fn open(
     else {
         return Err(Error::InvalidCredentials);
     };
-    let token = Secret::generate(Kind::Session)?;
+    let token = Secret::generate(CredentialKind::Session)?;
     let expires_at = database
         .transact(async |transaction: &mut Connection| {
             let user = account.user.id;
@@ -88,7 +88,7 @@ pub async fn open(
 
 /// Ends a session. Returns the hash to remove from the credential cache, or `None` if there is no such session.
 pub async fn close(database: &Database, token: &str) -> Result<Option<SecretHash>, db::Error> {
-    let Some(session) = Secret::parse(token, &[Kind::Session]) else {
+    let Some(session) = Secret::parse(token, &[CredentialKind::Session]) else {
         return Ok(None);
     };
     let hash = session.hash();

@@ -60,7 +60,7 @@ impl Database {
         &self.connector().breaker
     }
 
-    /// Runs `work`, which executes one statement, on a connection of the pool.
+    /// Runs `work`, which needs no transaction, on a connection of the pool.
     pub async fn run<T, E: AsDatabaseError>(
         &self,
         work: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - No request waits here while PostgreSQL is known to be unavailable (`breaker`), and the queue is bounded.
-//! - The time that a request waited in a batch queue is deducted from the timeout for a connection, and the time until it
-//!   has one from its lock timeout.
+//! - The time since a request was queued for a batch is deducted from its acquire timeout, and the time until it has a
+//!   connection from its lock timeout.
 //! - A connection that failed, or on which a statement was interrupted, is closed and never used again.
 
 use std::sync::Arc;
@@ -32,6 +32,8 @@ const MAX_QUEUED_PER_CONNECTION: usize = 32;
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shorter waits for a connection do not count as a wait.
 const NEGLIGIBLE_WAIT: Duration = Duration::from_millis(50);
+/// Shortest wait for a connection, however long the request has waited before.
+const MIN_ACQUIRE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Shortest lock timeout; zero would disable it.
 const MIN_LOCK_TIMEOUT: Duration = Duration::from_millis(10);
 const MAX_ATTEMPTS: u32 = 4;
@@ -79,8 +81,8 @@ impl Pool {
     }
 
     /// Runs `work` in a transaction, which is rolled back if `work` fails. Retries it a few times if it is
-    /// [`Error::Contended`]. The time since `queued_at`, if any, is deducted from the acquire
-    /// timeout and the lock timeout.
+    /// [`Error::Contended`]. The time since `queued_at`, if any, is deducted from the acquire timeout and the lock
+    /// timeout.
     pub async fn transact<T, E, W>(&self, queued_at: Option<Instant>, work: W) -> Result<T, E>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<T, E> + Clone,
@@ -100,8 +102,8 @@ impl Pool {
         }
     }
 
-    /// Runs `work` on a connection, in a transaction if it has several statements. `waited`, the time spent in a batch
-    /// queue, is deducted from the acquire timeout and the lock timeout.
+    /// Runs `work` on a connection, in a transaction if it has several statements. `waited`, the time since the request
+    /// was queued for a batch, is deducted from the acquire timeout and the lock timeout.
     pub async fn run<T, E: AsDatabaseError>(
         &self,
         has_several_statements: bool,
@@ -131,7 +133,9 @@ impl Pool {
 
     async fn acquire(&self, waited: Duration) -> Result<PoolConnection<Postgres>, sqlx::Error> {
         let acquire_timeout = self.connections.options().get_acquire_timeout();
-        let remaining = acquire_timeout.saturating_sub(waited);
+        let remaining = acquire_timeout
+            .saturating_sub(waited)
+            .max(MIN_ACQUIRE_TIMEOUT);
         let breaker = &self.connector.breaker;
         breaker.admit()?;
         let permit = self.queue.try_acquire();

@@ -58,7 +58,7 @@ impl EmbeddedPostgres {
     }
 
     /// Joins the PostgreSQL of the server that holds the directory, or starts one temporarily. Commands take turns. Fails
-    /// with [`Error::Busy`] if another command holds it for too long, or the server does not become ready.
+    /// with [`Error::Busy`] if another command holds the directory for too long, or the server does not become ready.
     pub async fn join_or_start(directory: &Path, search: &SearchPath) -> Result<Self, Error> {
         Self::open(directory, search, Durability::Durable, Role::Command).await
     }

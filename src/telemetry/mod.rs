@@ -45,7 +45,8 @@ impl Drop for Telemetry {
     }
 }
 
-/// Starts logging and, if configured, sending traces, until the returned guard is dropped.
+/// Starts logging and, if configured, sending traces, until the returned guard is dropped. Fails if logging
+/// was started before.
 pub fn start(config: &config::Telemetry) -> Result<Telemetry, Error> {
     let filter = EnvFilter::builder().parse(&config.log)?;
     // Events for traces are not logged.

@@ -3,9 +3,10 @@
 use chrono::{Duration, Utc};
 use pet_inventory::{
     api::{self, state::Links},
-    auth::secret::{Kind, Secret},
+    auth::secret::Secret,
     db::{
         self, Connection,
+        credentials::CredentialKind,
         orders::{Placement, PlacementOutcome},
         users::NewAccount,
     },
@@ -115,7 +116,7 @@ impl Resources {
             "none" => None,
             "malformed" => Some("malformed".to_owned()),
             "unknown" => Some(
-                Secret::generate(Kind::ApiKey)
+                Secret::generate(CredentialKind::ApiKey)
                     .expect("random")
                     .expose()
                     .to_owned(),
@@ -126,7 +127,7 @@ impl Resources {
             }
             "revoked" => {
                 let key = make_key(connection, &caller, Scopes::all(), None).await;
-                let kind = db::credentials::CredentialKind::ApiKey;
+                let kind = CredentialKind::ApiKey;
                 let revoked = db::credentials::revoke(connection, kind, key.id).await;
                 assert!(revoked.expect("a database"));
                 Some(key.secret)
@@ -184,7 +185,7 @@ impl Resources {
 
 /// Inserts a session of `user`, revoked if `is_revoked`, and returns its token.
 async fn session(connection: &mut Connection, user: &User, is_revoked: bool) -> String {
-    let token = Secret::generate(Kind::Session).expect("random");
+    let token = Secret::generate(CredentialKind::Session).expect("random");
     let insert = "insert into credentials (caller_id, kind, hash, hint, expires_at, revoked_at)
                   values ($1, 'session', $2, 'pis_', now() + interval '1 hour', case when $3 then now() end)";
     let inserted = sqlx::query(insert)

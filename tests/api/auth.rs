@@ -3,8 +3,8 @@
 use chrono::{Duration, Utc};
 use pet_inventory::{
     api::{self, state::Links},
-    auth::secret::{Kind, Secret},
-    db,
+    auth::secret::Secret,
+    db::{self, credentials::CredentialKind},
     domain::caller::{Scope, Scopes},
 };
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
@@ -53,14 +53,13 @@ async fn revoked_key(app: &TestApp, scopes: Scopes) -> String {
 }
 
 async fn revoke(connection: &mut db::Connection, id: i64) {
-    let revoked =
-        db::credentials::revoke(connection, db::credentials::CredentialKind::ApiKey, id).await;
+    let revoked = db::credentials::revoke(connection, CredentialKind::ApiKey, id).await;
     assert!(revoked.expect("a database"), "no key {id}");
 }
 
 /// Returns a well-formed API key that is not in the database.
 fn unknown_key() -> String {
-    let key = Secret::generate(Kind::ApiKey).expect("random numbers");
+    let key = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
     key.expose().to_owned()
 }
 
@@ -502,11 +501,11 @@ async fn demo_keys_work_beyond_loopback_only_if_set_to_always() {
     }
 }
 
-const KINDS: [Kind; 4] = [
-    Kind::ApiKey,
-    Kind::AccessToken,
-    Kind::Session,
-    Kind::ClientSecret,
+const KINDS: [CredentialKind; 4] = [
+    CredentialKind::ApiKey,
+    CredentialKind::AccessToken,
+    CredentialKind::Session,
+    CredentialKind::ClientSecret,
 ];
 
 #[test]
@@ -525,7 +524,7 @@ fn secret_is_parsed_as_its_kind_only() {
 
 #[test]
 fn secret_with_a_changed_character_is_not_parsed() {
-    let secret = Secret::generate(Kind::ApiKey).expect("random numbers");
+    let secret = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
     let text = secret.expose();
     let parse = |text: &str| Secret::parse(text, &KINDS);
     for position in 0..text.len() {

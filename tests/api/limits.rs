@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use pet_inventory::{
-    auth::secret::{Kind, Secret},
+    auth::secret::Secret,
+    db::credentials::CredentialKind,
     domain::{caller::Scopes, clock::Clock, plan::Plan},
 };
 use reqwest::Method;
@@ -676,7 +677,7 @@ async fn concurrent_unknown_keys_cost_few_look_ups() {
     let limited = Limited::start(Plan::Enterprise, &[]).await;
     let mut clients = JoinSet::new();
     for _ in 0..400 {
-        let key = Secret::generate(Kind::ApiKey).expect("random numbers");
+        let key = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
         let request = limited.app.anonymous(Method::GET, "/limits");
         let request = request.header("api_key", key.expose());
         clients.spawn(async { request.response().await.status.as_u16() });

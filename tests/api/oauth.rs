@@ -6,8 +6,11 @@ use oauth2::{
     TokenIntrospectionResponse, TokenResponse, TokenUrl, basic::BasicClient, basic::BasicTokenType,
 };
 use pet_inventory::{
-    auth::secret::{self, Kind, Secret},
-    db::{self, credentials::NewCredential},
+    auth::secret::{self, Secret},
+    db::{
+        self,
+        credentials::{CredentialKind, NewCredential},
+    },
     domain::{
         caller::{Scope, Scopes},
         clock::Clock,
@@ -30,7 +33,7 @@ async fn client(app: &TestApp, caller: &str, scopes: Scopes) -> TestClient {
     let mut connection = app.database.connect().await;
     let name = caller.parse().expect("the name of a caller");
     let known = db::callers::find(&mut connection, &name).await;
-    let secret = Secret::generate(Kind::ClientSecret).expect("random numbers");
+    let secret = Secret::generate(CredentialKind::ClientSecret).expect("random numbers");
     let id = secret::generate_client_id().expect("random numbers");
     let credential = NewCredential {
         caller: known.expect("a database").expect("the caller").id,
@@ -178,7 +181,7 @@ async fn token_request_with_wrong_or_two_client_credentials_is_refused() {
         400,
         "invalid_request",
     );
-    let unknown = Secret::generate(Kind::ClientSecret).expect("random numbers");
+    let unknown = Secret::generate(CredentialKind::ClientSecret).expect("random numbers");
     for wrong in ["", "wrong", unknown.expose(), "pcs_é"] {
         let form = [grant, id, ("client_secret", wrong)];
         assert_error(
@@ -317,7 +320,7 @@ async fn token_ends_by_expiry_by_revocation_and_with_its_client() {
     let token = one.token(&app).await;
     get_with_token(&app, &token, "/limits").await.is(200);
     let mut connection = app.database.connect().await;
-    let kind = db::credentials::CredentialKind::ClientSecret;
+    let kind = CredentialKind::ClientSecret;
     let revoked = db::credentials::revoke(&mut connection, kind, one.row).await;
     assert!(revoked.expect("a database"));
     assert_invalid(&app, &token).await;
@@ -425,7 +428,7 @@ async fn token_requests_over_the_limit_are_429() {
     )])
     .await;
     for _ in 0..5 {
-        let guess = Secret::generate(Kind::ClientSecret).expect("random numbers");
+        let guess = Secret::generate(CredentialKind::ClientSecret).expect("random numbers");
         let request = post(
             &app,
             "/oauth/token",

@@ -27,9 +27,12 @@ use std::{
 use chrono::{DateTime, Utc};
 use pet_inventory::{
     app::App,
-    auth::secret::{Kind, Secret},
+    auth::secret::Secret,
     config::Config,
-    db::{self, Connection, credentials::NewCredential},
+    db::{
+        self, Connection,
+        credentials::{CredentialKind, NewCredential},
+    },
     domain::{
         caller::{CallerName, Scope, Scopes},
         clock::Clock,
@@ -277,7 +280,7 @@ pub async fn make_key(
             known.expect("a database").expect("the caller").id
         }
     };
-    let key = Secret::generate(Kind::ApiKey).expect("random numbers");
+    let key = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
     let credential = NewCredential {
         caller,
         hash: key.hash(),

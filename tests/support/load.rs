@@ -23,8 +23,12 @@ impl Service {
         let path = format!("/pet/{}", 1000 + round);
         request(Method::GET, &path).response().await.is(200);
         request(Method::GET, "/pet/x").response().await.is(400);
-        for find in ["findByStatus?status=sold", "findByTags?tags=none"] {
-            let find = request(Method::GET, &format!("/pet/{find}"));
+        for find in [
+            "pet/findByStatus?status=sold",
+            "pet/findByTags?tags=none",
+            "store/inventory",
+        ] {
+            let find = request(Method::GET, &format!("/{find}"));
             find.response().await.is(200);
         }
         let user = json!({"username": format!("ada{round}"), "password": "correct horse"});

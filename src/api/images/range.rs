@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, header};
 use crate::api::error::Error;
 
 /// Reads the header for a total of `size` bytes. Returns `None` for all bytes: the header is absent, malformed, or has
-/// more than one range.
+/// more than one range. Fails with [`Error::RangeNotSatisfiable`] if the range begins after the end.
 pub(super) fn requested_range(headers: &HeaderMap, size: u64) -> Result<Option<Range<u64>>, Error> {
     let mut values = headers.get_all(header::RANGE).iter();
     let range = match (values.next(), values.next()) {

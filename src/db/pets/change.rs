@@ -89,7 +89,8 @@ pub async fn change_in(
             Some(pet) if request.admits(Some(pet.version)) => {
                 replace(transaction, id, patch.apply(&pet.details), None).await?
             }
-            Some(_) | None => None,
+            Some(_) => return Ok(ChangeOutcome::VersionMismatch),
+            None => None,
         },
         Change::Delete => {
             if delete(transaction, id, expected).await? {
