@@ -16,9 +16,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::stage::{
-    Row, Stage, Target, bound,
+    Row, Stage, Target,
     load::{TimedResponse, by_status},
-    percentile, pick,
+    pick,
 };
 
 /// Pause between two bytes of a slow client.
@@ -81,11 +81,7 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
         .filter(|response| response.status != Some(200));
     row.none("not 200", other.map(|response| format!("{response:?}")));
     let mut times: Vec<_> = responses.iter().map(|response| response.latency).collect();
-    row.within(
-        "its p99",
-        percentile(&mut times, 99.0),
-        bound(Duration::from_millis(50)),
-    );
+    row.p99_within("its p99", &mut times, Duration::from_millis(50));
     drop(unread);
     row.end();
 }

@@ -2,7 +2,7 @@
 //! nothing.
 //!
 //! `cargo test` runs a short form of each row, with bounds that hold on a busy machine. This runs the full form with
-//! the promised bounds, and prints one line per row:
+//! the promised bounds, to which the delays of the machine itself are added, and prints one line per row:
 //!
 //! ```sh
 //! FAULTS=full cargo test --features outside-tools --test faults -- --nocapture

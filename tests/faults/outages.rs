@@ -17,7 +17,7 @@ use crate::{
     stage::{
         Cluster, Proxy, Row, Stage, Target, bound,
         load::{Load, TimedResponse, by_status, found, send_at_rate},
-        percentile, pick, until, url_at,
+        pick, until, url_at,
     },
 };
 
@@ -125,10 +125,10 @@ async fn row_03_stopped_postgres_yields_503_immediately() {
         failed.map(|response| format!("{response:?}")),
     );
     let mut times: Vec<_> = refused.iter().map(|response| response.latency).collect();
-    row.within(
+    row.p99_within(
         "p99 after the first second",
-        percentile(&mut times, 99.0),
-        bound(Duration::from_millis(20)),
+        &mut times,
+        Duration::from_millis(20),
     );
     row.within("readyz 503", unready, bound(Duration::from_secs(1)));
     row.within("readyz 200 again", ready, bound(Duration::from_secs(1)));
@@ -285,12 +285,8 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
         "other than 503",
         other.map(|response| format!("{response:?}")),
     );
-    let slowest = responses
-        .iter()
-        .map(|response| response.latency)
-        .max()
-        .unwrap_or_default();
-    row.within("slowest 503", slowest, bound(Duration::from_millis(1_100)));
+    let mut latencies: Vec<_> = responses.iter().map(|response| response.latency).collect();
+    row.longest_within("slowest 503", &mut latencies, Duration::from_millis(1_100));
     // Four requests wait in PostgreSQL and 128 in the queue of the pool. Of 200 concurrent requests, the other 68 are
     // refused as soon as their shared statement is found to wait for a lock, and not after the second of the others.
     let half_a_second = Duration::from_millis(500);
@@ -299,11 +295,7 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
         .filter(|response| response.latency < pick(Duration::from_millis(900), half_a_second));
     row.at_least("refused soon, the queue being full", quick.count(), 60);
     row.none("unexpected responses without a database", unexpected);
-    row.within(
-        "their p99",
-        percentile(&mut times, 99.0),
-        bound(Duration::from_millis(20)),
-    );
+    row.p99_within("their p99", &mut times, Duration::from_millis(20));
     let back = until(201, || {
         stage
             .target

@@ -18,7 +18,7 @@ use test_support::{Home, Service, make_key, process::free_address};
 pub use self::{
     cluster::{Cluster, chown_to_postgres, program, url_at},
     proxy::Proxy,
-    row::{Row, bound, percentile, pick},
+    row::{Row, bound, pick},
 };
 
 /// The destination of requests, shared by successive processes of the service.

@@ -1,6 +1,11 @@
 //! Row of the table of faults: runs alone, and prints its result in one line.
 
-use std::{fmt::Display, time::Duration};
+use std::{
+    fmt::Display,
+    sync::{Arc, Mutex as StdMutex, Weak},
+    thread,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -28,19 +33,44 @@ pub struct Row {
     fault: &'static str,
     figures: Vec<String>,
     broken: bool,
+    delays: Delays,
     _running: MutexGuard<'static, ()>,
 }
 
 impl Row {
     /// Waits until no other row runs.
     pub async fn begin(number: u8, fault: &'static str) -> Self {
+        let running = RUNNING.lock().await;
         Self {
             number,
             fault,
             figures: Vec::new(),
             broken: false,
-            _running: RUNNING.lock().await,
+            delays: measure_delays(),
+            _running: running,
         }
+    }
+
+    /// Records the 99th percentile of latencies, and its upper bound. The delays of the machine are added to the bound,
+    /// twice: a request waits for its client and for the service.
+    pub fn p99_within(&mut self, what: &str, times: &mut [Duration], promised: Duration) {
+        let delay = percentile(&mut self.delays(), 99.0);
+        self.within_delayed(what, percentile(times, 99.0), promised, delay);
+    }
+
+    /// Records the longest of some latencies, and its upper bound with the delays of the machine.
+    pub fn longest_within(&mut self, what: &str, times: &mut [Duration], promised: Duration) {
+        let delay = percentile(&mut self.delays(), 100.0);
+        self.within_delayed(what, percentile(times, 100.0), promised, delay);
+    }
+
+    fn within_delayed(&mut self, what: &str, time: Duration, promised: Duration, delay: Duration) {
+        let what = format!("{what}, with a delay of the machine of {},", seconds(delay));
+        self.within(&what, time, bound(promised) + delay * 2);
+    }
+
+    fn delays(&self) -> Vec<Duration> {
+        self.delays.lock().expect("a measurement").clone()
     }
 
     /// Records a time and its upper bound.
@@ -98,6 +128,32 @@ impl Row {
     }
 }
 
+/// By how much a process would have been late at each millisecond.
+type Delays = Arc<StdMutex<Vec<Duration>>>;
+
+/// Measures by how much a timer is late, until the result is dropped. A host that withholds the CPUs of a virtual machine
+/// delays every process by as much. The service itself hardly delays the timer, since the scheduler prefers threads that
+/// sleep most of the time.
+fn measure_delays() -> Delays {
+    const INTERVAL: Duration = Duration::from_millis(1);
+    let delays = Delays::default();
+    let weak: Weak<_> = Arc::downgrade(&delays);
+    thread::spawn(move || {
+        while let Some(delays) = weak.upgrade() {
+            let started = Instant::now();
+            thread::sleep(INTERVAL);
+            let mut delay = started.elapsed().saturating_sub(INTERVAL);
+            let mut delays = delays.lock().expect("a measurement");
+            delays.push(delay);
+            while delay > INTERVAL {
+                delay -= INTERVAL;
+                delays.push(delay);
+            }
+        }
+    });
+    delays
+}
+
 fn seconds(time: Duration) -> String {
     if time < Duration::from_millis(100) {
         format!("{:.1} ms", time.as_secs_f64() * 1e3)
@@ -107,7 +163,7 @@ fn seconds(time: Duration) -> String {
 }
 
 /// Returns a percentile of `times`.
-pub fn percentile(times: &mut [Duration], percent: f64) -> Duration {
+fn percentile(times: &mut [Duration], percent: f64) -> Duration {
     times.sort_unstable();
     let last = times.len().saturating_sub(1);
     #[expect(
