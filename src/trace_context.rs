@@ -21,19 +21,19 @@ pub fn extract(span: &Span, headers: &HeaderMap) {
     if span.is_disabled() {
         return;
     }
-    let theirs = global::get_text_map_propagator(|it| it.extract(&HeaderExtractor(headers)));
-    if theirs.span().span_context().is_valid() {
+    let remote = global::get_text_map_propagator(|it| it.extract(&HeaderExtractor(headers)));
+    if remote.span().span_context().is_valid() {
         // This fails only for a span that has started; this one has not.
-        let _ = span.set_parent(theirs);
+        let _ = span.set_parent(remote);
     }
 }
 
 /// Adds the current trace context to the headers of an outgoing request.
 pub fn inject(headers: &mut HeaderMap) {
-    let ours = Context::current();
-    if ours.has_active_span() {
+    let current = Context::current();
+    if current.has_active_span() {
         global::get_text_map_propagator(|it| {
-            it.inject_context(&ours, &mut HeaderInjector(headers));
+            it.inject_context(&current, &mut HeaderInjector(headers));
         });
     }
 }

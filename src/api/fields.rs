@@ -73,7 +73,7 @@ fn whole(value: &Value) -> Option<i64> {
 pub trait FieldType: DeserializeOwned {
     /// Kind of its values; an object unless the type sets another.
     const KIND: Kind = Kind::Object;
-    /// Value outside the bounds of every field. Its range error replaces the type error.
+    /// Value outside the bounds of every field. For a value of another type, its range error replaces the type error.
     const PAST_BOUNDS: Option<Self> = None;
 }
 

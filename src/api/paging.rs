@@ -96,7 +96,7 @@ pub fn names<'a>(
 }
 
 /// Parses the names in a list parameter and removes duplicates. Invalid names are violations and left out.
-pub fn each_once<T: FromStr<Err = Invalid> + PartialEq>(
+pub fn parse_distinct<T: FromStr<Err = Invalid> + PartialEq>(
     violations: &mut Violations,
     query: &Parameters,
     parameter: &'static str,

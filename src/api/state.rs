@@ -130,9 +130,9 @@ impl_from_ref! {
 /// its own, so that slow readers do not block other requests.
 #[derive(Debug, Clone)]
 pub struct ConcurrencyLimits {
-    /// Permits until the response head.
+    /// Permits that are held until the response head is sent.
     pub requests: Arc<Semaphore>,
-    /// Permits from there to the end of a streamed body.
+    /// Permits that are held from there to the end of a streamed body.
     pub streams: Arc<Semaphore>,
     max_requests: usize,
 }

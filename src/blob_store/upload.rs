@@ -20,7 +20,7 @@ pub struct Upload {
     store: Arc<dyn ObjectStore>,
     key: String,
     size: u64,
-    to: To,
+    to: Destination,
 }
 
 /// S3 parts have at least 5 MiB and are held in memory while they are sent. So an upload is first written to an unnamed
@@ -31,10 +31,10 @@ pub(super) struct Spool {
     pub(super) transfers: Arc<Semaphore>,
 }
 
-enum To {
+enum Destination {
     /// File under a temporary name next to its key. Dropping it removes the file.
     Folder(Box<dyn MultipartUpload>),
-    /// Unnamed file that holds the upload until it is complete.
+    /// Unnamed temporary file, sent to the store once it is complete.
     Spool(Arc<File>, Spool),
 }
 
@@ -48,12 +48,14 @@ impl Upload {
         let to = if let Some(spool) = spool {
             let directory = spool.directory.clone();
             let file = blocking(move || tempfile::tempfile_in(directory)).await?;
-            To::Spool(Arc::new(file), spool.clone())
+            Destination::Spool(Arc::new(file), spool.clone())
         } else {
             // This creates the directory and the file, and syncs the directory, on the calling thread.
             let (runtime, opening) = (Handle::current(), Arc::clone(&store));
             let path = path(&key)?;
-            To::Folder(blocking(move || runtime.block_on(opening.put_multipart(&path))).await?)
+            Destination::Folder(
+                blocking(move || runtime.block_on(opening.put_multipart(&path))).await?,
+            )
         };
         Ok(Self {
             store,
@@ -73,8 +75,8 @@ impl Upload {
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), Error> {
         self.size += bytes.len() as u64;
         match &mut self.to {
-            To::Folder(parts) => Ok(parts.put_part(bytes.into()).await?),
-            To::Spool(file, _) => {
+            Destination::Folder(parts) => Ok(parts.put_part(bytes.into()).await?),
+            Destination::Spool(file, _) => {
                 let file = Arc::clone(file);
                 blocking(move || (&*file).write_all(&bytes)).await
             }
@@ -86,8 +88,8 @@ impl Upload {
         let (store, key, size, to) = (self.store, self.key, self.size, self.to);
         let write = async {
             match to {
-                To::Folder(mut parts) => drop(parts.complete().await?),
-                To::Spool(file, spool) => {
+                Destination::Folder(mut parts) => drop(parts.complete().await?),
+                Destination::Spool(file, spool) => {
                     let _permit = spool.transfers.acquire().await;
                     transfer(&*store, &key, &file, size).await?;
                 }

@@ -145,7 +145,7 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 /// Deserializes the issuers. Refuses duplicates, since two rules would apply to one token.
-pub(super) fn each_once<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Issuer>, D::Error> {
+pub(super) fn distinct<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Issuer>, D::Error> {
     let issuers = Vec::<Issuer>::deserialize(value)?;
     let mut known = HashSet::new();
     match issuers.iter().find(|it| !known.insert(&it.issuer)) {

@@ -164,7 +164,7 @@ pub struct Auth {
     pub anonymous_scopes: Scopes,
     #[serde(with = "humantime_serde")]
     pub access_token_lifetime: Duration,
-    #[serde(deserialize_with = "issuers::each_once")]
+    #[serde(deserialize_with = "issuers::distinct")]
     pub issuers: Vec<Issuer>,
 }
 

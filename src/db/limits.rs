@@ -60,7 +60,7 @@ pub struct Lease {
     /// Use of the slice before.
     #[sqlx(try_from = "i64")]
     pub last_slice_used: u32,
-    /// Use of the 61 slices up to the current one.
+    /// Use of the current slice and the 60 before it, which the per-minute limit counts.
     #[sqlx(try_from = "i64")]
     pub minute_used: u32,
     /// Seconds until the per-minute limit has capacity for more than now.

@@ -163,7 +163,7 @@ pub struct CategoryPatch {
 }
 
 impl PetPatch {
-    /// Returns the changed fields.
+    /// Returns all fields of `current`, with the patch applied.
     pub fn apply(&self, current: &PetDetails) -> PetDetails {
         let category = match &self.category {
             None => current.category.clone(),

@@ -25,7 +25,7 @@ const MAX_LOG: usize = 10 * 1024 * 1024;
 /// Data loss that a power failure may cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// Nothing that was committed.
+    /// Nothing that was committed, also if the power fails.
     Durable,
     /// All data: for tests.
     Throwaway,

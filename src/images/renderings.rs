@@ -67,7 +67,7 @@ pub struct Renderer {
     cores: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
     locks: Arc<[Mutex<()>; LOCKS]>,
-    /// Keys of images that are not tried again.
+    /// Keys of images that could not be decoded, and are not tried again.
     undecodable: Cache<String, ()>,
 }
 

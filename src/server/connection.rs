@@ -144,8 +144,8 @@ pub async fn serve<S: HttpService>(
                 () = streams.idle() => {}
             }
         };
-        let cut_off = sleep(GOAWAY_TIMEOUT).then(|()| streams.idle());
-        return Ok(until(connection, stop, cut_off).await?);
+        let drained = sleep(GOAWAY_TIMEOUT).then(|()| streams.idle());
+        return Ok(until(connection, stop, drained).await?);
     }
     let stopping = shutdown.clone();
     let service = service_fn(move |request: Request<Incoming>| {
@@ -172,11 +172,11 @@ pub async fn serve<S: HttpService>(
     Ok(until(connection, last_requests(), pending()).await?)
 }
 
-/// Serves a connection; after `stop`, until its requests have been answered, or until `cut_off`.
+/// Serves a connection; after `stop`, until its requests have been answered, or until `drained`.
 async fn until<C: GracefulConnection>(
     connection: C,
     stop: impl Future<Output = ()>,
-    cut_off: impl Future<Output = ()>,
+    drained: impl Future<Output = ()>,
 ) -> Result<(), C::Error> {
     let mut connection = pin!(connection);
     tokio::select! {
@@ -185,7 +185,7 @@ async fn until<C: GracefulConnection>(
     }
     tokio::select! {
         result = connection => result,
-        () = cut_off => Ok(()),
+        () = drained => Ok(()),
     }
 }
 

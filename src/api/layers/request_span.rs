@@ -136,8 +136,8 @@ fn version(version: Version) -> &'static str {
 fn finish(mut response: Response, id: &RequestId) -> Response {
     let status = response.status();
     response.headers_mut().insert(X_REQUEST_ID, id.header());
-    let own_form = response.extensions().get::<OAuthErrorBody>().is_some();
-    if (status.is_client_error() || status.is_server_error()) && !own_form {
+    let is_oauth_error = response.extensions().get::<OAuthErrorBody>().is_some();
+    if (status.is_client_error() || status.is_server_error()) && !is_oauth_error {
         let problem = response
             .extensions_mut()
             .remove::<Problem>()

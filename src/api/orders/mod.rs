@@ -135,7 +135,7 @@ async fn list(
     Query(query): Query,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let mut statuses = paging::each_once(&mut violations, &query, "status");
+    let mut statuses = paging::parse_distinct(&mut violations, &query, "status");
     if query.list("status").is_empty() {
         statuses = Status::ALL.to_vec();
     }

@@ -43,7 +43,7 @@ pub(super) async fn by_status(
     if query.list("status").is_empty() {
         violations.add("status", "is required");
     }
-    let statuses = paging::each_once(&mut violations, &query, "status");
+    let statuses = paging::parse_distinct(&mut violations, &query, "status");
     let window = Window::read(violations, &query)?;
     let next = ("/pet/findByStatus", &["status"][..]);
     let filter = Filter::Status(statuses);

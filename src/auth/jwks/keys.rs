@@ -128,7 +128,7 @@ impl Key {
     }
 
     fn verifies(&self, token: &Token<'_>) -> bool {
-        // The claims are parsed already.
+        // The claims have been parsed; this verifies the signature and the registered claims.
         jwt::decode::<IgnoredAny>(token.text, &self.public, &self.validation).is_ok()
     }
 }

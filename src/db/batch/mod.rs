@@ -286,8 +286,8 @@ async fn serve<B: BatchedStatement>(
     let mut items = Vec::with_capacity(MAX_BATCH_SIZE);
     let batch_sizes =
         metrics::histogram!("db_client_operation_batch_size", "db_query_summary" => B::SUMMARY);
-    // Set if the last batch had several requests. After a single one, the next single one is sent at once.
-    let mut is_busy = false;
+    // After a single request, the next single one is sent at once.
+    let mut had_several = false;
     loop {
         state.is_busy.store(false, Relaxed);
         state.is_idle.store(connection.idle.is_some(), Relaxed);
@@ -303,10 +303,10 @@ async fn serve<B: BatchedStatement>(
         if received == 0 {
             break;
         }
-        if is_busy || received > 1 {
+        if had_several || received > 1 {
             collect(&mut queue, &mut items, MAX_BATCH_SIZE).await;
         }
-        is_busy = items.len() > 1;
+        had_several = items.len() > 1;
         state.queued.fetch_sub(items.len(), Relaxed);
         state.is_idle.store(false, Relaxed);
         state.is_busy.store(true, Relaxed);

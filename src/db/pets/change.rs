@@ -77,23 +77,23 @@ pub(super) const fn number_of_elements(pet: &PetDetails) -> usize {
     pet.photo_urls.len() + pet.tags.len()
 }
 
-/// Changes a pet in a transaction.
+/// Changes a pet. A patch needs a transaction. Other changes are one statement, and another if nothing was changed.
 pub async fn change_in(
-    transaction: &mut Connection,
+    connection: &mut Connection,
     request: &ChangeRequest,
 ) -> Result<ChangeOutcome, Error> {
     let (id, expected) = (request.id, request.expected.as_deref());
     let changed = match &request.change {
-        Change::Replace(details) => replace(transaction, id, details.clone(), expected).await?,
-        Change::Patch(patch) => match find_for_update(transaction, id).await? {
+        Change::Replace(details) => replace(connection, id, details.clone(), expected).await?,
+        Change::Patch(patch) => match find_for_update(connection, id).await? {
             Some(pet) if request.admits(Some(pet.version)) => {
-                replace(transaction, id, patch.apply(&pet.details), None).await?
+                replace(connection, id, patch.apply(&pet.details), None).await?
             }
             Some(_) => return Ok(ChangeOutcome::VersionMismatch),
             None => None,
         },
         Change::Delete => {
-            if delete(transaction, id, expected).await? {
+            if delete(connection, id, expected).await? {
                 return Ok(ChangeOutcome::Deleted);
             }
             None
@@ -101,7 +101,7 @@ pub async fn change_in(
     };
     match changed {
         Some(pet) => Ok(ChangeOutcome::Changed(pet)),
-        None if expected.is_some() && exists(transaction, id).await? => {
+        None if expected.is_some() && exists(connection, id).await? => {
             Ok(ChangeOutcome::VersionMismatch)
         }
         None => Ok(ChangeOutcome::NotFound),

@@ -5,7 +5,7 @@
 //!   number of matches: ranges of one index each, no longer than the page, and one lookup by key per pet.
 //! - Small pages share a statement; larger ones would delay the others, and have a statement of their own.
 //!
-//! Queries are public for the test that reads their plans.
+//! Triggers on `pets` keep `pet_tags` (migrations 0018 and 0021). Queries are public for the test that reads their plans.
 
 use std::sync::Arc;
 
