@@ -22,9 +22,10 @@ pub fn pick<T>(short: T, full_form: T) -> T {
     if full() { full_form } else { short }
 }
 
-/// Returns the bound of a time: the promised one, or in the short form three times that, and at least 3 s.
+/// Returns the bound of a time: the promised one, or in the short form three times that, and at least 10 s:
+/// the hosts of continuous integration stop a virtual machine for seconds.
 pub fn bound(promised: Duration) -> Duration {
-    pick(promised.mul_f64(3.0).max(Duration::from_secs(3)), promised)
+    pick(promised.mul_f64(3.0).max(Duration::from_secs(10)), promised)
 }
 
 /// A row: its figures so far, and the verdict.
