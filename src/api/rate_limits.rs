@@ -89,8 +89,7 @@ impl RateLimits {
         }
     }
 
-    /// Admits a request to `GET /limits`, which is not counted against the limits that it reports, but
-    /// has a limit of its own.
+    /// Admits a request to `GET /limits`, which has a limit of its own and does not count against those it reports.
     pub async fn admit_status(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
         if let Err(retry_after) = self.status.take(&CallerKey::new(caller, client)) {
             let refusal = Err(exceeded(Limit::Status, retry_after));

@@ -80,9 +80,8 @@ impl Pool {
         }
     }
 
-    /// Runs `work` in a transaction, which is rolled back if `work` fails. Retries it a few times if it is
-    /// [`Error::Contended`]. The time since `queued_at`, if any, is deducted from the acquire timeout and the lock
-    /// timeout.
+    /// Runs `work` in a transaction, which is rolled back if `work` fails. Retries it if it is [`Error::Contended`]. The
+    /// time since `queued_at`, if any, is deducted from the acquire timeout and the lock timeout.
     pub async fn transact<T, E, W>(&self, queued_at: Option<Instant>, work: W) -> Result<T, E>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<T, E> + Clone,

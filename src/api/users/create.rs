@@ -53,8 +53,7 @@ pub(super) async fn sign_up(
     }
     let work = async |transaction: &mut Connection| {
         let users = insert(transaction, &[account]).await?;
-        let missing =
-            || Error::internal("failed to create the account: the insert returned no row");
+        let missing = || Error::internal("the insert of the account returned no row");
         let user = users.first().ok_or_else(missing)?;
         let name = utf8_percent_encode(user.username.as_str(), RESERVED);
         let location = links.url(&format!("{BASE}/user/{name}"));
