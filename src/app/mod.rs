@@ -201,7 +201,7 @@ impl App {
         });
 
         // The operations listener reports health until the end.
-        let last = shutdown.deferred();
+        let last = shutdown.separate();
         let (listener, _, service) = self.operations;
         let (limits, until) = (self.limits, last.clone());
         let operations = tokio::spawn(async move {

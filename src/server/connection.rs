@@ -5,7 +5,6 @@
 
 use std::{
     convert::Infallible,
-    future::pending,
     io,
     net::TcpStream as StdTcpStream,
     pin::pin,
@@ -93,7 +92,7 @@ where
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves a connection until the client closes it, a timeout expires, or, after the start of the graceful stage of
-/// `shutdown`, until its requests have been answered.
+/// `shutdown`, until its requests have been answered or the forced stage starts.
 pub async fn serve<S: HttpService>(
     stream: StdTcpStream,
     service: S,
@@ -104,7 +103,10 @@ pub async fn serve<S: HttpService>(
     let stream = TcpStream::from_std(stream)?;
     stream.set_nodelay(true)?;
     let peer = PeerAddress(stream.peer_addr()?);
-    let last_requests = || shutdown.graceful().then(|()| sleep(LAST_REQUEST_TIMEOUT));
+    let last_requests = || {
+        let last = || timeout(LAST_REQUEST_TIMEOUT, shutdown.forced());
+        shutdown.graceful().then(move |()| last()).map(drop)
+    };
     let is_http2 = tokio::select! {
         () = last_requests() => return Ok(()),
         is_http2 = timeout(limits.header_timeout, begins_http2(&stream)) => is_http2??,
@@ -144,16 +146,22 @@ pub async fn serve<S: HttpService>(
                 () = streams.idle() => {}
             }
         };
-        let drained = sleep(GOAWAY_TIMEOUT).then(|()| streams.idle());
+        let drained = async {
+            tokio::select! {
+                () = sleep(GOAWAY_TIMEOUT).then(|()| streams.idle()) => {}
+                () = shutdown.forced() => {}
+            }
+        };
         return Ok(until(connection, stop, drained).await?);
     }
-    let stopping = shutdown.clone();
+    // Behind one pointer, because a clone of a token takes a lock.
+    let stopping = Arc::new(shutdown.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         // Its length may have been stated in two ways, of which hyper takes this one (RFC 9112, section 6.1): bytes after
         // the request must not be read as another one.
         let is_last = request.headers().contains_key(header::TRANSFER_ENCODING);
         let response = service.clone().call(with_peer(request));
-        let stopping = stopping.clone();
+        let stopping = Arc::clone(&stopping);
         async move {
             let mut response = response.await?;
             if is_last || stopping.is_graceful() {
@@ -169,14 +177,14 @@ pub async fn serve<S: HttpService>(
         .max_headers(MAX_HEADERS)
         .max_header_size(limits.max_header_size)
         .serve_connection(stream, service);
-    Ok(until(connection, last_requests(), pending()).await?)
+    Ok(until(connection, last_requests(), shutdown.forced()).await?)
 }
 
-/// Serves a connection; after `stop`, until its requests have been answered, or until `drained`.
+/// Serves a connection; after `stop`, until its requests have been answered, or until `end`.
 async fn until<C: GracefulConnection>(
     connection: C,
     stop: impl Future<Output = ()>,
-    drained: impl Future<Output = ()>,
+    end: impl Future<Output = ()>,
 ) -> Result<(), C::Error> {
     let mut connection = pin!(connection);
     tokio::select! {
@@ -185,7 +193,7 @@ async fn until<C: GracefulConnection>(
     }
     tokio::select! {
         result = connection => result,
-        () = drained => Ok(()),
+        () = end => Ok(()),
     }
 }
 

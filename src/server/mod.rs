@@ -53,13 +53,8 @@ pub async fn serve<S: HttpService>(
         runtime.spawn(tasks.track_future(async move {
             let gauge = metrics::gauge!("http_server_open_connections", "listener" => name);
             gauge.increment(1);
-            tokio::select! {
-                () = shutdown.forced() => {}
-                result = connection::serve(stream, service, limits, &shutdown) => {
-                    if let Err(error) = result {
-                        tracing::debug!(%error, "connection failed");
-                    }
-                }
+            if let Err(error) = connection::serve(stream, service, limits, &shutdown).await {
+                tracing::debug!(%error, "connection failed");
             }
             on_park();
             gauge.decrement(1);

@@ -39,16 +39,9 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// A shutdown with a graceful stage of its own, which [`Shutdown::begin`] begins, and the forced stage of this one.
+    /// A shutdown with the forced stage of this one, and a graceful stage that begins with it or, before, with
+    /// [`Shutdown::begin`].
     pub fn separate(&self) -> Self {
-        Self {
-            graceful: CancellationToken::new(),
-            forced: self.forced.clone(),
-        }
-    }
-
-    /// A shutdown with a graceful stage that begins with the forced stage of this one, or with [`Shutdown::force`].
-    pub fn deferred(&self) -> Self {
         Self {
             graceful: self.forced.child_token(),
             forced: self.forced.clone(),
