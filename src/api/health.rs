@@ -32,6 +32,6 @@ async fn ready(
     if readiness.is_stopping() {
         return Err(Error::Stopping);
     }
-    database.ping().await?;
+    readiness.database.run(&database).await?;
     Ok(live().await)
 }

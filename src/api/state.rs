@@ -19,7 +19,7 @@ use crate::{
     auth::{Authenticator, password::Passwords},
     blob_store::BlobStore,
     config::{self, Plans},
-    db::Database,
+    db::{Database, HealthCheck},
     domain::caller::Scopes,
     images::renderings::Renderer,
     limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
@@ -263,16 +263,20 @@ impl Links {
 
 /// Readiness of the process for new requests. It ends before the process stops responding.
 #[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+pub struct Readiness {
+    /// Checks the database.
+    pub database: HealthCheck,
+    is_stopping: Arc<AtomicBool>,
+}
 
 impl Readiness {
     /// Makes `/readyz` fail, since the process is about to stop.
     pub fn stop(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.is_stopping.store(true, Ordering::Relaxed);
     }
 
     /// Returns true if the process is about to stop.
     pub fn is_stopping(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.is_stopping.load(Ordering::Relaxed)
     }
 }

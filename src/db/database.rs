@@ -8,7 +8,6 @@ use super::{
     batch::Batchers,
     breaker::Breaker,
     connect::{ConnectOptions, Connection, Connector},
-    deadline::{self, with_timeout},
     error::{AsDatabaseError, Error},
     pool::{self, Pool, Usage},
     pooler,
@@ -87,15 +86,6 @@ impl Database {
     pub async fn connect_without_timeout(&self) -> Result<Connection, Error> {
         let options = self.connector().options.clone().disable_statement_logging();
         Ok(Connection::connect_with(&options).await?)
-    }
-
-    /// Checks that PostgreSQL responds within 900 ms.
-    pub async fn ping(&self) -> Result<(), Error> {
-        const TIMEOUT: Duration = Duration::from_millis(900);
-        let ping = self.run(async |connection| {
-            with_timeout(sqlx::query("select 1").execute(connection)).await
-        });
-        deadline::wait(TIMEOUT, ping).await.map(drop)
     }
 
     /// Returns the current use of connections by purpose; that of batches is summed up over all workers.

@@ -22,6 +22,7 @@ mod database;
 pub mod deadline;
 mod error;
 pub mod exports;
+mod health;
 pub mod idempotency;
 pub mod images;
 pub mod imports;
@@ -44,6 +45,7 @@ pub use self::{
     database::Database,
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
+    health::HealthCheck,
     planner_settings::PLANNER_SETTINGS,
     pool::Usage,
 };

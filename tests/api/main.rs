@@ -32,6 +32,7 @@ mod outage;
 mod pages;
 mod pets;
 mod properties;
+mod readiness;
 mod shutdown;
 mod stalls;
 mod traces;
