@@ -152,7 +152,11 @@ pub async fn serve<S: HttpService>(
                 () = shutdown.forced() => {}
             }
         };
-        return Ok(until(connection, stop, drained).await?);
+        tokio::select! {
+            result = until(connection, stop, drained) => result?,
+            () = streams.stalled() => {}
+        }
+        return Ok(());
     }
     // Behind one pointer, because a clone of a token takes a lock.
     let stopping = Arc::new(shutdown.clone());

@@ -1,7 +1,8 @@
 //! The streams of an HTTP/2 connection: ends those that make no progress, and notices when none of them does.
 //!
 //! hyper has no timeout for either: a client can hold responses back with a window of 0, or keep a connection without
-//! requests, for ever. Responses are cut into pieces, because hyper does not report progress within one.
+//! requests, for ever. Responses are cut into pieces, because hyper does not report progress within one. A stream ends
+//! for hyper when its last piece is queued; here, when that is sent.
 
 use std::{
     future::poll_fn,
@@ -15,19 +16,23 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
+use futures_util::task::AtomicWaker;
 use http_body::{Body, Frame, SizeHint};
 use hyper::rt::Executor;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 /// Maximum size of a piece of a response body in bytes.
 const PIECE: usize = 16 << 10;
 
 tokio::task_local! {
-    /// Set when the stream of this task has its response head.
-    static HAS_RESPONSE: Arc<AtomicBool>;
+    /// State of the stream of this task.
+    static STREAM: Arc<Stream>;
 }
 
-/// Progress of the streams of a connection. Clones share it.
+/// Streams of a connection. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Streams(Arc<Shared>);
 
@@ -39,6 +44,16 @@ struct Shared {
     progress: AtomicU64,
     /// Requests without a response head, which have timeouts of their own.
     handled: AtomicUsize,
+    stalled: Notify,
+}
+
+/// State of a stream.
+#[derive(Debug, Default)]
+struct Stream {
+    has_response: AtomicBool,
+    unsent_pieces: AtomicUsize,
+    /// Wakes the stream's task after progress.
+    task: AtomicWaker,
 }
 
 impl Streams {
@@ -49,7 +64,13 @@ impl Streams {
             opened: Instant::now(),
             progress: AtomicU64::new(0),
             handled: AtomicUsize::new(0),
+            stalled: Notify::new(),
         }))
+    }
+
+    /// Waits until the connection has a stream that made no progress and can no longer be reset.
+    pub async fn stalled(&self) {
+        self.0.stalled.notified().await;
     }
 
     /// Waits until no request is being handled, and no stream has made progress for `idle_timeout`.
@@ -82,6 +103,7 @@ impl Streams {
             body,
             rest: Bytes::new(),
             streams: self.clone(),
+            stream: STREAM.try_with(Arc::clone).unwrap_or_default(),
         }
     }
 
@@ -98,7 +120,7 @@ impl Drop for Handled {
     fn drop(&mut self) {
         self.0.note_progress();
         self.0.0.handled.fetch_sub(1, Ordering::Relaxed);
-        let _ = HAS_RESPONSE.try_with(|has_response| has_response.store(true, Ordering::Relaxed));
+        let _ = STREAM.try_with(|stream| stream.has_response.store(true, Ordering::Relaxed));
     }
 }
 
@@ -107,19 +129,30 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        let idle_timeout = self.0.idle_timeout;
-        let has_response = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&has_response);
-        tokio::spawn(HAS_RESPONSE.scope(has_response, async move {
-            let (mut stream, mut deadline) = (pin!(stream), pin!(sleep(idle_timeout)));
+        let streams = self.clone();
+        let state = Arc::<Stream>::default();
+        tokio::spawn(STREAM.scope(Arc::clone(&state), async move {
+            let idle_timeout = streams.0.idle_timeout;
+            // None after its end for hyper.
+            let (mut stream, mut deadline) = (pin!(Some(stream)), pin!(sleep(idle_timeout)));
             poll_fn(|context| {
-                if deadline.as_mut().poll(context).is_ready() && ends.load(Ordering::Relaxed) {
+                let has_response = state.has_response.load(Ordering::Relaxed);
+                if deadline.as_mut().poll(context).is_ready() && has_response {
                     metrics::counter!("http_server_stalled_connections_total").increment(1);
+                    if stream.is_none() {
+                        streams.0.stalled.notify_one();
+                    }
                     return Poll::Ready(());
                 }
                 // Polled because it can go on: the client has opened its window, or the handler has a result.
                 deadline.as_mut().reset(Instant::now() + idle_timeout);
-                if stream.as_mut().poll(context).is_ready() {
+                // Before the check that follows, so that no progress is missed.
+                state.task.register(context.waker());
+                let running = stream.as_mut().as_pin_mut();
+                if running.is_some_and(|it| it.poll(context).is_ready()) {
+                    stream.set(None);
+                }
+                if stream.is_none() && state.unsent_pieces.load(Ordering::Acquire) == 0 {
                     return Poll::Ready(());
                 }
                 // Registers the timer again.
@@ -136,12 +169,21 @@ pub struct Pieces<B> {
     body: B,
     rest: Bytes,
     streams: Streams,
+    stream: Arc<Stream>,
 }
 
 /// A piece of a response body. Notes progress whenever a part of it is sent.
 pub struct Piece {
     bytes: Bytes,
     streams: Streams,
+    stream: Arc<Stream>,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.stream.unsent_pieces.fetch_sub(1, Ordering::Release);
+        self.stream.task.wake();
+    }
 }
 
 impl Buf for Piece {
@@ -155,6 +197,7 @@ impl Buf for Piece {
 
     fn advance(&mut self, count: usize) {
         self.streams.note_progress();
+        self.stream.task.wake();
         self.bytes.advance(count);
     }
 }
@@ -181,9 +224,11 @@ impl<B: Body + Unpin> Body for Pieces<B> {
             }
         }
         let length = self.rest.len().min(PIECE);
+        self.stream.unsent_pieces.fetch_add(1, Ordering::Relaxed);
         let piece = Piece {
             bytes: self.rest.split_to(length),
             streams: self.streams.clone(),
+            stream: Arc::clone(&self.stream),
         };
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
