@@ -105,10 +105,15 @@ pub fn router(
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let api_layers = public_layers
         .clone()
-        .layer(LoadShedLayer(Arc::new(state.concurrency.clone()))) // before anything waits
         .layer(CheckLayer(client_address(state.trusted_proxies.clone()))); // for the limits that follow
+    let limits = Arc::new(state.concurrency.clone());
+    let load_shed = |is_open| LoadShedLayer {
+        limits: Arc::clone(&limits),
+        is_open,
+    };
     let upload_layers = api_layers
         .clone()
+        .layer(load_shed(false)) // before anything waits
         .layer(AuthenticateLayer(state.clone())) // failures count against the client address
         .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
         .layer(CheckLayer(authorize)) // before the body is read; a refusal counts against the limits
@@ -118,6 +123,7 @@ pub fn router(
         .layer(TimeoutLayer(state.request_timeout)) // an upload has timeouts for the parts of its body
         .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
     let open_layers = api_layers
+        .layer(load_shed(true))
         .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
         .layer(TimeoutLayer(state.request_timeout))
         .layer(IdempotencyLayer::new(&state));

@@ -38,12 +38,14 @@ pub trait Find: Send + Sync + 'static {
     /// Identifier that matches are sorted by.
     type Id: Copy + Display + FromStr + Send + Sync;
 
-    /// Returns the first `limit` matches after `after`, or fewer if the search ends early.
+    /// Returns the first `limit` matches after `after`, or fewer if the search ends early: when it has cost much, or its
+    /// matches have `max_bytes`.
     fn page(
         &self,
         database: &Database,
         after: Option<Self::Id>,
         limit: usize,
+        max_bytes: usize,
     ) -> impl Future<Output = Result<Page<Self>, db::Error>> + Send;
 
     /// Returns the identifier of a match.
@@ -57,7 +59,7 @@ pub trait Find: Send + Sync + 'static {
 pub struct Page<F: Find + ?Sized> {
     /// The matches.
     pub items: Vec<F::Item>,
-    /// Set if the search ended early, because it would have cost too much: the identifier after which it continues.
+    /// Set if the search ended early: the identifier after which it continues.
     pub continue_after: Option<F::Id>,
 }
 
@@ -134,75 +136,150 @@ impl<Id: FromStr> Window<Id> {
     }
 }
 
-/// Responds with the matches in the window. The URL of the next page has `path` and the `kept` query parameters.
-pub async fn respond<F: Find>(
-    database: Database,
-    links: &Links,
-    (path, kept): (&str, &[&str]),
-    query: &Parameters,
-    Window { limit, after }: Window<F::Id>,
-    find: F,
-) -> Result<Response, Error> {
-    let Some(limit) = limit else {
-        return whole(database, find, after).await;
-    };
-
-    // One more match than requested shows if there is another page.
-    let mut page = find.page(&database, after, limit + 1).await?;
-    let end = if page.items.len() > limit {
-        page.items.truncate(limit);
-        page.end(limit)
-    } else {
-        page.continue_after
-    };
-    let mut body = append::<F>(vec![b'['], &page.items, &mut true)?;
-    body.push(b']');
-    let mut response = json_response(Body::from(body));
-    if let Some(end) = end {
-        // Opaque to clients, so that the format can change.
-        let cursor = BASE64_URL_SAFE_NO_PAD.encode(end.to_string());
-        let names = [kept, &["limit"]].concat();
-        let next = query.query_with(&names, ("cursor", &cursor));
-        let url = links.url(&format!("{BASE}{path}?{next}"));
-        let link = HeaderValue::try_from(format!("<{url}>; rel=\"next\""));
-        let link = link.map_err(Error::internal)?;
-        response.headers_mut().insert(header::LINK, link);
-    }
-    Ok(response)
+/// What every list needs: the database, and the form of its responses.
+#[derive(Debug, Clone)]
+pub struct Lists {
+    /// Database of the matches.
+    pub database: Database,
+    /// Builds the URL of the next page.
+    pub links: Links,
+    /// Maximum size of a page in bytes, unless a single match is larger.
+    pub max_page_size: usize,
 }
 
-/// Streams all matches. The first page is read before the response begins, so that most failures still get a status. A
-/// later failure cuts the connection, which no client can mistake for the end.
-async fn whole<F: Find>(
-    database: Database,
-    find: F,
-    after: Option<F::Id>,
-) -> Result<Response, Error> {
-    let first_page = find.page(&database, after, Pace::FIRST.0).await?;
-    let mut is_first = true;
-    let mut first = append::<F>(vec![b'['], &first_page.items, &mut is_first)?;
-    let Some(last) = first_page.end(Pace::FIRST.0) else {
-        first.push(b']');
-        return Ok(json_response(Body::from(first)));
-    };
-    let pace = Pace::FIRST.after(first_page.items.len(), first.len());
-    let first = stream::once(std::future::ready(Ok(first.into())));
-    let (chunks, following) = mpsc::channel(1);
-    let rest = async move {
-        tokio::select! {
-            // The client disconnected.
-            () = chunks.closed() => {}
-            sent = send_rest(&database, &find, last, pace, is_first, &chunks) => if let Err(error) = sent {
-                tracing::error!(%error, "failed to stream a list; closing the connection");
-                let _ = chunks.send(Err(error)).await;
-            }
+impl Lists {
+    /// Responds with the matches in the window. The URL of the next page has `path` and the `kept` query parameters.
+    pub async fn respond<F: Find>(
+        self,
+        (path, kept): (&str, &[&str]),
+        query: &Parameters,
+        Window { limit, after }: Window<F::Id>,
+        find: F,
+    ) -> Result<Response, Error> {
+        let Some(limit) = limit else {
+            return self.stream(find, after).await;
+        };
+        let (body, end) = self.page(&find, after, limit).await?;
+        let mut response = json_response(Body::from(body));
+        if let Some(end) = end {
+            // Opaque to clients, so that the format can change.
+            let cursor = BASE64_URL_SAFE_NO_PAD.encode(end.to_string());
+            let names = [kept, &["limit"]].concat();
+            let next = query.query_with(&names, ("cursor", &cursor));
+            let url = self.links.url(&format!("{BASE}{path}?{next}"));
+            let link = HeaderValue::try_from(format!("<{url}>; rel=\"next\""));
+            let link = link.map_err(Error::internal)?;
+            response.headers_mut().insert(header::LINK, link);
         }
-    };
-    tokio::spawn(rest.in_current_span());
-    let following = stream::unfold(following, async |mut following| {
-        following.recv().await.map(|chunk| (chunk, following))
-    });
-    Ok(json_response(Body::from_stream(first.chain(following))))
+        Ok(response)
+    }
+
+    /// Returns up to `limit` matches as JSON and, if there may be more, the identifier of the last one. Reads them a part
+    /// at a time, so that large matches beyond the maximum size are not read in vain.
+    async fn page<F: Find>(
+        &self,
+        find: &F,
+        mut after: Option<F::Id>,
+        limit: usize,
+    ) -> Result<(Vec<u8>, Option<F::Id>), Error> {
+        let mut json = vec![b'['];
+        let (mut count, mut pace) = (0, Pace::FIRST);
+        let end = 'page: loop {
+            // One more match than requested shows if there is another page.
+            let wanted = pace.0.min(limit + 1 - count);
+            let part = find.page(&self.database, after, wanted, self.max_page_size);
+            let part = part.await?;
+            let before = json.len();
+            for item in &part.items {
+                let length = json.len();
+                append::<F>(&mut json, std::slice::from_ref(item), &mut (count == 0))?;
+                if count == limit || (count > 0 && json.len() > self.max_page_size) {
+                    json.truncate(length);
+                    break 'page after;
+                }
+                count += 1;
+                after = Some(F::id(item));
+            }
+            if part.items.len() < wanted {
+                break part.continue_after;
+            }
+            pace = pace.after(wanted, json.len() - before);
+        };
+        json.push(b']');
+        Ok((json, end))
+    }
+
+    /// Streams all matches. The first part is read before the response begins, so that most failures still get a status.
+    /// A later failure cuts the connection, which no client can mistake for the end.
+    async fn stream<F: Find>(self, find: F, after: Option<F::Id>) -> Result<Response, Error> {
+        let first_page = find.page(&self.database, after, Pace::FIRST.0, self.max_page_size);
+        let first_page = first_page.await?;
+        let mut is_first = true;
+        let mut first = vec![b'['];
+        append::<F>(&mut first, &first_page.items, &mut is_first)?;
+        let Some(last) = first_page.end(Pace::FIRST.0) else {
+            first.push(b']');
+            return Ok(json_response(Body::from(first)));
+        };
+        let pace = Pace::FIRST.after(first_page.items.len(), first.len());
+        let first = stream::once(std::future::ready(Ok(first.into())));
+        let (chunks, following) = mpsc::channel(1);
+        let rest = async move {
+            tokio::select! {
+                // The client disconnected.
+                () = chunks.closed() => {}
+                sent = self.send_rest(&find, last, pace, is_first, &chunks) => if let Err(error) = sent {
+                    tracing::error!(%error, "failed to stream a list; closing the connection");
+                    let _ = chunks.send(Err(error)).await;
+                }
+            }
+        };
+        tokio::spawn(rest.in_current_span());
+        let following = stream::unfold(following, async |mut following| {
+            following.recv().await.map(|chunk| (chunk, following))
+        });
+        Ok(json_response(Body::from_stream(first.chain(following))))
+    }
+
+    /// Sends the parts after `last`. PostgreSQL searches for a part while the one before it is serialized and sent. No
+    /// database connection is held while waiting for a slow client.
+    async fn send_rest<F: Find>(
+        &self,
+        find: &F,
+        last: F::Id,
+        mut pace: Pace,
+        mut is_first: bool,
+        chunks: &mpsc::Sender<Result<Bytes, Error>>,
+    ) -> Result<(), Error> {
+        // The intended size of a part, so that it rarely has to grow.
+        let mut chunk = |items: &[F::Item]| {
+            let mut json = Vec::with_capacity(Pace::BYTES);
+            append::<F>(&mut json, items, &mut is_first)?;
+            Ok::<_, Error>(json)
+        };
+        let find_page =
+            |after, Pace(limit)| find.page(&self.database, Some(after), limit, self.max_page_size);
+        let mut matches = find_page(last, pace).await?;
+        let mut next_pace = pace;
+        while let Some(last) = matches.end(pace.0) {
+            let send = async {
+                let chunk = chunk(&matches.items)?;
+                let next_pace = pace.after(matches.items.len(), chunk.len());
+                // Over HTTP/2, an empty chunk would be a frame of its own.
+                if !chunk.is_empty() {
+                    let _ = chunks.send(Ok(chunk.into())).await;
+                }
+                Ok::<_, Error>(next_pace)
+            };
+            let (next, following_pace) = tokio::join!(find_page(last, next_pace), send);
+            (pace, next_pace) = (next_pace, following_pace?);
+            matches = next?;
+        }
+        let mut chunk = chunk(&matches.items)?;
+        chunk.push(b']');
+        let _ = chunks.send(Ok(chunk.into())).await;
+        Ok(())
+    }
 }
 
 /// Number of matches per page, chosen so that a page has about [`Pace::BYTES`].
@@ -212,7 +289,7 @@ struct Pace(usize);
 impl Pace {
     /// Small, so that the response begins early, and that pages of pets share a statement.
     const FIRST: Self = Self(32);
-    /// Bounds memory if all matches have the maximum size of a pet.
+    /// Bounds what is read in vain if the matches that follow have the maximum size of a pet.
     const MOST: usize = 512;
     const BYTES: usize = 256 << 10;
 
@@ -225,55 +302,19 @@ impl Pace {
     }
 }
 
-/// Sends the pages after `last`. PostgreSQL searches for a page while the one before it is serialized and sent. No
-/// database connection is held while waiting for a slow client.
-async fn send_rest<F: Find>(
-    database: &Database,
-    find: &F,
-    last: F::Id,
-    mut pace: Pace,
-    mut is_first: bool,
-    chunks: &mpsc::Sender<Result<Bytes, Error>>,
-) -> Result<(), Error> {
-    // The intended size of a page, so that it rarely has to grow.
-    let mut chunk =
-        |items: &[F::Item]| append::<F>(Vec::with_capacity(Pace::BYTES), items, &mut is_first);
-    let find_page = |after, Pace(limit)| find.page(database, Some(after), limit);
-    let mut matches = find_page(last, pace).await?;
-    let mut next_pace = pace;
-    while let Some(last) = matches.end(pace.0) {
-        let send = async {
-            let chunk = chunk(&matches.items)?;
-            let next_pace = pace.after(matches.items.len(), chunk.len());
-            // Over HTTP/2, an empty chunk would be a frame of its own.
-            if !chunk.is_empty() {
-                let _ = chunks.send(Ok(chunk.into())).await;
-            }
-            Ok::<_, Error>(next_pace)
-        };
-        let (next, following_pace) = tokio::join!(find_page(last, next_pace), send);
-        (pace, next_pace) = (next_pace, following_pace?);
-        matches = next?;
-    }
-    let mut chunk = chunk(&matches.items)?;
-    chunk.push(b']');
-    let _ = chunks.send(Ok(chunk.into())).await;
-    Ok(())
-}
-
 /// Appends matches to a part of a JSON array. `is_first` is true if the array has no element yet.
 fn append<F: Find>(
-    mut json: Vec<u8>,
+    json: &mut Vec<u8>,
     items: &[F::Item],
     is_first: &mut bool,
-) -> Result<Vec<u8>, Error> {
+) -> Result<(), Error> {
     for item in items {
         if !std::mem::take(is_first) {
             json.push(b',');
         }
-        F::write(item, &mut json).map_err(Error::internal)?;
+        F::write(item, json).map_err(Error::internal)?;
     }
-    Ok(json)
+    Ok(())
 }
 
 fn json_response(body: Body) -> Response {

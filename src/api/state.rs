@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use tokio::sync::{Notify, Semaphore};
 use url::Url;
 
-use super::{access::AccessRules, rate_limits::RateLimits};
+use super::{access::AccessRules, paging::Lists, rate_limits::RateLimits};
 use crate::{
     auth::{Authenticator, password::Passwords},
     blob_store::BlobStore,
@@ -22,7 +22,9 @@ use crate::{
     db::{Database, HealthCheck},
     domain::caller::Scopes,
     images::renderings::Renderer,
-    limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
+    limits::{
+        failed_authentication::FailedAuthenticationLimit, shares::Shares, token_buckets::Logins,
+    },
 };
 
 /// Application state. A handler extracts the parts it uses (`State<Database>`). Behind one pointer, since axum clones
@@ -63,6 +65,8 @@ pub struct Parts {
     pub orphaned_blobs: OrphanedBlobs,
     /// Builds the URLs in responses.
     pub links: Links,
+    /// Maximum size of a page of a list in bytes.
+    pub max_page_size: usize,
     /// Lifetime of an access token.
     pub token_lifetime: TokenLifetime,
     /// Hashes passwords.
@@ -115,6 +119,16 @@ macro_rules! impl_from_ref {
     };
 }
 
+impl FromRef<AppState> for Lists {
+    fn from_ref(state: &AppState) -> Self {
+        Self {
+            database: state.database.clone(),
+            links: state.links.clone(),
+            max_page_size: state.max_page_size,
+        }
+    }
+}
+
 impl_from_ref! {
     database: Database,
     authenticator: Authenticator,
@@ -126,24 +140,33 @@ impl_from_ref! {
     readiness: Readiness,
 }
 
-/// Limits of concurrent requests. While a response of unknown length is streamed, it counts against a lower limit of
-/// its own, so that slow readers do not block other requests.
+/// Limits of what requests use at the same time.
 #[derive(Debug, Clone)]
 pub struct ConcurrencyLimits {
-    /// Permits that are held until the response head is sent.
+    /// Permits of requests, which are held until the response head is sent.
     pub requests: Arc<Semaphore>,
-    /// Permits that are held from there to the end of a streamed body.
-    pub streams: Arc<Semaphore>,
     max_requests: usize,
+    /// Number of requests without credentials, as `requests`, by client address.
+    pub without_credentials: Shares,
+    /// Bytes of responses that are being sent, by client address.
+    pub responses: Shares,
+    /// The same for images, so that clients that read them slowly do not hold up other responses.
+    pub images: Shares,
 }
 
 impl ConcurrencyLimits {
-    /// Allows `max_requests` concurrent requests, and half as many streamed responses.
-    pub fn new(max_requests: usize) -> Self {
+    /// Allows `max_requests` concurrent requests, of which half may be without credentials, and `max_response_memory`
+    /// bytes of responses, of which images have a quarter.
+    pub fn new(max_requests: usize, max_response_memory: usize) -> Self {
+        let without_credentials = max_requests.div_ceil(2);
+        let images = max_response_memory / 4;
+        let responses = max_response_memory - images;
         Self {
             requests: Arc::new(Semaphore::new(max_requests)),
-            streams: Arc::new(Semaphore::new(max_requests.div_ceil(2))),
             max_requests,
+            without_credentials: Shares::new(without_credentials, without_credentials.div_ceil(2)),
+            responses: Shares::new(responses, responses / 4),
+            images: Shares::new(images, images / 4),
         }
     }
 

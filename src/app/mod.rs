@@ -10,6 +10,7 @@ mod listen;
 use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
 use axum::Router;
+use bytesize::ByteSize;
 use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 
@@ -36,7 +37,7 @@ use crate::{
     images::renderings::Renderer,
     limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
     maintenance,
-    server::{self, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
+    server::{self, Admission, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
 };
 
@@ -45,6 +46,7 @@ pub struct App {
     api: (TcpListener, SocketAddr, Workers<HttpApi<RequestBody>>),
     operations: (TcpListener, SocketAddr, HttpApi<RequestBody>),
     limits: Limits,
+    admission: Admission,
     state: AppState,
     metrics: Metrics,
     embedded_postgres: Option<EmbeddedPostgres>,
@@ -121,7 +123,11 @@ impl App {
             sign_up: SignUp(config.users.sign_up),
             session_lifetime: config.users.session_lifetime,
             trusted_proxies: config.limits.trusted_proxies.into(),
-            concurrency: ConcurrencyLimits::new(config.server.max_requests),
+            concurrency: ConcurrencyLimits::new(
+                config.server.max_requests,
+                bytes(config.server.max_response_memory),
+            ),
+            max_page_size: bytes(config.server.max_page_size),
             anonymous: config.auth.anonymous_scopes,
             body_limits: BodyLimits {
                 max_size: config.server.max_body_size.as_u64(),
@@ -156,9 +162,12 @@ impl App {
             limits: Limits {
                 header_timeout: config.server.header_timeout,
                 idle_timeout: config.server.idle_timeout,
-                max_header_size: usize::try_from(config.server.max_header_size.as_u64())
-                    .unwrap_or(usize::MAX),
+                max_header_size: bytes(config.server.max_header_size),
+            },
+            admission: Admission {
                 max_connections: config.server.max_connections,
+                max_per_address: config.server.max_connections_per_address,
+                exempt: state.trusted_proxies.clone(),
             },
             state,
             metrics,
@@ -204,12 +213,13 @@ impl App {
         let last = shutdown.separate();
         let (listener, _, service) = self.operations;
         let (limits, until) = (self.limits, last.clone());
+        let admission = self.admission.clone();
         let operations = tokio::spawn(async move {
             let worker = Workers::current(service);
-            server::serve(listener, &worker, limits, "operations", until).await;
+            server::serve(listener, &worker, limits, admission, "operations", until).await;
         });
         let (listener, _, workers) = self.api;
-        server::serve(listener, &workers, limits, "api", serving).await;
+        server::serve(listener, &workers, limits, self.admission, "api", serving).await;
         last.force();
         let _ = operations.await;
         drop(tasks);
@@ -246,6 +256,10 @@ async fn open_database(
     }
     Box::pin(db::migrations::apply(&options, config.pooler)).await?;
     Ok(database)
+}
+
+fn bytes(size: ByteSize) -> usize {
+    usize::try_from(size.as_u64()).unwrap_or(usize::MAX)
 }
 
 /// Half of the cores by default, so that a flood of logins leaves the others to other requests.

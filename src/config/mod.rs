@@ -160,7 +160,12 @@ impl Config {
             ("server.body_timeout", server.body_timeout.is_zero()),
             ("server.request_timeout", server.request_timeout.is_zero()),
             ("server.max_connections", server.max_connections == 0),
+            (
+                "server.max_connections_per_address",
+                server.max_connections_per_address == 0,
+            ),
             ("server.max_requests", server.max_requests == 0),
+            ("server.max_page_size", server.max_page_size.0 == 0),
             (
                 "auth.access_token_lifetime",
                 auth.access_token_lifetime.as_secs() == 0,
@@ -183,6 +188,11 @@ impl Config {
         }
         if !(8 << 10..=1 << 20).contains(&server.max_header_size.0) {
             return refuse("server.max_header_size", "must be from 8KiB to 1MiB");
+        }
+        // The largest share of one client address.
+        if server.max_response_memory.0 < server.max_page_size.0.saturating_mul(8) {
+            let reason = "must be at least 8 times server.max_page_size";
+            return refuse("server.max_response_memory", reason);
         }
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.query().is_none();
         let is_base = |url: &Url| is_http(url) && url.fragment().is_none();

@@ -44,7 +44,10 @@ pub struct Server {
     #[serde(with = "humantime_serde")]
     pub shutdown_grace: Duration,
     pub max_connections: usize,
+    pub max_connections_per_address: usize,
     pub max_requests: usize,
+    pub max_response_memory: ByteSize,
+    pub max_page_size: ByteSize,
     pub max_header_size: ByteSize,
     pub max_body_size: ByteSize,
 }

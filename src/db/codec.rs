@@ -52,6 +52,15 @@ impl From<LabelColumn<'_>> for Label {
     }
 }
 
+/// Returns the size in bytes of the columns of a pet that can be large, which are the sixth and the seventh.
+pub(super) fn row_size(row: &PgRow) -> Result<usize, sqlx::Error> {
+    let mut size = 0;
+    for column in [5, 6] {
+        size += row.try_get_raw(column)?.as_bytes().map_or(0, <[u8]>::len);
+    }
+    Ok(size)
+}
+
 /// Columns of a pet that the client sets, ready to be bound.
 pub(super) struct PetColumns<'a> {
     pub name: &'a str,

@@ -15,14 +15,41 @@ pub struct AddressKey(IpAddr);
 
 impl From<IpAddr> for AddressKey {
     fn from(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V6(v6) => {
-                let network = u128::from(v6) & !u128::from(u64::MAX);
-                Self(IpAddr::V6(Ipv6Addr::from(network)))
-            }
-            v4 @ IpAddr::V4(_) => Self(v4),
-        }
+        Self(match address.to_canonical() {
+            IpAddr::V6(v6) => network(v6, 64),
+            v4 @ IpAddr::V4(_) => v4,
+        })
     }
+}
+
+impl AddressKey {
+    /// Returns the networks that one client may have, each with the number of addresses as which it counts: those of an
+    /// IPv6 address, since a provider gives its customers a /64, a /56 or a /48.
+    pub fn networks(self) -> impl Iterator<Item = (Network, usize)> {
+        let sizes: &[_] = match self.0 {
+            IpAddr::V4(_) => &[(32, 1)],
+            IpAddr::V6(_) => &[(64, 1), (56, 2), (48, 4)],
+        };
+        sizes.iter().map(move |&(prefix, factor)| {
+            let address = match self.0 {
+                IpAddr::V6(v6) => network(v6, prefix),
+                v4 @ IpAddr::V4(_) => v4,
+            };
+            (Network { address, prefix }, factor)
+        })
+    }
+}
+
+/// Network of an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+fn network(address: Ipv6Addr, prefix: u8) -> IpAddr {
+    let mask = u128::MAX << (128 - u32::from(prefix));
+    IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
 }
 
 impl fmt::Display for AddressKey {

@@ -62,8 +62,6 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// Maximum size of a request head in bytes.
     pub max_header_size: usize,
-    /// Maximum number of open connections.
-    pub max_connections: usize,
 }
 
 /// A service that responds to each request, and is always ready. Each connection gets a clone.

@@ -13,8 +13,14 @@ mod shutdown;
 mod streams;
 mod workers;
 
-use std::{io, net::TcpStream, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, TcpStream},
+    sync::Arc,
+    time::Duration,
+};
 
+use ipnet::IpNet;
 use tokio::{
     net::TcpListener,
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -28,6 +34,8 @@ pub use self::{
     workers::{Hooks, Workers, cores},
 };
 
+use crate::limits::shares::{Share, Shares};
+
 /// Errors of `accept` that concern one connection.
 const OF_ONE_CONNECTION: [io::ErrorKind; 3] = [
     io::ErrorKind::ConnectionAborted,
@@ -35,18 +43,41 @@ const OF_ONE_CONNECTION: [io::ErrorKind; 3] = [
     io::ErrorKind::ConnectionRefused,
 ];
 
+/// Bounds of the number of open connections of a listener.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    /// Maximum number of open connections; more wait in the kernel's queue.
+    pub max_connections: usize,
+    /// Maximum number of them from one client address; more are closed at once.
+    pub max_per_address: usize,
+    /// Networks to which the maximum per address does not apply.
+    pub exempt: Arc<[IpNet]>,
+}
+
 /// Serves the connections of `listener` by `workers` in turn until `shutdown`; returns when the last one is closed.
 /// `name` labels the metrics.
 pub async fn serve<S: HttpService>(
     listener: TcpListener,
     workers: &Workers<S>,
     limits: Limits,
+    admission: Admission,
     name: &'static str,
     shutdown: Shutdown,
 ) {
-    let connections = Arc::new(Semaphore::new(limits.max_connections));
+    let Admission {
+        max_connections,
+        max_per_address,
+        exempt,
+    } = admission;
+    let connections = Arc::new(Semaphore::new(max_connections));
+    let shares = Shares::new(max_connections, max_per_address);
     let tasks = TaskTracker::new();
     let begin = |stream: TcpStream, permit: OwnedSemaphorePermit| {
+        let Some(share) = share_of(&stream, &shares, &exempt) else {
+            metrics::counter!("http_server_refused_connections_total", "listener" => name)
+                .increment(1);
+            return;
+        };
         let (runtime, service) = workers.next();
         let (service, shutdown) = (service.clone(), shutdown.child());
         let on_park = workers.hooks.on_park;
@@ -58,7 +89,7 @@ pub async fn serve<S: HttpService>(
             }
             on_park();
             gauge.decrement(1);
-            drop(permit);
+            drop((permit, share));
         }));
     };
     while let Some((stream, permit)) = accept(&listener, &connections, &shutdown).await {
@@ -72,6 +103,14 @@ pub async fn serve<S: HttpService>(
     }
     tasks.close();
     tasks.wait().await;
+}
+
+/// Returns the share of a connection among those of its client address: an empty one if that has no maximum. Returns
+/// `None` if the address has its maximum, or the connection is closed already.
+fn share_of(stream: &TcpStream, shares: &Shares, exempt: &[IpNet]) -> Option<Share> {
+    let address: IpAddr = stream.peer_addr().ok()?.ip().to_canonical();
+    let is_exempt = exempt.iter().any(|network| network.contains(&address));
+    shares.take(Some(address.into()), usize::from(!is_exempt))
 }
 
 /// Accepts a connection when there is a permit for it; `None` at shutdown.

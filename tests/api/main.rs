@@ -33,6 +33,7 @@ mod pages;
 mod pets;
 mod properties;
 mod readiness;
+mod shares;
 mod shutdown;
 mod stalls;
 mod traces;

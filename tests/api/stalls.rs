@@ -38,19 +38,22 @@ async fn request_without_reading(app: &TestApp) -> tokio::net::TcpStream {
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
     let settings = [
-        ("PET_INVENTORY__SERVER__MAX_REQUESTS", "2"),
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "32MiB"),
         ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1s"),
     ];
     let app = TestApp::with(&settings).await;
     app.database.run(MANY).await;
-    let first = request_without_reading(&app).await;
-    // One of the two permits is for responses that are streamed.
+    // One client address has 6 MiB, and each stream needs one.
+    let mut unread = Vec::new();
+    for _ in 0..6 {
+        unread.push(request_without_reading(&app).await);
+    }
     let all = "/pet/findByStatus?status=sold";
     app.get(all).response().await.problem(503);
     app.get("/pet/1").response().await.is(200);
-    // The connection that does not read is closed, which returns its permit.
+    // The connections that do not read are closed, which returns their shares.
     eventually(async || app.get(all).send().await.expect("a response").status() == 200).await;
-    drop(first);
+    drop(unread);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,9 +8,9 @@ use h2::{
     client::{Builder, ResponseFuture, SendRequest},
 };
 use http::{Method, Request, Response};
-use tokio::{net::TcpStream, task::JoinHandle, time::timeout};
+use tokio::{task::JoinHandle, time::timeout};
 
-use crate::eventually;
+use crate::{eventually, raw::connect_from};
 
 /// Maximum duration of each wait for the server.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,7 +25,12 @@ pub struct Http2 {
 impl Http2 {
     /// Opens a connection. `window` is the initial window size of its streams in bytes.
     pub async fn connect(address: SocketAddr, window: u32) -> Self {
-        let stream = TcpStream::connect(address).await.expect("a connection");
+        Self::connect_from("127.0.0.1", address, window).await
+    }
+
+    /// Opens a connection from a loopback address.
+    pub async fn connect_from(client: &str, address: SocketAddr, window: u32) -> Self {
+        let stream = connect_from(client, address).await;
         let mut builder = Builder::new();
         let handshake = builder.initial_window_size(window).handshake(stream);
         let (requests, mut connection) = handshake.await.expect("a handshake");
@@ -61,6 +66,20 @@ impl Http2 {
         body.send_data(Bytes::new(), true).expect("sent");
         let response = timeout(TIMEOUT, response).await.expect("in time");
         response.expect("a response")
+    }
+
+    /// Sends a request without a body; returns the response head, or `None` if the connection is closed.
+    pub async fn try_fetch(
+        &self,
+        method: Method,
+        path: &str,
+        key: &str,
+    ) -> Option<Response<RecvStream>> {
+        let ready = self.requests.clone().ready().await;
+        ready.ok()?;
+        let (response, mut body) = self.open(method, path, key).await;
+        body.send_data(Bytes::new(), true).ok()?;
+        timeout(TIMEOUT, response).await.ok()?.ok()
     }
 
     /// Waits until the server has received all frames sent so far.

@@ -5,13 +5,23 @@ use std::{net::SocketAddr, time::Duration};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 
 use crate::Response;
 
 /// Maximum duration of a read, beyond which the test fails.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Opens a connection from a loopback address. 127.0.0.1 to 127.255.255.254 are those of different clients.
+pub async fn connect_from(client: &str, address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let client = SocketAddr::new(client.parse().expect("an address"), 0);
+    socket.bind(client).expect("a loopback address");
+    let stream = socket.connect(address).await.expect("a connection");
+    stream.set_nodelay(true).expect("a socket");
+    stream
+}
 
 /// Plain TCP connection.
 pub struct RawConnection {
@@ -32,9 +42,7 @@ impl From<TcpStream> for RawConnection {
 impl RawConnection {
     /// Opens a connection.
     pub async fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).await.expect("a connection");
-        stream.set_nodelay(true).expect("a socket");
-        Self::from(stream)
+        Self::from(connect_from("127.0.0.1", address).await)
     }
 
     /// Connects, sends, and reads one response.

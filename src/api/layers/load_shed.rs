@@ -1,25 +1,48 @@
-//! Bounds the number of requests in progress.
+//! Bounds the number of requests in progress, and the memory of their responses.
 
-use std::sync::Arc;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use axum::{
-    body::{Body, HttpBody},
+    body::{Body, Bytes, HttpBody},
     extract::Request,
+    http::{Version, header},
     response::{IntoResponse, Response},
 };
 use futures_util::future::Either;
-use http_body_util::BodyExt;
+use http_body::{Frame, SizeHint};
 
 use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
 use crate::{
-    api::{error::Error, state::ConcurrencyLimits},
+    api::{
+        credentials::API_KEY, error::Error, request_context::RequestContext,
+        state::ConcurrencyLimits,
+    },
     db::deadline::{self, Scope},
+    limits::shares::Share,
 };
+
+/// Maximum size of a response over HTTP/1 that is not counted: the kernel takes it at once.
+const SMALL: u64 = 16 << 10;
+/// What a response over HTTP/2 counts at least, as it has a stream.
+const MIN_COUNTED: usize = 16 << 10;
+/// What a streamed list counts: two parts and what is on its way.
+const STREAMED_LIST: usize = 1 << 20;
+/// What the response with an image counts.
+const STREAMED_IMAGE: usize = 256 << 10;
 
 /// Layer that responds with 503 at once when all permits are in use: a queue would only make all requests late. The
 /// database waits of a request share one deadline.
 #[derive(Debug, Clone)]
-pub struct LoadShedLayer(pub Arc<ConcurrencyLimits>);
+pub struct LoadShedLayer {
+    /// The permits.
+    pub limits: Arc<ConcurrencyLimits>,
+    /// True for operations that need no credential.
+    pub is_open: bool,
+}
 
 impl_layer!(LoadShedLayer);
 
@@ -27,11 +50,30 @@ impl Middleware for LoadShedLayer {
     type Future<S: Inner> = LayerFuture<Then<Scope<S::Future>, RequestPermit>>;
 
     fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
-        let Ok(permit) = self.0.requests.try_acquire() else {
+        let context = RequestContext::of(&request);
+        let headers = request.headers();
+        let has_credentials =
+            headers.contains_key(API_KEY) || headers.contains_key(header::AUTHORIZATION);
+        let mut share = None;
+        if self.is_open || !has_credentials {
+            share = self
+                .limits
+                .without_credentials
+                .take(context.client_address(), 1);
+            if share.is_none() {
+                return respond(overloaded());
+            }
+        }
+        let Ok(permit) = self.limits.requests.try_acquire() else {
             return respond(overloaded());
         };
         permit.forget();
-        let permit = RequestPermit(Arc::clone(&self.0));
+        let permit = RequestPermit {
+            limits: Arc::clone(&self.limits),
+            _without_credentials: share,
+            context: context.clone(),
+            is_http2: request.version() == Version::HTTP_2,
+        };
         Either::Left(Then {
             inner: deadline::scope(inner.call(request)),
             then: Some(permit),
@@ -41,29 +83,88 @@ impl Middleware for LoadShedLayer {
 
 /// Permit of a request. Not an `OwnedSemaphorePermit`, which would clone an `Arc` that all workers share.
 #[derive(Debug)]
-pub struct RequestPermit(Arc<ConcurrencyLimits>);
+pub struct RequestPermit {
+    limits: Arc<ConcurrencyLimits>,
+    _without_credentials: Option<Share>,
+    context: RequestContext,
+    is_http2: bool,
+}
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
-        self.0.requests.add_permits(1);
+        self.limits.requests.add_permits(1);
     }
 }
 
 impl OnResponse for RequestPermit {
-    /// Exchanges the permit for one of a stream, which is held until the body ends or is dropped.
+    /// Exchanges the permit for a share of the memory of responses, which is held until the client has been sent all of it.
     fn on_response(self, response: Response) -> Response {
-        if response.body().size_hint().exact().is_some() {
+        let size = response.body().size_hint().exact();
+        if size == Some(0) || (!self.is_http2 && size.is_some_and(|size| size <= SMALL)) {
             return response;
         }
-        let Ok(stream) = Arc::clone(&self.0.streams).try_acquire_owned() else {
+        let content_type = response.headers().get(header::CONTENT_TYPE);
+        let is_image = content_type.is_some_and(|it| it.as_bytes().starts_with(b"image/"));
+        let (shares, streamed) = if is_image {
+            (&self.limits.images, STREAMED_IMAGE)
+        } else {
+            (&self.limits.responses, STREAMED_LIST)
+        };
+        let exact = |size| usize::try_from(size).unwrap_or(usize::MAX);
+        let amount = size.map_or(streamed, exact).max(MIN_COUNTED);
+        let Some(share) = shares.take(self.context.client_address(), amount) else {
             return overloaded().into_response();
         };
         response.map(|body| {
-            Body::new(body.map_frame(move |frame| {
-                let _ = &stream;
-                frame
-            }))
+            let share = Arc::new(share);
+            Body::new(CountedBody { body, share })
         })
+    }
+}
+
+/// Body of a response that holds a share until its last byte is sent, or it is dropped.
+struct CountedBody {
+    body: Body,
+    share: Arc<Share>,
+}
+
+impl HttpBody for CountedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context)?);
+        let count = |bytes| {
+            let share = Arc::clone(&self.share);
+            Bytes::from_owner(CountedBytes {
+                bytes,
+                _share: share,
+            })
+        };
+        Poll::Ready(frame.map(|frame| Ok(frame.map_data(count))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Bytes that the server drops when it has sent them.
+struct CountedBytes {
+    bytes: Bytes,
+    _share: Arc<Share>,
+}
+
+impl AsRef<[u8]> for CountedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -78,6 +179,7 @@ mod tests {
     use tower::{Layer, ServiceExt, service_fn};
 
     use super::*;
+    use crate::api::layers::testing::request_of;
 
     #[tokio::test]
     async fn request_beyond_the_permits_is_503_and_a_permit_returns() {
@@ -85,13 +187,40 @@ mod tests {
             tokio::task::yield_now().await;
             Ok(Response::default())
         });
-        let service = LoadShedLayer(Arc::new(ConcurrencyLimits::new(1))).layer(handler);
+        let limits = Arc::new(ConcurrencyLimits::new(1, 1 << 20));
+        let is_open = false;
+        let service = LoadShedLayer { limits, is_open }.layer(handler);
         let ask = async || {
-            let Ok(response) = service.clone().oneshot(Request::default()).await;
+            let Ok(response) = service.clone().oneshot(request_of(None)).await;
             response.status()
         };
         let both = tokio::join!(ask(), ask());
         assert_eq!(both, (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
         assert_eq!(ask().await, StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn memory_of_a_response_is_counted_until_its_bytes_are_dropped() {
+        let handler = service_fn(async |_: Request| Ok(vec![0; 100 << 10].into_response()));
+        // One address may use 150 KiB of them.
+        let limits = Arc::new(ConcurrencyLimits::new(8, 800 << 10));
+        let is_open = false;
+        let service = LoadShedLayer { limits, is_open }.layer(handler);
+        let ask = async || {
+            let Ok(response) = service.clone().oneshot(request_of(None)).await;
+            response
+        };
+        let mut first = ask().await;
+        assert_eq!(first.body().size_hint().exact(), Some(100 << 10));
+        let context = &mut Context::from_waker(std::task::Waker::noop());
+        let frame = Pin::new(first.body_mut()).poll_frame(context);
+        drop(first);
+        let mut held: Vec<_> = Vec::new();
+        for _ in 0..5 {
+            held.push(ask().await);
+        }
+        assert_eq!(ask().await.status(), StatusCode::SERVICE_UNAVAILABLE);
+        drop(frame);
+        assert_eq!(ask().await.status(), StatusCode::OK);
     }
 }

@@ -17,7 +17,7 @@ use super::{
     idempotency::Idempotency,
     openapi::BASE,
     operations::Operations,
-    paging::{self, Find, Page, Window},
+    paging::{self, Find, Lists, Page, Window},
     request_context::CurrentCaller,
     response::{self, ApiResponse},
     state::Links,
@@ -129,8 +129,7 @@ async fn place(
     responses((status = 200, description = "The orders; `[]` if none match.", body = Vec<OrderBody>, headers(("Link")))),
 )]
 async fn list(
-    State(database): State<Database>,
-    State(links): State<Links>,
+    State(lists): State<Lists>,
     CurrentCaller(caller): CurrentCaller,
     Query(query): Query,
 ) -> Result<Response, Error> {
@@ -147,7 +146,7 @@ async fn list(
         pet,
     };
     let next = ("/store/orders", &["status", "petId"][..]);
-    paging::respond(database, &links, next, &query, window, find).await
+    lists.respond(next, &query, window, find).await
 }
 
 struct Orders {
@@ -165,6 +164,7 @@ impl Find for Orders {
         database: &Database,
         after: Option<OrderId>,
         limit: usize,
+        _: usize,
     ) -> Result<Page<Self>, db::Error> {
         let Self { visible, pet, .. } = *self;
         let list = async |connection: &mut Connection| {

@@ -10,8 +10,7 @@ use crate::{
         error::Error,
         extract::Query,
         fields::Violations,
-        paging::{self, Find, Page, Window},
-        state::Links,
+        paging::{self, Find, Lists, Page, Window},
     },
     db::{self, Connection, Database, pets::Range},
     domain::{
@@ -35,8 +34,7 @@ use crate::{
     responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
 )]
 pub(super) async fn by_status(
-    State(database): State<Database>,
-    State(links): State<Links>,
+    State(lists): State<Lists>,
     Query(query): Query,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
@@ -47,7 +45,7 @@ pub(super) async fn by_status(
     let window = Window::read(violations, &query)?;
     let next = ("/pet/findByStatus", &["status"][..]);
     let filter = Filter::Status(statuses);
-    paging::respond(database, &links, next, &query, window, filter).await
+    lists.respond(next, &query, window, filter).await
 }
 
 /// Find pets by tags
@@ -65,8 +63,7 @@ pub(super) async fn by_status(
     responses((status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
 )]
 pub(super) async fn by_tags(
-    State(database): State<Database>,
-    State(links): State<Links>,
+    State(lists): State<Lists>,
     Query(query): Query,
 ) -> Result<Response, Error> {
     let mut violations = Violations::default();
@@ -95,7 +92,7 @@ pub(super) async fn by_tags(
     } else {
         Filter::AnyTag(names.into())
     };
-    paging::respond(database, &links, next, &query, window, filter).await
+    lists.respond(next, &query, window, filter).await
 }
 
 /// Names of tags, separated by commas; no longer than a query may be.
@@ -130,9 +127,14 @@ impl Find for Filter {
         database: &Database,
         after: Option<PetId>,
         limit: usize,
+        max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
-        let range = Range { after, limit };
-        let pets = match self {
+        let range = Range {
+            after,
+            limit,
+            max_bytes,
+        };
+        let page = match self {
             Self::Status(statuses) => db::pets::find_by_status(database, statuses, range).await?,
             Self::AnyTag(names) => {
                 db::pets::find_by_any_tag(database, Arc::clone(names), range).await?
@@ -141,14 +143,13 @@ impl Find for Filter {
                 let find = async |connection: &mut Connection| {
                     db::pets::find_by_all_tags(connection, names, range).await
                 };
-                let page = database.run(find).await?;
-                return Ok(Page {
-                    items: page.pets,
-                    continue_after: page.continue_after,
-                });
+                database.run(find).await?
             }
         };
-        Ok(pets.into())
+        Ok(Page {
+            items: page.pets,
+            continue_after: page.continue_after,
+        })
     }
 
     fn id(pet: &Pet) -> PetId {

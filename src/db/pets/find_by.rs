@@ -4,17 +4,20 @@
 //! - The form of each query fixes the indexes that it uses, so that its speed depends neither on statistics nor on the
 //!   number of matches: ranges of one index each, no longer than the page, and one lookup by key per pet.
 //! - Small pages share a statement; larger ones would delay the others, and have a statement of their own.
+//! - A page ends early when its pets are large, so that memory is bounded for pets of any size.
 //!
 //! Triggers on `pets` keep `pet_tags` (migrations 0018 and 0021). Queries are public for the test that reads their plans.
 
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use sqlx::{FromRow as _, Row as _};
+use sqlx::{FromRow as _, Row as _, postgres::PgRow};
 
+use super::MAX_SHARED_BYTES;
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
+        codec::row_size,
         connect::Connection,
         database::Database,
         deadline::with_timeout,
@@ -33,13 +36,24 @@ const MAX_SHARED_NAMES: usize = 8;
 /// Maximum number of index entries that a page of pets with all of several tags reads, which takes some 30 ms.
 const MAX_STEPS: i32 = 4_000;
 
-/// First `limit` matches after `after`, by identifier.
+/// First matches after `after`, by identifier.
 #[derive(Debug, Clone, Copy)]
 pub struct Range {
     /// Identifier that the matches follow; `None` for the first page.
     pub after: Option<PetId>,
     /// Maximum number of matches.
     pub limit: usize,
+    /// Maximum size of the matches in bytes, of which one may exceed it.
+    pub max_bytes: usize,
+}
+
+/// Matches of a range, by identifier.
+#[derive(Debug, Default)]
+pub struct PetPage {
+    /// The matches.
+    pub pets: Vec<Pet>,
+    /// Set if the page ended early, because it was large or has cost much: the identifier after which it continues.
+    pub continue_after: Option<PetId>,
 }
 
 impl Range {
@@ -57,7 +71,7 @@ pub async fn find_by_status(
     database: &Database,
     statuses: &[Status],
     range: Range,
-) -> Result<Vec<Pet>, Error> {
+) -> Result<PetPage, Error> {
     let is_every_status = Status::ALL.iter().all(|status| statuses.contains(status));
     let names = statuses.iter().filter(|_| !is_every_status);
     let names = names.map(|status| status.as_str().to_owned()).collect();
@@ -69,14 +83,14 @@ pub async fn find_by_any_tag(
     database: &Database,
     names: Arc<[String]>,
     range: Range,
-) -> Result<Vec<Pet>, Error> {
+) -> Result<PetPage, Error> {
     find_page::<PagesByTag>(database, Search { names, range }).await
 }
 
-async fn find_page<B: BatchedStatement<Input = Search, Output = Vec<Pet>>>(
+async fn find_page<B: BatchedStatement<Input = Search, Output = PetPage>>(
     database: &Database,
     search: Search,
-) -> Result<Vec<Pet>, Error> {
+) -> Result<PetPage, Error> {
     if search.range.limit <= MAX_SHARED_LIMIT && search.names.len() <= MAX_SHARED_NAMES {
         return database.batchers().execute::<B>(search).await;
     }
@@ -97,7 +111,7 @@ pub(super) struct PagesByStatus;
 
 impl BatchedStatement for PagesByStatus {
     type Input = Search;
-    type Output = Vec<Pet>;
+    type Output = PetPage;
 
     const SUMMARY: &'static str = "SELECT pets by status";
     const IS_READ_ONLY: bool = true;
@@ -106,8 +120,7 @@ impl BatchedStatement for PagesByStatus {
         connection: &mut Connection,
         inputs: &mut Vec<Search>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
-        let pages = find_pages(connection, FIND_BY_STATUS, inputs).await?;
-        Ok(pages.into_iter().map(BatchResult::Done).collect())
+        find_pages(connection, FIND_BY_STATUS, inputs).await
     }
 }
 
@@ -116,7 +129,7 @@ pub(super) struct PagesByTag;
 
 impl BatchedStatement for PagesByTag {
     type Input = Search;
-    type Output = Vec<Pet>;
+    type Output = PetPage;
 
     const SUMMARY: &'static str = "SELECT pets by tag";
     const IS_READ_ONLY: bool = true;
@@ -125,8 +138,7 @@ impl BatchedStatement for PagesByTag {
         connection: &mut Connection,
         inputs: &mut Vec<Search>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
-        let pages = find_pages(connection, FIND_BY_ANY_TAG, inputs).await?;
-        Ok(pages.into_iter().map(BatchResult::Done).collect())
+        find_pages(connection, FIND_BY_ANY_TAG, inputs).await
     }
 }
 
@@ -173,11 +185,11 @@ pub const FIND_BY_ANY_TAG: &str = "
     cross join lateral (select * from pets where id = pet_id offset 0) pet";
 
 /// Returns the page of each search. Drains `searches`, unless the statement fails.
-async fn find_pages(
+async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
     connection: &mut Connection,
     statement: &'static str,
     searches: &mut Vec<Search>,
-) -> Result<Vec<Vec<Pet>>, Error> {
+) -> Result<Vec<BatchResult<B>>, Error> {
     // The names of all searches form one array, in which each has those from `first` to `last`, counted from 1.
     let mut names = Vec::new();
     let (mut first, mut last) = (Vec::new(), Vec::new());
@@ -188,9 +200,7 @@ async fn find_pages(
         last.push(count(&names));
     }
     let ranges = || searches.iter().map(|search| search.range);
-    let mut pages: Vec<Vec<Pet>> = ranges()
-        .map(|range| Vec::with_capacity(range.limit))
-        .collect();
+    let mut pages: Vec<_> = ranges().map(Matches::of).collect();
     let mut rows = sqlx::query(statement)
         .bind(names)
         .bind(first)
@@ -198,33 +208,79 @@ async fn find_pages(
         .bind(ranges().map(|range| range.after()).collect::<Vec<_>>())
         .bind(ranges().map(|range| range.limit()).collect::<Vec<_>>())
         .fetch(connection);
+    let is_shared = searches.len() > 1;
+    let mut shared_bytes = 0;
     let read = async {
         while let Some(row) = rows.try_next().await? {
             let page: i64 = row.try_get("page")?;
             let page = usize::try_from(page - 1).unwrap_or(usize::MAX);
-            if let Some(page) = pages.get_mut(page) {
-                page.push(Pet::from_row(&row)?);
+            let Some(page) = pages.get_mut(page) else {
+                continue;
+            };
+            if is_shared && shared_bytes > MAX_SHARED_BYTES {
+                page.is_incomplete = true;
+            } else {
+                shared_bytes += page.add(&row)?;
             }
         }
         Ok(())
     };
     with_timeout(read).await?;
     drop(rows);
-    // A join promises no order. These are sorted already, which costs one comparison per pet.
-    for page in &mut pages {
-        page.sort_by_key(|pet| pet.id);
-    }
-    searches.clear();
-    Ok(pages)
+    let result = |(search, matches): (Search, Matches)| match matches.is_incomplete {
+        true => BatchResult::ExecuteSeparately(search),
+        false => BatchResult::Done(matches.into_page()),
+    };
+    Ok(searches.drain(..).zip(pages).map(result).collect())
 }
 
-/// Pets with all of several tags.
-#[derive(Debug, Default)]
-pub struct AllTagsPage {
-    /// Pets, by identifier.
-    pub pets: Vec<Pet>,
-    /// Set if the search ended early, because it had read many index entries: the identifier after which it continues.
-    pub continue_after: Option<PetId>,
+/// Matches of a search, as they are read.
+struct Matches {
+    pets: Vec<Pet>,
+    bytes: usize,
+    max_bytes: usize,
+    /// Identifier of the first match that is too much.
+    end: Option<PetId>,
+    /// True if matches are missing, because the other pages of the statement are large.
+    is_incomplete: bool,
+}
+
+impl Matches {
+    fn of(range: Range) -> Self {
+        Self {
+            pets: Vec::with_capacity(range.limit),
+            bytes: 0,
+            max_bytes: range.max_bytes,
+            end: None,
+            is_incomplete: false,
+        }
+    }
+
+    /// Adds a match, or drops it if it is too much. Returns its size in bytes.
+    fn add(&mut self, row: &PgRow) -> Result<usize, sqlx::Error> {
+        let bytes = row_size(row)?;
+        self.bytes += bytes;
+        if self.bytes > self.max_bytes && !self.pets.is_empty() {
+            let id = row.try_get("id")?;
+            self.end = Some(self.end.map_or(id, |end| end.min(id)));
+            return Ok(0);
+        }
+        self.pets.push(Pet::from_row(row)?);
+        Ok(bytes)
+    }
+
+    fn into_page(mut self) -> PetPage {
+        // A join promises no order. These are sorted already, which costs one comparison per pet.
+        self.pets.sort_by_key(|pet| pet.id);
+        if let Some(end) = self.end {
+            self.pets.retain(|pet| pet.id < end);
+        }
+        let last = self.pets.last().filter(|_| self.end.is_some());
+        PetPage {
+            continue_after: last.map(|pet| pet.id),
+            pets: self.pets,
+        }
+    }
 }
 
 /// Returns pets of `range` with all of the tags `names`, which are distinct.
@@ -232,7 +288,7 @@ pub async fn find_by_all_tags(
     connection: &mut Connection,
     names: &[String],
     range: Range,
-) -> Result<AllTagsPage, Error> {
+) -> Result<PetPage, Error> {
     let mut rows = sqlx::query(FIND_BY_ALL_TAGS)
         .bind(names)
         .bind(range.after())
@@ -240,14 +296,19 @@ pub async fn find_by_all_tags(
         .bind(MAX_STEPS)
         .fetch(connection);
     let read = async {
-        let mut page = AllTagsPage::default();
+        let mut matches = Matches::of(range);
+        let mut continue_after = None;
         while let Some(row) = rows.try_next().await? {
             if row.try_get("is_match")? {
-                page.pets.push(Pet::from_row(&row)?);
+                matches.add(&row)?;
             }
-            page.continue_after = row.try_get("continue_after")?;
+            continue_after = row.try_get("continue_after")?;
         }
-        Ok(page)
+        let page = matches.into_page();
+        Ok(PetPage {
+            continue_after: page.continue_after.or(continue_after),
+            ..page
+        })
     };
     with_timeout(read).await
 }

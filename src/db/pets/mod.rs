@@ -7,20 +7,20 @@ mod row;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use sqlx::FromRow as _;
+use sqlx::{FromRow as _, Row as _};
 
 use self::change::{MAX_BATCHED_ELEMENTS, number_of_elements};
 pub use self::{
     change::{ChangeOutcome, ChangeRequest, change, change_in},
     find_by::{
-        AllTagsPage, FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, Range, find_by_all_tags,
+        FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, PetPage, Range, find_by_all_tags,
         find_by_any_tag, find_by_status,
     },
     row::{exists, find_for_update, replace},
 };
 use super::{
     batch::{BatchResult, BatchedStatement},
-    codec::{PetArrays, PetColumns},
+    codec::{PetArrays, PetColumns, row_size},
     connect::Connection,
     database::Database,
     deadline::with_timeout,
@@ -30,6 +30,9 @@ use crate::domain::{
     id::PetId,
     pet::{NewPet, Pet, PetDetails, Version},
 };
+
+/// Maximum size in bytes of the pets that a shared statement returns, or one pet more; the others are read separately.
+const MAX_SHARED_BYTES: usize = 16 << 20;
 
 /// Inserts a pet. Returns `None` if the identifier that the client chose is taken. Without a chosen identifier, the
 /// sequence provides one and skips those that are taken.
@@ -189,19 +192,25 @@ impl BatchedStatement for Reads {
         }
         let ids: Vec<i64> = inputs.iter().map(|id| id.get()).collect();
         let mut found = Vec::with_capacity(ids.len());
+        let (mut bytes, mut left_out) = (0, Vec::new());
         let mut rows = sqlx::query(
             "select id, version, status, name, category, photo_urls, tags from pets where id = any ($1)",
         )
         .bind(ids)
         .fetch(connection);
         while let Some(row) = rows.try_next().await? {
+            if bytes > MAX_SHARED_BYTES {
+                left_out.push(row.try_get("id")?);
+                continue;
+            }
+            bytes += row_size(&row)?;
             let pet = Pet::from_row(&row)?;
             found.push((pet.id, Arc::new(pet)));
         }
         // For so few pets, a linear search is faster than hashing.
-        let find = |id| {
-            let found = found.iter().find(|(found, _)| *found == id);
-            BatchResult::Done(found.map(|(_, pet)| Arc::clone(pet)))
+        let find = |id| match found.iter().find(|(found, _)| *found == id) {
+            None if left_out.contains(&id) => BatchResult::ExecuteSeparately(id),
+            found => BatchResult::Done(found.map(|(_, pet)| Arc::clone(pet))),
         };
         Ok(inputs.drain(..).map(find).collect())
     }

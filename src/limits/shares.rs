@@ -1,0 +1,138 @@
+//! Bounds a resource in total and by client address, so that one client cannot use it up.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::domain::address::{AddressKey, Network};
+
+/// A resource that client addresses share, such as memory in bytes or a number of connections. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Shares(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    max: usize,
+    max_per_address: usize,
+    used: Mutex<Used>,
+}
+
+/// Amounts in use. A network without any is not in the map.
+#[derive(Debug, Default)]
+struct Used {
+    total: usize,
+    by_network: HashMap<Network, usize>,
+}
+
+/// Amount of a resource, which is returned on drop.
+#[derive(Debug)]
+pub struct Share {
+    shares: Shares,
+    address: Option<AddressKey>,
+    amount: usize,
+}
+
+impl Shares {
+    /// Creates a resource of which `max` can be in use, and `max_per_address` by one address.
+    pub fn new(max: usize, max_per_address: usize) -> Self {
+        Self(Arc::new(Inner {
+            max,
+            max_per_address,
+            used: Mutex::default(),
+        }))
+    }
+
+    /// Takes an amount, at most that of one address, or returns `None` if that much is not left. An unknown address
+    /// counts only in total.
+    pub fn take(&self, address: Option<AddressKey>, amount: usize) -> Option<Share> {
+        let Inner {
+            max,
+            max_per_address,
+            ..
+        } = *self.0;
+        let amount = amount.min(max_per_address);
+        let mut used = self.0.used();
+        let total = used.total.checked_add(amount).filter(|it| *it <= max)?;
+        let is_left = |(network, factor): (Network, usize)| {
+            let used = used.by_network.get(&network).copied().unwrap_or_default();
+            used + amount <= max_per_address.saturating_mul(factor)
+        };
+        if !networks(address).all(is_left) {
+            return None;
+        }
+        used.total = total;
+        for (network, _) in networks(address) {
+            *used.by_network.entry(network).or_default() += amount;
+        }
+        drop(used);
+        Some(Share {
+            shares: self.clone(),
+            address,
+            amount,
+        })
+    }
+}
+
+impl Inner {
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn networks(address: Option<AddressKey>) -> impl Iterator<Item = (Network, usize)> {
+    address.into_iter().flat_map(AddressKey::networks)
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut used = self.shares.0.used();
+        used.total -= self.amount;
+        for (network, _) in networks(self.address) {
+            if let Some(amount) = used.by_network.get_mut(&network) {
+                *amount -= self.amount;
+                if *amount == 0 {
+                    used.by_network.remove(&network);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn bounds_hold_for_addresses_networks_and_in_total() {
+        let shares = Shares::new(20, 4);
+        let take = |address: &str, amount| {
+            let address: IpAddr = address.parse().expect("an address");
+            shares.take(Some(address.into()), amount)
+        };
+        let all = take("192.0.2.1", 4).expect("its share");
+        assert!(take("192.0.2.1", 1).is_none());
+        assert!(take("192.0.2.2", 1).is_some());
+        drop(all);
+        assert!(take("192.0.2.1", 9).is_some(), "no more than its share");
+
+        // A /64 has the share of an address, a /56 twice and a /48 four times as much.
+        let held: Vec<_> = (0..4)
+            .map(|n| take(&format!("2001:db8:0:0:{n}::1"), 1).expect("its share"))
+            .collect();
+        assert!(take("2001:db8::9", 1).is_none());
+        let of_56 = take("2001:db8:0:1::1", 4).expect("the second /64 of the /56");
+        assert!(take("2001:db8:0:2::1", 1).is_none());
+        let of_48 = ["2001:db8:0:100::1", "2001:db8:0:200::1"].map(|address| take(address, 4));
+        assert!(of_48.iter().all(Option::is_some));
+        assert!(take("2001:db8:0:300::1", 1).is_none());
+        let last = take("2001:db8:1::1", 4).expect("another /48");
+        assert!(take("192.0.2.9", 1).is_none(), "all 20 are in use");
+        assert!(shares.take(None, 1).is_none());
+        drop((held, of_56, of_48, last));
+        assert!(shares.0.used().by_network.is_empty());
+        assert_eq!(shares.0.used().total, 0);
+    }
+}

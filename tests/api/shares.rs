@@ -1,0 +1,258 @@
+//! What one client address may use at the same time: connections, requests without credentials, memory of responses.
+//! Other clients are served meanwhile.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+use test_support::{
+    Http2, RawConnection, RequestExt, TestApp, client_builder, eventually, images::png,
+    raw::connect_from,
+};
+use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
+
+/// Address of a client who attacks.
+const ATTACKER: &str = "127.0.0.2";
+/// Address of another client.
+const OTHER: &str = "127.0.0.3";
+
+fn client_of(address: &str) -> Client {
+    let client = client_builder().no_proxy();
+    let client = client.local_address(Some(address.parse().expect("an address")));
+    client.build().expect("a client")
+}
+
+/// True if the server closes a connection without a request.
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    let read = timeout(Duration::from_millis(300), stream.read(&mut [0]));
+    matches!(read.await, Ok(Ok(0) | Err(_)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_an_address_are_bounded() {
+    let settings = [("PET_INVENTORY__SERVER__MAX_CONNECTIONS_PER_ADDRESS", "3")];
+    let app = TestApp::with(&settings).await;
+    for address in [app.address, app.operations] {
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            open.push(connect_from(ATTACKER, address).await);
+        }
+        assert!(is_closed(&mut connect_from(ATTACKER, address).await).await);
+        for stream in &mut open {
+            assert!(!is_closed(stream).await);
+        }
+        let live = client_of(OTHER).get(format!("http://{address}/livez"));
+        live.response().await.is(200);
+        // A connection that ends makes room for another.
+        open.pop();
+        eventually(async || !is_closed(&mut connect_from(ATTACKER, address).await).await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trusted_proxies_may_have_any_number_of_connections() {
+    let settings = [
+        ("PET_INVENTORY__SERVER__MAX_CONNECTIONS_PER_ADDRESS", "1"),
+        ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.2/32"),
+    ];
+    let app = TestApp::with(&settings).await;
+    let mut open = Vec::new();
+    for _ in 0..5 {
+        open.push(connect_from(ATTACKER, app.address).await);
+    }
+    for stream in &mut open {
+        assert!(!is_closed(stream).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_without_credentials_leave_permits_for_others() {
+    let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "8")];
+    let app = TestApp::with(&settings).await;
+    let id = app.pet("a").await;
+    // Half of the permits are for requests without credentials, of which one address may have half.
+    let mut slow = Vec::new();
+    for path in ["/user", "/user/login"] {
+        let mut raw = RawConnection::from(connect_from(ATTACKER, app.address).await);
+        raw.send(format!(
+            "POST /api/v3{path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{{"
+        ))
+        .await;
+        slow.push(raw);
+    }
+    let sign_up = async |client: &Client, name: &str| {
+        let user = json!({"username": name, "password": "correct horse"});
+        client.post(app.url("/user")).json(&user).response().await
+    };
+    let attacker = client_of(ATTACKER);
+    eventually(async || sign_up(&attacker, "mallory").await.status == 503).await;
+    // A header of any value makes no difference to an operation without credentials.
+    let login = attacker.post(app.url("/user/login")).header("api_key", "x");
+    login.json(&json!({})).response().await.problem(503);
+    sign_up(&client_of(OTHER), "ada").await.is(201);
+    for client in [attacker, client_of(OTHER)] {
+        let get = client.get(app.url(&format!("/pet/{id}")));
+        get.header("api_key", &app.key).response().await.is(200);
+    }
+}
+
+/// Adds a pet with an image and returns the paths of both.
+async fn pet_with_image(app: &TestApp) -> (String, String) {
+    let pet = format!("/api/v3/pet/{}", app.pet("a").await);
+    let upload = app.bare(Method::POST, &format!("{pet}/uploadImage"));
+    let upload = upload.header("api_key", &app.key).body(png(600, 400));
+    let image = upload.response().await.is(200).json();
+    let image = image["imageId"].as_str().expect("an id");
+    (pet.clone(), format!("{pet}/images/{image}"))
+}
+
+/// A client asks for many responses on HTTP/2 connections that let it send nothing (window 0) or a byte, and for
+/// `/livez` meanwhile, so that the connections are not idle.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_http2_responses_do_not_affect_other_clients_and_end() {
+    let settings = [
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "64MiB"),
+        ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1s"),
+    ];
+    let app = TestApp::with(&settings).await;
+    let (pet, image) = pet_with_image(&app).await;
+    let list = "/api/v3/pet/findByStatus?status=available".to_owned();
+    let other = client_of(OTHER);
+    let ask = async |client: &Client, path: &str| {
+        let get = client.get(format!("http://{}{path}", app.address));
+        get.header("api_key", &app.key)
+            .response()
+            .await
+            .status
+            .as_u16()
+    };
+    for (window, path) in [(0, &image), (1, &image), (0, &list), (0, &pet), (1, &pet)] {
+        let mut connections = Vec::new();
+        for _ in 0..6 {
+            connections.push(Http2::connect_from(ATTACKER, app.address, window).await);
+        }
+        let unread = connections
+            .iter()
+            .flat_map(|connection| (0..100).map(|_| connection.fetch(Method::GET, path, &app.key)));
+        let unread = join_all(unread).await;
+        let of = |status| {
+            unread
+                .iter()
+                .filter(|response| response.status() == status)
+                .count()
+        };
+        assert!(of(http::StatusCode::OK) > 10, "{window} {path}");
+        for _ in 0..20 {
+            for path in [&image, &list, &pet] {
+                assert_eq!(ask(&other, path).await, 200, "{window} {path}");
+            }
+            let live = connections[0].fetch(Method::HEAD, "/livez", &app.key).await;
+            assert_eq!(live.status(), 200);
+        }
+        // The shares return, although the client still holds the streams and its connections are in use.
+        let attacker = client_of(ATTACKER);
+        let mut is_served = false;
+        for _ in 0..40 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            for connection in &connections {
+                drop(connection.try_fetch(Method::HEAD, "/livez", &app.key).await);
+            }
+            let mut served = 0;
+            for _ in 0..3 {
+                served += usize::from(ask(&attacker, path).await == 200);
+            }
+            if served == 3 {
+                is_served = true;
+                break;
+            }
+        }
+        assert!(is_served, "{window} {path}: not served again");
+        drop(unread);
+    }
+}
+
+/// The largest pet: its URLs have 2,048 characters of 4 bytes.
+fn large_pet(name: &str) -> Value {
+    let urls: Vec<String> = (0..100)
+        .map(|n| format!("/{n}{}", "🐕".repeat(2_000)))
+        .collect();
+    json!({"name": name, "photoUrls": urls, "tags": [{"name": "large"}, {"name": "both"}]})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_of_large_pets_ends_early_with_a_link() {
+    const PETS: usize = 12;
+    let app = TestApp::start().await;
+    for n in 0..PETS {
+        app.post("/pet", &large_pet(&n.to_string()))
+            .response()
+            .await
+            .is(201);
+        app.pet("small").await;
+    }
+    for find in [
+        "/pet/findByStatus?status=available&limit=20",
+        "/pet/findByStatus?status=available,sold&limit=1000",
+        "/pet/findByTags?tags=large&limit=20",
+        "/pet/findByTags?tags=large,other&limit=1000",
+        "/pet/findByTags?tags=large,both&match=all&limit=20",
+    ] {
+        let (mut next, mut ids, mut pages) = (find.to_owned(), Vec::new(), 0);
+        loop {
+            let page = app.get(&next).response().await.is(200);
+            assert!(page.body.len() <= 4 << 20, "{find}: {}", page.body.len());
+            let pets = page.json();
+            let pets = pets.as_array().expect("pets");
+            assert!(!pets.is_empty(), "{find}");
+            ids.extend(pets.iter().map(|pet| pet["id"].as_i64().expect("an id")));
+            pages += 1;
+            let Some(link) = page.headers.get("link") else {
+                break;
+            };
+            let link = link.to_str().expect("text");
+            let url = link.trim_start_matches("</api/v3").split('>').next();
+            next = url.expect("a URL").to_owned();
+        }
+        assert!(pages > 2, "{find}: {pages} pages");
+        assert!(
+            ids.is_sorted() && ids.windows(2).all(|pair| pair[0] != pair[1]),
+            "{find}"
+        );
+        let expected = if find.contains("status") {
+            2 * PETS
+        } else {
+            PETS
+        };
+        assert_eq!(ids.len(), expected, "{find}");
+    }
+}
+
+/// Many at once: pages and single pets that share a statement exceed what a statement returns, and are read separately.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_pets_of_shared_statements_are_complete() {
+    let app = TestApp::start().await;
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        let add = app.post("/pet", &large_pet(&n.to_string()));
+        ids.push(add.response().await.is(201).id());
+    }
+    let pages = (0..40).map(|_| app.get("/pet/findByTags?tags=large&limit=3").response());
+    for page in join_all(pages).await {
+        let found: Vec<i64> = page
+            .is(200)
+            .json()
+            .as_array()
+            .expect("pets")
+            .iter()
+            .map(|pet| pet["id"].as_i64().expect("an id"))
+            .collect();
+        assert_eq!(found, ids[..3]);
+    }
+    let reads = (0..40).map(async |n| {
+        let id = ids[n % ids.len()];
+        let found = app.get(&format!("/pet/{id}")).response().await.is(200).id();
+        assert_eq!(found, id);
+    });
+    join_all(reads).await;
+}
