@@ -159,11 +159,7 @@ impl App {
         Ok(Self {
             api: (api.0, api.1, workers),
             operations: (private.0, private.1, api::http_service(operations_router)),
-            limits: Limits {
-                header_timeout: config.server.header_timeout,
-                idle_timeout: config.server.idle_timeout,
-                max_header_size: bytes(config.server.max_header_size),
-            },
+            limits: connection_limits(&config.server),
             admission: Admission {
                 max_connections: config.server.max_connections,
                 max_per_address: config.server.max_connections_per_address,
@@ -256,6 +252,14 @@ async fn open_database(
     }
     Box::pin(db::migrations::apply(&options, config.pooler)).await?;
     Ok(database)
+}
+
+fn connection_limits(server: &config::Server) -> Limits {
+    Limits {
+        header_timeout: server.header_timeout,
+        idle_timeout: server.idle_timeout,
+        max_header_size: bytes(server.max_header_size),
+    }
 }
 
 fn bytes(size: ByteSize) -> usize {

@@ -25,7 +25,8 @@ fn client_of(address: &str) -> Client {
 
 /// True if the server closes a connection without a request.
 async fn is_closed(stream: &mut TcpStream) -> bool {
-    let read = timeout(Duration::from_millis(300), stream.read(&mut [0]));
+    let mut byte = [0];
+    let read = timeout(Duration::from_millis(300), stream.read(&mut byte));
     matches!(read.await, Ok(Ok(0) | Err(_)))
 }
 
@@ -231,7 +232,8 @@ async fn page_of_large_pets_ends_early_with_a_link() {
 /// Many at once: pages and single pets that share a statement exceed what a statement returns, and are read separately.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_pets_of_shared_statements_are_complete() {
-    let app = TestApp::start().await;
+    let settings = [("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "1GiB")];
+    let app = TestApp::with(&settings).await;
     let mut ids = Vec::new();
     for n in 0..4 {
         let add = app.post("/pet", &large_pet(&n.to_string()));

@@ -227,9 +227,12 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
     };
     with_timeout(read).await?;
     drop(rows);
-    let result = |(search, matches): (Search, Matches)| match matches.is_incomplete {
-        true => BatchResult::ExecuteSeparately(search),
-        false => BatchResult::Done(matches.into_page()),
+    let result = |(search, matches): (Search, Matches)| {
+        if matches.is_incomplete {
+            BatchResult::ExecuteSeparately(search)
+        } else {
+            BatchResult::Done(matches.into_page())
+        }
     };
     Ok(searches.drain(..).zip(pages).map(result).collect())
 }
