@@ -14,7 +14,13 @@ pub async fn row(options: &Options) {
     let database = postgres.database(options, "bench", options.pets).await;
     let keys = database.callers("bench", "enterprise", 8).await;
     let setup = Setup {
-        settings: &[("PET_INVENTORY__SERVER__MAX_CONNECTIONS", "20000")],
+        settings: &[
+            ("PET_INVENTORY__SERVER__MAX_CONNECTIONS", "20000"),
+            (
+                "PET_INVENTORY__SERVER__MAX_CONNECTIONS_PER_ADDRESS",
+                "20000",
+            ),
+        ],
         ..Setup::default()
     };
     let stage = Stage::start(options, &postgres, (&database, options.pets), keys, setup).await;

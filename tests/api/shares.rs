@@ -239,7 +239,7 @@ async fn large_pets_of_shared_statements_are_complete() {
         let add = app.post("/pet", &large_pet(&n.to_string()));
         ids.push(add.response().await.is(201).id());
     }
-    let pages = (0..40).map(|_| app.get("/pet/findByTags?tags=large&limit=3").response());
+    let pages = (0..12).map(|_| app.get("/pet/findByTags?tags=large&limit=3").response());
     for page in join_all(pages).await {
         let found: Vec<i64> = page
             .is(200)
@@ -251,7 +251,7 @@ async fn large_pets_of_shared_statements_are_complete() {
             .collect();
         assert_eq!(found, ids[..3]);
     }
-    let reads = (0..40).map(async |n| {
+    let reads = (0..24).map(async |n| {
         let id = ids[n % ids.len()];
         let found = app.get(&format!("/pet/{id}")).response().await.is(200).id();
         assert_eq!(found, id);

@@ -65,6 +65,7 @@ async fn row_15_memory_is_bounded_and_flat() {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("more files");
     let settings = [
         ("SERVER__MAX_CONNECTIONS", "10200"),
+        ("SERVER__MAX_CONNECTIONS_PER_ADDRESS", "10200"),
         ("SERVER__HEADER_TIMEOUT", "10m"),
     ];
     let stage = Stage::start(&settings).await;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reqwest::Method;
-use test_support::RawConnection;
+use test_support::{RawConnection, raw::connect_from};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
@@ -41,12 +41,12 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
     let [headers, bodies, readers] = pick([100, 50, 50], [1_000, 500, 500]);
     let key = &stage.target.key;
     let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nX: ");
-    let headers_closed = send_slowly_on(stage.target.address, headers, &head);
+    let headers_closed = send_slowly_on("127.0.0.2", stage.target.address, headers, &head);
     let body = format!(
         "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\
          Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{"
     );
-    let bodies_closed = send_slowly_on(stage.target.address, bodies, &body);
+    let bodies_closed = send_slowly_on("127.0.0.3", stage.target.address, bodies, &body);
     let started = Instant::now();
     let unread = send_without_reading(&stage, readers).await;
     let stop = CancellationToken::new();
@@ -86,7 +86,8 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
     row.end();
 }
 
-/// Sends a find operation on each of `count` connections with small buffers; returns the unread connections.
+/// Sends a find operation on each of `count` connections of one client with small buffers; returns the unread connections.
+/// The client's share of the memory of responses is for some of them; the others get 503.
 async fn send_without_reading(stage: &Stage, count: usize) -> Vec<TcpStream> {
     let request = format!(
         "GET /api/v3/pet/findByStatus?status=sold HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\r\n",
@@ -97,6 +98,8 @@ async fn send_without_reading(stage: &Stage, count: usize) -> Vec<TcpStream> {
         let socket = TcpSocket::new_v4().expect("a socket");
         let small = socket.set_recv_buffer_size(4 << 10);
         small.expect("a small buffer");
+        let client = ([127, 0, 0, 4], 0).into();
+        socket.bind(client).expect("a loopback address");
         let connected = socket.connect(stage.target.address).await;
         let mut reader = connected.expect("a connection");
         reader.write_all(request.as_bytes()).await.expect("sent");
@@ -115,19 +118,22 @@ async fn read_until_stopped(target: Arc<Target>, stop: CancellationToken) -> Vec
     responses
 }
 
-/// Starts `count` connections that [`send_slowly`] after `head`.
-fn send_slowly_on(address: SocketAddr, count: usize, head: &str) -> JoinSet<Duration> {
+/// Starts `count` connections from `client` that [`send_slowly`] after `head`.
+fn send_slowly_on(
+    client: &'static str,
+    address: SocketAddr,
+    count: usize,
+    head: &str,
+) -> JoinSet<Duration> {
     (0..count)
-        .map(|_| send_slowly(address, head.to_owned()))
+        .map(|_| send_slowly(client, address, head.to_owned()))
         .collect()
 }
 
 /// Sends one byte per [`PAUSE`] until the server closes the connection; returns the time that took.
-async fn send_slowly(address: SocketAddr, head: String) -> Duration {
+async fn send_slowly(client: &'static str, address: SocketAddr, head: String) -> Duration {
     let started = Instant::now();
-    let Ok(stream) = TcpStream::connect(address).await else {
-        return started.elapsed();
-    };
+    let stream = connect_from(client, address).await;
     let (mut reader, mut writer) = stream.into_split();
     let mut ignored = Vec::new();
     let writing = async {
