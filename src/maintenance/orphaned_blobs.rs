@@ -2,7 +2,10 @@
 //!
 //! - Deleted: the transaction that deleted the last row of a blob recorded its key.
 //! - Orphans: the upload wrote the blob and ended before it stored the row. Only blobs older than any upload in
-//!   progress count, and only if the image store belongs to this database: otherwise every blob would be an orphan.
+//!   progress count.
+//!
+//! Invariant: blobs are deleted only from an image store that belongs to this database. In that of another one every
+//! blob would be an orphan, and the rows of a restored dump name blobs that the first database still refers to.
 
 use std::time::Duration;
 
@@ -51,6 +54,9 @@ async fn sweep_deleted(database: &Database, blobs: &BlobStore) -> Result<(), Err
         let Some(last) = keys.last() else {
             return Ok(());
         };
+        if !is_ours(database, blobs).await? {
+            return Ok(());
+        }
         after.clone_from(last);
         let deleted = delete(blobs, keys, "deleted").await?;
         database
@@ -65,16 +71,7 @@ pub async fn sweep_orphans(
     blobs: &BlobStore,
     age: Duration,
 ) -> Result<(), Error> {
-    let Some(owner) = blobs.owner().await? else {
-        return Ok(());
-    };
-    let ours = database.run(db::images::database_name).await?;
-    if owner != ours {
-        tracing::warn!(
-            owner,
-            ours,
-            "skipped orphaned blobs: the image store belongs to another database"
-        );
+    if !is_ours(database, blobs).await? {
         return Ok(());
     }
     let mut old = std::pin::pin!(blobs.older_than(age).await?);
@@ -88,6 +85,22 @@ pub async fn sweep_orphans(
         }
     }
     Ok(())
+}
+
+/// Returns true if the image store belongs to this database, which the first upload marks.
+async fn is_ours(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
+    let Some(owner) = blobs.owner().await? else {
+        return Ok(false);
+    };
+    let ours = database.run(db::images::database_name).await?;
+    if owner != ours {
+        tracing::warn!(
+            owner,
+            ours,
+            "skipped orphaned blobs: the image store belongs to another database; set images.url to a store of its own"
+        );
+    }
+    Ok(owner == ours)
 }
 
 /// Deletes blobs of a kind, and returns the keys of those that were deleted. Fails only if none could be deleted.

@@ -109,6 +109,42 @@ async fn sweep_skips_the_store_of_another_database() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn restored_dump_deletes_no_images_of_the_first_database() {
+    let app = ImageApp::start().await;
+    let place = app.folder.path();
+    let pet = app.pet("Rex").await;
+    let image = app.image(pet, &png(10, 10)).await;
+    // Another database with the rows of the first one, in which its image is deleted.
+    let restored = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url_of(place))]).await;
+    let text = async |query: &'static str| {
+        let mut connection = app.database.connect().await;
+        let found = sqlx::query_scalar::<_, String>(query);
+        found.fetch_one(&mut connection).await.expect("a row")
+    };
+    let id = text("select id::text from image_place").await;
+    let key = text("select key from image_contents").await;
+    for statement in [
+        format!("update image_place set id = '{id}'"),
+        format!("insert into image_leftovers values ('{key}')"),
+    ] {
+        restored.database.run(&statement).await;
+    }
+    let pet_there = restored.pet("Max").await;
+    let upload = restored.request(
+        reqwest::Method::POST,
+        &format!("/pet/{pet_there}/uploadImage"),
+    );
+    upload.body(png(11, 11)).response().await.is(200);
+    // Starts a sweep, which would delete the image within milliseconds.
+    let delete = restored.delete(&format!("/pet/{pet_there}"));
+    delete.response().await.is(200);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let leftovers = "select count(*) from image_leftovers";
+    assert_eq!(restored.database.number(leftovers).await, 2);
+    app.image_of(pet, &image).response().await.is(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sweep_continues_after_a_blob_that_cannot_be_deleted() {
     let app = ImageApp::start().await;
     let pet = app.pet("Rex").await;
