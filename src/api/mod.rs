@@ -49,7 +49,9 @@ use self::{
         catch_panic::catch_panic,
         check::CheckLayer,
         client_address::client_address,
+        demo_keys::local_demo_keys,
         idempotency::IdempotencyLayer,
+        if_match::refuse_if_match,
         load_shed::LoadShedLayer,
         rate_limit::{RateLimitLayer, limit_open},
         request_span::RequestSpanLayer,
@@ -105,6 +107,7 @@ pub fn router(
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let api_layers = public_layers
         .clone()
+        .layer(CheckLayer(refuse_if_match(Arc::clone(&state.access)))) // it must not be ignored
         .layer(CheckLayer(client_address(state.trusted_proxies.clone()))); // for the limits that follow
     let limits = Arc::new(state.concurrency.clone());
     let load_shed = |is_open| LoadShedLayer {
@@ -116,6 +119,7 @@ pub fn router(
         .layer(load_shed(false)) // before anything waits
         .layer(AuthenticateLayer(state.clone())) // failures count against the client address
         .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
+        .layer(CheckLayer(local_demo_keys(state.demo_keys))) // they are public
         .layer(CheckLayer(authorize)) // before the body is read; a refusal counts against the limits
         .layer(catch_panic()); // inside the limits, against which a panic does not count
     let operation_layers = upload_layers
