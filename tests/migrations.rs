@@ -28,7 +28,7 @@ use test_support::TestDatabase;
 static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after each migration. A new migration adds an entry.
-const ROWS: [(i64, &str); 20] = [
+const ROWS: [(i64, &str); 21] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -144,6 +144,10 @@ const ROWS: [(i64, &str); 20] = [
            insert into pets (id, status, name, photo_urls, tags)
            values (4, 'sold', 'New', '{}', '[{"name": "large"}]');
            delete from pets where id = 4"#,
+    ),
+    (
+        24,
+        "update callers set disabled_at = now() where name = 'user:2'",
     ),
 ];
 

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - This module uses no types of the requests that it authenticates.
 //! - A secret is compared only by its SHA-256 hash and cannot be printed.
-//! - Unknown, revoked and expired credentials give the same error.
+//! - Unknown, revoked and expired credentials give the same error, as do all those of a disabled caller.
 
 mod credential_cache;
 mod error;

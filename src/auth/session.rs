@@ -19,7 +19,7 @@ use crate::{
 /// Login failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The user does not exist, or its password is different or not set.
+    /// The user does not exist or is disabled, or its password is different or not set.
     #[error("the username or the password is wrong")]
     InvalidCredentials,
     /// The password could not be verified.
@@ -77,7 +77,7 @@ pub async fn open(
             db::sessions::insert(transaction, user, &current, session).await
         })
         .await?;
-    // Absent if the password was changed after its verification.
+    // Absent if the password was changed after its verification, or the caller is disabled.
     let expires_at = expires_at.ok_or(Error::InvalidCredentials)?;
     Ok(NewSession {
         token,

@@ -186,8 +186,14 @@ pub async fn revoke(
     say(format_args!("{what} {id} is revoked"))
 }
 
-fn time(time: DateTime<Utc>) -> String {
+/// Formats a time as RFC 3339, to the second.
+pub fn time(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+/// Formats a time like [`time`], and none as a dash.
+pub fn time_or_dash(moment: Option<DateTime<Utc>>) -> String {
+    moment.map_or_else(|| "-".to_owned(), time)
 }
 
 fn to_json(record: &CredentialRecord) -> Value {
@@ -208,7 +214,6 @@ fn to_json(record: &CredentialRecord) -> Value {
 }
 
 fn to_row(record: &CredentialRecord) -> [String; 8] {
-    let or_dash = |moment: Option<_>| moment.map_or_else(|| "-".to_owned(), time);
     let name = record.client_id.clone();
     [
         record.id.to_string(),
@@ -216,8 +221,8 @@ fn to_row(record: &CredentialRecord) -> [String; 8] {
         record.caller.clone(),
         record.plan.to_string(),
         time(record.created_at),
-        or_dash(record.expires_at),
-        or_dash(record.revoked_at),
+        time_or_dash(record.expires_at),
+        time_or_dash(record.revoked_at),
         record.scopes.to_string(),
     ]
 }

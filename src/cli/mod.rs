@@ -79,7 +79,7 @@ enum Command {
     /// List and revoke sessions of users
     #[command(subcommand)]
     Sessions(sessions::Sessions),
-    /// List callers, show their use and set their plans
+    /// List callers, show their use, set their plans and scopes, disable and delete them
     #[command(subcommand)]
     Callers(callers::Callers),
     /// Add the pets of a file, all of them or none

@@ -95,7 +95,7 @@ pub struct Found {
 }
 
 /// Returns the caller that a secret authenticates, in a batch with the lookups of other requests. Returns `None` if the
-/// secret is unknown, revoked or expired.
+/// secret is unknown, revoked or expired, or its caller is disabled.
 pub async fn find_caller(database: &Database, hash: &SecretHash) -> Result<Option<Found>, Error> {
     database.batchers().execute::<Lookups>(*hash).await
 }
@@ -120,7 +120,8 @@ impl BatchedStatement for Lookups {
     }
 }
 
-/// Returns the callers that these secrets authenticate. Unknown, revoked and expired secrets are left out.
+/// Returns the callers that these secrets authenticate. Unknown, revoked and expired secrets are left
+/// out, and those of disabled callers.
 pub async fn find_callers(
     connection: &mut Connection,
     hashes: &[SecretHash],
@@ -145,7 +146,8 @@ pub async fn find_callers(
          where credentials.hash = any ($1)
            and credentials.kind <> 'client_secret'
            and credentials.revoked_at is null
-           and (credentials.expires_at is null or credentials.expires_at > now())",
+           and (credentials.expires_at is null or credentials.expires_at > now())
+           and callers.disabled_at is null",
     );
     let rows = query.bind(hashes).try_map(found).fetch_all(connection);
     Ok(with_timeout(rows).await?.into_iter().collect())

@@ -8,7 +8,8 @@ use secrecy::{ExposeSecret, SecretString};
 use super::{codec::SecretHash, connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{caller::CallerId, user::UserId};
 
-/// Inserts a session of a user and returns its expiry. Returns `None` if the user is gone or has another password hash.
+/// Inserts a session of a user and returns its expiry. Returns `None` if the user is gone, has another password hash, or
+/// is a disabled caller.
 ///
 /// Locks the row of the user, so that a change of the password waits and then ends this session too.
 pub async fn insert(
@@ -22,6 +23,7 @@ pub async fn insert(
          select caller_id, 'session', $3, $4, now() + make_interval(secs => $5)
          from users
          where id = $1 and password_hash = $2
+           and not exists (select from callers where id = caller_id and disabled_at is not null)
          for share
          returning expires_at",
     )

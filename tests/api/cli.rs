@@ -7,26 +7,26 @@ use serde_json::{Value, json};
 use test_support::{Home, Output, RequestExt, Service, TestDatabase, eventually};
 
 /// Runs commands on an external database.
-struct Commands {
+pub(super) struct Commands {
     home: Home,
     database: TestDatabase,
 }
 
 impl Commands {
-    fn on(database: TestDatabase) -> Self {
+    pub(super) fn on(database: TestDatabase) -> Self {
         Self {
             home: Home::new(),
             database,
         }
     }
 
-    async fn run(&self, arguments: &[&str]) -> Output {
+    pub(super) async fn run(&self, arguments: &[&str]) -> Output {
         let mut command = self.home.command(arguments);
         command.env("DATABASE_URL", self.database.url());
         Output::of(command).await
     }
 
-    async fn json(&self, arguments: &[&str]) -> Value {
+    pub(super) async fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(arguments).await.is(0);
         one_json_line(&output)
     }
@@ -348,7 +348,21 @@ async fn help_describes_every_command() {
         ),
         (&["keys", "list", "--help"], &["--json"]),
         (&["keys", "revoke", "--help"], &["<ID>"]),
-        (&["callers", "--help"], &["list", "set-plan"]),
+        (
+            &["callers", "--help"],
+            &[
+                "list",
+                "set-plan",
+                "set-scopes",
+                "disable",
+                "enable",
+                "delete",
+            ],
+        ),
+        (
+            &["callers", "set-scopes", "--help"],
+            &["<NAME>", "<SCOPE>", "read:pets", "callers disable"],
+        ),
         (
             &["callers", "set-plan", "--help"],
             &["<NAME>", "<PLAN>", "enterprise"],
