@@ -120,6 +120,7 @@ impl App {
             logins: Logins::new(logins_per_minute, logins_per_minute, clock),
             sign_up: SignUp(config.users.sign_up),
             session_lifetime: config.users.session_lifetime,
+            max_sessions: config.users.max_sessions,
             trusted_proxies: config.limits.trusted_proxies.into(),
             concurrency: ConcurrencyLimits::new(config.server.max_requests),
             anonymous: config.auth.anonymous_scopes,

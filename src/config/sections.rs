@@ -174,6 +174,7 @@ pub struct Users {
     pub sign_up: bool,
     #[serde(with = "humantime_serde")]
     pub session_lifetime: Duration,
+    pub max_sessions: NonZeroU32,
     pub logins_per_minute: NonZeroU32,
     pub hashes_at_once: Option<NonZeroUsize>,
 }

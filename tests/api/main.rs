@@ -33,6 +33,7 @@ mod outage;
 mod pages;
 mod pets;
 mod properties;
+mod sessions;
 mod shutdown;
 mod stalls;
 mod traces;
