@@ -214,10 +214,14 @@ fn to_json(record: &CredentialRecord) -> Value {
 }
 
 fn to_row(record: &CredentialRecord) -> [String; 8] {
-    let name = record.client_id.clone();
+    let name = match (&record.client_id, record.hint.as_str()) {
+        (Some(client_id), _) => client_id.clone(),
+        (None, "") => "(chosen)".to_owned(),
+        (None, hint) => format!("{hint}…"),
+    };
     [
         record.id.to_string(),
-        name.unwrap_or_else(|| format!("{}…", record.hint)),
+        name,
         record.caller.clone(),
         record.plan.to_string(),
         time(record.created_at),

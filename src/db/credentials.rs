@@ -49,7 +49,7 @@ pub struct NewCredential {
     pub caller: CallerId,
     /// SHA-256 of the secret.
     pub hash: SecretHash,
-    /// First characters of the secret.
+    /// First characters of a generated secret; empty for a chosen one.
     pub hint: String,
     /// Public identifier of the client; `None` for an API key.
     pub client_id: Option<String>,
@@ -158,7 +158,7 @@ pub async fn find_callers(
 pub struct CredentialRecord {
     /// Identifier, for `keys revoke`.
     pub id: i64,
-    /// First characters of the secret.
+    /// First characters of a generated secret; empty for a chosen one.
     pub hint: String,
     /// Public identifier of the client.
     pub client_id: Option<String>,
