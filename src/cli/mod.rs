@@ -43,6 +43,8 @@ use crate::{
 ///
 /// Without a command, it runs serve. Without DATABASE_URL, it starts an embedded PostgreSQL in ./data, with demo keys,
 /// for evaluation and development.
+///
+/// A variable with the suffix _FILE names a file with the value: DATABASE_URL_FILE=/run/secrets/database_url.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {

@@ -100,6 +100,16 @@ async fn config_show_prints_each_setting_with_its_source() {
     }
     assert!(!output.stdout.contains("hunter2"), "{output:?}");
 
+    let file = home.path().join("url");
+    fs::write(&file, "postgres://user:hunter2@127.0.0.1:1/db\n").expect("a file");
+    let mut command = home.command(["config", "show"]);
+    command.env("DATABASE_URL_FILE", &file);
+    let from_file = Output::of(command).await.is(0).stdout;
+    let shown =
+        |line: &str| line.starts_with("database.url") && line.ends_with("# DATABASE_URL_FILE");
+    assert!(from_file.lines().any(shown), "{from_file}");
+    assert!(!from_file.contains("hunter2"), "{from_file}");
+
     // The output is a valid configuration file.
     let shown = output.stdout.replace("user:***", "user");
     fs::write(home.path().join("shown.toml"), shown).expect("a file");
