@@ -189,6 +189,7 @@ impl App {
         let state = self.state;
         let database = state.database.clone();
         let limiter = state.limits.limiter.clone();
+        let authenticator = state.authenticator.clone();
         let mut tasks = maintenance::start(&state);
         tasks.spawn(state.authenticator.clone().follow_changes());
         tasks.spawn(telemetry::maintain_metrics(self.metrics));
@@ -215,6 +216,7 @@ impl App {
         let _ = operations.await;
         drop(tasks);
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
+        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, authenticator.write_key_uses()).await;
 
         // A statement that does not end must not block the stop: PostgreSQL rolls back what is not committed.
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, database.close()).await;

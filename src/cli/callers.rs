@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
-    credentials::{time, time_or_dash},
+    credentials::{time, time_or_dash, unknown_caller},
     output::{Error, say, table},
     session::{with_connection, with_database},
 };
@@ -86,13 +86,13 @@ impl Callers {
                     let callers: Value = rows.map(|caller| to_json(caller, plans)).collect();
                     callers.to_string()
                 } else {
-                    table(HEADING, rows.map(|caller| to_row(caller, plans)))
+                    table(&HEADING, rows.map(|caller| to_row(caller, plans)))
                 })
             }
             Self::Show { name, json } => {
                 let (used, caller) = with_connection(config, async |connection| {
                     let found = db::callers::find(connection, &name).await?;
-                    let caller = found.ok_or_else(|| unknown(&name))?;
+                    let caller = found.ok_or_else(|| unknown_caller(&name))?;
                     let key = CallerKey::Caller(caller.id).to_string();
                     Ok((db::limits::used_today(connection, &key).await?, caller))
                 })
@@ -157,7 +157,11 @@ async fn change(
 ) -> Result<(), Error> {
     let is_found =
         with_connection(config, async |connection| Ok(change(connection).await?)).await?;
-    if is_found { Ok(()) } else { Err(unknown(name)) }
+    if is_found {
+        Ok(())
+    } else {
+        Err(unknown_caller(name))
+    }
 }
 
 async fn delete(config: &Config, name: &CallerName) -> Result<(), Error> {
@@ -175,15 +179,11 @@ async fn delete(config: &Config, name: &CallerName) -> Result<(), Error> {
     })
     .await?;
     if !is_found {
-        return Err(unknown(name));
+        return Err(unknown_caller(name));
     }
     say(format_args!(
         "caller {name} and its credentials are deleted"
     ))
-}
-
-fn unknown(name: &CallerName) -> Error {
-    format!("no caller {name}; see: pet-inventory callers list").into()
 }
 
 fn or_unlimited(limit: Option<u32>) -> String {
@@ -213,9 +213,9 @@ const HEADING: [&str; 7] = [
     "SCOPES",
 ];
 
-fn to_row(caller: &CallerRecord, plans: &Plans) -> [String; 7] {
+fn to_row(caller: &CallerRecord, plans: &Plans) -> Vec<String> {
     let limits = plans.limits(caller.plan);
-    [
+    vec![
         caller.name.clone(),
         caller.plan.to_string(),
         or_unlimited(limits.per_minute),

@@ -72,7 +72,7 @@ enum Command {
     Migrate(migrate::Migrate),
     /// Print the OpenAPI 3.1 document
     Openapi,
-    /// Create, list and revoke API keys
+    /// Create, rotate, list and revoke API keys
     #[command(subcommand)]
     Keys(keys::Keys),
     /// Create, list and revoke OAuth 2.0 clients

@@ -180,6 +180,10 @@ impl Config {
                 auth.access_token_lifetime.as_secs() == 0,
             ),
             (
+                "auth.api_key_lifetime",
+                auth.api_key_lifetime.is_some_and(|it| it.as_secs() == 0),
+            ),
+            (
                 "users.session_lifetime",
                 users.session_lifetime.as_secs() == 0,
             ),

@@ -164,6 +164,8 @@ pub struct Auth {
     pub anonymous_scopes: Scopes,
     #[serde(with = "humantime_serde")]
     pub access_token_lifetime: Duration,
+    #[serde(default, with = "humantime_serde")]
+    pub api_key_lifetime: Option<Duration>,
     #[serde(deserialize_with = "issuers::distinct")]
     pub issuers: Vec<Issuer>,
 }

@@ -8,8 +8,8 @@ use test_support::{Home, Output, RequestExt, Service, TestDatabase, eventually};
 
 /// Runs commands on an external database.
 pub(super) struct Commands {
-    home: Home,
-    database: TestDatabase,
+    pub(super) home: Home,
+    pub(super) database: TestDatabase,
 }
 
 impl Commands {
@@ -31,7 +31,7 @@ impl Commands {
         one_json_line(&output)
     }
 
-    async fn serve(&self) -> Service {
+    pub(super) async fn serve(&self) -> Service {
         let mut command = self.home.command(["serve"]);
         command.env("DATABASE_URL", self.database.url());
         Service::start(&self.home, command).await
@@ -333,7 +333,11 @@ async fn help_describes_every_command() {
         (&["migrate", "--help"], &["--check"]),
         (&["openapi", "--help"], &["OpenAPI"]),
         (&["healthcheck", "--help"], &["HEALTHCHECK"]),
-        (&["keys", "--help"], &["create", "list", "revoke"]),
+        (&["keys", "--help"], &["create", "rotate", "list", "revoke"]),
+        (
+            &["keys", "rotate", "--help"],
+            &["<ID>", "--overlap", "24h", "--expires", "keys revoke"],
+        ),
         (
             &["keys", "create", "--help"],
             &[
@@ -346,7 +350,10 @@ async fn help_describes_every_command() {
                 "90d",
             ],
         ),
-        (&["keys", "list", "--help"], &["--json"]),
+        (
+            &["keys", "list", "--help"],
+            &["--json", "--caller", "last use"],
+        ),
         (&["keys", "revoke", "--help"], &["<ID>"]),
         (
             &["callers", "--help"],

@@ -14,6 +14,7 @@ mod changes;
 mod cli;
 mod cli_callers;
 mod cli_files;
+mod cli_keys;
 mod cli_setup;
 mod conditional;
 mod config;

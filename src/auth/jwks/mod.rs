@@ -114,6 +114,7 @@ impl Issuers {
                 ..stored
             },
             expires_in: Some(expires_in),
+            api_key: None,
         })
     }
 
