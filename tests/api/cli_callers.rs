@@ -108,13 +108,13 @@ async fn disabled_caller_has_no_valid_key_client_or_token() {
     };
     let token = grant().await.is(200).json();
     let token = text(&token["access_token"]);
-    for secret in [&key, token] {
+    for secret in [key.as_str(), token] {
         find(&app, secret).await.is(200);
     }
 
     let disabled = commands.run(&["callers", "disable", "acme"]).await.is(0);
     assert!(disabled.stdout.contains("callers enable"), "{disabled:?}");
-    for secret in [&key, token] {
+    for secret in [key.as_str(), token] {
         soon(401, || find(&app, secret)).await;
     }
     let refused = grant().await.is(401);
@@ -127,7 +127,7 @@ async fn disabled_caller_has_no_valid_key_client_or_token() {
     assert!(table.contains(since), "{table}");
 
     commands.run(&["callers", "enable", "acme"]).await.is(0);
-    for secret in [&key, token] {
+    for secret in [key.as_str(), token] {
         soon(200, || find(&app, secret)).await;
     }
     grant().await.is(200);

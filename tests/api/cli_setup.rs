@@ -162,7 +162,7 @@ async fn check_warns_of_insecure_settings() {
         warnings.map(str::to_owned).collect()
     };
     for (settings, words) in [
-        (&[][..], None),
+        (&[] as &[(&str, &str)], None),
         (&[(LISTEN, "0.0.0.0:0")], Some("server.listen")),
         (&[(LISTEN, "[::]:0")], Some("server.listen")),
         (&[(LISTEN, "0.0.0.0:0"), (PROXIES, "10.0.3.7")], None),
