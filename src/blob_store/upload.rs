@@ -72,7 +72,9 @@ impl Upload {
                 let parts = blocking(move || {
                     // This creates the directory and the file, and syncs the directory, on the calling thread.
                     let parts = runtime.block_on(opening.put_multipart(&path));
-                    directory.iter().for_each(|it| restrict(it, 0o700));
+                    if let Some(directory) = directory {
+                        restrict(&directory, 0o700);
+                    }
                     parts
                 });
                 Destination::Folder(parts.await?, file)
