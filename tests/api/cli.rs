@@ -368,7 +368,7 @@ async fn help_describes_every_command() {
         ),
         (
             &["callers", "set-scopes", "--help"],
-            &["<NAME>", "<SCOPE>", "read:pets", "callers disable"],
+            &["<NAME>", "<SCOPE>", "read:pets", "disable"],
         ),
         (
             &["callers", "set-plan", "--help"],
