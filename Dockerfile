@@ -67,7 +67,7 @@ LABEL org.opencontainers.image.title="pet-inventory" \
 
 # The TLS roots are compiled in. A numeric user needs no passwd entry.
 COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
-RUN install --directory --owner=10001 --group=10001 /var/lib/pet-inventory/images
+RUN install --directory --mode=0700 --owner=10001 --group=10001 /var/lib/pet-inventory/images
 USER 10001:10001
 
 # Listens on all addresses of the container. Publish 8080 only: 9090 serves the metrics.

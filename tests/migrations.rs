@@ -28,7 +28,7 @@ use test_support::TestDatabase;
 static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after each migration. A new migration adds an entry.
-const ROWS: [(i64, &str); 20] = [
+const ROWS: [(i64, &str); 22] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -143,7 +143,23 @@ const ROWS: [(i64, &str); 20] = [
         r#"update pets set tags = '[{"name": "small"}, {"name": "large"}]' where id = 2;
            insert into pets (id, status, name, photo_urls, tags)
            values (4, 'sold', 'New', '{}', '[{"name": "large"}]');
-           delete from pets where id = 4"#,
+           delete from pets where id = 4;
+           with bootstrap as (
+               insert into callers (name, plan, scopes) values ('bootstrap', 'enterprise', '{admin}') returning id
+           )
+           insert into credentials (caller_id, kind, hash, hint)
+           select id, 'api_key', sha256(hint::bytea), hint
+           from bootstrap, unnest(array['first-bo', 'pik_firs']) as hint"#,
+    ),
+    (
+        23,
+        "update credentials set last_used_at = now() where kind = 'api_key';
+         insert into credentials (caller_id, kind, hash, hint)
+         select id, 'api_key', sha256('chosen'), '' from callers where name = 'bootstrap'",
+    ),
+    (
+        24,
+        "update callers set disabled_at = now() where name = 'user:2'",
     ),
 ];
 
@@ -281,6 +297,11 @@ async fn check_callers(connection: &mut PgConnection) {
     let renamed = |name: &&&str| name.parse::<CallerName>().is_ok() && name.contains(":user:");
     assert_eq!(names.iter().filter(renamed).count(), 2, "{names:?}");
     assert!(names.contains(&"user:1"), "{names:?}");
+    // Hints remain of generated secrets only.
+    let hints = "select count(*) from credentials where hint = ''";
+    assert_eq!(number(connection, hints).await, 3);
+    let hints = "select count(*) from credentials where hint ~ '^p.._1234$'";
+    assert_eq!(number(connection, hints).await, 4);
     // Use of today and of the last minute is carried over.
     let used = "select day_used from limit_usage
                 where key = 'caller:1' and day = (now() at time zone 'utc')::date";

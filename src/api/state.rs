@@ -1,6 +1,7 @@
 //! Application state of the handlers and the layers. `app` builds it.
 
 use std::{
+    num::NonZeroU32,
     ops::Deref,
     sync::{
         Arc,
@@ -79,6 +80,8 @@ pub struct Parts {
     pub sign_up: SignUp,
     /// Lifetime of a session.
     pub session_lifetime: Duration,
+    /// Maximum number of sessions of a user.
+    pub max_sessions: NonZeroU32,
     /// Time limit until a response begins.
     pub request_timeout: Duration,
     /// Readiness of the process.

@@ -38,8 +38,10 @@ pub async fn store_demo_keys(database: &Database) -> Result<Vec<Secret>, Error> 
 
 /// Stores the first key of a database without keys, for a caller `bootstrap` with all scopes, and returns it.
 pub async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
-    const REASON: Invalid = Invalid::because("must be 16 to 256 visible ASCII characters");
-    if !(16..=256).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+    const REASON: Invalid = Invalid::because(
+        "must be 32 to 256 visible ASCII characters; generate one with: openssl rand -hex 32",
+    );
+    if !(32..=256).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(Error::BootstrapKey(REASON));
     }
     let key = Secret::custom(key);
@@ -73,7 +75,8 @@ async fn store(
     let credential = NewCredential {
         caller,
         hash: key.hash(),
-        hint: key.hint(),
+        // The first characters of a chosen key make the rest easier to guess.
+        hint: String::new(),
         client_id: None,
         scopes: None,
         expires_at: None,

@@ -122,6 +122,7 @@ impl App {
             logins: Logins::new(logins_per_minute, logins_per_minute, clock),
             sign_up: SignUp(config.users.sign_up),
             session_lifetime: config.users.session_lifetime,
+            max_sessions: config.users.max_sessions,
             trusted_proxies: config.limits.trusted_proxies.into(),
             concurrency: ConcurrencyLimits::new(
                 config.server.max_requests,
@@ -192,6 +193,7 @@ impl App {
         let state = self.state;
         let database = state.database.clone();
         let limiter = state.limits.limiter.clone();
+        let authenticator = state.authenticator.clone();
         let mut tasks = maintenance::start(&state);
         tasks.spawn(state.authenticator.clone().follow_changes());
         tasks.spawn(telemetry::maintain_metrics(self.metrics));
@@ -219,6 +221,7 @@ impl App {
         let _ = operations.await;
         drop(tasks);
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
+        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, authenticator.write_key_uses()).await;
 
         // A statement that does not end must not block the stop: PostgreSQL rolls back what is not committed.
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, database.close()).await;

@@ -20,6 +20,7 @@ use std::{
 
 use moka::sync::Cache;
 
+use super::key_uses::{KeyUses, TrackedKey};
 use crate::{
     db::{
         self, Database, SecretHash,
@@ -48,7 +49,8 @@ const TEST_INTERVAL: Duration = Duration::from_secs(10);
 pub struct CredentialCache(Arc<Inner>);
 
 struct Inner {
-    entries: Cache<SecretHash, Entry>,
+    entries: Cache<SecretHash, Arc<Entry>>,
+    uses: KeyUses,
     /// Number of invalidations so far.
     invalidations: AtomicU64,
     /// True while notifications arrive.
@@ -56,10 +58,11 @@ struct Inner {
     clock: Clock,
 }
 
-#[derive(Clone)]
 struct Entry {
     /// Caller, or `None` if the credential is not valid.
     caller: Option<Arc<Caller>>,
+    /// Key, if the credential is an API key.
+    key: Option<TrackedKey>,
     /// Start of the lookup.
     looked_up_at: Moment,
     /// Lifetime while notifications arrive.
@@ -72,6 +75,7 @@ impl CredentialCache {
     pub fn new(clock: Clock) -> Self {
         Self(Arc::new(Inner {
             entries: Cache::new(CAPACITY),
+            uses: KeyUses::default(),
             invalidations: AtomicU64::new(0),
             listening: AtomicBool::new(false),
             clock,
@@ -93,14 +97,18 @@ impl CredentialCache {
         let looked_up_at = self.0.clock.now();
         let found = look_up.await?;
         let expires_in = found.as_ref().and_then(|found| found.expires_in);
+        let key = found.as_ref().and_then(|found| found.api_key);
+        let key = key.map(TrackedKey::new);
         let caller = found.map(|found| Arc::new(found.caller));
         let entry = Entry {
             caller: caller.clone(),
+            key,
             looked_up_at,
             ttl,
             expires_at: expires_in.map(|duration| looked_up_at.saturating_add(duration)),
         };
-        self.0.entries.insert(*hash, entry);
+        self.record_use(&entry);
+        self.0.entries.insert(*hash, Arc::new(entry));
         // Checked after the insertion: a later change finds the entry and removes it.
         if self.0.invalidations.load(Ordering::SeqCst) != invalidations {
             self.0.entries.invalidate(hash);
@@ -125,7 +133,22 @@ impl CredentialCache {
         };
         let fresh = unreachable || now < entry.looked_up_at + ttl;
         let expired = entry.expires_at.is_some_and(|at| now >= at);
-        (fresh && !expired).then_some(entry.caller)
+        if !fresh || expired {
+            return None;
+        }
+        self.record_use(&entry);
+        Some(entry.caller.clone())
+    }
+
+    fn record_use(&self, entry: &Entry) {
+        if let Some(key) = &entry.key {
+            self.0.uses.record(key);
+        }
+    }
+
+    /// Writes the uses of API keys since the last write.
+    pub async fn write_key_uses(&self, database: &Database) -> Result<(), db::Error> {
+        self.0.uses.write(database).await
     }
 
     /// Removes the entries that a change affects.

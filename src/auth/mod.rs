@@ -3,11 +3,12 @@
 //! Invariants:
 //! - This module uses no types of the requests that it authenticates.
 //! - A secret is compared only by its SHA-256 hash and cannot be printed.
-//! - Unknown, revoked and expired credentials give the same error.
+//! - Unknown, revoked and expired credentials give the same error, as do all those of a disabled caller.
 
 mod credential_cache;
 mod error;
 pub mod jwks;
+mod key_uses;
 pub mod oauth;
 pub mod password;
 pub mod secret;
@@ -84,6 +85,11 @@ impl Authenticator {
     /// Listens for changed credentials forever and removes them from the cache.
     pub async fn follow_changes(self) {
         self.cache.follow_changes(self.database).await;
+    }
+
+    /// Writes the times at which API keys were last used, each at most once a minute.
+    pub async fn write_key_uses(&self) -> Result<(), db::Error> {
+        self.cache.write_key_uses(&self.database).await
     }
 
     /// Removes these credentials from the cache, so that a change made by this process takes effect at once.

@@ -64,7 +64,8 @@ impl Secret {
         sha256(self.expose())
     }
 
-    /// Returns the first 8 characters: people can tell secrets apart by them, but not guess the rest.
+    /// Returns the first 8 characters of a generated secret: people can tell secrets apart by them, but not guess the
+    /// rest.
     pub fn hint(&self) -> String {
         self.expose().chars().take(PREFIX_LENGTH + 4).collect()
     }

@@ -1,6 +1,6 @@
 //! Opens and closes sessions: exchanges a username and password for a bearer token of limited lifetime.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use chrono::{DateTime, Utc};
 
@@ -19,7 +19,7 @@ use crate::{
 /// Login failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The user does not exist, or its password is different or not set.
+    /// The user does not exist or is disabled, or its password is different or not set.
     #[error("the username or the password is wrong")]
     InvalidCredentials,
     /// The password could not be verified.
@@ -41,16 +41,19 @@ pub struct NewSession {
     pub expires_at: DateTime<Utc>,
     /// Plan that the session's requests count against.
     pub plan: Plan,
+    /// Hashes of the sessions that ended because the user had too many, to be removed from the credential cache.
+    pub ended: Vec<SecretHash>,
 }
 
 /// Logs a user in. A refusal takes equally long for known and unknown users, except for a hash with outdated
-/// parameters; a successful login renews it.
+/// parameters; a successful login renews it. Ends the oldest sessions of the user beyond `max_sessions`.
 pub async fn open(
     database: &Database,
     passwords: &Passwords,
     username: &Username,
     password: Password,
     lifetime: Duration,
+    max_sessions: NonZeroU32,
 ) -> Result<NewSession, Error> {
     let account = database
         .run(async |connection| db::users::find(connection, username).await)
@@ -65,7 +68,7 @@ pub async fn open(
         return Err(Error::InvalidCredentials);
     };
     let token = Secret::generate(CredentialKind::Session)?;
-    let expires_at = database
+    let (expires_at, ended) = database
         .transact(async |transaction: &mut Connection| {
             let user = account.user.id;
             if let Some(renewed) = &renewed {
@@ -74,15 +77,18 @@ pub async fn open(
             let current = renewed.unwrap_or(stored);
             let (hash, hint) = (token.hash(), token.hint());
             let session = (&hash, hint.as_str(), lifetime);
-            db::sessions::insert(transaction, user, &current, session).await
+            let expires_at = db::sessions::insert(transaction, user, &current, session).await?;
+            let ended = db::sessions::revoke_oldest(transaction, user, max_sessions).await?;
+            Ok::<_, db::Error>((expires_at, ended))
         })
         .await?;
-    // Absent if the password was changed after its verification.
+    // Absent if the password was changed after its verification, or the caller is disabled.
     let expires_at = expires_at.ok_or(Error::InvalidCredentials)?;
     Ok(NewSession {
         token,
         expires_at,
         plan: account.plan,
+        ended,
     })
 }
 

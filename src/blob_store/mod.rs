@@ -4,6 +4,7 @@
 //! - Only this module uses `object_store`.
 //! - Once [`Upload::finish`] returns a key, the bytes under it are complete, on disk and immutable.
 //! - A key is used only once, so deleting it never affects another image.
+//! - Only the user of this process can read the files of a directory (modes 0700 and 0600).
 //! - A dropped upload leaves nothing. What a crash leaves is found by its age.
 
 mod bucket;
@@ -12,7 +13,14 @@ mod key;
 mod operation;
 mod upload;
 
-use std::{fs::File, ops::Range, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs::{DirBuilder, File},
+    ops::Range,
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{
@@ -29,7 +37,7 @@ pub use self::{error::Error, upload::Upload};
 use self::{
     key::path,
     operation::{blocking, observed, read_range},
-    upload::Spool,
+    upload::{Spool, Target, restrict},
 };
 use crate::config::Config;
 
@@ -93,7 +101,10 @@ impl BlobStore {
         let open = async || {
             let path = path.clone();
             blocking(move || -> Result<Arc<dyn ObjectStore>, Error> {
-                std::fs::create_dir_all(&path)?;
+                DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(&path)?;
                 let store = LocalFileSystem::new_with_prefix(&path)?.with_fsync(true);
                 Ok(Arc::new(store))
             })
@@ -106,11 +117,11 @@ impl BlobStore {
     pub async fn upload(&self) -> Result<Upload, Error> {
         let key = key::new().map_err(|error| Error::Unavailable(error.into()))?;
         let store = Arc::clone(self.store().await?);
-        let spool = match &self.backend {
-            Backend::Folder(..) => None,
-            Backend::Bucket(_, spool) => Some(spool),
+        let target = match &self.backend {
+            Backend::Folder(root, _) => Target::Folder(root),
+            Backend::Bucket(_, spool) => Target::Spool(spool),
         };
-        Upload::start(store, key, spool).await
+        Upload::start(store, key, target).await
     }
 
     /// Streams a range of an object. The first bytes are read before this returns.
@@ -170,7 +181,11 @@ impl BlobStore {
             let name = database.await?;
             let (store, marker) = (self.store().await?, Path::from(MARKER));
             let put = store.put_opts(&marker, name.into(), PutMode::Create.into());
-            match put.await {
+            let put = put.await;
+            if let Backend::Folder(root, _) = &self.backend {
+                restrict(&root.join(MARKER), 0o600);
+            }
+            match put {
                 // Another replica was faster.
                 Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
                 Err(error) => Err(Error::from(error).into()),

@@ -1,6 +1,12 @@
 //! Writes an upload to the image store.
 
-use std::{fs::File, io::Write, path::PathBuf, sync::Arc};
+use std::{
+    fs::{self, File, Permissions},
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt};
@@ -31,31 +37,48 @@ pub(super) struct Spool {
     pub(super) transfers: Arc<Semaphore>,
 }
 
+/// Place that an upload is written to first.
+pub(super) enum Target<'a> {
+    /// Root directory of the store.
+    Folder(&'a Path),
+    /// Temporary file.
+    Spool(&'a Spool),
+}
+
 enum Destination {
-    /// File under a temporary name next to its key. Dropping it removes the file.
-    Folder(Box<dyn MultipartUpload>),
+    /// File under a temporary name next to its key, and its final path. Dropping it removes the file.
+    Folder(Box<dyn MultipartUpload>, PathBuf),
     /// Unnamed temporary file, sent to the store once it is complete.
     Spool(Arc<File>, Spool),
 }
 
 impl Upload {
-    /// Starts an upload to a bucket through its `spool`, or to a directory without one.
+    /// Starts an upload under `key`.
     pub(super) async fn start(
         store: Arc<dyn ObjectStore>,
         key: String,
-        spool: Option<&Spool>,
+        target: Target<'_>,
     ) -> Result<Self, Error> {
-        let to = if let Some(spool) = spool {
-            let directory = spool.directory.clone();
-            let file = blocking(move || tempfile::tempfile_in(directory)).await?;
-            Destination::Spool(Arc::new(file), spool.clone())
-        } else {
-            // This creates the directory and the file, and syncs the directory, on the calling thread.
-            let (runtime, opening) = (Handle::current(), Arc::clone(&store));
-            let path = path(&key)?;
-            Destination::Folder(
-                blocking(move || runtime.block_on(opening.put_multipart(&path))).await?,
-            )
+        let to = match target {
+            Target::Spool(spool) => {
+                let directory = spool.directory.clone();
+                let file = blocking(move || tempfile::tempfile_in(directory)).await?;
+                Destination::Spool(Arc::new(file), spool.clone())
+            }
+            Target::Folder(root) => {
+                let (runtime, opening) = (Handle::current(), Arc::clone(&store));
+                let (path, file) = (path(&key)?, root.join(&key));
+                let directory = file.parent().map(Path::to_owned);
+                let parts = blocking(move || {
+                    // This creates the directory and the file, and syncs the directory, on the calling thread.
+                    let parts = runtime.block_on(opening.put_multipart(&path));
+                    if let Some(directory) = directory {
+                        restrict(&directory, 0o700);
+                    }
+                    parts
+                });
+                Destination::Folder(parts.await?, file)
+            }
         };
         Ok(Self {
             store,
@@ -75,7 +98,7 @@ impl Upload {
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), Error> {
         self.size += bytes.len() as u64;
         match &mut self.to {
-            Destination::Folder(parts) => Ok(parts.put_part(bytes.into()).await?),
+            Destination::Folder(parts, _) => Ok(parts.put_part(bytes.into()).await?),
             Destination::Spool(file, _) => {
                 let file = Arc::clone(file);
                 blocking(move || (&*file).write_all(&bytes)).await
@@ -88,7 +111,10 @@ impl Upload {
         let (store, key, size, to) = (self.store, self.key, self.size, self.to);
         let write = async {
             match to {
-                Destination::Folder(mut parts) => drop(parts.complete().await?),
+                Destination::Folder(mut parts, file) => {
+                    parts.complete().await?;
+                    restrict(&file, 0o600);
+                }
                 Destination::Spool(file, spool) => {
                     let _permit = spool.transfers.acquire().await;
                     transfer(&*store, &key, &file, size).await?;
@@ -99,6 +125,11 @@ impl Upload {
         observed("write", write).await?;
         Ok(key)
     }
+}
+
+/// Sets the mode of a file or directory. Failures are ignored: some network file systems have no modes.
+pub(super) fn restrict(path: &Path, mode: u32) {
+    let _ = fs::set_permissions(path, Permissions::from_mode(mode));
 }
 
 /// Sends a file to the bucket: in one request, or part by part if it is larger than a part.

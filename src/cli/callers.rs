@@ -1,17 +1,18 @@
-//! `callers`: lists callers, shows their use and sets their plans.
+//! `callers`: lists callers, shows their use, sets their plans and scopes, disables and deletes them.
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
+    credentials::{time, time_or_dash, unknown_caller},
     output::{Error, say, table},
-    session::with_connection,
+    session::{with_connection, with_database},
 };
 use crate::{
     config::{Config, Plans},
-    db::{self, callers::CallerRecord},
+    db::{self, Connection, callers::CallerRecord},
     domain::{
-        caller::{CallerKey, CallerName, Scope},
+        caller::{CallerKey, CallerName, Scope, Scopes},
         plan::Plan,
     },
 };
@@ -39,6 +40,36 @@ pub enum Callers {
         /// New plan: free, pro or enterprise
         plan: Plan,
     },
+    /// Replace the scopes of a caller, within a second
+    ///
+    /// They limit those of its keys, clients and tokens. To refuse all of them, use: pet-inventory callers disable
+    SetScopes {
+        /// Name of the caller
+        name: CallerName,
+        /// New scopes, all of them: read:pets, write:pets, read:orders, write:orders, admin
+        #[arg(required = true, value_name = "SCOPE")]
+        scopes: Vec<Scope>,
+    },
+    /// Refuse all credentials of a caller, and an issuer's tokens for it, within a second
+    ///
+    /// Its requests get 401 until it is enabled again. A user cannot log in, and a client gets no tokens.
+    Disable {
+        /// Name of the caller, as listed by: pet-inventory callers list
+        name: CallerName,
+    },
+    /// Accept the credentials of a disabled caller again
+    Enable {
+        /// Name of the caller
+        name: CallerName,
+    },
+    /// Delete a caller with all of its credentials, permanently, within a second
+    ///
+    /// The account of a user is deleted too. Orders are kept. The caller of an issuer's subject can only be disabled,
+    /// because the next token for it would create it again.
+    Delete {
+        /// Name of the caller
+        name: CallerName,
+    },
 }
 
 impl Callers {
@@ -55,13 +86,13 @@ impl Callers {
                     let callers: Value = rows.map(|caller| to_json(caller, plans)).collect();
                     callers.to_string()
                 } else {
-                    table(HEADING, rows.map(|caller| to_row(caller, plans)))
+                    table(&HEADING, rows.map(|caller| to_row(caller, plans)))
                 })
             }
             Self::Show { name, json } => {
                 let (used, caller) = with_connection(config, async |connection| {
                     let found = db::callers::find(connection, &name).await?;
-                    let caller = found.ok_or_else(|| unknown(&name))?;
+                    let caller = found.ok_or_else(|| unknown_caller(&name))?;
                     let key = CallerKey::Caller(caller.id).to_string();
                     Ok((db::limits::used_today(connection, &key).await?, caller))
                 })
@@ -73,30 +104,86 @@ impl Callers {
                     return say(json);
                 }
                 say(format_args!(
-                    "Name        {}\nPlan        {}\nScopes      {}\nCredentials {}\nUsed today  {used} of {}",
+                    "Name        {}\nPlan        {}\nScopes      {}\nDisabled    {}\nCredentials {}\nUsed today  {used} of {}",
                     caller.name,
                     caller.plan,
                     caller.scopes,
+                    time_or_dash(caller.disabled_at),
                     caller.live_credentials,
                     or_unlimited(plans.limits(caller.plan).per_day)
                 ))
             }
             Self::SetPlan { name, plan } => {
-                let is_found = with_connection(config, async |connection| {
-                    Ok(db::callers::set_plan(connection, &name, plan).await?)
+                change(config, &name, async |connection| {
+                    db::callers::set_plan(connection, &name, plan).await
                 })
                 .await?;
-                if !is_found {
-                    return Err(unknown(&name));
-                }
                 say(format_args!("caller {name} is on plan {plan}"))
             }
+            Self::SetScopes { name, scopes } => {
+                let scopes: Scopes = scopes.into_iter().collect();
+                change(config, &name, async |connection| {
+                    db::callers::set_scopes(connection, &name, scopes).await
+                })
+                .await?;
+                say(format_args!("caller {name} has the scopes: {scopes}"))
+            }
+            Self::Disable { name } => {
+                change(config, &name, async |connection| {
+                    db::callers::set_disabled(connection, &name, true).await
+                })
+                .await?;
+                say(format_args!(
+                    "caller {name} is disabled; to accept its credentials again: pet-inventory callers enable '{name}'"
+                ))
+            }
+            Self::Enable { name } => {
+                change(config, &name, async |connection| {
+                    db::callers::set_disabled(connection, &name, false).await
+                })
+                .await?;
+                say(format_args!("caller {name} is enabled"))
+            }
+            Self::Delete { name } => delete(config, &name).await,
         }
     }
 }
 
-fn unknown(name: &CallerName) -> Error {
-    format!("no caller {name}; see: pet-inventory callers list").into()
+/// Changes a caller. Fails if `change` returns false: there is no such caller.
+async fn change(
+    config: &Config,
+    name: &CallerName,
+    change: impl AsyncFnOnce(&mut Connection) -> Result<bool, db::Error>,
+) -> Result<(), Error> {
+    let is_found =
+        with_connection(config, async |connection| Ok(change(connection).await?)).await?;
+    if is_found {
+        Ok(())
+    } else {
+        Err(unknown_caller(name))
+    }
+}
+
+async fn delete(config: &Config, name: &CallerName) -> Result<(), Error> {
+    if name.is_of_an_issuer() {
+        return Err(format!(
+            "the next token of its issuer would create caller {name} again; \
+             refuse its tokens with: pet-inventory callers disable '{name}'"
+        )
+        .into());
+    }
+    let is_found = with_database(config, async |database| {
+        let delete =
+            async |transaction: &mut Connection| db::callers::delete(transaction, name).await;
+        Ok(database.transact(delete).await?)
+    })
+    .await?;
+    if !is_found {
+        return Err(unknown_caller(name));
+    }
+    say(format_args!(
+        "caller {name} and its credentials are deleted"
+    ))
 }
 
 fn or_unlimited(limit: Option<u32>) -> String {
@@ -111,27 +198,30 @@ fn to_json(caller: &CallerRecord, plans: &Plans) -> Value {
         "perMinute": limits.per_minute,
         "perDay": limits.per_day,
         "scopes": caller.scopes.iter().map(Scope::as_str).collect::<Vec<_>>(),
+        "disabledAt": caller.disabled_at.map(time),
         "credentials": caller.live_credentials,
     })
 }
 
-const HEADING: [&str; 6] = [
+const HEADING: [&str; 7] = [
     "NAME",
     "PLAN",
     "PER MINUTE",
     "PER DAY",
     "CREDENTIALS",
+    "DISABLED",
     "SCOPES",
 ];
 
-fn to_row(caller: &CallerRecord, plans: &Plans) -> [String; 6] {
+fn to_row(caller: &CallerRecord, plans: &Plans) -> Vec<String> {
     let limits = plans.limits(caller.plan);
-    [
+    vec![
         caller.name.clone(),
         caller.plan.to_string(),
         or_unlimited(limits.per_minute),
         or_unlimited(limits.per_day),
         caller.live_credentials.to_string(),
+        time_or_dash(caller.disabled_at),
         caller.scopes.to_string(),
     ]
 }

@@ -1,8 +1,9 @@
-//! `check`: checks configuration, database, schema and image store, and suggests fixes.
+//! `check`: checks configuration, database, schema and image store, suggests fixes, and warns of insecure settings.
 
 use std::process::ExitCode;
 
 use bytes::Bytes;
+use ipnet::IpNet;
 
 use super::{
     output::{Error, say},
@@ -14,7 +15,7 @@ use crate::{
     db::{self, Database, server_version::ServerVersion},
 };
 
-/// Prints one line per part; the exit code is a failure if any check fails.
+/// Prints one line per part and one per warning; the exit code is a failure if any check fails.
 pub async fn run(config: &Config) -> Result<ExitCode, Error> {
     // `Config` is always valid.
     let valid = Ok("valid; see: pet-inventory config show".to_owned());
@@ -38,7 +39,42 @@ pub async fn run(config: &Config) -> Result<ExitCode, Error> {
             }
         }
     }
+    for (part, warning) in warnings(config) {
+        say(format_args!("WARNING {part:<14} {warning}"))?;
+    }
     Ok(code)
+}
+
+/// Returns settings that work but may be insecure, with their parts.
+fn warnings(config: &Config) -> Vec<(&'static str, String)> {
+    /// Logarithm of the number of addresses in the largest network that plausibly has proxies only.
+    const MAX_HOST_BITS: u8 = 8;
+    let mut warnings = Vec::new();
+    let (listen, proxies) = (config.server.listen, &config.limits.trusted_proxies);
+    if !listen.ip().is_loopback() && proxies.is_empty() {
+        warnings.push(("configuration", format!(
+            "server.listen is {listen}, but limits.trusted_proxies is empty: put a proxy with TLS in front of the service \
+             and list its address, otherwise credentials are sent in the clear or all clients share one address"
+        )));
+    }
+    let is_wide = |net: &&IpNet| net.max_prefix_len() - net.prefix_len() > MAX_HOST_BITS;
+    for net in proxies.iter().filter(is_wide) {
+        warnings.push(("configuration", format!(
+            "limits.trusted_proxies has {net}: every client in it can forge its address; list only the proxies"
+        )));
+    }
+    let url = config.database.url.as_ref();
+    let options = url.and_then(|url| db::parse_url(url).ok());
+    if let Some(mode) = options.as_ref().and_then(db::tls::weak_mode) {
+        warnings.push((
+            "database",
+            format!(
+                "sslmode is {mode}: an attacker in the network can pretend to be PostgreSQL; \
+             add sslmode=verify-full&sslrootcert=FILE to the query of database.url (DATABASE_URL)"
+            ),
+        ));
+    }
+    warnings
 }
 
 async fn database(config: &Config, session: &Session) -> Result<String, Error> {

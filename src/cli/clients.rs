@@ -51,7 +51,7 @@ impl Clients {
                     created.secret.expose()
                 ))
             }
-            Self::List { json } => credentials::list(config, KIND, json).await,
+            Self::List { json } => credentials::list(config, KIND, None, json).await,
             Self::Revoke { id } => credentials::revoke(config, KIND, "client", id).await,
         }
     }

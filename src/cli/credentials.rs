@@ -1,4 +1,4 @@
-//! Creation, listing and revocation of credentials, for `keys`, `clients` and `sessions`.
+//! Creation, rotation, listing and revocation of credentials, for `keys`, `clients` and `sessions`.
 
 use std::collections::BTreeMap;
 
@@ -47,8 +47,20 @@ pub struct Created {
     pub id: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
+    #[serde(rename = "expiresAt", skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Replaced>,
     #[serde(skip)]
     pub secret: Secret,
+}
+
+/// API key that a new one replaces.
+#[derive(Serialize)]
+pub struct Replaced {
+    pub id: i64,
+    #[serde(rename = "expiresAt")]
+    pub expires_at: String,
 }
 
 impl Created {
@@ -92,10 +104,7 @@ impl Owner {
                 scopes,
                 expires_at,
             };
-            let id = db::credentials::insert(transaction, credential)
-                .await?
-                .ok_or("failed to generate a unique secret; run the command again")?;
-            Ok::<_, Error>((id, plan))
+            Ok::<_, Error>((insert(transaction, credential).await?, plan))
         };
         let (id, plan) =
             with_database(config, async |database| database.transact(create).await).await?;
@@ -104,6 +113,8 @@ impl Owner {
             plan: plan.as_str(),
             id,
             client_id,
+            expires_at: expires_at.map(time),
+            replaced: None,
             secret,
         })
     }
@@ -147,19 +158,85 @@ impl Owner {
     }
 }
 
-/// Prints the credentials of a kind, without their secrets.
-pub async fn list(config: &Config, kind: CredentialKind, json: bool) -> Result<(), Error> {
+async fn insert(connection: &mut Connection, credential: NewCredential) -> Result<i64, Error> {
+    let id = db::credentials::insert(connection, credential).await?;
+    Ok(id.ok_or("failed to generate a unique secret; run the command again")?)
+}
+
+/// Creates an API key with the caller and the scopes of another, which expires at `until`.
+pub async fn rotate(
+    config: &Config,
+    id: i64,
+    until: DateTime<Utc>,
+    expires_at: Option<DateTime<Utc>>,
+) -> Result<Created, Error> {
+    let secret = Secret::generate(CredentialKind::ApiKey)?;
+    let rotate = async |transaction: &mut Connection| {
+        let old = db::credentials::expire(transaction, id, until).await?;
+        let old = old.ok_or_else(|| {
+            format!(
+                "key {id} does not exist, or is revoked or expired; see: pet-inventory keys list"
+            )
+        })?;
+        let credential = NewCredential {
+            caller: old.caller,
+            hash: secret.hash(),
+            hint: secret.hint(),
+            client_id: None,
+            scopes: old.scopes,
+            expires_at,
+        };
+        Ok::<_, Error>((insert(transaction, credential).await?, old))
+    };
+    let (new, old) =
+        with_database(config, async |database| database.transact(rotate).await).await?;
+    Ok(Created {
+        caller: old.caller_name,
+        plan: old.plan.as_str(),
+        id: new,
+        client_id: None,
+        expires_at: expires_at.map(time),
+        replaced: Some(Replaced {
+            id,
+            expires_at: time(old.expires_at),
+        }),
+        secret,
+    })
+}
+
+pub fn unknown_caller(name: &CallerName) -> Error {
+    format!("no caller {name}; see: pet-inventory callers list").into()
+}
+
+/// Prints the credentials of a kind, or those of one caller, without their secrets.
+pub async fn list(
+    config: &Config,
+    kind: CredentialKind,
+    caller: Option<&CallerName>,
+    json: bool,
+) -> Result<(), Error> {
     let records = with_connection(config, async |connection| {
-        Ok(db::credentials::list(connection, kind).await?)
+        if let Some(name) = caller
+            && db::callers::find(connection, name).await?.is_none()
+        {
+            return Err(unknown_caller(name));
+        }
+        Ok(db::credentials::list(connection, kind, caller).await?)
     })
     .await?;
+    let has_uses = kind == CredentialKind::ApiKey;
+    let records = records.iter();
     say(if json {
-        records.iter().map(to_json).collect::<Value>().to_string()
+        let records = records.map(|record| to_json(record, has_uses));
+        records.collect::<Value>().to_string()
     } else {
-        let heading = [
+        let mut heading = vec![
             "ID", "NAME", "CALLER", "PLAN", "CREATED", "EXPIRES", "REVOKED", "SCOPES",
         ];
-        table(heading, records.iter().map(to_row))
+        if has_uses {
+            heading.insert(LAST_USED, "LAST USED");
+        }
+        table(&heading, records.map(|record| to_row(record, has_uses)))
     })
 }
 
@@ -186,11 +263,20 @@ pub async fn revoke(
     say(format_args!("{what} {id} is revoked"))
 }
 
-fn time(time: DateTime<Utc>) -> String {
+/// Formats a time as RFC 3339, to the second.
+pub fn time(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-fn to_json(record: &CredentialRecord) -> Value {
+/// Formats a time like [`time`], and none as a dash.
+pub fn time_or_dash(moment: Option<DateTime<Utc>>) -> String {
+    moment.map_or_else(|| "-".to_owned(), time)
+}
+
+/// Column of the last use, which only API keys have.
+const LAST_USED: usize = 7;
+
+fn to_json(record: &CredentialRecord, has_uses: bool) -> Value {
     let mut json = json!({
         "id": record.id,
         "hint": record.hint,
@@ -204,20 +290,30 @@ fn to_json(record: &CredentialRecord) -> Value {
     if let Some(client_id) = &record.client_id {
         json["client_id"] = json!(client_id);
     }
+    if has_uses {
+        json["lastUsedAt"] = json!(record.last_used_at.map(time));
+    }
     json
 }
 
-fn to_row(record: &CredentialRecord) -> [String; 8] {
-    let or_dash = |moment: Option<_>| moment.map_or_else(|| "-".to_owned(), time);
-    let name = record.client_id.clone();
-    [
+fn to_row(record: &CredentialRecord, has_uses: bool) -> Vec<String> {
+    let name = match (&record.client_id, record.hint.as_str()) {
+        (Some(client_id), _) => client_id.clone(),
+        (None, "") => "(chosen)".to_owned(),
+        (None, hint) => format!("{hint}…"),
+    };
+    let mut row = vec![
         record.id.to_string(),
-        name.unwrap_or_else(|| format!("{}…", record.hint)),
+        name,
         record.caller.clone(),
         record.plan.to_string(),
         time(record.created_at),
-        or_dash(record.expires_at),
-        or_dash(record.revoked_at),
+        time_or_dash(record.expires_at),
+        time_or_dash(record.revoked_at),
         record.scopes.to_string(),
-    ]
+    ];
+    if has_uses {
+        row.insert(LAST_USED, time_or_dash(record.last_used_at));
+    }
+    row
 }

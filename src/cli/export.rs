@@ -16,7 +16,7 @@ use super::{
     pet_file::Format,
     session::{connect_without_timeout, with_database},
 };
-use crate::{config::Config, db};
+use crate::{config::Config, db::exports};
 
 #[derive(Debug, Args)]
 pub struct ExportPets {
@@ -25,11 +25,21 @@ pub struct ExportPets {
     /// Format; default: by the file's extension, .ndjson, .jsonl or .csv
     #[arg(long, value_enum)]
     format: Option<Format>,
+    /// Put an apostrophe before names that a spreadsheet would execute as formulas; for CSV. Import reads the
+    /// apostrophes as part of the names
+    #[arg(long)]
+    spreadsheet_safe: bool,
 }
 
 impl ExportPets {
     pub async fn run(self, config: &Config) -> Result<(), Error> {
-        let format = Format::of(self.format, self.file.as_deref())?;
+        let format = match Format::of(self.format, self.file.as_deref())? {
+            Format::Csv if self.spreadsheet_safe => exports::Format::SPREADSHEET_CSV,
+            Format::Ndjson if self.spreadsheet_safe => {
+                return Err("--spreadsheet-safe is for CSV; add --format csv".into());
+            }
+            format => format.into(),
+        };
         let out: Box<dyn Write> = match &self.file {
             Some(file) => Box::new(
                 File::create_new(file).map_err(|error| format!("{}: {error}", file.display()))?,
@@ -41,7 +51,7 @@ impl ExportPets {
         with_database(config, async |database| {
             let mut connection = connect_without_timeout(config, database).await?;
             bar.enable_steady_tick(Duration::from_millis(100));
-            let pieces = db::exports::copy(&mut connection, format.into()).await?;
+            let pieces = exports::copy(&mut connection, format).await?;
             let mut pieces = std::pin::pin!(pieces);
             let mut out = BufWriter::with_capacity(1 << 20, out);
             while let Some(piece) = pieces.try_next().await? {

@@ -43,6 +43,8 @@ use crate::{
 ///
 /// Without a command, it runs serve. Without DATABASE_URL, it starts an embedded PostgreSQL in ./data, with demo keys,
 /// for evaluation and development.
+///
+/// A variable with the suffix _FILE names a file with the value: DATABASE_URL_FILE=/run/secrets/database_url.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
@@ -70,7 +72,7 @@ enum Command {
     Migrate(migrate::Migrate),
     /// Print the OpenAPI 3.1 document
     Openapi,
-    /// Create, list and revoke API keys
+    /// Create, rotate, list and revoke API keys
     #[command(subcommand)]
     Keys(keys::Keys),
     /// Create, list and revoke OAuth 2.0 clients
@@ -79,7 +81,7 @@ enum Command {
     /// List and revoke sessions of users
     #[command(subcommand)]
     Sessions(sessions::Sessions),
-    /// List callers, show their use and set their plans
+    /// List callers, show their use, set their plans and scopes, disable and delete them
     #[command(subcommand)]
     Callers(callers::Callers),
     /// Add the pets of a file, all of them or none

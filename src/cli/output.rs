@@ -3,6 +3,7 @@
 use std::{
     fmt::Display,
     io::{self, Write as _},
+    iter,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -25,22 +26,20 @@ pub fn say(line: impl Display) -> Result<(), Error> {
 }
 
 /// Formats a table with aligned columns.
-pub fn table<const N: usize>(
-    heading: [&str; N],
-    rows: impl Iterator<Item = [String; N]>,
-) -> String {
-    let rows: Vec<_> = [heading.map(str::to_owned)]
-        .into_iter()
-        .chain(rows)
-        .collect();
-    let widths: [_; N] = std::array::from_fn(|column| {
-        let widths = rows.iter().map(|row| row[column].chars().count());
-        widths.max().unwrap_or_default()
-    });
+pub fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let heading = heading.iter().map(|&name| name.to_owned()).collect();
+    let rows: Vec<Vec<String>> = iter::once(heading).chain(rows).collect();
+    let mut widths = vec![0; rows[0].len()];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
     let lines = rows.iter().map(|row| {
-        let cells = row.iter().zip(widths);
-        let cells: Vec<_> = cells
-            .map(|(cell, width)| format!("{cell:width$}"))
+        let cells: Vec<_> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, &width)| format!("{cell:width$}"))
             .collect();
         cells.join("  ").trim_end().to_owned()
     });

@@ -24,7 +24,7 @@ impl Sessions {
     pub async fn run(self, config: &Config) -> Result<(), Error> {
         const KIND: CredentialKind = CredentialKind::Session;
         match self {
-            Self::List { json } => credentials::list(config, KIND, json).await,
+            Self::List { json } => credentials::list(config, KIND, None, json).await,
             Self::Revoke { id } => credentials::revoke(config, KIND, "session", id).await,
         }
     }

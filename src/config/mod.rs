@@ -1,13 +1,15 @@
 //! Configuration, loaded once and validated before anything starts.
 //!
 //! Three layers, each overriding the one before: `config/default.toml` (compiled in), the file given to `--config`, and
-//! the environment (`PET_INVENTORY__SECTION__KEY`, and established names such as `DATABASE_URL` and `OTEL_*`).
+//! the environment (`PET_INVENTORY__SECTION__KEY`, and established names such as `DATABASE_URL` and `OTEL_*`). A variable
+//! with the suffix `_FILE` names a file with the value.
 //!
 //! Invariants:
 //! - A [`Config`] is valid. Unknown keys and invalid values are errors that name the key.
 //! - Printing a [`Config`] shows no secret.
 //! - No other module reads the environment.
 
+mod files;
 mod issuers;
 mod sections;
 mod settings;
@@ -24,6 +26,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use url::Url;
 
+pub use self::files::FileError;
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
     Auth, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres, LogFormat,
@@ -57,6 +60,9 @@ pub enum Error {
         /// File or variable.
         origin: Option<String>,
     },
+    /// The file that a variable names cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 fn origin_suffix(origin: Option<&str>) -> String {
@@ -104,8 +110,9 @@ impl Config {
     /// Returns every effective setting, sorted by key and without secrets.
     pub fn settings(file: Option<&Path>) -> Result<Vec<Setting>, Error> {
         let environment = process_environment();
-        Self::from_layers(file, environment.clone())?;
-        Ok(settings::list(&layers(file, &environment)?, &environment))
+        let resolved = files::resolve(&environment)?;
+        Self::from_variables(file, &resolved)?;
+        Ok(settings::list(&layers(file, &resolved)?, &environment))
     }
 
     /// Like [`Config::load`], with the environment as an argument.
@@ -113,8 +120,15 @@ impl Config {
         file: Option<&Path>,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
-        let os: HashMap<OsString, OsString> = environment.into_iter().collect();
-        let layers = layers(file, &os)?;
+        let environment = environment.into_iter().collect();
+        Self::from_variables(file, &files::resolve(&environment)?)
+    }
+
+    fn from_variables(
+        file: Option<&Path>,
+        os: &HashMap<OsString, OsString>,
+    ) -> Result<Self, Error> {
+        let layers = layers(file, os)?;
         let mut config: Self = layers
             .clone()
             .try_deserialize()
@@ -125,7 +139,7 @@ impl Config {
             bootstrap_api_key: text("BOOTSTRAP_API_KEY").map(SecretString::from),
             postgres_bin_dir: get("POSTGRES_BIN_DIR").map(PathBuf::from),
             path: get("PATH").cloned(),
-            aws: texts(&os)
+            aws: texts(os)
                 .filter(|(name, _)| name.starts_with("AWS_"))
                 .map(|(name, value)| (name.to_owned(), value.into()))
                 .collect(),
@@ -169,6 +183,10 @@ impl Config {
             (
                 "auth.access_token_lifetime",
                 auth.access_token_lifetime.as_secs() == 0,
+            ),
+            (
+                "auth.api_key_lifetime",
+                auth.api_key_lifetime.is_some_and(|it| it.as_secs() == 0),
             ),
             (
                 "users.session_lifetime",

@@ -167,6 +167,8 @@ pub struct Auth {
     pub anonymous_scopes: Scopes,
     #[serde(with = "humantime_serde")]
     pub access_token_lifetime: Duration,
+    #[serde(default, with = "humantime_serde")]
+    pub api_key_lifetime: Option<Duration>,
     #[serde(deserialize_with = "issuers::distinct")]
     pub issuers: Vec<Issuer>,
 }
@@ -177,6 +179,7 @@ pub struct Users {
     pub sign_up: bool,
     #[serde(with = "humantime_serde")]
     pub session_lifetime: Duration,
+    pub max_sessions: NonZeroU32,
     pub logins_per_minute: NonZeroU32,
     pub hashes_at_once: Option<NonZeroUsize>,
 }

@@ -11,7 +11,10 @@ use std::{
 use config::{Config, Value, ValueKind};
 use url::Url;
 
-use super::variables::{ALIASES, variable};
+use super::{
+    files::SUFFIX,
+    variables::{ALIASES, variable},
+};
 
 /// Effective setting. Displayed as a line of TOML, with its origin in a comment.
 #[derive(Debug)]
@@ -70,10 +73,16 @@ fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -
     match value.origin() {
         None => "default".to_owned(),
         Some("the environment") => {
+            let alias = ALIASES.iter().find(|(it, _)| *it == key);
+            let alias = alias.map(|(_, alias)| (*alias).to_owned());
             let variable = variable(key);
-            let is_set = environment.contains_key(OsStr::new(&variable));
-            let alias = ALIASES.iter().find(|(it, _)| *it == key && !is_set);
-            alias.map_or(variable, |(_, alias)| (*alias).to_owned())
+            let mut names = [Some(variable.clone()), alias]
+                .into_iter()
+                .flatten()
+                .flat_map(|name| [format!("{name}{SUFFIX}"), name]);
+            let is_set = |value: &OsString| !value.is_empty();
+            let set = names.find(|name| environment.get(OsStr::new(name)).is_some_and(is_set));
+            set.unwrap_or(variable)
         }
         Some(file) => file.to_owned(),
     }

@@ -14,7 +14,7 @@ use super::{
     error::Error,
 };
 use crate::domain::{
-    caller::{Caller, CallerId, Scopes},
+    caller::{Caller, CallerId, CallerName, Scopes},
     plan::Plan,
 };
 
@@ -49,7 +49,7 @@ pub struct NewCredential {
     pub caller: CallerId,
     /// SHA-256 of the secret.
     pub hash: SecretHash,
-    /// First characters of the secret.
+    /// First characters of a generated secret; empty for a chosen one.
     pub hint: String,
     /// Public identifier of the client; `None` for an API key.
     pub client_id: Option<String>,
@@ -92,10 +92,12 @@ pub struct Found {
     pub caller: Caller,
     /// Time until the credential expires; `None` for never.
     pub expires_in: Option<Duration>,
+    /// Identifier of the credential if it is an API key.
+    pub api_key: Option<i64>,
 }
 
 /// Returns the caller that a secret authenticates, in a batch with the lookups of other requests. Returns `None` if the
-/// secret is unknown, revoked or expired.
+/// secret is unknown, revoked or expired, or its caller is disabled.
 pub async fn find_caller(database: &Database, hash: &SecretHash) -> Result<Option<Found>, Error> {
     database.batchers().execute::<Lookups>(*hash).await
 }
@@ -120,7 +122,8 @@ impl BatchedStatement for Lookups {
     }
 }
 
-/// Returns the callers that these secrets authenticate. Unknown, revoked and expired secrets are left out.
+/// Returns the callers that these secrets authenticate. Unknown, revoked and expired secrets are left
+/// out, and those of disabled callers.
 pub async fn find_callers(
     connection: &mut Connection,
     hashes: &[SecretHash],
@@ -134,21 +137,43 @@ pub async fn find_callers(
         };
         let expires_in = row.try_get::<Option<f64>, _>("expires_in")?;
         let expires_in = expires_in.map(|seconds| Duration::from_secs_f64(seconds.max(0.0)));
-        Ok((row.try_get("hash")?, Found { caller, expires_in }))
+        let found = Found {
+            caller,
+            expires_in,
+            api_key: row.try_get("api_key")?,
+        };
+        Ok((row.try_get("hash")?, found))
     };
     let query = sqlx::query(
         "select credentials.hash, callers.id, callers.name, callers.plan, callers.scopes,
                 credentials.scopes as own_scopes,
-                extract(epoch from expires_at - now())::float8 as expires_in
+                extract(epoch from expires_at - now())::float8 as expires_in,
+                case when credentials.kind = 'api_key' then credentials.id end as api_key
          from credentials
          cross join lateral (select * from callers where id = caller_id offset 0) callers
          where credentials.hash = any ($1)
            and credentials.kind <> 'client_secret'
            and credentials.revoked_at is null
-           and (credentials.expires_at is null or credentials.expires_at > now())",
+           and (credentials.expires_at is null or credentials.expires_at > now())
+           and callers.disabled_at is null",
     );
     let rows = query.bind(hashes).try_map(found).fetch_all(connection);
     Ok(with_timeout(rows).await?.into_iter().collect())
+}
+
+/// Records that API keys were just used. Skips those with a use recorded in the last minute, and locked ones.
+pub async fn record_uses(connection: &mut Connection, ids: &[i64]) -> Result<(), Error> {
+    let query = sqlx::query(
+        "update credentials set last_used_at = now()
+         where id = any (array(
+             select id from credentials
+             where id = any ($1)
+               and (last_used_at is null or last_used_at <= now() - interval '1 minute')
+             for no key update skip locked
+         ))",
+    );
+    let recorded = with_timeout(query.bind(ids).execute(connection)).await;
+    recorded.map(drop)
 }
 
 /// Credential, as listed for the operator.
@@ -156,7 +181,7 @@ pub async fn find_callers(
 pub struct CredentialRecord {
     /// Identifier, for `keys revoke`.
     pub id: i64,
-    /// First characters of the secret.
+    /// First characters of a generated secret; empty for a chosen one.
     pub hint: String,
     /// Public identifier of the client.
     pub client_id: Option<String>,
@@ -173,23 +198,59 @@ pub struct CredentialRecord {
     pub expires_at: Option<DateTime<Utc>>,
     /// Time of revocation.
     pub revoked_at: Option<DateTime<Utc>>,
+    /// Time of the last use of an API key, to the minute.
+    pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// Returns all credentials of a kind, oldest first, including revoked and expired ones.
+/// Returns all credentials of a kind, or those of one caller, oldest first, including revoked and expired ones.
 pub async fn list(
     connection: &mut Connection,
     kind: CredentialKind,
+    caller: Option<&CallerName>,
 ) -> Result<Vec<CredentialRecord>, Error> {
     let query = sqlx::query_as(
         "select credentials.id, hint, client_id, callers.name as caller, plan,
                 callers.scopes, credentials.scopes as own_scopes,
-                credentials.created_at, expires_at, revoked_at
+                credentials.created_at, expires_at, revoked_at, last_used_at
          from credentials
          join callers on callers.id = credentials.caller_id
-         where kind = $1
+         where kind = $1 and ($2::text is null or callers.name = $2)
          order by credentials.id",
+    )
+    .bind(kind.as_str())
+    .bind(caller.map(CallerName::as_str));
+    with_timeout(query.fetch_all(connection)).await
+}
+
+/// API key that another one replaces.
+#[derive(Debug, Clone, FromRow)]
+pub struct ReplacedKey {
+    /// Identifier of its caller.
+    pub caller: CallerId,
+    /// Name of its caller.
+    pub caller_name: String,
+    /// Plan of its caller.
+    pub plan: Plan,
+    /// Limit on the scopes of its caller; `None` for all of them.
+    pub scopes: Option<Scopes>,
+    /// Its new expiry.
+    pub expires_at: DateTime<Utc>,
+}
+
+/// Lets an API key expire at `until`, unless it expires earlier. Returns `None` if there is no valid key with this `id`.
+pub async fn expire(
+    connection: &mut Connection,
+    id: i64,
+    until: DateTime<Utc>,
+) -> Result<Option<ReplacedKey>, Error> {
+    let query = sqlx::query_as(
+        "update credentials set expires_at = least(expires_at, $2)
+         from callers
+         where callers.id = caller_id and credentials.id = $1 and kind = 'api_key'
+           and revoked_at is null and (expires_at is null or expires_at > now())
+         returning caller_id as caller, callers.name as caller_name, plan, credentials.scopes, expires_at",
     );
-    with_timeout(query.bind(kind.as_str()).fetch_all(connection)).await
+    with_timeout(query.bind(id).bind(until).fetch_optional(connection)).await
 }
 
 /// Revokes a credential of a kind and, for a client, its tokens. Returns false if there is none to revoke.

@@ -34,6 +34,17 @@ impl Format {
             from pets order by id
         ) to stdout (format csv, header)"#,
     );
+
+    /// [`Format::CSV`] for spreadsheets: a name that they would execute as a formula begins with an apostrophe. The
+    /// other columns never begin with such a character.
+    pub const SPREADSHEET_CSV: Self = Self(
+        r#"
+        copy (
+            select id, case when name ~ '^[=+@\t\r\n＝＋－＠-]' then '''' || name else name end as name,
+                   status, category, to_json(photo_urls) as "photoUrls", tags
+            from pets order by id
+        ) to stdout (format csv, header)"#,
+    );
 }
 
 /// Returns all pets as a stream of chunks, each of which ends with a complete record.

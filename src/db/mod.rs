@@ -5,8 +5,7 @@
 //! batched with those of other requests (`batch`). Large, rare futures are boxed, because each move copies them.
 //!
 //! Invariants:
-//! - Every statement of a request ends within [`QUERY_TIMEOUT`], and all before its response starts end within its
-//!   deadline ([`deadline`]), even if PostgreSQL is frozen.
+//! - Even if PostgreSQL is frozen, a statement ends within [`QUERY_TIMEOUT`] and the [`deadline`] of its response.
 //! - While PostgreSQL is known to be unavailable, no statement is sent ([`breaker`]).
 //! - Every failure is classified here, once ([`Error`]).
 //! - There are no import cycles: files import from the file that owns an item, not from this one.
@@ -37,6 +36,7 @@ mod pool;
 mod pooler;
 pub mod server_version;
 pub mod sessions;
+pub mod tls;
 pub mod users;
 
 pub use self::{

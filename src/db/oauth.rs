@@ -27,7 +27,7 @@ pub struct Client {
     pub scopes: Scopes,
 }
 
-/// Returns the client with this identifier and secret, unless it is revoked.
+/// Returns the client with this identifier and secret, unless it is revoked or its caller is disabled.
 pub async fn find_client(
     connection: &mut Connection,
     client_id: &str,
@@ -38,7 +38,7 @@ pub async fn find_client(
                 credentials.scopes as own_scopes
          from credentials
          cross join lateral (select * from callers where id = credentials.caller_id offset 0) callers
-         where hash = $1 and client_id = $2 and revoked_at is null",
+         where hash = $1 and client_id = $2 and revoked_at is null and callers.disabled_at is null",
     );
     with_timeout(query.bind(hash).bind(client_id).fetch_optional(connection)).await
 }
@@ -90,7 +90,7 @@ pub struct TokenRecord {
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-/// Returns the record of a secret, unless it is unknown, revoked, expired, or a client secret.
+/// Returns the record of a secret, unless it is unknown, revoked, expired, of a disabled caller, or a client secret.
 pub async fn find_token(
     connection: &mut Connection,
     hash: &SecretHash,
@@ -104,7 +104,8 @@ pub async fn find_token(
          cross join lateral (select * from callers where id = token.caller_id offset 0) callers
          left join credentials client on client.id = token.issued_by
          where token.hash = $1 and token.kind <> 'client_secret' and token.revoked_at is null
-           and (token.expires_at is null or token.expires_at > now())",
+           and (token.expires_at is null or token.expires_at > now())
+           and callers.disabled_at is null",
     );
     with_timeout(query.bind(hash).fetch_optional(connection)).await
 }

@@ -18,6 +18,11 @@ impl CallerName {
     pub fn is_of_a_user(&self) -> bool {
         self.0.starts_with("user:")
     }
+
+    /// Returns true for the caller of an external issuer's subject (`jwt:` and a hash).
+    pub fn is_of_an_issuer(&self) -> bool {
+        self.0.starts_with("jwt:")
+    }
 }
 
 impl FromStr for CallerName {

@@ -1,6 +1,8 @@
-//! Periodic maintenance: purges expired data, folds inventory changes and returns unused requests to limits.
+//! Periodic maintenance: purges expired data, folds inventory changes, returns unused requests to limits, and writes the
+//! last uses of API keys.
 //!
-//! Invariant: without it, only memory, storage and latency grow, and limits count requests that were not used.
+//! Invariant: without it, only memory, storage and latency grow, limits count requests that were not used, and operators
+//! do not see the last uses.
 
 pub mod orphaned_blobs;
 
@@ -10,6 +12,7 @@ use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
     api::state::AppState,
+    auth::Authenticator,
     db::{self, Database},
 };
 
@@ -23,6 +26,7 @@ pub fn start(state: &AppState) -> JoinSet<()> {
     tasks.spawn(sweep_limits(state.clone()));
     tasks.spawn(fold_inventory(database()));
     tasks.spawn(purge_expired_rows(database()));
+    tasks.spawn(write_key_uses(state.authenticator.clone()));
     tasks.spawn(orphaned_blobs::sweep(database(), blobs, orphaned));
     tasks
 }
@@ -55,6 +59,16 @@ async fn fold_inventory(database: Database) {
         sleep(Duration::from_secs(5)).await;
         if let Err(error) = fold().await {
             tracing::warn!(%error, "failed to fold inventory changes; retrying in 5 s");
+        }
+    }
+}
+
+/// Writes the times at which API keys were last used.
+async fn write_key_uses(authenticator: Authenticator) {
+    loop {
+        sleep(Duration::from_mins(1)).await;
+        if let Err(error) = authenticator.write_key_uses().await {
+            tracing::warn!(%error, "failed to write the last uses of API keys; retrying in 60 s");
         }
     }
 }

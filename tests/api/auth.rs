@@ -422,7 +422,8 @@ async fn demo_keys_are_401_on_an_external_database() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
-    const FIRST: &str = "first-bootstrap-key";
+    const FIRST: &str = "first-bootstrap-key-0123456789abcdef";
+    const SECOND: &str = "second-bootstrap-key-0123456789abcdef";
     let database = TestDatabase::empty().await;
     let settings = [("BOOTSTRAP_API_KEY", FIRST)];
     let built = test_support::build(&database.url(), &settings).await;
@@ -444,8 +445,12 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
         1
     );
 
+    // Of a chosen key, no character is stored.
+    let hints = "select count(*) from credentials where hint <> '' and scopes is null";
+    assert_eq!(app.database.number(hints).await, 0);
+
     // A database that has keys accepts no bootstrap key.
-    let second = [("BOOTSTRAP_API_KEY", "second-bootstrap-key")];
+    let second = [("BOOTSTRAP_API_KEY", SECOND)];
     let database = TestDatabase::migrated().await;
     let first = TestApp::on(database, &[]).await;
     drop(test_support::build(&first.database.url(), &second).await);
@@ -456,13 +461,18 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
             .await,
         1
     );
-    unauthorized(&by_key(&first, "second-bootstrap-key").response().await);
+    unauthorized(&by_key(&first, SECOND).response().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_bootstrap_key_fails_startup() {
     let database = TestDatabase::migrated().await;
-    for key in ["short", "with white space in it", &"x".repeat(257)] {
+    for key in [
+        "short",
+        &"x".repeat(31),
+        &"white space ".repeat(4),
+        &"x".repeat(257),
+    ] {
         let config = test_support::config(&database.url(), &[("BOOTSTRAP_API_KEY", key)]);
         let error = pet_inventory::app::App::build(config)
             .await

@@ -7,31 +7,31 @@ use serde_json::{Value, json};
 use test_support::{Home, Output, RequestExt, Service, TestDatabase, eventually};
 
 /// Runs commands on an external database.
-struct Commands {
-    home: Home,
-    database: TestDatabase,
+pub(super) struct Commands {
+    pub(super) home: Home,
+    pub(super) database: TestDatabase,
 }
 
 impl Commands {
-    fn on(database: TestDatabase) -> Self {
+    pub(super) fn on(database: TestDatabase) -> Self {
         Self {
             home: Home::new(),
             database,
         }
     }
 
-    async fn run(&self, arguments: &[&str]) -> Output {
+    pub(super) async fn run(&self, arguments: &[&str]) -> Output {
         let mut command = self.home.command(arguments);
         command.env("DATABASE_URL", self.database.url());
         Output::of(command).await
     }
 
-    async fn json(&self, arguments: &[&str]) -> Value {
+    pub(super) async fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(arguments).await.is(0);
         one_json_line(&output)
     }
 
-    async fn serve(&self) -> Service {
+    pub(super) async fn serve(&self) -> Service {
         let mut command = self.home.command(["serve"]);
         command.env("DATABASE_URL", self.database.url());
         Service::start(&self.home, command).await
@@ -333,7 +333,11 @@ async fn help_describes_every_command() {
         (&["migrate", "--help"], &["--check"]),
         (&["openapi", "--help"], &["OpenAPI"]),
         (&["healthcheck", "--help"], &["HEALTHCHECK"]),
-        (&["keys", "--help"], &["create", "list", "revoke"]),
+        (&["keys", "--help"], &["create", "rotate", "list", "revoke"]),
+        (
+            &["keys", "rotate", "--help"],
+            &["<ID>", "--overlap", "24h", "--expires", "keys revoke"],
+        ),
         (
             &["keys", "create", "--help"],
             &[
@@ -346,9 +350,26 @@ async fn help_describes_every_command() {
                 "90d",
             ],
         ),
-        (&["keys", "list", "--help"], &["--json"]),
+        (
+            &["keys", "list", "--help"],
+            &["--json", "--caller", "last use"],
+        ),
         (&["keys", "revoke", "--help"], &["<ID>"]),
-        (&["callers", "--help"], &["list", "set-plan"]),
+        (
+            &["callers", "--help"],
+            &[
+                "list",
+                "set-plan",
+                "set-scopes",
+                "disable",
+                "enable",
+                "delete",
+            ],
+        ),
+        (
+            &["callers", "set-scopes", "--help"],
+            &["<NAME>", "<SCOPE>", "read:pets", "disable"],
+        ),
         (
             &["callers", "set-plan", "--help"],
             &["<NAME>", "<PLAN>", "enterprise"],

@@ -222,3 +222,40 @@ async fn import_resumes_after_a_kill_and_adds_each_pet_once() {
         .await
         .is(201);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spreadsheet_safe_export_has_no_cell_that_is_a_formula() {
+    let store = Store::new().await;
+    let names = [
+        "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "＋1", "－1", "＠1", "a=1",
+        "'", "Rex",
+    ];
+    let pets: Vec<Value> = (1..)
+        .zip(names)
+        .map(|(id, name)| {
+            json!({"id": id, "name": name, "category": {"name": "=1"}, "photoUrls": ["/=1"], "tags": [{"name": "=1"}],
+                   "status": "available"})
+        })
+        .collect();
+    store.write("pets.ndjson", &ndjson(&pets));
+    store.run(&["import", "pets.ndjson"]).await.is(0);
+    let export = ["export", "--format", "csv", "--spreadsheet-safe"];
+    let safe = store.run(&export).await.is(0).stdout;
+    let mut reader = csv::Reader::from_reader(safe.as_bytes());
+    let records: Vec<_> = reader.records().map(|it| it.expect("a record")).collect();
+    assert_eq!(records.len(), names.len());
+    for (record, name) in records.iter().zip(names) {
+        for cell in record {
+            let first = cell.chars().next().expect("a character");
+            assert!(!"=+-@\t\r\n＝＋－＠".contains(first), "{record:?}");
+        }
+        let kept = record[1].strip_prefix('\'').unwrap_or(&record[1]);
+        assert_eq!(kept, name.strip_prefix('\'').unwrap_or(name));
+    }
+    // Without the option, a file can be imported again.
+    let exact = store.run(&export[..3]).await.is(0).stdout;
+    assert!(exact.contains("\n2,+1,"), "{exact}");
+    let refused = store.run(&["export", "a.ndjson", "--spreadsheet-safe"]);
+    let refused = refused.await.is(1);
+    assert!(refused.stderr.contains("--format csv"), "{refused:?}");
+}

@@ -100,6 +100,16 @@ async fn config_show_prints_each_setting_with_its_source() {
     }
     assert!(!output.stdout.contains("hunter2"), "{output:?}");
 
+    let file = home.path().join("url");
+    fs::write(&file, "postgres://user:hunter2@127.0.0.1:1/db\n").expect("a file");
+    let mut command = home.command(["config", "show"]);
+    command.env("DATABASE_URL_FILE", &file);
+    let from_file = Output::of(command).await.is(0).stdout;
+    let shown =
+        |line: &str| line.starts_with("database.url") && line.ends_with("# DATABASE_URL_FILE");
+    assert!(from_file.lines().any(shown), "{from_file}");
+    assert!(!from_file.contains("hunter2"), "{from_file}");
+
     // The output is a valid configuration file.
     let shown = output.stdout.replace("user:***", "user");
     fs::write(home.path().join("shown.toml"), shown).expect("a file");
@@ -133,4 +143,63 @@ async fn check_fails_if_the_image_store_is_unusable() {
         .env("PET_INVENTORY__IMAGES__URL", inside_a_file);
     let output = Output::of(command).await.is(1);
     assert!(output.stdout.contains("FAILED  images"), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_warns_of_insecure_settings() {
+    const PROXIES: &str = "PET_INVENTORY__LIMITS__TRUSTED_PROXIES";
+    const LISTEN: &str = "PET_INVENTORY__SERVER__LISTEN";
+    let database = TestDatabase::migrated().await;
+    let warnings = async |settings: &[(&str, &str)]| -> Vec<String> {
+        let home = Home::new();
+        let mut command = home.command(["check"]);
+        command.env("DATABASE_URL", database.url());
+        command.envs(settings.iter().copied());
+        let output = Output::of(command).await;
+        assert!(!output.stdout.contains("hunter2"), "{output:?}");
+        let lines = output.stdout.lines();
+        let warnings = lines.filter_map(|line| line.strip_prefix("WARNING "));
+        warnings.map(str::to_owned).collect()
+    };
+    for (settings, words) in [
+        (&[] as &[(&str, &str)], None),
+        (&[(LISTEN, "0.0.0.0:0")], Some("server.listen")),
+        (&[(LISTEN, "[::]:0")], Some("server.listen")),
+        (&[(LISTEN, "0.0.0.0:0"), (PROXIES, "10.0.3.7")], None),
+        (&[(LISTEN, "[::1]:0")], None),
+        (&[(PROXIES, "10.0.0.0/8")], Some("10.0.0.0/8")),
+        (
+            &[(PROXIES, "10.0.3.7,192.168.0.0/16")],
+            Some("192.168.0.0/16"),
+        ),
+        (&[(PROXIES, "10.0.0.0/23")], Some("10.0.0.0/23")),
+        (&[(PROXIES, "fd00::/64")], Some("fd00::/64")),
+        (&[(PROXIES, "0.0.0.0/0")], Some("0.0.0.0/0")),
+        (&[(PROXIES, "10.0.0.0/24,fd00::/120")], None),
+    ] {
+        let found = warnings(settings).await;
+        match words {
+            None => assert!(found.is_empty(), "{settings:?}: {found:?}"),
+            Some(words) => {
+                let one = found.len() == 1 && found[0].contains(words);
+                assert!(one, "{settings:?}: {found:?}");
+            }
+        }
+    }
+    // No PostgreSQL is there, which changes no warning.
+    for (host, mode, is_weak) in [
+        ("0.0.0.0:1", "", true),
+        ("0.0.0.0:1", "?sslmode=disable", true),
+        ("0.0.0.0:1", "?sslmode=require", true),
+        ("0.0.0.0:1", "?sslmode=verify-ca", true),
+        ("0.0.0.0:1", "?sslmode=verify-full", false),
+        ("127.0.0.1:1", "", false),
+        ("[::1]:1", "", false),
+        ("localhost:1", "?sslmode=disable", false),
+    ] {
+        let url = format!("postgres://user:hunter2@{host}/db{mode}");
+        let found = warnings(&[("DATABASE_URL", &url)]).await;
+        let warned = found.iter().any(|line| line.contains("verify-full"));
+        assert_eq!(warned, is_weak, "{url}: {found:?}");
+    }
 }

@@ -6,6 +6,7 @@ use pet_inventory::{
     config::{Algorithm, Config, Error, Issuer},
     domain::{caller::Scope, plan::Plan},
 };
+use secrecy::{ExposeSecret as _, SecretString};
 
 #[test]
 fn the_defaults_stand() {
@@ -210,4 +211,85 @@ fn http_is_for_this_machine_alone() {
     for host in "localhost.example 127.0.0.1.example 10.0.0.1 [::2]".split(' ') {
         assert!(read(host).is_err(), "{host}");
     }
+}
+
+/// Writes a secret to a file.
+fn secret_file(content: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(content.as_bytes()).expect("write");
+    file
+}
+
+#[test]
+fn variables_can_be_in_files() {
+    let url = secret_file("postgres://secret@host/db\n");
+    let key = secret_file("first key, with spaces \r\n\n");
+    let headers = secret_file("authorization=hunter2");
+    let path = |file: &tempfile::NamedTempFile| file.path().to_str().expect("text").to_owned();
+    let (url, key, headers) = (path(&url), path(&key), path(&headers));
+    for variable in ["DATABASE_URL_FILE", "PET_INVENTORY__DATABASE__URL_FILE"] {
+        let variables = [
+            (variable, url.as_str()),
+            ("BOOTSTRAP_API_KEY_FILE", &key),
+            ("PET_INVENTORY__TELEMETRY__OTLP_HEADERS_FILE", &headers),
+            // Without a name there is no file.
+            ("OTEL_SERVICE_NAME_FILE", ""),
+            ("PET_INVENTORY__SERVER__LISTEN_FILE", ""),
+            // An empty variable is not set.
+            ("BOOTSTRAP_API_KEY", ""),
+            // Not a variable of this program.
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", "/nowhere"),
+        ];
+        let config = load("", &variables).expect("valid");
+        let secret =
+            |secret: &Option<SecretString>| secret.as_ref().map(|it| it.expose_secret().to_owned());
+        assert_eq!(
+            secret(&config.database.url).as_deref(),
+            Some("postgres://secret@host/db")
+        );
+        let key = secret(&config.environment.bootstrap_api_key);
+        assert_eq!(key.as_deref(), Some("first key, with spaces "));
+        let headers = config.telemetry.otlp_headers.as_ref().expect("headers");
+        assert_eq!(headers.iter().count(), 1);
+        let aws = &config.environment.aws;
+        assert_eq!(aws[0].1.expose_secret(), "/nowhere");
+        let printed = format!("{config:?}");
+        assert!(!printed.contains("secret@") && !printed.contains("first key"));
+    }
+}
+
+#[test]
+fn errors_name_the_variable_of_the_file_but_no_content() {
+    let (good, empty) = (secret_file("hunter2"), secret_file("\n"));
+    let not_text = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(not_text.path(), b"hunter2\xff").expect("write");
+    let path = |file: &tempfile::NamedTempFile| file.path().to_str().expect("text").to_owned();
+    let (good, empty, not_text) = (path(&good), path(&empty), path(&not_text));
+    for variable in [
+        "DATABASE_URL",
+        "BOOTSTRAP_API_KEY",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "PET_INVENTORY__DATABASE__URL",
+    ] {
+        let named = format!("{variable}_FILE");
+        let both = [(named.as_str(), good.as_str()), (variable, "hunter2")];
+        let cases: [&[(&str, &str)]; 5] = [
+            &[(&named, "/no/such/file")],
+            &[(&named, "/")],
+            &[(&named, &empty)],
+            &[(&named, &not_text)],
+            &both,
+        ];
+        for variables in cases {
+            let error = load("", variables).expect_err(&named).to_string();
+            assert!(error.contains(&named), "{variables:?}: {error}");
+            assert!(!error.contains("hunter2"), "{variables:?}: {error}");
+        }
+    }
+    let unknown = [("PET_INVENTORY__SERVER__LISTNE_FILE", good.as_str())];
+    let error = load("", &unknown).expect_err("unknown").to_string();
+    assert!(
+        error.contains("listne") && !error.contains("hunter2"),
+        "{error}"
+    );
 }

@@ -96,7 +96,7 @@ async fn log_lines_have_the_documented_fields() {
     let database = TestDatabase::migrated().await;
     for traced in [false, true] {
         let home = Home::new();
-        let key = "bootstrap-key-0123456789";
+        let key = "bootstrap-key-0123456789abcdef0123456789";
         let mut command = home.command(["serve"]);
         command
             .env("DATABASE_URL", database.url())
@@ -149,7 +149,7 @@ async fn log_lines_have_the_documented_fields() {
 
 /// Secret that the service does not know.
 const WRONG: &str = "wrong-canary-987654321";
-const BOOTSTRAP: &str = "bootstrap-canary-0123456789";
+const BOOTSTRAP: &str = "bootstrap-canary-0123456789abcdef0123456789";
 
 /// Credentials that the program has created.
 struct Issued {

@@ -91,7 +91,8 @@ impl FromRequest<AppState> for Login {
 
 /// Log in
 ///
-/// Returns a token to send as `Authorization: Bearer …`. A refusal does not reveal if the account exists.
+/// Returns a token to send as `Authorization: Bearer …`. If the account has too many sessions, the oldest ends. A refusal
+/// does not reveal if the account exists.
 #[utoipa::path(
     post, path = "/user/login", operation_id = "logIn", tag = "user", security(()),
     request_body(content((LoginBody = "application/x-www-form-urlencoded"), (LoginBody = "application/json"))),
@@ -144,8 +145,9 @@ impl Login {
         let admitted = state.logins.take(&username.folded());
         admitted.map_err(|retry_after| Error::limit_exceeded("logins", retry_after))?;
         let (database, passwords) = (&state.database, &state.passwords);
-        let lifetime = state.session_lifetime;
-        let opened = session::open(database, passwords, &username, password, lifetime).await?;
+        let (lifetime, max) = (state.session_lifetime, state.max_sessions);
+        let opened = session::open(database, passwords, &username, password, lifetime, max).await?;
+        state.authenticator.invalidate(&opened.ended);
         let caching = [(header::CACHE_CONTROL, "no-store")];
         let expires = opened.expires_at.to_rfc3339_opts(SecondsFormat::Secs, true);
         let calls = state.plans.limits(opened.plan).per_hour();

@@ -7,7 +7,7 @@
 //! Invariants:
 //! - The configuration, not the token, determines issuers, algorithms and the sources of keys.
 //! - An issuer can only assert its own subjects.
-//! - An invalid token reaches neither the database nor the credential cache.
+//! - An invalid token reaches neither the database nor the credential cache. A token of a disabled caller is not cached.
 //!
 //! A token without `kid` is valid if exactly one key has its algorithm. If an issuer of such tokens replaces that key,
 //! the change is noticed when the cached key is an hour old.
@@ -98,6 +98,7 @@ impl Issuers {
         let name = caller_name(&issuer.issuer, &claims.subject).ok_or(Error::Invalid)?;
         let claimed = claims.plan(issuer);
         let stored = find_or_insert(database, &name, claimed.unwrap_or(Plan::Free)).await?;
+        let stored = stored.ok_or(Error::Invalid)?;
         if let (Some(id), Some(plan)) = (stored.id, claimed)
             && plan != stored.plan
             && self.may_update_plan(id)
@@ -113,6 +114,7 @@ impl Issuers {
                 ..stored
             },
             expires_in: Some(expires_in),
+            api_key: None,
         })
     }
 
@@ -135,15 +137,15 @@ fn granted(claimed: Scopes, stored: Scopes) -> Scopes {
 }
 
 /// Returns the caller of that name, or creates it on `plan`. It gets all scopes but `admin`, like callers that the
-/// operator creates; each token limits them.
+/// operator creates; each token limits them. Returns `None` if the caller is disabled.
 async fn find_or_insert(
     database: &Database,
     name: &CallerName,
     plan: Plan,
-) -> Result<Caller, db::Error> {
+) -> Result<Option<Caller>, db::Error> {
     let get = async |connection: &mut Connection| db::callers::get(connection, name).await;
-    if let Some(caller) = database.run(get).await? {
-        return Ok(caller);
+    if let Some((caller, is_disabled)) = database.run(get).await? {
+        return Ok((!is_disabled).then_some(caller));
     }
     let scopes = Scopes::all_but_admin();
     let inserted = database
@@ -153,10 +155,10 @@ async fn find_or_insert(
         tracing::info!(caller = %name, %plan, "created a caller for the subject of an issuer");
     }
     // A concurrent request may have inserted it.
-    let caller = database.run(get).await?;
-    caller.ok_or_else(|| {
+    let (caller, is_disabled) = database.run(get).await?.ok_or_else(|| {
         db::Error::Corrupt(format!("callers: no row for {name} after its insertion"))
-    })
+    })?;
+    Ok((!is_disabled).then_some(caller))
 }
 
 /// Returns the caller name for an issuer's subject: `jwt:`, 128 bits of a hash of both and, if it is short and

@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, File},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -177,7 +178,21 @@ async fn image_folder_is_created_by_the_first_upload() {
     assert!(!folder.exists());
     let upload = app.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
     upload.body(png(10, 10)).response().await.is(200);
-    assert_eq!(files_in(&folder).len(), 1);
+    // Only the user of the service can read it.
+    let [file] = &files_in(&folder)[..] else {
+        panic!("{:?}", files_in(&folder));
+    };
+    let mode = |path: &Path| {
+        let metadata = fs::metadata(path).expect("metadata");
+        format!("{:o}", metadata.permissions().mode() & 0o777)
+    };
+    let directory = file.parent().expect("a folder");
+    for directory in [folder.parent().expect("a folder"), &folder, directory] {
+        assert_eq!(mode(directory), "700", "{}", directory.display());
+    }
+    for file in [file, &folder.join(".database")] {
+        assert_eq!(mode(file), "600", "{}", file.display());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,98 @@
+//! Tests of the maximum number of sessions of a user.
+
+use futures_util::future::join_all;
+use pet_inventory::domain::caller::Scopes;
+use reqwest::Method;
+use serde_json::json;
+use test_support::{RequestExt, TestApp, eventually};
+
+const PASSWORD: &str = "correct horse battery staple";
+const LIVE: &str = "select count(*) from credentials
+                    where kind = 'session' and revoked_at is null and expires_at > now()";
+
+async fn with_maximum(maximum: &str) -> TestApp {
+    let app = TestApp::with(&[
+        ("PET_INVENTORY__USERS__MAX_SESSIONS", maximum),
+        ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1000"),
+        ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
+    ])
+    .await;
+    for name in ["ada", "bob"] {
+        let user = json!({"username": name, "password": PASSWORD});
+        let request = app.anonymous(Method::POST, "/user").json(&user);
+        request.response().await.is(201);
+    }
+    app
+}
+
+/// Logs in and returns the token.
+async fn log_in(app: &TestApp, name: &str) -> String {
+    let user = json!({"username": name, "password": PASSWORD});
+    let request = app.anonymous(Method::POST, "/user/login").json(&user);
+    let token = request.response().await.is(200).json();
+    token.as_str().expect("a token").to_owned()
+}
+
+async fn status(app: &TestApp, token: &str) -> u16 {
+    let request = app.anonymous(Method::GET, "/limits").bearer_auth(token);
+    request.response().await.status.as_u16()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn login_beyond_the_maximum_ends_the_oldest_session() {
+    let app = with_maximum("2").await;
+    let replica = TestApp::replica_of(&app, &[]).await;
+    let other = log_in(&app, "bob").await;
+    let (first, second) = (log_in(&app, "ada").await, log_in(&app, "ada").await);
+    for token in [&first, &second] {
+        assert_eq!(status(&app, token).await, 200);
+        assert_eq!(status(&replica, token).await, 200);
+    }
+    let third = log_in(&app, "ada").await;
+    // At once where the login was, within a second elsewhere.
+    assert_eq!(status(&app, &first).await, 401);
+    eventually(async || status(&replica, &first).await == 401).await;
+    for token in [&second, &third, &other] {
+        assert_eq!(status(&app, token).await, 200);
+    }
+    // A session that was logged out leaves room for another.
+    let logout = app.anonymous(Method::GET, "/user/logout");
+    logout.bearer_auth(&third).response().await.is(200);
+    let fourth = log_in(&app, "ada").await;
+    for token in [&second, &fourth] {
+        assert_eq!(status(&app, token).await, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_logins_do_not_exceed_the_maximum() {
+    let app = with_maximum("3").await;
+    let key = app.make_key("user:1", Scopes::all()).await.secret;
+    let tokens = join_all((0..12).map(|_| log_in(&app, "ada"))).await;
+    assert_eq!(app.database.number(LIVE).await, 3);
+    let statuses = join_all(tokens.iter().map(|token| status(&app, token))).await;
+    let accepted = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(accepted, 3, "{statuses:?}");
+    // Only sessions count.
+    assert_eq!(status(&app, &key).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn maximum_is_twenty_by_default() {
+    let app = TestApp::with(&[
+        ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1000"),
+        ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
+    ])
+    .await;
+    let user = json!({"username": "ada", "password": PASSWORD});
+    let request = app.anonymous(Method::POST, "/user").json(&user);
+    request.response().await.is(201);
+    let first = log_in(&app, "ada").await;
+    for _ in 0..19 {
+        log_in(&app, "ada").await;
+    }
+    assert_eq!(status(&app, &first).await, 200);
+    log_in(&app, "ada").await;
+    assert_eq!(status(&app, &first).await, 401);
+    assert_eq!(app.database.number(LIVE).await, 20);
+}
