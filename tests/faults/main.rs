@@ -16,6 +16,7 @@
     reason = "a failed test panics with the reason; its clock is the machine's"
 )]
 
+mod bodies;
 mod capacity;
 mod checker;
 mod clients;
