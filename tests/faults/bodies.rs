@@ -1,8 +1,12 @@
-//! Row 22: bodies in chunks of one byte cost little more than bodies in one piece.
+//! Rows 22 and 23: bodies in chunks of one byte cost little more than bodies in one piece.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use test_support::{Http2, RawConnection, http2::SendStream};
+use reqwest::Method;
+use serde_json::json;
+use test_support::{Http2, RawConnection, RequestExt as _, http2::SendStream, images::large_jpeg};
 
 use crate::stage::{Row, Stage, pick};
 
@@ -115,6 +119,72 @@ async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
         let what = format!("MB for {bodies} bodies of {size} bytes over HTTP/2");
         row.at_most(&what, growth, bound);
         drop(held);
+    }
+    row.end();
+}
+
+/// Uploads an image in chunks of `length` bytes, several times. Returns the CPU time that the service needs for one, and
+/// the statuses of the responses.
+async fn upload(
+    stage: &Stage,
+    pet: i64,
+    media_type: &str,
+    image: &[u8],
+    length: usize,
+) -> (Duration, Vec<u16>) {
+    const TIMES: u32 = 8;
+    let body = [&chunked(image, length)[..], b"0\r\n\r\n"].concat();
+    let head = format!(
+        "POST /api/v3/pet/{pet}/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Type: {media_type}\r\n\
+         Transfer-Encoding: chunked\r\n\r\n",
+        stage.target.key
+    );
+    stage.idle().await;
+    let before = stage.cpu_time();
+    let mut statuses = Vec::new();
+    for _ in 0..TIMES {
+        let mut raw = RawConnection::connect(stage.target.address).await;
+        raw.send(&head).await;
+        raw.send(&body).await;
+        statuses.push(raw.response().await.status.as_u16());
+    }
+    stage.idle().await;
+    let time = stage.cpu_time().saturating_sub(before);
+    (time / TIMES, statuses)
+}
+
+/// Encodes an image as a form.
+fn form(image: &[u8]) -> Vec<u8> {
+    let head = b"--b\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n";
+    [&head[..], image, b"\r\n--b--\r\n"].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_23_uploads_in_small_chunks_cost_at_most_three_times_the_cpu() {
+    let mut row = Row::begin(23, "uploads in chunks of one byte").await;
+    let stage = Stage::start(&[]).await;
+    for size in pick([50_000, 200_000], [200_000, 1_000_000]) {
+        let image = large_jpeg(size);
+        for (kind, media_type, body) in [
+            ("an image", "image/jpeg", image.clone()),
+            ("a form", "multipart/form-data; boundary=b", form(&image)),
+        ] {
+            // A pet has at most 100 images.
+            let pet = stage.target.request(Method::POST, "/pet");
+            let pet = pet.json(&json!({"name": "Rex"})).response().await.id();
+            let (whole, statuses) = upload(&stage, pet, media_type, &body, size).await;
+            row.none("refused", statuses.iter().filter(|status| **status != 200));
+            for length in [10_000, 256, 16, 1] {
+                // Chunks that are many and small are refused.
+                let is_refused = body.len() / length > 1_024 + body.len() / 256;
+                let expected = if is_refused { 400 } else { 200 };
+                let (time, statuses) = upload(&stage, pet, media_type, &body, length).await;
+                let what = format!("CPU time for {kind} of {size} bytes in chunks of {length}");
+                row.within(&what, time, whole * 3);
+                let others = statuses.iter().filter(|status| **status != expected);
+                row.none("other statuses", others);
+            }
+        }
     }
     row.end();
 }
