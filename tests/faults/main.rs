@@ -25,5 +25,6 @@ mod limits;
 mod outages;
 mod outside;
 mod races;
+mod renderings;
 mod restarts;
 mod stage;

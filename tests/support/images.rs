@@ -1,7 +1,8 @@
 //! Generates and decodes the images that tests upload.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read as _};
 
+use flate2::{Compression, read::ZlibEncoder};
 use image::{
     DynamicImage, ExtendedColorType, Frame, ImageDecoder as _, ImageEncoder as _, ImageFormat,
     ImageReader, Rgb, RgbImage, Rgba, RgbaImage,
@@ -34,6 +35,49 @@ pub fn transparent_png(width: u32, height: u32) -> Vec<u8> {
         Rgba([200, 100, 50, if x < width / 2 { 0 } else { 255 }])
     });
     encoded(image, ImageFormat::Png)
+}
+
+/// Returns a chunk of a PNG.
+pub fn png_chunk(kind: [u8; 4], data: &[&[u8]]) -> Vec<u8> {
+    let typed = [&kind[..], &data.concat()].concat();
+    let length = u32::try_from(typed.len() - 4).expect("short").to_be_bytes();
+    let crc = crc32fast::hash(&typed).to_be_bytes();
+    [&length[..], &typed, &crc].concat()
+}
+
+/// Returns a PNG of [`gradient`] with another chunk between its header and its pixels.
+pub fn png_with(width: u32, height: u32, chunk: &[u8]) -> Vec<u8> {
+    let mut bytes = png(width, height);
+    // After the signature and `IHDR`.
+    bytes.splice(33..33, chunk.iter().copied());
+    bytes
+}
+
+/// Compresses this many zeros with zlib: to about a thousandth of their size.
+pub fn zlib_zeros(number: u64) -> Vec<u8> {
+    let mut compressed = Vec::new();
+    let zeros = std::io::repeat(0).take(number);
+    let mut encoder = ZlibEncoder::new(zeros, Compression::best());
+    encoder.read_to_end(&mut compressed).expect("memory");
+    compressed
+}
+
+/// Returns a GIF whose only frame has these dimensions, in one colour, on a canvas of 16×16 pixels.
+pub fn gif_with_large_frame(width: u32, height: u32) -> Vec<u8> {
+    let mut bytes = encoded(RgbImage::new(width, height), ImageFormat::Gif);
+    bytes[6..10].copy_from_slice(&[16, 0, 16, 0]);
+    bytes
+}
+
+/// Returns a JPEG of [`gradient`] with segments of a kind after its first marker.
+pub fn jpeg_with(width: u32, height: u32, code: u8, segments: &[Vec<u8>]) -> Vec<u8> {
+    let plain = jpeg(width, height);
+    let segments = segments.iter().map(|data| {
+        let length = u16::try_from(data.len() + 2).expect("short").to_be_bytes();
+        [&[0xFF, code], &length[..], data].concat()
+    });
+    let segments: Vec<_> = segments.collect();
+    [&plain[..2], &segments.concat(), &plain[2..]].concat()
 }
 
 /// Returns a JPEG of [`gradient`].
@@ -109,7 +153,8 @@ pub fn webp_frame(offset: [u32; 2], [width, height]: [u32; 2], chunks: &[&[u8]])
     webp_chunk(*b"ANMF", &[&head, &chunks.concat()])
 }
 
-fn webp_canvas(flags: u8, [width, height]: [u32; 2]) -> Vec<u8> {
+/// Returns the chunk with the canvas of a WebP.
+pub fn webp_canvas(flags: u8, [width, height]: [u32; 2]) -> Vec<u8> {
     webp_chunk(
         *b"VP8X",
         &[&[flags, 0, 0, 0], &triples([width - 1, height - 1])],

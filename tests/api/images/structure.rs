@@ -35,7 +35,8 @@ fn ihdr(depth: u8, colour: u8) -> Vec<u8> {
     vec![0, 0, 0, 5, 0, 0, 0, 4, depth, colour, 0, 0, 0]
 }
 
-const IDAT: PngChunk<'_> = (b"IDAT", b"pixels");
+/// Pixels that begin as a zlib stream does.
+const IDAT: PngChunk<'_> = (b"IDAT", b"\x78\x9cpixels");
 const IEND: PngChunk<'_> = (b"IEND", b"");
 
 #[test]
@@ -117,6 +118,41 @@ fn reader_refuses_a_png_without_palette_pixels_or_end() {
 }
 
 /// Returns a GIF of 6×5 pixels with these blocks.
+#[test]
+fn reader_refuses_a_png_with_a_frame_beyond_its_canvas() {
+    let frame = |[width, height, x, y]: [u32; 4]| {
+        let numbers = [0, width, height, x, y].map(u32::to_be_bytes).concat();
+        let control = [&numbers[..], &[0; 6]].concat();
+        let header = ihdr(8, 2);
+        size(&png_of(&[
+            (b"IHDR", &header),
+            (b"acTL", &[0; 8]),
+            (b"fcTL", &control),
+            IDAT,
+            IEND,
+        ]))
+    };
+    for frame_size in [[5, 4, 0, 0], [1, 1, 4, 3]] {
+        assert_eq!(frame(frame_size), Ok((5, 4)), "{frame_size:?}");
+    }
+    for frame_size in [
+        [8_192, 8_192, 0, 0],
+        [5, 5, 0, 0],
+        [5, 4, 1, 0],
+        [1, 1, 4, 4],
+        [0, 4, 0, 0],
+        [2, 2, u32::MAX, u32::MAX],
+    ] {
+        assert!(
+            matches!(frame(frame_size), Err(Broken(_))),
+            "{frame_size:?}"
+        );
+    }
+    let header = ihdr(8, 2);
+    let short = png_of(&[(b"IHDR", &header), (b"fcTL", &[0; 25]), IDAT, IEND]);
+    assert_broken("a short frame control", &short);
+}
+
 fn gif_of(blocks: &[&[u8]]) -> Vec<u8> {
     let head: &[u8] = b"GIF89a\x06\0\x05\0\x80\0\0rgbrgb";
     [head, &blocks.concat()].concat()
