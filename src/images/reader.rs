@@ -59,6 +59,8 @@ pub struct Reader {
     crc: Hasher,
     /// Set until the palette that the PNG needs has been read.
     lacks_palette: bool,
+    /// First two bytes of the PNG's pixels: the header of a zlib stream. Chunks may divide them.
+    zlib: Vec<u8>,
     /// Numbers of bytes left in the WebP container, and in the frame of its animation.
     left: [u64; 2],
 }
@@ -141,7 +143,18 @@ impl Reader {
             }
             _ if self.facts.is_none() => return Err(Broken("the IHDR chunk is missing")),
             b"IDAT" if self.lacks_palette => return Err(Broken("the palette is missing")),
-            b"IDAT" => self.needed = self.needed.filter(|_| length == 0),
+            b"IDAT" => {
+                let lacking = (2 - self.zlib.len()).min(length as usize);
+                let more = bytes.get(12..12 + lacking).ok_or(EndsEarly)?;
+                self.zlib.extend_from_slice(more);
+                if let [method, flags] = self.zlib[..] {
+                    check(
+                        is_zlib(method, flags),
+                        "the pixels are not compressed by zlib",
+                    )?;
+                    self.needed = None;
+                }
+            }
             b"fcTL" if length == 26 => {
                 let fields = bytes.get(16..32).ok_or(EndsEarly)?;
                 let number = |at: usize| big_endian(&fields[at..at + 4]);
@@ -292,6 +305,14 @@ impl Reader {
 
 fn check(is_valid: bool, otherwise: &'static str) -> Result<(), Refusal> {
     is_valid.then_some(()).ok_or(Broken(otherwise))
+}
+
+/// Checks the header of a zlib stream (RFC 1950 §2.2): deflate, a window of at most 32 KiB, and no preset dictionary.
+fn is_zlib(method: u8, flags: u8) -> bool {
+    method & 15 == 8
+        && method >> 4 <= 7
+        && flags & 32 == 0
+        && u16::from_be_bytes([method, flags]).is_multiple_of(31)
 }
 
 fn palette(packed: u8) -> u64 {

@@ -119,6 +119,43 @@ fn reader_refuses_a_png_without_palette_pixels_or_end() {
 
 /// Returns a GIF of 6×5 pixels with these blocks.
 #[test]
+fn reader_refuses_a_png_with_pixels_that_are_not_zlib() {
+    let header = ihdr(8, 2);
+    let file = |pixels: &[&[u8]]| {
+        let pixels = pixels.iter().map(|data| (b"IDAT", *data));
+        let chunks: Vec<PngChunk<'_>> = [(b"IHDR", &header[..])]
+            .into_iter()
+            .chain(pixels)
+            .chain([IEND])
+            .collect();
+        size(&png_of(&chunks))
+    };
+    for pixels in [
+        &[&b"\x78\x9cpixels"[..]][..],
+        &[b"\x08\x1dpixels"],
+        // The header may be divided between chunks.
+        &[b"", b"\x78", b"", b"\x9c", b"pixels"],
+    ] {
+        assert_eq!(file(pixels), Ok((5, 4)), "{pixels:?}");
+    }
+    for (what, pixels) in [
+        ("text", &[&b"pixels"[..]][..]),
+        ("zeros", &[&[0; 40]]),
+        ("gzip", &[b"\x1f\x8b\x08\0\0\0\0\0\0\x03"]),
+        ("wrong check bits", &[b"\x78\x9dpixels"]),
+        ("another method", &[b"\x79\x18pixels"]),
+        ("too large a window", &[b"\x88\x1cpixels"]),
+        ("a preset dictionary", &[b"\x78\xbbpixels"]),
+        ("half a header", &[b"\x78"]),
+        ("text in two chunks", &[b"p", b"ixels"]),
+        ("a second half that does not fit", &[b"\x78", b"pixels"]),
+    ] {
+        let read = file(pixels);
+        assert!(matches!(read, Err(Broken(_))), "{what}: {read:?}");
+    }
+}
+
+#[test]
 fn reader_refuses_a_png_with_a_frame_beyond_its_canvas() {
     let frame = |[width, height, x, y]: [u32; 4]| {
         let numbers = [0, width, height, x, y].map(u32::to_be_bytes).concat();
