@@ -22,7 +22,7 @@ use crate::{
     db::Database,
     domain::caller::Scopes,
     images::renderings::Renderer,
-    limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
+    limits::{failed_authentication::FailedAuthenticationLimit, logins::Logins},
 };
 
 /// Application state. A handler extracts the parts it uses (`State<Database>`). Behind one pointer, since axum clones
@@ -67,7 +67,7 @@ pub struct Parts {
     pub token_lifetime: TokenLifetime,
     /// Hashes passwords.
     pub passwords: Passwords,
-    /// Limit of login attempts per account.
+    /// Limits of login attempts.
     pub logins: Logins,
     /// True if unauthenticated clients may create accounts.
     pub sign_up: SignUp,

@@ -34,7 +34,7 @@ use crate::{
     domain::clock::Clock,
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
     images::renderings::Renderer,
-    limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
+    limits::{failed_authentication::FailedAuthenticationLimit, logins::Logins},
     maintenance,
     server::{self, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
@@ -103,7 +103,6 @@ impl App {
         let blobs = BlobStore::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
-        let logins_per_minute = config.users.logins_per_minute;
         let links = Links::new(config.server.public_url.as_ref());
         let document = api::document(&links);
         let access = AccessRules::from_document(&document, BASE);
@@ -117,7 +116,7 @@ impl App {
                 clock.clone(),
             ),
             passwords: Passwords::new(hashes_at_once(&config.users)),
-            logins: Logins::new(logins_per_minute, logins_per_minute, clock),
+            logins: Logins::new(config.users.logins_per_minute, clock),
             sign_up: SignUp(config.users.sign_up),
             session_lifetime: config.users.session_lifetime,
             trusted_proxies: config.limits.trusted_proxies.into(),

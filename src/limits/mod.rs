@@ -2,11 +2,13 @@
 //!
 //! - [`Limiter`]: the limits of a plan, by leased slices (`.github/decisions/0001-leased-slices.md`). [`caller`]
 //!   decides from memory, [`db::limits`] leases.
-//! - [`token_buckets`], [`failed_authentication`]: limits by client address and account, which need not be exact.
+//! - [`token_buckets`], [`failed_authentication`], [`logins`]: limits by client address and account, which need not be
+//!   exact.
 
 pub mod caller;
 mod error;
 pub mod failed_authentication;
+pub mod logins;
 pub mod token_buckets;
 
 use std::{

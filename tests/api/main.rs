@@ -24,6 +24,7 @@ mod jwt;
 mod limits;
 mod limits_across_restarts;
 mod log;
+mod logins;
 mod metrics;
 mod oauth;
 mod openapi;
