@@ -14,6 +14,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
 use super::{
+    credentials::confirm,
     error::Error,
     fields::{FieldType, Violations},
     state::{AppState, BodyLimits},
@@ -227,9 +228,11 @@ async fn read_json<T: FieldType>(
     accepted: &'static str,
     state: &AppState,
 ) -> Result<T, Error> {
-    require_media_type(request.headers(), accepted)?;
-    require_plain(request.headers())?;
-    let body = read_body(request.into_body(), state.body_limits).await?;
+    let (parts, body) = request.into_parts();
+    require_media_type(&parts.headers, accepted)?;
+    require_plain(&parts.headers)?;
+    let body = read_body(body, state.body_limits).await?;
+    confirm(&parts, state).await?;
     // serde would accept an array for an object, with its elements as the fields.
     if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
         parse_json::<IgnoredAny>(&body)?;
@@ -249,6 +252,7 @@ impl FromRequest<AppState> for Form {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         let (parts, body) = request.into_parts();
         let body = read_body(body, state.body_limits).await?;
+        confirm(&parts, state).await?;
         if body.is_empty() {
             return Ok(Self(Parameters::default()));
         }

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     api::{
+        credentials::confirm,
         error::Error,
         extract::{Path, Query},
         fields::Violations,
@@ -184,6 +185,7 @@ async fn take(
     }
     let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;
     received.metadata = received.metadata.or(metadata);
+    confirm(parts, state).await?;
     Ok((received, key))
 }
 
