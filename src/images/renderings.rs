@@ -27,6 +27,7 @@ use moka::{policy::EvictionPolicy, sync::Cache};
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
 
+use super::webp_codes;
 use crate::{
     domain::image::{Facts, ImageType, RenderingWidth},
     trace_context,
@@ -176,8 +177,8 @@ fn pixels(facts: Facts) -> u64 {
 fn memory_for(facts: Facts, wanted: RenderingWidth) -> u64 {
     let pixels = pixels(facts);
     let decoding = match facts.kind {
-        // 16 bits per channel.
-        ImageType::Png => 9,
+        // 16 bits per channel, and a copy with 8: the allocator shrinks a block by copying it.
+        ImageType::Png => 12,
         // The coefficients of a progressive JPEG in up to four channels, and three channels of pixels.
         ImageType::Jpeg => 11,
         // A canvas, a frame that is drawn on it, and a copy of the result.
@@ -196,6 +197,10 @@ fn render(bytes: &[u8], facts: Facts, width: RenderingWidth) -> Result<Rendered,
         ImageType::Gif => ImageFormat::Gif,
         ImageType::WebP => ImageFormat::WebP,
     };
+    if facts.kind == ImageType::WebP && webp_codes::exceed_memory(bytes, facts) {
+        let kind = LimitErrorKind::InsufficientMemory;
+        return Err(ImageError::Limits(LimitError::from_kind(kind)));
+    }
     // PNG: metadata and a line of pixels. GIF: a frame, which is not larger than its canvas. The others have no limit.
     let (bytes, max_alloc) = match facts.kind {
         ImageType::Png => (Cow::from(without_unused_chunks(bytes)), 2 * MIB),

@@ -132,7 +132,7 @@ async fn upload(
     image: &[u8],
     length: usize,
 ) -> (Duration, Vec<u16>) {
-    const TIMES: u32 = 8;
+    const TIMES: u32 = 16;
     let body = [&chunked(image, length)[..], b"0\r\n\r\n"].concat();
     let head = format!(
         "POST /api/v3/pet/{pet}/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Type: {media_type}\r\n\

@@ -7,8 +7,9 @@ use serde_json::json;
 use test_support::{
     RequestExt as _, Response,
     images::{
-        gif, gif_with_large_frame, jpeg, jpeg_with, large_jpeg, png, png_chunk, png_with, riff,
-        webp, webp_animation, webp_canvas, webp_chunk, webp_frame, zlib_zeros,
+        deep_png, gif, gif_with_large_frame, jpeg, jpeg_with, large_jpeg, png, png_chunk, png_with,
+        riff, vp8l_with_many_codes, webp, webp_animation, webp_canvas, webp_chunk, webp_frame,
+        zlib_zeros,
     },
 };
 
@@ -53,6 +54,17 @@ fn bombs() -> Vec<(&'static str, Vec<u8>)> {
         ("colour profile in JPEG", jpeg_with(16, 16, 0xE2, &sections)),
         ("EXIF in JPEG", jpeg_with(16, 16, 0xE1, &exif)),
         ("metadata in WebP", metadata),
+    ]
+}
+
+/// Images of 16×16 pixels that ask for more prefix codes than pixels.
+fn codes() -> Vec<(&'static str, Vec<u8>)> {
+    let image = vp8l_with_many_codes();
+    let frame = webp_frame([0, 0], [16, 16], &[&image]);
+    let animation = webp_animation([16, 16], &[&frame]);
+    vec![
+        ("codes in WebP", riff(&[&image])),
+        ("codes in an animated WebP", animation),
     ]
 }
 
@@ -131,6 +143,12 @@ async fn row_25_renderings_take_no_more_memory_than_was_admitted() {
             status == 400,
         );
     }
+    for (what, bytes) in codes() {
+        let path = stored(&stage, bytes).await;
+        let (status, growth) = render(&stage, &path).await;
+        row.at_most(&format!("MiB for {what}"), growth, 64);
+        row.check(&format!("its status {status}"), status == 404);
+    }
     for (what, bytes) in bombs() {
         let path = stored(&stage, bytes).await;
         let (status, growth) = render(&stage, &path).await;
@@ -141,7 +159,8 @@ async fn row_25_renderings_take_no_more_memory_than_was_admitted() {
     let side = pick(2_048, 8_192);
     let pixels = u64::from(side) * u64::from(side);
     for (what, bytes, per_pixel) in [
-        ("PNG", png(side, side), 9),
+        ("PNG", png(side, side), 12),
+        ("PNG of 16 bits", deep_png(side, side), 12),
         ("JPEG", jpeg(side, side), 11),
         ("GIF", gif(side, side), 12),
         ("WebP", webp(side, side), 12),

@@ -37,6 +37,12 @@ pub fn transparent_png(width: u32, height: u32) -> Vec<u8> {
     encoded(image, ImageFormat::Png)
 }
 
+/// Returns a PNG of [`gradient`] with 16 bits per channel, and with transparency.
+pub fn deep_png(width: u32, height: u32) -> Vec<u8> {
+    let image = DynamicImage::from(gradient(width, height));
+    encoded(image.to_rgba16(), ImageFormat::Png)
+}
+
 /// Returns a chunk of a PNG.
 pub fn png_chunk(kind: [u8; 4], data: &[&[u8]]) -> Vec<u8> {
     let typed = [&kind[..], &data.concat()].concat();
@@ -114,6 +120,67 @@ pub fn gif_animation(width: u32, height: u32) -> Vec<u8> {
 /// Returns a lossless WebP, which has one chunk.
 pub fn webp(width: u32, height: u32) -> Vec<u8> {
     encoded(gradient(width, height), ImageFormat::WebP)
+}
+
+/// Returns a lossless image of 16×16 pixels as far as its prefix codes: 65,536 groups of five, of 4 KB each.
+pub fn vp8l_with_many_codes() -> Vec<u8> {
+    /// Lengths of the codes for the lengths 1 to 10, in bits.
+    const LENGTHS: [usize; 10] = [3, 3, 3, 3, 3, 4, 4, 4, 4, 3];
+    let mut bits: Vec<bool> = Vec::new();
+    let put = |bits: &mut Vec<bool>, value: usize, count: usize| {
+        bits.extend((0..count).map(|bit| value >> bit & 1 == 1));
+    };
+    // The sizes; no transforms and no cache, but an image with the number of a group for each 4×4 pixels.
+    for (value, count) in [
+        (0x2F, 8),
+        (15, 14),
+        (15, 14),
+        (0, 4),
+        (0b100, 3),
+        (0, 3),
+        (0, 1),
+    ] {
+        put(&mut bits, value, count);
+    }
+    // Codes with one symbol: 255 for red and green, 0 for the others.
+    for (value, count) in [
+        (0b101 | 255 << 3, 11),
+        (0b101 | 255 << 3, 11),
+        (1, 4),
+        (1, 4),
+        (1, 4),
+    ] {
+        put(&mut bits, value, count);
+    }
+    let mut code = Vec::new();
+    put(&mut code, 0, 1);
+    put(&mut code, 10, 4);
+    // In the order of RFC 9649, §3.7.2.1.
+    for length in [17, 18, 0, 1, 2, 3, 4, 5, 16, 6, 7, 8, 9, 10] {
+        let bits = (1..=10).contains(&length).then(|| LENGTHS[length - 1]);
+        put(&mut code, bits.unwrap_or_default(), 3);
+    }
+    // 11 symbols, with the lengths 1 to 10 and 10 again.
+    put(&mut code, 1 | 1 << 1 | 9 << 4, 8);
+    for length in (1..=10).chain([10]) {
+        let shorter = |other: &usize| {
+            let (bits, own) = (LENGTHS[*other], LENGTHS[length - 1]);
+            bits < own || bits == own && *other < length - 1
+        };
+        let number: usize = (0..10)
+            .filter(shorter)
+            .map(|other| 1 << (4 - LENGTHS[other]))
+            .sum();
+        let bits = LENGTHS[length - 1];
+        let number = number >> (4 - bits);
+        (0..bits)
+            .rev()
+            .for_each(|bit| put(&mut code, number >> bit & 1, 1));
+    }
+    (0..5 * 65_536).for_each(|_| bits.extend_from_slice(&code));
+    let byte = |bits: &[bool]| bits.iter().rfold(0, |byte, bit| byte << 1 | u8::from(*bit));
+    let data: Vec<u8> = bits.chunks(8).map(byte).collect();
+    webp_chunk(*b"VP8L", &[&data])
 }
 
 /// Returns a chunk of a WebP.
