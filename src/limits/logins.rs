@@ -2,7 +2,7 @@
 //!
 //! - An attempt counts whether or not the account exists, and whether or not the password is right.
 //! - A client address that has used up its attempts to an account is refused; other addresses are not affected.
-//! - The attempts of all addresses to an account are refused only if many addresses wait at once. Before that, they are
+//! - The attempts of all addresses to an account are refused only if many of them wait at once. Before that, they are
 //!   delayed, in order: the owner logs in after those who came first, and an attacker with many addresses gets
 //!   [`ADDRESSES`] times the attempts of one.
 
@@ -22,6 +22,9 @@ const ADDRESSES: u32 = 10;
 const BURST: Duration = Duration::from_mins(1);
 /// Maximum delay of an attempt, shorter than the request timeout.
 const MAX_DELAY: Duration = Duration::from_secs(20);
+
+/// Maximum number of delayed attempts, so that they leave most requests in progress to others.
+const MAX_DELAYED: usize = 100;
 
 /// Lower-case name of an account, and client address of an attempt.
 type Origin = (String, Option<AddressKey>);
@@ -72,7 +75,10 @@ impl Logins {
         let delay = busy_until.saturating_sub(now + BURST);
         let turn = if delay.is_zero() {
             None
-        } else if delay <= MAX_DELAY && self.delayed.insert(origin.clone()) {
+        } else if delay <= MAX_DELAY
+            && self.delayed.len() < MAX_DELAYED
+            && self.delayed.insert(origin.clone())
+        {
             let delayed = Arc::clone(&self.delayed);
             Some(Turn { delayed, origin })
         } else {
