@@ -259,12 +259,12 @@ pub const OPERATIONS: &[Operation] = &[
         name: "listOrders",
         request: (
             "GET",
-            "/api/v3/store/orders?status=delivered&limit=20&cursor=<cursor(n%900)>",
+            "/api/v3/store/orders?status=delivered&limit=20&cursor=<cursor(1+n%900)>",
         ),
         connections: FEW,
         against: &[Pgbench(
             "select id, pet_id, quantity, ship_date, status, complete from orders
-             where status = 'delivered' and id > :n % 900 order by id limit 20;",
+             where status = 'delivered' and id > 1 + :n % 900 order by id limit 20;",
         )],
         ..GET
     },

@@ -1,7 +1,8 @@
 //! Reads the credentials of a request from its headers. Credentials in the query are never read.
 
-use axum::http::{HeaderMap, HeaderName, header};
+use axum::http::{HeaderMap, HeaderName, header, request::Parts};
 
+use super::{error::Error, request_context::RequestContext, state::AppState};
 use crate::auth::{self, Credentials};
 
 /// API key header, as in Petstore. Proxies may drop a name with an underscore: nginx needs `underscores_in_headers on`.
@@ -29,6 +30,22 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
         (None, Some(bearer)) => Some(Credentials::Bearer(bearer)),
         (Some(api_key), Some(bearer)) => Some(Credentials::Both { api_key, bearer }),
     })
+}
+
+/// Looks up the credential of a request again if it was accepted while PostgreSQL was unreachable. To be called between
+/// the end of the body, which may take minutes to arrive, and a change. Fails if the caller is no longer the same.
+pub async fn confirm(parts: &Parts, state: &AppState) -> Result<(), Error> {
+    let Some(context) = parts.extensions.get::<RequestContext>() else {
+        return Ok(());
+    };
+    // During the outage, nothing can be changed: the client may learn first what else is wrong with its request.
+    if context.has_stale_credential.get().is_none() || state.database.breaker().is_open() {
+        return Ok(());
+    }
+    let credentials = credentials(&parts.headers)?.ok_or(Error::Unauthenticated)?;
+    let caller = state.authenticator.authenticate_again(credentials).await?;
+    let is_same = context.caller.get() == Some(&caller);
+    is_same.then_some(()).ok_or(Error::InvalidCredential)
 }
 
 /// Returns the token of an `Authorization` value (RFC 6750 §2.1). The scheme is case-insensitive (RFC 9110 §11.1).

@@ -3,7 +3,8 @@
 use std::{convert::Infallible, net::IpAddr, str::FromStr};
 
 use axum::{
-    body::{Body, Bytes},
+    BoxError,
+    body::{Body, Bytes, HttpBody as _},
     extract::{FromRequest, FromRequestParts, RawPathParams, Request},
     http::{HeaderMap, HeaderValue, header, request::Parts, uri::Authority},
 };
@@ -13,11 +14,15 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
 use super::{
+    credentials::confirm,
     error::Error,
     fields::{FieldType, Violations},
     state::{AppState, BodyLimits},
 };
 use crate::domain::Invalid;
+
+/// Maximum number of parameters of a query or form. One of two bytes takes about 100 bytes of memory.
+const MAX_PARAMETERS: usize = 1_000;
 
 /// The only path parameter of a route.
 #[derive(Debug)]
@@ -129,8 +134,12 @@ impl Parameters {
             let not_utf8 = || Error::one_violation(place, "must be UTF-8");
             Self::decode(text).ok_or_else(not_utf8)
         };
-        let pairs = encoded.split('&').filter(|pair| !pair.is_empty());
-        let parameters = pairs.map(|pair| {
+        let pairs = || encoded.split('&').filter(|pair| !pair.is_empty());
+        if pairs().nth(MAX_PARAMETERS).is_some() {
+            let reason = format!("must have at most {MAX_PARAMETERS} parameters");
+            return Err(Error::one_violation(place, reason));
+        }
+        let parameters = pairs().map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             Ok(Parameter {
                 name: decode(name)?,
@@ -239,9 +248,11 @@ async fn read_json<T: FieldType>(
     accepted: &'static str,
     state: &AppState,
 ) -> Result<T, Error> {
-    require_media_type(request.headers(), accepted)?;
-    require_plain(request.headers())?;
-    let body = read_body(request.into_body(), state.body_limits).await?;
+    let (parts, body) = request.into_parts();
+    require_media_type(&parts.headers, accepted)?;
+    require_plain(&parts.headers)?;
+    let body = read_body(body, state.body_limits).await?;
+    confirm(&parts, state).await?;
     // serde would accept an array for an object, with its elements as the fields.
     if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
         parse_json::<IgnoredAny>(&body)?;
@@ -261,6 +272,7 @@ impl FromRequest<AppState> for Form {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         let (parts, body) = request.into_parts();
         let body = read_body(body, state.body_limits).await?;
+        confirm(&parts, state).await?;
         if body.is_empty() {
             return Ok(Self(Parameters::default()));
         }
@@ -304,25 +316,41 @@ pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
     sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
 }
 
-/// Reads a whole body within its limits, so that no handler acts on half of a request. Fails with
+/// Reads a whole body within its limits into one buffer, so that no handler acts on half of a request. Fails with
 /// [`Error::BodyTooLarge`], [`Error::BodyTimeout`], or [`Error::Invalid`] if the body is cut off.
 pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Error> {
     let too_large = || Error::BodyTooLarge(limits.max_size);
     // A declared length over the limit is rejected without reading.
-    if http_body::Body::size_hint(&body).lower() > limits.max_size {
+    if body.size_hint().lower() > limits.max_size {
         return Err(too_large());
     }
     let max_size = usize::try_from(limits.max_size).unwrap_or(usize::MAX);
-    let collected = tokio::time::timeout(limits.timeout, Limited::new(body, max_size).collect());
-    match collected.await {
+    let joined = tokio::time::timeout(limits.timeout, join(Limited::new(body, max_size)));
+    match joined.await {
         Err(_) => Err(Error::BodyTimeout),
-        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Ok(body)) => Ok(body),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Error::one_violation(
             "body",
             "must be complete; it ends early",
         )),
     }
+}
+
+/// Joins the chunks of a body. Each is copied when it arrives: a list of chunks of one byte takes 45 times their size. A
+/// body of one chunk is not copied.
+async fn join(mut body: Limited<Body>) -> Result<Bytes, BoxError> {
+    let mut joined = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(chunk) = frame?.into_data() else {
+            continue;
+        };
+        if joined.is_empty() && body.is_end_stream() {
+            return Ok(chunk);
+        }
+        joined.extend_from_slice(&chunk);
+    }
+    Ok(joined.into())
 }
 
 /// Parses JSON. Error messages contain positions, never parts of the body.

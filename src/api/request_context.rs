@@ -31,6 +31,8 @@ pub struct Fields {
     pub client_address: OnceLock<AddressKey>,
     /// Caller, once authenticated.
     pub caller: OnceLock<Arc<Caller>>,
+    /// Set if the caller's credential was taken from the cache while PostgreSQL was unreachable.
+    pub has_stale_credential: OnceLock<()>,
     /// Scopes that the operation needs, if it needs a caller.
     pub needed_scopes: OnceLock<Scopes>,
     /// State of the limits of a caller on a limited plan.
@@ -54,6 +56,7 @@ impl RequestContext {
             id,
             client_address: OnceLock::new(),
             caller: OnceLock::new(),
+            has_stale_credential: OnceLock::new(),
             needed_scopes: OnceLock::new(),
             limit_status: OnceLock::new(),
             idempotency: OnceLock::new(),

@@ -23,9 +23,7 @@ use crate::{
     db::{Database, HealthCheck},
     domain::{caller::Scopes, plan::Plan},
     images::renderings::Renderer,
-    limits::{
-        failed_authentication::FailedAuthenticationLimit, shares::Shares, token_buckets::Logins,
-    },
+    limits::{failed_authentication::FailedAuthenticationLimit, logins::Logins, shares::Shares},
 };
 
 /// Application state. A handler extracts the parts it uses (`State<Database>`). Behind one pointer, since axum clones
@@ -74,7 +72,7 @@ pub struct Parts {
     pub token_lifetime: TokenLifetime,
     /// Hashes passwords.
     pub passwords: Passwords,
-    /// Limit of login attempts per account.
+    /// Limits of login attempts.
     pub logins: Logins,
     /// True if unauthenticated clients may create accounts.
     pub sign_up: SignUp,

@@ -35,7 +35,7 @@ use crate::{
     domain::clock::Clock,
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
     images::renderings::Renderer,
-    limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
+    limits::{failed_authentication::FailedAuthenticationLimit, logins::Logins},
     maintenance,
     server::{self, Admission, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
@@ -104,7 +104,6 @@ impl App {
         let blobs = BlobStore::new(&config)?;
         let issuers =
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
-        let logins_per_minute = config.users.logins_per_minute;
         let links = Links::new(config.server.public_url.as_ref());
         let document = api::document(&links);
         let access = AccessRules::from_document(&document, BASE);
@@ -119,7 +118,7 @@ impl App {
                 clock.clone(),
             ),
             passwords: Passwords::new(hashes_at_once(&config.users)),
-            logins: Logins::new(logins_per_minute, logins_per_minute, clock),
+            logins: Logins::new(config.users.logins_per_minute, clock),
             sign_up: SignUp(config.users.sign_up),
             session_lifetime: config.users.session_lifetime,
             max_sessions: config.users.max_sessions,

@@ -3,8 +3,8 @@
 //! PostgreSQL announces changes at commit (`LISTEN`), and the affected entries are removed. Entries also expire: after
 //! 10 minutes while notifications arrive, or after 1 second while they do not (connection lost, which a test
 //! notification detects, or `database.pooler = "transaction"`). External issuers announce no changes, so their tokens
-//! expire after 1 minute. While PostgreSQL is unreachable, entries of any age are used unless the credential has
-//! expired: requests cannot change anything then.
+//! expire after 1 minute. While PostgreSQL is unreachable, entries are used for [`MAX_STALENESS`] after they were last
+//! known to be valid. Such a credential is looked up again before a change.
 //!
 //! Invariants:
 //! - A lookup that began before a change is not cached after it.
@@ -12,7 +12,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -39,6 +39,8 @@ pub const TTL_WITH_NOTIFICATIONS: Duration = Duration::from_mins(10);
 pub const TTL_OF_ISSUER_TOKENS: Duration = Duration::from_mins(1);
 /// Lifetime of any entry while notifications do not arrive, and pause before listening again.
 const TTL_WITHOUT_NOTIFICATIONS: Duration = Duration::from_secs(1);
+/// Time after which an entry that may have changed is not used any more, while PostgreSQL is unreachable.
+const MAX_STALENESS: Duration = Duration::from_mins(1);
 /// Maximum number of entries. An entry takes about 700 bytes in total, so all take about 100 MB at most.
 const CAPACITY: u64 = 150_000;
 /// Interval between test notifications.
@@ -55,6 +57,8 @@ struct Inner {
     invalidations: AtomicU64,
     /// True while notifications arrive.
     listening: AtomicBool,
+    /// Arrival of the last test notification.
+    heard_at: Mutex<Option<Moment>>,
     clock: Clock,
 }
 
@@ -78,6 +82,7 @@ impl CredentialCache {
             uses: KeyUses::default(),
             invalidations: AtomicU64::new(0),
             listening: AtomicBool::new(false),
+            heard_at: Mutex::new(None),
             clock,
         }))
     }
@@ -117,7 +122,7 @@ impl CredentialCache {
     }
 
     /// Returns the cached result for a secret: `None` if there is none, `Some(None)` if the secret is known to be
-    /// invalid. If PostgreSQL is `unreachable`, entries of any age are used.
+    /// invalid. If PostgreSQL is `unreachable`, the result may be stale.
     #[expect(
         clippy::option_option,
         reason = "the outer level is the cache entry, the inner one the validity of the secret"
@@ -125,13 +130,16 @@ impl CredentialCache {
     pub fn get(&self, hash: &SecretHash, unreachable: bool) -> Option<Option<Arc<Caller>>> {
         let entry = self.0.entries.get(hash)?;
         let now = self.0.clock.now();
-        let listening = self.0.listening.load(Ordering::SeqCst);
-        let ttl = if listening {
+        let ttl = if self.0.listening.load(Ordering::SeqCst) {
+            entry.ttl
+        } else if !unreachable {
+            TTL_WITHOUT_NOTIFICATIONS
+        } else if self.heard_at().is_some_and(|at| now < at + MAX_STALENESS) {
             entry.ttl
         } else {
-            TTL_WITHOUT_NOTIFICATIONS
+            MAX_STALENESS
         };
-        let fresh = unreachable || now < entry.looked_up_at + ttl;
+        let fresh = now < entry.looked_up_at + ttl;
         let expired = entry.expires_at.is_some_and(|at| now >= at);
         if !fresh || expired {
             return None;
@@ -149,6 +157,11 @@ impl CredentialCache {
     /// Writes the uses of API keys since the last write.
     pub async fn write_key_uses(&self, database: &Database) -> Result<(), db::Error> {
         self.0.uses.write(database).await
+    }
+
+    fn heard_at(&self) -> MutexGuard<'_, Option<Moment>> {
+        let heard_at = self.0.heard_at.lock();
+        heard_at.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the entries that a change affects.
@@ -191,6 +204,7 @@ impl CredentialCache {
                         // A test notification: notifications arrive.
                         None => {
                             notified = true;
+                            *self.heard_at() = Some(self.0.clock.now());
                             if !self.0.listening.load(Ordering::SeqCst) {
                                 self.set_listening(true);
                             }

@@ -46,6 +46,14 @@ pub enum Credentials<'a> {
     },
 }
 
+/// Caller of a cached credential.
+pub struct Cached {
+    /// Caller.
+    pub caller: Arc<Caller>,
+    /// Set while PostgreSQL is unreachable: the credential may have been revoked within the last minute.
+    pub is_stale: bool,
+}
+
 /// Authenticator with a cache of credentials.
 #[derive(Clone)]
 pub struct Authenticator {
@@ -105,14 +113,31 @@ impl Authenticator {
     }
 
     /// Returns the caller of a cached credential, without a lookup.
-    pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Arc<Caller>> {
+    pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Cached> {
         let text = match credentials {
             Credentials::ApiKey(secret) if !self.issuers.handles(secret) => secret,
             Credentials::Bearer(token) => token,
             Credentials::ApiKey(_) | Credentials::Both { .. } => return None,
         };
-        let unreachable = self.database.breaker().is_open();
-        self.cache.get(&secret::sha256(text), unreachable)?
+        let is_stale = self.database.breaker().is_open();
+        let caller = self.cache.get(&secret::sha256(text), is_stale)??;
+        Some(Cached { caller, is_stale })
+    }
+
+    /// Returns the caller as [`Self::authenticate`] does, but never from the cache.
+    pub async fn authenticate_again(
+        &self,
+        credentials: Credentials<'_>,
+    ) -> Result<Arc<Caller>, Error> {
+        match credentials {
+            Credentials::ApiKey(one) | Credentials::Bearer(one) => {
+                self.invalidate(&[secret::sha256(one)]);
+            }
+            Credentials::Both { api_key, bearer } => {
+                self.invalidate(&[api_key, bearer].map(secret::sha256));
+            }
+        }
+        self.authenticate(credentials).await
     }
 
     /// Returns the caller that all of the request's secrets belong to.

@@ -2,3 +2,4 @@
 
 pub mod reader;
 pub mod renderings;
+mod webp_codes;

@@ -1,6 +1,6 @@
 //! Checks the blocks of an image as its bytes arrive, from the signature to the end marker, without decoding pixels.
 //!
-//! - Lengths in the data are not trusted. At most 24 bytes are held between calls, and each block consumes at least one.
+//! - Lengths in the data are not trusted. At most 31 bytes are held between calls, and each block consumes at least one.
 //! - The sides of the canvas are limited and all frames are within it: its size bounds the memory that decoding needs.
 //! - Bytes after the end of the image are ignored: cameras put previews there.
 //! - The code is hand-written because uploads are streamed. `imagesize` and the decoders of JPEG and WebP need a seekable
@@ -59,6 +59,8 @@ pub struct Reader {
     crc: Hasher,
     /// Set until the palette that the PNG needs has been read.
     lacks_palette: bool,
+    /// First two bytes of the PNG's pixels: the header of a zlib stream. Chunks may divide them.
+    zlib: Vec<u8>,
     /// Numbers of bytes left in the WebP container, and in the frame of its animation.
     left: [u64; 2],
 }
@@ -126,7 +128,7 @@ impl Reader {
     fn png(&mut self, bytes: &[u8]) -> Block {
         let head: &[u8; 16] = bytes.first_chunk().ok_or(EndsEarly)?;
         let (length, kind) = (big_endian(&head[4..8]), &head[8..12]);
-        let crc = std::mem::take(&mut self.crc).finalize().to_be_bytes();
+        let crc = self.crc.clone().finalize().to_be_bytes();
         check(self.facts.is_none() || head[..4] == crc, "wrong checksum")?;
         match kind {
             _ if length >> 31 > 0 => return Err(Broken("a chunk length is invalid")),
@@ -141,12 +143,29 @@ impl Reader {
             }
             _ if self.facts.is_none() => return Err(Broken("the IHDR chunk is missing")),
             b"IDAT" if self.lacks_palette => return Err(Broken("the palette is missing")),
-            b"IDAT" => self.needed = self.needed.filter(|_| length == 0),
+            b"IDAT" => {
+                let lacking = (2 - self.zlib.len()).min(length as usize);
+                let more = bytes.get(12..12 + lacking).ok_or(EndsEarly)?;
+                self.zlib.extend_from_slice(more);
+                if let [method, flags] = self.zlib[..] {
+                    check(
+                        is_zlib(method, flags),
+                        "the pixels are not compressed by zlib",
+                    )?;
+                    self.needed = None;
+                }
+            }
+            b"fcTL" if length == 26 => {
+                let fields = bytes.get(16..32).ok_or(EndsEarly)?;
+                let number = |at: usize| big_endian(&fields[at..at + 4]);
+                self.check_frame((number(8), number(12)), (number(0), number(4)))?;
+            }
             b"PLTE" => self.lacks_palette &= length == 0,
             b"IEND" if head[4..] == *b"\0\0\0\0IEND\xAEB`\x82" => return self.end(16),
-            b"IHDR" | b"IEND" => return Err(Broken("a chunk is invalid or repeated")),
+            b"IHDR" | b"IEND" | b"fcTL" => return Err(Broken("a chunk is invalid or repeated")),
             _ => check(kind.iter().all(u8::is_ascii_alphabetic), "wrong chunk type")?,
         }
+        self.crc = Hasher::new();
         self.crc.update(kind);
         Ok((12, length.into()))
     }
@@ -271,7 +290,8 @@ impl Reader {
     }
 
     fn check_frame(&self, (x, y): (u32, u32), (w, h): (u32, u32)) -> Result<(), Refusal> {
-        let fits = |canvas: Facts| x + w <= canvas.width && y + h <= canvas.height;
+        let (right, bottom) = (x.saturating_add(w), y.saturating_add(h));
+        let fits = |canvas: Facts| right <= canvas.width && bottom <= canvas.height;
         let is_valid = w > 0 && h > 0 && self.facts.is_some_and(fits);
         check(is_valid, "a frame has no pixels or exceeds the canvas")
     }
@@ -285,6 +305,14 @@ impl Reader {
 
 fn check(is_valid: bool, otherwise: &'static str) -> Result<(), Refusal> {
     is_valid.then_some(()).ok_or(Broken(otherwise))
+}
+
+/// Checks the header of a zlib stream (RFC 1950 §2.2): deflate, a window of at most 32 KiB, and no preset dictionary.
+fn is_zlib(method: u8, flags: u8) -> bool {
+    method & 15 == 8
+        && method >> 4 <= 7
+        && flags & 32 == 0
+        && u16::from_be_bytes([method, flags]).is_multiple_of(31)
 }
 
 fn palette(packed: u8) -> u64 {

@@ -6,6 +6,7 @@
 //! - The output has the orientation applied. Its only metadata is the colour profile, which keeps the colours right.
 
 use std::{
+    borrow::Cow,
     hash::{DefaultHasher, Hash, Hasher},
     io::Cursor,
     sync::Arc,
@@ -26,6 +27,7 @@ use moka::{policy::EvictionPolicy, sync::Cache};
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
 use tracing::Instrument;
 
+use super::webp_codes;
 use crate::{
     domain::image::{Facts, ImageType, RenderingWidth},
     trace_context,
@@ -41,6 +43,8 @@ const REMEMBERED: u64 = 1_024;
 const JPEG_QUALITY: u8 = 85;
 /// Maximum size in bytes of a colour profile that is kept.
 const MAX_PROFILE: usize = 16 << 10;
+/// Maximum size in bytes of a PNG chunk of metadata that is read.
+const MAX_METADATA: usize = 64 << 10;
 const MIB: u64 = 1 << 20;
 
 /// Rendering failure.
@@ -165,12 +169,16 @@ impl Renderer {
     }
 }
 
+fn pixels(facts: Facts) -> u64 {
+    u64::from(facts.width) * u64::from(facts.height)
+}
+
 /// Returns the maximum memory for decoding and shrinking an image, without its file, in MiB.
 fn memory_for(facts: Facts, wanted: RenderingWidth) -> u64 {
-    let pixels = u64::from(facts.width) * u64::from(facts.height);
+    let pixels = pixels(facts);
     let decoding = match facts.kind {
-        // 16 bits per channel.
-        ImageType::Png => 9,
+        // 16 bits per channel, and a copy with 8: the allocator shrinks a block by copying it.
+        ImageType::Png => 12,
         // The coefficients of a progressive JPEG in up to four channels, and three channels of pixels.
         ImageType::Jpeg => 11,
         // A canvas, a frame that is drawn on it, and a copy of the result.
@@ -189,12 +197,20 @@ fn render(bytes: &[u8], facts: Facts, width: RenderingWidth) -> Result<Rendered,
         ImageType::Gif => ImageFormat::Gif,
         ImageType::WebP => ImageFormat::WebP,
     };
-    let bytes = Cursor::new(without_trailing_chunks(bytes));
-    let mut reader = ImageReader::with_format(bytes, format);
+    if facts.kind == ImageType::WebP && webp_codes::exceed_memory(bytes, facts) {
+        let kind = LimitErrorKind::InsufficientMemory;
+        return Err(ImageError::Limits(LimitError::from_kind(kind)));
+    }
+    // PNG: metadata and a line of pixels. GIF: a frame, which is not larger than its canvas. The others have no limit.
+    let (bytes, max_alloc) = match facts.kind {
+        ImageType::Png => (Cow::from(without_unused_chunks(bytes)), 2 * MIB),
+        _ => (Cow::from(without_trailing_chunks(bytes)), 4 * pixels(facts)),
+    };
+    let mut reader = ImageReader::with_format(Cursor::new(&*bytes), format);
     let mut limits = Limits::default();
     limits.max_image_width = Some(facts.width);
     limits.max_image_height = Some(facts.height);
-    limits.max_alloc = Some(512 * MIB);
+    limits.max_alloc = Some(max_alloc);
     reader.limits(limits);
     let mut decoder = reader.into_decoder()?;
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
@@ -202,6 +218,30 @@ fn render(bytes: &[u8], facts: Facts, width: RenderingWidth) -> Result<Rendered,
     let mut image = shrink(decode(decoder)?, orientation, width);
     image.apply_orientation(orientation);
     encode(&image, facts.kind, profile)
+}
+
+/// Copies the chunks of a PNG that a rendering needs. The others may be large, or frames of an animation.
+fn without_unused_chunks(png: &[u8]) -> Vec<u8> {
+    let (signature, mut rest) = png.split_at(png.len().min(8));
+    let mut kept = signature.to_vec();
+    while let Some(([a, b, c, d, kind @ ..], _)) = rest.split_first_chunk::<8>() {
+        // The length, the kind and a checksum surround the data.
+        let length = u64::from(u32::from_be_bytes([*a, *b, *c, *d])) + 12;
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let Some((chunk, after)) = rest.split_at_checked(length) else {
+            break;
+        };
+        let is_needed = match kind {
+            b"IHDR" | b"PLTE" | b"tRNS" | b"IDAT" | b"IEND" => true,
+            b"iCCP" | b"eXIf" => length <= MAX_METADATA,
+            _ => false,
+        };
+        if is_needed {
+            kept.extend_from_slice(chunk);
+        }
+        rest = after;
+    }
+    kept
 }
 
 /// Cuts a WebP off at the end of its container. Its decoder also reads chunks that begin up to 10 bytes later, which

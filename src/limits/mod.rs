@@ -3,11 +3,13 @@
 //! - [`Limiter`]: the limits of a plan, by leased slices (`.github/decisions/0001-leased-slices.md`). [`caller`]
 //!   decides from memory, [`db::limits`] leases.
 //! - [`shares`]: what one client address may use at the same time.
-//! - [`token_buckets`], [`failed_authentication`]: limits by client address and account, which need not be exact.
+//! - [`token_buckets`], [`failed_authentication`], [`logins`]: limits by client address and account, which need not be
+//!   exact.
 
 pub mod caller;
 mod error;
 pub mod failed_authentication;
+pub mod logins;
 pub mod shares;
 pub mod token_buckets;
 

@@ -17,9 +17,6 @@ type Buckets<K> =
 #[derive(Debug, Clone)]
 pub struct TokenBuckets<K: Clone + Hash + Eq>(Arc<Buckets<K>>);
 
-/// Login attempts by lower-case account name, whether or not the account exists.
-pub type Logins = TokenBuckets<String>;
-
 impl<K: Clone + Hash + Eq + fmt::Debug> TokenBuckets<K> {
     /// Creates buckets that hold `burst` tokens and are refilled with `per_minute` tokens per minute.
     pub fn new(burst: NonZeroU32, per_minute: NonZeroU32, clock: Clock) -> Self {

@@ -45,6 +45,9 @@ const MAX_STREAMS: u32 = 128;
 const MAX_SEND_BUFFER: usize = 64 << 10;
 /// Maximum number of refused or reset HTTP/2 streams that are remembered.
 const MAX_RESET_STREAMS: usize = 64;
+/// Size in bytes of the buffers of an HTTP/1 connection, unless a request head needs more. hyper's default of 400 KiB is
+/// larger than most bodies.
+const BUFFER: usize = 32 << 10;
 /// Maximum number of fields of a request head.
 const MAX_HEADERS: usize = 100;
 /// Time after the start of a graceful shutdown in which the next request of an HTTP/1 connection is awaited, to be
@@ -178,6 +181,7 @@ pub async fn serve<S: HttpService>(
         .header_read_timeout(limits.header_timeout)
         .max_headers(MAX_HEADERS)
         .max_header_size(limits.max_header_size)
+        .max_buf_size(limits.max_header_size.max(BUFFER))
         .serve_connection(stream, service);
     Ok(until(connection, last_requests(), shutdown.forced()).await?)
 }

@@ -415,3 +415,32 @@ async fn invalid_value_is_listed_once_with_its_rule() {
         );
     }
 }
+
+/// Each parameter takes about fifty times the memory of the two bytes that a client sends for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn query_or_form_of_more_than_a_thousand_parameters_is_400() {
+    let app = TestApp::start().await;
+    let id = app.pet("a").await;
+    let update = |path: &str, parameters: usize| {
+        let form = "a&".repeat(parameters - 1) + "name=b";
+        let request = app.request(Method::POST, path);
+        let kind = "application/x-www-form-urlencoded";
+        request.header("content-type", kind).body(form).response()
+    };
+    let path = format!("/pet/{id}");
+    update(&path, 1_000).await.is(200);
+    for parameters in [1_001, 500_000] {
+        let refused = update(&path, parameters).await;
+        assert_eq!(refused.invalid_fields(), ["body"]);
+    }
+    let query = |parameters: usize| {
+        let query = "a&".repeat(parameters - 1) + "status=available";
+        app.get(&format!("/pet/findByStatus?{query}")).response()
+    };
+    query(1_000).await.is(200);
+    assert_eq!(query(1_001).await.invalid_fields(), ["query"]);
+    let token = app.bare(Method::POST, "/oauth/token");
+    let token = token.header("content-type", "application/x-www-form-urlencoded");
+    let token = token.body("a&".repeat(1_001)).response().await;
+    assert_eq!(token.status, 400, "{token}");
+}

@@ -26,6 +26,7 @@ mod jwt;
 mod limits;
 mod limits_across_restarts;
 mod log;
+mod logins;
 mod metrics;
 mod oauth;
 mod openapi;

@@ -11,13 +11,17 @@ use nix::{
     unistd::Pid,
 };
 use pet_inventory::{
-    domain::caller::Scopes, embedded_postgres::EmbeddedPostgres, server::Shutdown,
+    domain::{caller::Scopes, clock::Clock},
+    embedded_postgres::EmbeddedPostgres,
+    server::Shutdown,
 };
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
-use sqlx::{Connection as _, PgConnection, postgres::PgConnectOptions};
+use sqlx::{Connection as _, Executor as _, PgConnection, postgres::PgConnectOptions};
 use test_support::{
-    self, Home, RequestExt, Response, make_key,
+    self, Home, RawConnection, RequestExt, Response,
+    images::png,
+    make_key,
     postgres::{start_postgres, url_at},
     process::processes_using,
 };
@@ -39,6 +43,10 @@ struct UnreliableApp {
 
 impl UnreliableApp {
     async fn start() -> Self {
+        Self::with_clock(Clock::system()).await
+    }
+
+    async fn with_clock(clock: Clock) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut unreliable = Self {
             postgres: None,
@@ -50,16 +58,35 @@ impl UnreliableApp {
         };
         let options = unreliable.start_postgres().await;
         let url = url_at(&options, &unreliable.socket());
-        let settings = [("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "1s")];
-        let app = test_support::build(&url, &settings).await;
-        let mut connection = PgConnection::connect(&url).await.expect("a connection");
-        unreliable.key = make_key(&mut connection, "tester", Scopes::all(), None)
-            .await
-            .secret;
+        let images = format!(
+            "file://{}",
+            unreliable.folder.path().join("images").display()
+        );
+        let settings = [
+            ("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "1s"),
+            ("PET_INVENTORY__IMAGES__URL", &images),
+        ];
+        let config = test_support::config(&url, &settings);
+        let app = test_support::build_with(config, clock).await;
+        unreliable.key = unreliable.make_key("tester").await;
         unreliable.address = app.local_addr();
         let shutdown = unreliable.shutdown.clone();
         tokio::spawn(async move { app.run(shutdown).await });
         unreliable
+    }
+
+    /// Opens a connection to the database.
+    async fn connect(&self) -> PgConnection {
+        let options = self.postgres.as_ref().expect("it runs").connect_options();
+        let url = url_at(&options, &self.socket());
+        PgConnection::connect(&url).await.expect("a connection")
+    }
+
+    /// Creates a key of a new caller.
+    async fn make_key(&self, caller: &str) -> String {
+        let mut connection = self.connect().await;
+        let key = make_key(&mut connection, caller, Scopes::all(), None);
+        key.await.secret
     }
 
     /// Symbolic link to PostgreSQL's socket directory, which changes with each start.
@@ -298,5 +325,113 @@ async fn lost_embedded_postgres_is_reported_and_back_after_a_restart() {
     let service = home.serve().await;
     let found = service.request(Method::GET, &path, "special-key");
     found.response().await.is(200);
+    service.stop().await;
+}
+
+/// A request without a change: its body is invalid.
+async fn invalid(service: &UnreliableApp, key: &str) -> Response {
+    let url = format!("http://{}/api/v3/pet", service.address);
+    let request = service.client.post(url).header("api_key", key);
+    request.json(&json!({})).response().await
+}
+
+/// Lets the service cache a key, once it listens for changes: then it clears its cache.
+async fn cache(service: &UnreliableApp, key: &str) {
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    invalid(service, key).await.problem(400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cached_credential_is_accepted_for_a_minute_of_an_outage() {
+    let clock = Clock::manual();
+    let mut service = UnreliableApp::with_clock(clock.clone()).await;
+    service.assert_available().await;
+    cache(&service, &service.key).await;
+    let postgres = service.postgres.take().expect("it runs");
+    postgres.stop().await.expect("a stop");
+    service.assert_unavailable().await;
+    invalid(&service, &service.key).await.problem(400);
+    clock.advance(Duration::from_secs(50));
+    invalid(&service, &service.key).await.problem(400);
+    clock.advance(Duration::from_secs(11));
+    invalid(&service, &service.key).await.problem(503);
+    service.start_postgres().await;
+    service.assert_available().await;
+    invalid(&service, &service.key).await.problem(400);
+    service.stop().await;
+}
+
+/// Requests with a body that begins during an outage and ends after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn credential_revoked_in_an_outage_changes_nothing_after_it() {
+    let mut service = UnreliableApp::start().await;
+    let keys = [
+        service.make_key("revoked").await,
+        service.make_key("other").await,
+    ];
+    service.assert_available().await;
+    let add = "insert into pets (id, status, name, category, photo_urls, tags)
+         values (7, 'sold', 'a', null, '{}', '[]')";
+    service.connect().await.execute(add).await.expect("added");
+    for key in &keys {
+        cache(&service, key).await;
+    }
+    let postgres = service.postgres.take().expect("it runs");
+    postgres.stop().await.expect("a stop");
+    service.assert_unavailable().await;
+    let (json, image) = (br#"{"id":7,"name":"b"}"#.to_vec(), png(20, 20));
+    let bodies = [
+        ("PUT /api/v3/pet", "application/json", &json),
+        ("PATCH /api/v3/pet/7", "application/json", &json),
+        (
+            "POST /api/v3/pet/7",
+            "application/x-www-form-urlencoded",
+            &b"name=b".to_vec(),
+        ),
+        ("POST /api/v3/pet/7/uploadImage", "image/png", &image),
+    ];
+    let mut begun = Vec::new();
+    for key in &keys {
+        for (target, media_type, body) in bodies {
+            let mut raw = RawConnection::connect(service.address).await;
+            // With a key, an upload is not refused before its body: a response may be stored.
+            let head = format!(
+                "{target} HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nContent-Type: {media_type}\r\n\
+                 Idempotency-Key: {media_type}\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            raw.send(head).await;
+            raw.send(&body[..body.len() - 1]).await;
+            begun.push((target, raw, body[body.len() - 1]));
+        }
+    }
+    // The heads have been read.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    service.start_postgres().await;
+    let revoke = "update credentials set revoked_at = now()
+         where caller_id = (select id from callers where name = 'revoked')";
+    service
+        .connect()
+        .await
+        .execute(revoke)
+        .await
+        .expect("revoked");
+    service.assert_available().await;
+    for (number, (target, mut raw, last)) in begun.into_iter().enumerate() {
+        raw.send([last]).await;
+        let response = raw.response().await;
+        if number < bodies.len() {
+            response.problem(401);
+            let unchanged =
+                "select count(*) from pets where id = 7 and name = 'a' and photo_urls = '{}'";
+            let count: i64 = sqlx::query_scalar(unchanged)
+                .fetch_one(&mut service.connect().await)
+                .await
+                .expect("a number");
+            assert_eq!(count, 1, "{target}");
+        } else {
+            assert!(response.status == 200, "{target}: {response}");
+        }
+    }
     service.stop().await;
 }

@@ -16,6 +16,7 @@
     reason = "a failed test panics with the reason; its clock is the machine's"
 )]
 
+mod bodies;
 mod capacity;
 mod checker;
 mod clients;
@@ -24,5 +25,6 @@ mod limits;
 mod outages;
 mod outside;
 mod races;
+mod renderings;
 mod restarts;
 mod stage;

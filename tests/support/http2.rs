@@ -3,8 +3,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
+pub use h2::SendStream;
 use h2::{
-    Ping, PingPong, RecvStream, SendStream,
+    Ping, PingPong, RecvStream,
     client::{Builder, ResponseFuture, SendRequest},
 };
 use http::{Method, Request, Response};

@@ -1,7 +1,8 @@
 //! Generates and decodes the images that tests upload.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read as _};
 
+use flate2::{Compression, read::ZlibEncoder};
 use image::{
     DynamicImage, ExtendedColorType, Frame, ImageDecoder as _, ImageEncoder as _, ImageFormat,
     ImageReader, Rgb, RgbImage, Rgba, RgbaImage,
@@ -34,6 +35,55 @@ pub fn transparent_png(width: u32, height: u32) -> Vec<u8> {
         Rgba([200, 100, 50, if x < width / 2 { 0 } else { 255 }])
     });
     encoded(image, ImageFormat::Png)
+}
+
+/// Returns a PNG of [`gradient`] with 16 bits per channel, and with transparency.
+pub fn deep_png(width: u32, height: u32) -> Vec<u8> {
+    let image = DynamicImage::from(gradient(width, height));
+    encoded(image.to_rgba16(), ImageFormat::Png)
+}
+
+/// Returns a chunk of a PNG.
+pub fn png_chunk(kind: [u8; 4], data: &[&[u8]]) -> Vec<u8> {
+    let typed = [&kind[..], &data.concat()].concat();
+    let length = u32::try_from(typed.len() - 4).expect("short").to_be_bytes();
+    let crc = crc32fast::hash(&typed).to_be_bytes();
+    [&length[..], &typed, &crc].concat()
+}
+
+/// Returns a PNG of [`gradient`] with another chunk between its header and its pixels.
+pub fn png_with(width: u32, height: u32, chunk: &[u8]) -> Vec<u8> {
+    let mut bytes = png(width, height);
+    // After the signature and `IHDR`.
+    bytes.splice(33..33, chunk.iter().copied());
+    bytes
+}
+
+/// Compresses this many zeros with zlib: to about a thousandth of their size.
+pub fn zlib_zeros(number: u64) -> Vec<u8> {
+    let mut compressed = Vec::new();
+    let zeros = std::io::repeat(0).take(number);
+    let mut encoder = ZlibEncoder::new(zeros, Compression::best());
+    encoder.read_to_end(&mut compressed).expect("memory");
+    compressed
+}
+
+/// Returns a GIF whose only frame has these dimensions, in one colour, on a canvas of 16×16 pixels.
+pub fn gif_with_large_frame(width: u32, height: u32) -> Vec<u8> {
+    let mut bytes = encoded(RgbImage::new(width, height), ImageFormat::Gif);
+    bytes[6..10].copy_from_slice(&[16, 0, 16, 0]);
+    bytes
+}
+
+/// Returns a JPEG of [`gradient`] with segments of a kind after its first marker.
+pub fn jpeg_with(width: u32, height: u32, code: u8, segments: &[Vec<u8>]) -> Vec<u8> {
+    let plain = jpeg(width, height);
+    let segments = segments.iter().map(|data| {
+        let length = u16::try_from(data.len() + 2).expect("short").to_be_bytes();
+        [&[0xFF, code], &length[..], data].concat()
+    });
+    let segments: Vec<_> = segments.collect();
+    [&plain[..2], &segments.concat(), &plain[2..]].concat()
 }
 
 /// Returns a JPEG of [`gradient`].
@@ -70,6 +120,67 @@ pub fn gif_animation(width: u32, height: u32) -> Vec<u8> {
 /// Returns a lossless WebP, which has one chunk.
 pub fn webp(width: u32, height: u32) -> Vec<u8> {
     encoded(gradient(width, height), ImageFormat::WebP)
+}
+
+/// Returns a lossless image of 16×16 pixels as far as its prefix codes: 65,536 groups of five, of 4 KB each.
+pub fn vp8l_with_many_codes() -> Vec<u8> {
+    /// Lengths of the codes for the lengths 1 to 10, in bits.
+    const LENGTHS: [usize; 10] = [3, 3, 3, 3, 3, 4, 4, 4, 4, 3];
+    let mut bits: Vec<bool> = Vec::new();
+    let put = |bits: &mut Vec<bool>, value: usize, count: usize| {
+        bits.extend((0..count).map(|bit| value >> bit & 1 == 1));
+    };
+    // The sizes; no transforms and no cache, but an image with the number of a group for each 4×4 pixels.
+    for (value, count) in [
+        (0x2F, 8),
+        (15, 14),
+        (15, 14),
+        (0, 4),
+        (0b100, 3),
+        (0, 3),
+        (0, 1),
+    ] {
+        put(&mut bits, value, count);
+    }
+    // Codes with one symbol: 255 for red and green, 0 for the others.
+    for (value, count) in [
+        (0b101 | 255 << 3, 11),
+        (0b101 | 255 << 3, 11),
+        (1, 4),
+        (1, 4),
+        (1, 4),
+    ] {
+        put(&mut bits, value, count);
+    }
+    let mut code = Vec::new();
+    put(&mut code, 0, 1);
+    put(&mut code, 10, 4);
+    // In the order of RFC 9649, §3.7.2.1.
+    for length in [17, 18, 0, 1, 2, 3, 4, 5, 16, 6, 7, 8, 9, 10] {
+        let bits = (1..=10).contains(&length).then(|| LENGTHS[length - 1]);
+        put(&mut code, bits.unwrap_or_default(), 3);
+    }
+    // 11 symbols, with the lengths 1 to 10 and 10 again.
+    put(&mut code, 1 | 1 << 1 | 9 << 4, 8);
+    for length in (1..=10).chain([10]) {
+        let shorter = |other: &usize| {
+            let (bits, own) = (LENGTHS[*other], LENGTHS[length - 1]);
+            bits < own || bits == own && *other < length - 1
+        };
+        let number: usize = (0..10)
+            .filter(shorter)
+            .map(|other| 1 << (4 - LENGTHS[other]))
+            .sum();
+        let bits = LENGTHS[length - 1];
+        let number = number >> (4 - bits);
+        (0..bits)
+            .rev()
+            .for_each(|bit| put(&mut code, number >> bit & 1, 1));
+    }
+    (0..5 * 65_536).for_each(|_| bits.extend_from_slice(&code));
+    let byte = |bits: &[bool]| bits.iter().rfold(0, |byte, bit| byte << 1 | u8::from(*bit));
+    let data: Vec<u8> = bits.chunks(8).map(byte).collect();
+    webp_chunk(*b"VP8L", &[&data])
 }
 
 /// Returns a chunk of a WebP.
@@ -109,7 +220,8 @@ pub fn webp_frame(offset: [u32; 2], [width, height]: [u32; 2], chunks: &[&[u8]])
     webp_chunk(*b"ANMF", &[&head, &chunks.concat()])
 }
 
-fn webp_canvas(flags: u8, [width, height]: [u32; 2]) -> Vec<u8> {
+/// Returns the chunk with the canvas of a WebP.
+pub fn webp_canvas(flags: u8, [width, height]: [u32; 2]) -> Vec<u8> {
     webp_chunk(
         *b"VP8X",
         &[&[flags, 0, 0, 0], &triples([width - 1, height - 1])],

@@ -224,7 +224,8 @@ pub async fn build(database_url: &str, settings: &[(&str, &str)]) -> App {
     build_with(config(database_url, settings), Clock::system()).await
 }
 
-async fn build_with(config: Config, clock: Clock) -> App {
+/// Builds the service with a configuration and a clock.
+pub async fn build_with(config: Config, clock: Clock) -> App {
     let operations = pet_inventory::api::operations();
     App::build_with(config, clock, operations)
         .await

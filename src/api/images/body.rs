@@ -9,7 +9,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::api::{error::Error, state::Uploads};
 
-/// Body that is bounded in size and time.
+/// Number of chunks of any size in a body.
+const FREE_CHUNKS: u64 = 1_024;
+/// Minimum average size in bytes of further chunks. A chunk of one byte costs as much CPU time as one of 4 KiB.
+const MIN_CHUNK: u64 = 256;
+
+/// Body that is bounded in size, time, and number of chunks.
 pub struct UploadBody {
     data: BodyDataStream<Limited<Body>>,
     /// Maximum size of an image, for the error.
@@ -17,6 +22,8 @@ pub struct UploadBody {
     deadline: Instant,
     /// Time limit until more bytes arrive.
     pause: Duration,
+    /// Number of bytes and of chunks that have arrived.
+    received: (u64, u64),
 }
 
 impl UploadBody {
@@ -32,6 +39,7 @@ impl UploadBody {
             max_size: uploads.max_size,
             deadline: Instant::now() + uploads.timeout,
             pause: uploads.pause,
+            received: (0, 0),
         })
     }
 
@@ -42,7 +50,18 @@ impl UploadBody {
             let next = timeout_at(until, self.data.next()).await;
             match next.map_err(|_| Error::BodyTimeout)?.transpose() {
                 Ok(Some(bytes)) if bytes.is_empty() => {}
-                Ok(bytes) => return Ok(bytes),
+                Ok(Some(bytes)) => {
+                    let (size, chunks) = &mut self.received;
+                    (*size, *chunks) = (*size + bytes.len() as u64, *chunks + 1);
+                    if *chunks > FREE_CHUNKS + *size / MIN_CHUNK {
+                        let reason = format!(
+                            "must arrive in chunks of at least {MIN_CHUNK} bytes on average"
+                        );
+                        return Err(Error::one_violation("body", reason));
+                    }
+                    return Ok(Some(bytes));
+                }
+                Ok(None) => return Ok(None),
                 Err(error) if error.is::<LengthLimitError>() => {
                     return Err(Error::BodyTooLarge(self.max_size));
                 }

@@ -1,5 +1,7 @@
 //! Streams the body of an upload to the image store, without holding all of it in memory.
 
+use std::mem;
+
 use axum::{
     body::{Body, Bytes},
     http::{HeaderMap, header},
@@ -17,6 +19,8 @@ use crate::{
 
 /// Accepted media types, in the words of the error message.
 const ACCEPTED: &str = "application/octet-stream or image/* or multipart/form-data";
+/// Number of bytes that are hashed and stored at once. A write costs a switch to another thread.
+const BLOCK: usize = 64 << 10;
 /// Form field of the image, for a part without a file name.
 const FILE: &str = "file";
 /// Parameter or form field of the text that a client adds to its image.
@@ -61,7 +65,7 @@ pub(super) async fn receive(
     while let Some(bytes) = body.next().await? {
         sink.write(bytes).await?;
     }
-    sink.finish(None)
+    sink.finish(None).await
 }
 
 /// Receives the first file of a form. Other parts, except the metadata, are skipped.
@@ -91,7 +95,7 @@ async fn of_form(mut form: Multipart, mut sink: Sink<'_>) -> Result<Received, Er
         image::check_metadata(&text).map_err(|reason| Error::one_violation(METADATA, reason))?;
         Ok::<_, Error>(text)
     });
-    sink.finish(metadata.transpose()?)
+    sink.finish(metadata.transpose()?).await
 }
 
 /// Destination of the image's bytes: the reader, which rejects anything but an image, and then the image store.
@@ -100,6 +104,8 @@ struct Sink<'a> {
     /// Started once the reader has accepted the first bytes.
     upload: Option<Upload>,
     reader: Reader,
+    /// Accepted bytes that are not stored yet: less than a block.
+    block: Vec<u8>,
     hasher: Sha256,
     max_size: u64,
     /// Field of the request that violations refer to.
@@ -112,6 +118,7 @@ impl<'a> Sink<'a> {
             blobs,
             upload: None,
             reader: Reader::default(),
+            block: Vec::new(),
             hasher: Sha256::new(),
             max_size: uploads.max_size,
             field,
@@ -123,26 +130,45 @@ impl<'a> Sink<'a> {
         self.reader
             .feed(&bytes)
             .map_err(|refusal| refused(refusal, field))?;
-        self.hasher.update(&bytes);
         let upload = match &mut self.upload {
             Some(upload) => upload,
             None => self.upload.insert(self.blobs.upload().await?),
         };
-        upload.write(bytes).await?;
-        if upload.size() > self.max_size {
+        let size = upload.size() + (self.block.len() + bytes.len()) as u64;
+        if size > self.max_size {
             return Err(Error::BodyTooLarge(self.max_size));
+        }
+        if self.block.is_empty() && bytes.len() >= BLOCK {
+            return self.store(bytes).await;
+        }
+        self.block.extend_from_slice(&bytes);
+        if self.block.len() >= BLOCK {
+            let block = mem::take(&mut self.block);
+            self.store(block.into()).await?;
         }
         Ok(())
     }
 
-    fn finish(self, metadata: Option<String>) -> Result<Received, Error> {
+    async fn store(&mut self, bytes: Bytes) -> Result<(), Error> {
+        self.hasher.update(&bytes);
+        if let Some(upload) = &mut self.upload {
+            upload.write(bytes).await?;
+        }
+        Ok(())
+    }
+
+    async fn finish(mut self, metadata: Option<String>) -> Result<Received, Error> {
         let field = self.field;
         let missing = || Error::one_violation(field, "is required and must contain an image");
+        let mut upload = self.upload.take().ok_or_else(missing)?;
         let facts = self.reader.finish();
+        let facts = facts.map_err(|refusal| refused(refusal, field))?;
+        self.hasher.update(&self.block);
+        upload.write(self.block.into()).await?;
         Ok(Received {
-            upload: self.upload.ok_or_else(missing)?,
+            upload,
             sha256: self.hasher.finalize().into(),
-            facts: facts.map_err(|refusal| refused(refusal, field))?,
+            facts,
             metadata,
         })
     }

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     api::{
         conditional::IfMatch,
+        credentials::confirm,
         error::Error,
         extract::{Path, Query},
         fields::Violations,
@@ -188,6 +189,7 @@ async fn take(
     }
     let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;
     received.metadata = received.metadata.or(metadata);
+    confirm(parts, state).await?;
     Ok((received, key))
 }
 

@@ -42,7 +42,12 @@ impl Middleware for AuthenticateLayer {
         let _ = context.needed_scopes.set(needed);
         let cached = match credentials(request.headers()) {
             Ok(None) => Some(anonymous(state.anonymous)),
-            Ok(Some(credentials)) => state.authenticator.get_cached(credentials).map(Ok),
+            Ok(Some(credentials)) => state.authenticator.get_cached(credentials).map(|cached| {
+                if cached.is_stale {
+                    let _ = context.has_stale_credential.set(());
+                }
+                Ok(cached.caller)
+            }),
             Err(_) => None,
         };
         match cached {

@@ -30,7 +30,8 @@ use crate::{
 /// Paths below the API's base to which passwords are sent.
 const WITH_PASSWORDS: &str = "/user";
 /// Statuses about the message itself, which are not stored: a corrected message may have the same key.
-const ABOUT_MESSAGE: [StatusCode; 3] = [
+const ABOUT_MESSAGE: [StatusCode; 4] = [
+    StatusCode::UNAUTHORIZED,
     StatusCode::TOO_MANY_REQUESTS,
     StatusCode::METHOD_NOT_ALLOWED,
     StatusCode::UNSUPPORTED_MEDIA_TYPE,

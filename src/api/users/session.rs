@@ -17,12 +17,16 @@ use crate::{
         error::Error,
         extract::{Form, Json, Query, has_media_type},
         fields::{Field, FieldType, Violations},
+        request_context::RequestContext,
         response::{self, ApiResponse},
         state::AppState,
     },
     auth::{Authenticator, Credentials, session},
     db::Database,
-    domain::user::{Password, Username},
+    domain::{
+        address::AddressKey,
+        user::{Password, Username},
+    },
 };
 
 /// Petstore's header for the requests per hour that the plan admits.
@@ -99,8 +103,12 @@ impl FromRequest<AppState> for Login {
     responses((status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
         headers(("X-Rate-Limit"), ("X-Expires-After"), ("Cache-Control")))),
 )]
-pub(super) async fn log_in(State(state): State<AppState>, login: Login) -> Result<Response, Error> {
-    login.counted(&state).await
+pub(super) async fn log_in(
+    State(state): State<AppState>,
+    context: RequestContext,
+    login: Login,
+) -> Result<Response, Error> {
+    login.counted(&state, &context).await
 }
 
 /// Log in with query parameters
@@ -118,15 +126,16 @@ pub(super) async fn log_in(State(state): State<AppState>, login: Login) -> Resul
 #[deprecated = "a password in the query"]
 pub(super) async fn log_in_by_query(
     State(state): State<AppState>,
+    context: RequestContext,
     login: Login,
 ) -> Result<Response, Error> {
-    login.counted(&state).await
+    login.counted(&state, &context).await
 }
 
 impl Login {
     /// Opens a session and counts the attempt.
-    async fn counted(self, state: &AppState) -> Result<Response, Error> {
-        let response = self.open_session(state).await;
+    async fn counted(self, state: &AppState, context: &RequestContext) -> Result<Response, Error> {
+        let response = self.open_session(state, context.client_address()).await;
         let result = match &response {
             Ok(_) => "ok",
             Err(Error::Invalid(_)) => "wrong",
@@ -137,13 +146,19 @@ impl Login {
         response
     }
 
-    async fn open_session(self, state: &AppState) -> Result<Response, Error> {
+    async fn open_session(
+        self,
+        state: &AppState,
+        client: Option<AddressKey>,
+    ) -> Result<Response, Error> {
         let wrong = || Error::from(session::Error::InvalidCredentials);
         // Values that no account can have are rejected before a hash is computed.
         let username: Username = self.username.parse().map_err(|_| wrong())?;
         let password = Password::claimed(self.password).ok_or_else(wrong)?;
-        let admitted = state.logins.take(&username.folded());
-        admitted.map_err(|retry_after| Error::limit_exceeded("logins", retry_after))?;
+        let admitted = state.logins.admit(username.folded(), client);
+        admitted
+            .await
+            .map_err(|retry_after| Error::limit_exceeded("logins", retry_after))?;
         let (database, passwords) = (&state.database, &state.passwords);
         let (lifetime, max) = (state.session_lifetime, state.max_sessions);
         let opened = session::open(database, passwords, &username, password, lifetime, max).await?;

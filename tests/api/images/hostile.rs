@@ -112,7 +112,17 @@ async fn upload_of_truncated_or_damaged_image_is_400() {
     }
     let mut damaged = png(30, 20);
     damaged[50] ^= 0xFF;
-    for bytes in [damaged, Vec::new()] {
+    // The structure is valid, the pixels are not.
+    let mut pixels = png(30, 20);
+    let start = 4 + pixels
+        .windows(4)
+        .position(|kind| kind == b"IDAT")
+        .expect("pixels");
+    let end = pixels.len() - 16;
+    pixels[start..end].fill(b'x');
+    let crc = crc32fast::hash(&pixels[start - 4..end]).to_be_bytes();
+    pixels[end..end + 4].copy_from_slice(&crc);
+    for bytes in [damaged, pixels, Vec::new()] {
         assert_eq!(
             app.upload(pet, bytes.clone())
                 .response()

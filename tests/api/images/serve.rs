@@ -281,7 +281,7 @@ async fn rendering_of_undecodable_image_is_404() {
     let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
     for (kind, data) in [
         (b"IHDR", &[0, 0, 0, 9, 0, 0, 0, 9, 8, 2, 0, 0, 0][..]),
-        (b"IDAT", b"nonsense"),
+        (b"IDAT", b"\x78\x9cnonsense"),
         (b"IEND", b""),
     ] {
         bytes.extend(u32::try_from(data.len()).expect("short").to_be_bytes());

@@ -35,7 +35,8 @@ fn ihdr(depth: u8, colour: u8) -> Vec<u8> {
     vec![0, 0, 0, 5, 0, 0, 0, 4, depth, colour, 0, 0, 0]
 }
 
-const IDAT: PngChunk<'_> = (b"IDAT", b"pixels");
+/// Pixels that begin as a zlib stream does.
+const IDAT: PngChunk<'_> = (b"IDAT", b"\x78\x9cpixels");
 const IEND: PngChunk<'_> = (b"IEND", b"");
 
 #[test]
@@ -117,6 +118,78 @@ fn reader_refuses_a_png_without_palette_pixels_or_end() {
 }
 
 /// Returns a GIF of 6×5 pixels with these blocks.
+#[test]
+fn reader_refuses_a_png_with_pixels_that_are_not_zlib() {
+    let header = ihdr(8, 2);
+    let file = |pixels: &[&[u8]]| {
+        let pixels = pixels.iter().map(|data| (b"IDAT", *data));
+        let chunks: Vec<PngChunk<'_>> = [(b"IHDR", &header[..])]
+            .into_iter()
+            .chain(pixels)
+            .chain([IEND])
+            .collect();
+        size(&png_of(&chunks))
+    };
+    for pixels in [
+        &[&b"\x78\x9cpixels"[..]][..],
+        &[b"\x08\x1dpixels"],
+        // The header may be divided between chunks.
+        &[b"", b"\x78", b"", b"\x9c", b"pixels"],
+    ] {
+        assert_eq!(file(pixels), Ok((5, 4)), "{pixels:?}");
+    }
+    for (what, pixels) in [
+        ("text", &[&b"pixels"[..]][..]),
+        ("zeros", &[&[0; 40]]),
+        ("gzip", &[b"\x1f\x8b\x08\0\0\0\0\0\0\x03"]),
+        ("wrong check bits", &[b"\x78\x9dpixels"]),
+        ("another method", &[b"\x79\x18pixels"]),
+        ("too large a window", &[b"\x88\x1cpixels"]),
+        ("a preset dictionary", &[b"\x78\xbbpixels"]),
+        ("half a header", &[b"\x78"]),
+        ("text in two chunks", &[b"p", b"ixels"]),
+        ("a second half that does not fit", &[b"\x78", b"pixels"]),
+    ] {
+        let read = file(pixels);
+        assert!(matches!(read, Err(Broken(_))), "{what}: {read:?}");
+    }
+}
+
+#[test]
+fn reader_refuses_a_png_with_a_frame_beyond_its_canvas() {
+    let frame = |[width, height, x, y]: [u32; 4]| {
+        let numbers = [0, width, height, x, y].map(u32::to_be_bytes).concat();
+        let control = [&numbers[..], &[0; 6]].concat();
+        let header = ihdr(8, 2);
+        size(&png_of(&[
+            (b"IHDR", &header),
+            (b"acTL", &[0; 8]),
+            (b"fcTL", &control),
+            IDAT,
+            IEND,
+        ]))
+    };
+    for frame_size in [[5, 4, 0, 0], [1, 1, 4, 3]] {
+        assert_eq!(frame(frame_size), Ok((5, 4)), "{frame_size:?}");
+    }
+    for frame_size in [
+        [8_192, 8_192, 0, 0],
+        [5, 5, 0, 0],
+        [5, 4, 1, 0],
+        [1, 1, 4, 4],
+        [0, 4, 0, 0],
+        [2, 2, u32::MAX, u32::MAX],
+    ] {
+        assert!(
+            matches!(frame(frame_size), Err(Broken(_))),
+            "{frame_size:?}"
+        );
+    }
+    let header = ihdr(8, 2);
+    let short = png_of(&[(b"IHDR", &header), (b"fcTL", &[0; 25]), IDAT, IEND]);
+    assert_broken("a short frame control", &short);
+}
+
 fn gif_of(blocks: &[&[u8]]) -> Vec<u8> {
     let head: &[u8] = b"GIF89a\x06\0\x05\0\x80\0\0rgbrgb";
     [head, &blocks.concat()].concat()

@@ -139,14 +139,51 @@ impl Stage {
     pub fn memory(&self) -> u64 {
         memory(&self.service)
     }
+
+    /// Runs `work`; returns by how many bytes the resident memory of the service grew at its peak.
+    pub async fn memory_growth(&self, work: impl Future<Output = ()>) -> u64 {
+        self.idle().await;
+        // Resets the peak.
+        std::fs::write(format!("/proc/{}/clear_refs", self.service.pid()), "5").expect("a reset");
+        let before = self.memory();
+        work.await;
+        status(&self.service, "VmHWM:").saturating_sub(before)
+    }
+
+    /// Returns the CPU time that the service has used.
+    pub fn cpu_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.service.pid()));
+        let stat = stat.expect("its state");
+        // The name of the program is in parentheses; user and system time are fields 14 and 15, in units of 10 ms.
+        let fields = stat.rsplit_once(") ").expect("a name").1.split(' ');
+        let ticks = fields.skip(11).take(2);
+        let ticks = ticks.map(|ticks| ticks.parse::<u64>().expect("a number"));
+        Duration::from_millis(10 * ticks.sum::<u64>())
+    }
+
+    /// Waits until the service has handled all that it received: until it uses almost no CPU time for half a second.
+    pub async fn idle(&self) {
+        loop {
+            let before = self.cpu_time();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if self.cpu_time().saturating_sub(before) <= Duration::from_millis(20) {
+                return;
+            }
+        }
+    }
 }
 
 /// Returns the resident memory of a process in bytes.
 pub fn memory(service: &Service) -> u64 {
+    status(service, "VmRSS:")
+}
+
+/// Returns a field of the status of a process in bytes.
+fn status(service: &Service, field: &str) -> u64 {
     let status =
         std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("its status");
     let kilobytes = status.lines().find_map(|line| {
-        line.strip_prefix("VmRSS:")?
+        line.strip_prefix(field)?
             .trim()
             .strip_suffix(" kB")?
             .parse::<u64>()

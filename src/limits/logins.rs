@@ -1,0 +1,109 @@
+//! Limits of login attempts, in memory per replica.
+//!
+//! - An attempt counts whether or not the account exists, and whether or not the password is right.
+//! - A client address that has used up its attempts to an account is refused; other addresses are not affected.
+//! - The attempts of all addresses to an account are refused only if many of them wait at once. Before that, they are
+//!   delayed, in order: the owner logs in after those who came first, and an attacker with many addresses gets
+//!   [`ADDRESSES`] times the attempts of one.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use dashmap::{DashMap, DashSet};
+
+use super::token_buckets::TokenBuckets;
+use crate::domain::{
+    address::AddressKey,
+    clock::{Clock, Moment},
+};
+
+/// Ratio of the attempts to an account to those from one of the client addresses.
+const ADDRESSES: u32 = 10;
+/// Time whose attempts to an account may come at once.
+const BURST: Duration = Duration::from_mins(1);
+/// Maximum delay of an attempt, shorter than the request timeout.
+const MAX_DELAY: Duration = Duration::from_secs(20);
+
+/// Maximum number of delayed attempts, so that they leave most requests in progress to others.
+const MAX_DELAYED: usize = 100;
+
+/// Lower-case name of an account, and client address of an attempt.
+type Origin = (String, Option<AddressKey>);
+
+/// Limits of login attempts. Clones share the counts.
+#[derive(Debug, Clone)]
+pub struct Logins {
+    by_origin: TokenBuckets<Origin>,
+    /// By account, the moment at which it has admitted its attempts so far, one per `interval`.
+    busy_until: Arc<DashMap<String, Moment>>,
+    interval: Duration,
+    /// Origins with a delayed attempt. Each has one at a time, so that no address takes all turns.
+    delayed: Arc<DashSet<Origin>>,
+    clock: Clock,
+}
+
+impl Logins {
+    /// Creates limits that admit `per_minute` attempts at once from an address to an account, then as many per minute.
+    pub fn new(per_minute: NonZeroU32, clock: Clock) -> Self {
+        Self {
+            by_origin: TokenBuckets::new(per_minute, per_minute, clock.clone()),
+            busy_until: Arc::default(),
+            interval: Duration::from_mins(1) / per_minute.get().saturating_mul(ADDRESSES),
+            delayed: Arc::default(),
+            clock,
+        }
+    }
+
+    /// Admits an attempt after its delay, or returns the time until one would be admitted.
+    pub async fn admit(
+        &self,
+        account: String,
+        address: Option<AddressKey>,
+    ) -> Result<(), Duration> {
+        let origin = (account, address);
+        self.by_origin.take(&origin)?;
+        let (delay, _turn) = self.reserve(origin)?;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        Ok(())
+    }
+
+    /// Reserves the next turn of an account. Returns its delay and, for a delayed attempt, a guard to hold meanwhile.
+    fn reserve(&self, origin: Origin) -> Result<(Duration, Option<Turn>), Duration> {
+        let now = self.clock.now();
+        let mut busy_until = self.busy_until.entry(origin.0.clone()).or_insert(now);
+        let delay = busy_until.saturating_sub(now + BURST);
+        let turn = if delay.is_zero() {
+            None
+        } else if delay <= MAX_DELAY
+            && self.delayed.len() < MAX_DELAYED
+            && self.delayed.insert(origin.clone())
+        {
+            let delayed = Arc::clone(&self.delayed);
+            Some(Turn { delayed, origin })
+        } else {
+            return Err(delay);
+        };
+        *busy_until = now.max(*busy_until) + self.interval;
+        Ok((delay, turn))
+    }
+
+    /// Removes full token buckets, and accounts without recent attempts.
+    pub fn sweep(&self) {
+        let now = self.clock.now();
+        self.busy_until.retain(|_, busy_until| *busy_until > now);
+        self.by_origin.sweep();
+    }
+}
+
+/// Delayed attempt of an origin, until it is dropped.
+struct Turn {
+    delayed: Arc<DashSet<Origin>>,
+    origin: Origin,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.delayed.remove(&self.origin);
+    }
+}

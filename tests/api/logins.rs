@@ -1,0 +1,137 @@
+//! Limits of login attempts: guesses from one address or many do not lock the owner of an account out.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use pet_inventory::domain::clock::Clock;
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+use test_support::{RequestExt, TestApp, TestDatabase};
+
+const PASSWORD: &str = "correct horse battery staple";
+const GUESS: &str = "correct horse battery stable";
+
+/// Starts a service that takes client addresses from `X-Forwarded-For`, with an account and a clock that stands still.
+async fn start(settings: &[(&str, &str)]) -> TestApp {
+    let trusted = ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1");
+    let settings = [settings, &[trusted]].concat();
+    let database = TestDatabase::migrated().await;
+    let app = TestApp::with_clock(database, &settings, Clock::manual()).await;
+    let account = json!({"username": "ada", "password": PASSWORD});
+    let sign_up = app.anonymous(Method::POST, "/user").json(&account);
+    sign_up.response().await.is(201);
+    app
+}
+
+fn log_in(app: &TestApp, address: &str, name: &str, password: &str) -> RequestBuilder {
+    let pair = [("username", name), ("password", password)];
+    let request = app.anonymous(Method::POST, "/user/login");
+    request.header("x-forwarded-for", address).form(&pair)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owner_logs_in_while_another_address_guesses() {
+    let app = start(&[]).await;
+    for network in ["192.0.2.", "2001:db8:0:"] {
+        let end = if network.contains(':') { "::1" } else { "" };
+        let [attacker, owner] = [1, 2].map(|host| format!("{network}{host}{end}"));
+        for _ in 0..20 {
+            log_in(&app, &attacker, "ADA", GUESS)
+                .response()
+                .await
+                .is(400);
+        }
+        for _ in 0..3 {
+            let refused = log_in(&app, &attacker, "ada", PASSWORD).response().await;
+            let problem = refused.problem(429);
+            assert_eq!(problem["violated-policies"], json!(["logins"]));
+            refused.header("retry-after");
+            let started = Instant::now();
+            log_in(&app, &owner, "ada", PASSWORD)
+                .response()
+                .await
+                .is(200);
+            assert!(started.elapsed() < Duration::from_secs(2));
+        }
+        // The attacker's own account is a different one.
+        log_in(&app, &attacker, "eve", GUESS)
+            .response()
+            .await
+            .is(400);
+    }
+}
+
+/// With a limit of 2 attempts per address, an account gets 20 per minute without a delay, and then one every 3 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn owner_logs_in_after_a_delay_while_many_addresses_guess() {
+    let app = start(&[("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "2")]).await;
+    for guess in 0..20 {
+        let address = format!("192.0.2.{}", guess / 2);
+        log_in(&app, &address, "ada", GUESS)
+            .response()
+            .await
+            .is(400);
+    }
+    let attempt = async |address: &str, password: &str| {
+        let started = Instant::now();
+        let response = log_in(&app, address, "ada", password).response().await;
+        (response.status.as_u16(), started.elapsed().as_secs_f64())
+    };
+    // The first of these is not delayed yet: the minute ends with it.
+    attempt("198.51.100.1", GUESS).await;
+    let (guesses, owner) = tokio::join!(
+        join_all([
+            attempt("198.51.100.2", GUESS),
+            attempt("198.51.100.3", GUESS),
+        ]),
+        async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            // A second attempt of an address whose first is delayed is refused.
+            let (status, time) = attempt("198.51.100.3", GUESS).await;
+            assert!(status == 429 && time < 2.0, "{status} after {time} s");
+            attempt("203.0.113.1", PASSWORD).await
+        }
+    );
+    let mut times: Vec<_> = guesses.iter().map(|(_, time)| *time).collect();
+    times.sort_by(f64::total_cmp);
+    assert!(
+        guesses.iter().all(|(status, _)| *status == 400),
+        "{guesses:?}"
+    );
+    for (time, delay) in times.into_iter().zip([3.0, 6.0]) {
+        assert!(
+            (delay..delay + 2.0).contains(&time),
+            "{time} s, not {delay} s"
+        );
+    }
+    let (status, time) = owner;
+    assert_eq!(status, 200);
+    assert!((9.0..11.0).contains(&time), "{time} s");
+    // No other account is delayed.
+    let started = Instant::now();
+    log_in(&app, "203.0.113.2", "eve", GUESS)
+        .response()
+        .await
+        .is(400);
+    assert!(started.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_beyond_the_longest_delay_are_429() {
+    let app = start(&[("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1")]).await;
+    // 10 attempts at once; then one every 6 s waits, for up to 20 s.
+    let attempts = (0..16).map(|host| {
+        let request = log_in(&app, &format!("192.0.2.{host}"), "ada", GUESS);
+        request.response()
+    });
+    let responses = join_all(attempts).await;
+    let refused: Vec<_> = responses
+        .iter()
+        .filter(|response| response.status == 429)
+        .collect();
+    assert!((1..=3).contains(&refused.len()), "{responses:?}");
+    for response in refused {
+        let wait: u64 = response.header("retry-after").parse().expect("seconds");
+        assert!((21..=30).contains(&wait), "{response}");
+    }
+}

@@ -1,0 +1,190 @@
+//! Rows 22 and 23: bodies in chunks of one byte cost little more than bodies in one piece.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::json;
+use test_support::{Http2, RawConnection, RequestExt as _, http2::SendStream, images::large_jpeg};
+
+use crate::stage::{Row, Stage, pick};
+
+const MEGABYTE: u64 = 1_000_000;
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// Operations with a body: method, path, media type, and another header field.
+const OPERATIONS: [(&str, &str, &str, &str); 12] = [
+    ("POST", "/api/v3/user", JSON, "X: y"),
+    ("POST", "/api/v3/user", JSON, "Idempotency-Key: a"),
+    ("POST", "/api/v3/user/login", JSON, "X: y"),
+    ("POST", "/api/v3/user/login", FORM, "X: y"),
+    ("POST", "/oauth/token", FORM, "X: y"),
+    ("POST", "/oauth/introspect", FORM, "X: y"),
+    ("POST", "/api/v3/pet", JSON, "X: y"),
+    ("POST", "/api/v3/pet", JSON, "Idempotency-Key: b"),
+    ("PUT", "/api/v3/pet", JSON, "X: y"),
+    ("PATCH", "/api/v3/pet/1", JSON, "X: y"),
+    ("POST", "/api/v3/pet/1", FORM, "X: y"),
+    ("POST", "/api/v3/store/order", JSON, "X: y"),
+];
+
+/// Encodes data with `Transfer-Encoding: chunked`, in chunks of `length` bytes and without an end.
+fn chunked(data: &[u8], length: usize) -> Vec<u8> {
+    let chunks = data.chunks(length).map(|chunk| {
+        let head = format!("{:x}\r\n", chunk.len());
+        [head.as_bytes(), chunk, b"\r\n"].concat()
+    });
+    chunks.collect::<Vec<_>>().concat()
+}
+
+/// Sends requests over HTTP/1, each on a connection of its own, with all but the end of a body in chunks of one byte.
+async fn send_http1(stage: &Stage, bodies: usize, size: usize) -> Vec<RawConnection> {
+    let body = chunked(&vec![b'x'; size], 1);
+    let sent = (0..bodies).map(async |number| {
+        let (method, path, media_type, field) = OPERATIONS[number % OPERATIONS.len()];
+        let mut raw = RawConnection::connect(stage.target.address).await;
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Type: {media_type}\r\n{field}\r\n\
+             Transfer-Encoding: chunked\r\n\r\n",
+            stage.target.key
+        );
+        raw.send(head).await;
+        raw.send(&body).await;
+        raw
+    });
+    join_all(sent).await
+}
+
+/// Sends the same over HTTP/2, as far as the server lets it: h2 ends a connection with too many small frames.
+async fn send_http2(stage: &Stage, bodies: usize, size: usize) -> Vec<(Http2, SendStream<Bytes>)> {
+    /// Number of frames that are sent at once.
+    const FRAMES: usize = 250;
+    let json = OPERATIONS.iter().filter(|(_, _, kind, _)| *kind == JSON);
+    let json: Vec<_> = json.collect();
+    let sent = (0..bodies).map(async |number| {
+        let (method, path, ..) = json[number % json.len()];
+        let mut connection = Http2::connect(stage.target.address, 1 << 16).await;
+        let method = method.parse().expect("a method");
+        let (_, mut body) = connection.open(method, path, &stage.target.key).await;
+        for _ in 0..size / FRAMES {
+            for _ in 0..FRAMES {
+                let _ = body.send_data(Bytes::from_static(b"x"), false);
+            }
+            connection.ping().await;
+        }
+        (connection, body)
+    });
+    join_all(sent).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
+    let mut row = Row::begin(22, "bodies in chunks of one byte").await;
+    let settings = [
+        ("SERVER__BODY_TIMEOUT", "10m"),
+        ("SERVER__REQUEST_TIMEOUT", "10m"),
+        ("PLANS__FREE__PER_MINUTE", "unlimited"),
+    ];
+    let stage = Stage::start(&settings).await;
+    for (bodies, size) in pick(&[(16, 250_000)][..], &[(100, 100_000), (24, 1_000_000)]) {
+        let (bodies, size) = (*bodies, *size);
+        let bound = 2 * (bodies * size) as u64 / MEGABYTE;
+        // What the first connections allocate for good does not count as growth.
+        drop(send_http1(&stage, bodies, 1_000).await);
+        stage.idle().await;
+        let before = stage.memory();
+        let held = send_http1(&stage, bodies, size).await;
+        stage.idle().await;
+        let growth = stage.memory().saturating_sub(before) / MEGABYTE;
+        let what = format!("MB for {bodies} bodies of {size} bytes over HTTP/1");
+        row.at_most(&what, growth, bound);
+        let ended = held.into_iter().map(async |mut raw| {
+            raw.send("0\r\n\r\n").await;
+            raw.response().await.status.as_u16()
+        });
+        let statuses = join_all(ended).await;
+        row.none(
+            "statuses other than 4xx",
+            statuses.iter().filter(|status| **status / 100 != 4),
+        );
+
+        drop(send_http2(&stage, bodies, 1_000).await);
+        stage.idle().await;
+        let before = stage.memory();
+        let held = send_http2(&stage, bodies, size).await;
+        stage.idle().await;
+        let growth = stage.memory().saturating_sub(before) / MEGABYTE;
+        let what = format!("MB for {bodies} bodies of {size} bytes over HTTP/2");
+        row.at_most(&what, growth, bound);
+        drop(held);
+    }
+    row.end();
+}
+
+/// Uploads an image in chunks of `length` bytes, several times. Returns the CPU time that the service needs for one, and
+/// the statuses of the responses.
+async fn upload(
+    stage: &Stage,
+    pet: i64,
+    media_type: &str,
+    image: &[u8],
+    length: usize,
+) -> (Duration, Vec<u16>) {
+    const TIMES: u32 = 16;
+    let body = [&chunked(image, length)[..], b"0\r\n\r\n"].concat();
+    let head = format!(
+        "POST /api/v3/pet/{pet}/uploadImage HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Type: {media_type}\r\n\
+         Transfer-Encoding: chunked\r\n\r\n",
+        stage.target.key
+    );
+    stage.idle().await;
+    let before = stage.cpu_time();
+    let mut statuses = Vec::new();
+    for _ in 0..TIMES {
+        let mut raw = RawConnection::connect(stage.target.address).await;
+        raw.send(&head).await;
+        raw.send(&body).await;
+        statuses.push(raw.response().await.status.as_u16());
+    }
+    stage.idle().await;
+    let time = stage.cpu_time().saturating_sub(before);
+    (time / TIMES, statuses)
+}
+
+/// Encodes an image as a form.
+fn form(image: &[u8]) -> Vec<u8> {
+    let head = b"--b\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n";
+    [&head[..], image, b"\r\n--b--\r\n"].concat()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_23_uploads_in_small_chunks_cost_at_most_three_times_the_cpu() {
+    let mut row = Row::begin(23, "uploads in chunks of one byte").await;
+    let stage = Stage::start(&[]).await;
+    for size in pick([50_000, 200_000], [200_000, 1_000_000]) {
+        let image = large_jpeg(size);
+        for (kind, media_type, body) in [
+            ("an image", "image/jpeg", image.clone()),
+            ("a form", "multipart/form-data; boundary=b", form(&image)),
+        ] {
+            // A pet has at most 100 images.
+            let pet = stage.target.request(Method::POST, "/pet");
+            let pet = pet.json(&json!({"name": "Rex"})).response().await.id();
+            let (whole, statuses) = upload(&stage, pet, media_type, &body, size).await;
+            row.none("refused", statuses.iter().filter(|status| **status != 200));
+            for length in [10_000, 256, 16, 1] {
+                // Chunks that are many and small are refused.
+                let is_refused = body.len() / length > 1_024 + body.len() / 256;
+                let expected = if is_refused { 400 } else { 200 };
+                let (time, statuses) = upload(&stage, pet, media_type, &body, length).await;
+                let what = format!("CPU time for {kind} of {size} bytes in chunks of {length}");
+                row.within(&what, time, whole * 3);
+                let others = statuses.iter().filter(|status| **status != expected);
+                row.none("other statuses", others);
+            }
+        }
+    }
+    row.end();
+}
