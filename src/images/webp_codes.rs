@@ -17,7 +17,7 @@ const ALPHABETS: [usize; 5] = [280, 256, 256, 256, 40];
 pub fn exceed_memory(webp: &[u8], facts: Facts) -> bool {
     let canvas = (facts.width as usize, facts.height as usize);
     let file = webp.get(12..).unwrap_or_default();
-    let frame = first(file, b"ANMF").and_then(|frame| frame.split_at_checked(16));
+    let frame = first(file, *b"ANMF").and_then(|frame| frame.split_at_checked(16));
     let mut images = vec![(canvas, file)];
     images.extend(frame.map(|(head, chunks)| {
         let number = |at: usize| usize::from(u16::from_le_bytes([head[at], head[at + 1]]));
@@ -25,9 +25,9 @@ pub fn exceed_memory(webp: &[u8], facts: Facts) -> bool {
     }));
     images.into_iter().any(|(size, chunks)| {
         // The headers take 5 bytes, and one.
-        let colours = first(chunks, b"VP8L").and_then(|data| data.get(5..));
+        let colours = first(chunks, *b"VP8L").and_then(|data| data.get(5..));
         let alpha =
-            first(chunks, b"ALPH").filter(|data| data.first().is_some_and(|it| it & 3 == 1));
+            first(chunks, *b"ALPH").filter(|data| data.first().is_some_and(|it| it & 3 == 1));
         let streams = [colours, alpha.and_then(|data| data.get(1..))];
         let exceeds = |data| Stream { data, at: 0 }.exceeds(size);
         streams
@@ -38,7 +38,7 @@ pub fn exceed_memory(webp: &[u8], facts: Facts) -> bool {
 }
 
 /// Returns the data of the first chunk of a kind.
-fn first<'c>(mut chunks: &'c [u8], wanted: &[u8; 4]) -> Option<&'c [u8]> {
+fn first(mut chunks: &[u8], wanted: [u8; 4]) -> Option<&[u8]> {
     let mut all = iter::from_fn(|| {
         let ([kind @ .., a, b, c, d], rest) = chunks.split_first_chunk::<8>()?;
         let length = usize::try_from(u32::from_le_bytes([*a, *b, *c, *d])).ok()?;
@@ -46,7 +46,7 @@ fn first<'c>(mut chunks: &'c [u8], wanted: &[u8; 4]) -> Option<&'c [u8]> {
         chunks = rest.get(length % 2..).unwrap_or_default();
         Some((kind, data))
     });
-    all.find_map(|(kind, data)| (kind == wanted).then_some(data))
+    all.find_map(|(kind, data)| (*kind == wanted).then_some(data))
 }
 
 /// Bits of an image, read from the least significant one of each byte. Methods return `None` at the end.
@@ -72,8 +72,8 @@ impl Stream<'_> {
                     self.skip_pixels(colours)?;
                     width = match colours {
                         ..=2 => width.div_ceil(8),
-                        ..=4 => width.div_ceil(4),
-                        ..=16 => width.div_ceil(2),
+                        3..=4 => width.div_ceil(4),
+                        5..=16 => width.div_ceil(2),
                         _ => width,
                     };
                 }
@@ -290,7 +290,7 @@ mod tests {
             .expect("an image");
         assert!(!exceed_memory(bytes.get_ref(), facts));
         // Read to the end: the last code is complete.
-        let data = first(&bytes.get_ref()[12..], b"VP8L").expect("an image");
+        let data = first(&bytes.get_ref()[12..], *b"VP8L").expect("an image");
         let mut stream = Stream {
             data: &data[5..],
             at: 0,
