@@ -10,10 +10,10 @@ use pet_inventory::domain::{
     address::AddressKey,
     caller::{CallerName, Scope, Scopes},
     id::PetId,
-    order::{OrderDetails, Quantity, ShipDate, Standing, Status},
+    order::{OrderDetails, OrderPatch, Quantity, ShipDate, Standing, Status},
     pet::{
-        self, CategoryPatch, Change, Label, MAX_NAME, MAX_PHOTO_URL, PetDetails, PetName, PetPatch,
-        PhotoUrl,
+        self, CategoryPatch, Change, Held, Label, MAX_NAME, MAX_PHOTO_URL, PetDetails, PetName,
+        PetPatch, PhotoUrl,
     },
     user::{Password, Username},
 };
@@ -150,7 +150,7 @@ fn change_applies_only_the_given_fields() {
         id: Some(2),
         name: None,
     };
-    let apply = |patch: PetPatch| Change::Patch(patch).apply(&rex);
+    let apply = |patch: PetPatch| Change::Patch(patch).apply(&rex, false).expect("free");
     assert_eq!(apply(PetPatch::default()), Some(rex.clone()));
     let patched = apply(PetPatch {
         name: Some(pet_name("Max")),
@@ -167,8 +167,76 @@ fn change_applies_only_the_given_fields() {
         ..rex.clone()
     };
     assert_eq!(patched, Some(expected));
-    assert_eq!(Change::Replace(rex.clone()).apply(&rex), Some(rex.clone()));
-    assert_eq!(Change::Delete.apply(&rex), None);
+    let replace = Change::Replace {
+        details: rex.clone(),
+        has_status: true,
+    };
+    assert_eq!(replace.apply(&rex, false), Ok(Some(rex.clone())));
+    assert_eq!(Change::Delete.apply(&rex, false), Ok(None));
+}
+
+#[test]
+fn held_pet_is_not_made_available() {
+    for before in pet::Status::ALL {
+        let current = PetDetails {
+            status: before,
+            ..rex()
+        };
+        for status in pet::Status::ALL {
+            let patch = |status| {
+                Change::Patch(PetPatch {
+                    status,
+                    ..PetPatch::default()
+                })
+            };
+            let replace = |has_status| Change::Replace {
+                details: PetDetails { status, ..rex() },
+                has_status,
+            };
+            let after = |change: Change| {
+                let after = change.apply(&current, true);
+                after.map(|details| details.expect("not deleted").status)
+            };
+            let refused = match status {
+                pet::Status::Available => Err(Held),
+                status => Ok(status),
+            };
+            assert_eq!(after(patch(Some(status))), refused);
+            assert_eq!(after(replace(true)), refused);
+            assert_eq!(after(patch(None)), Ok(before));
+            if status == pet::Status::Available {
+                assert_eq!(after(replace(false)), Ok(before));
+            }
+        }
+        assert_eq!(Change::Delete.apply(&current, true), Ok(None));
+    }
+}
+
+#[test]
+fn order_patch_moves_forward_only() {
+    for before in Status::ALL {
+        for after in Status::ALL {
+            for (was_complete, complete) in
+                [(false, false), (false, true), (true, true), (true, false)]
+            {
+                let patch = OrderPatch {
+                    status: Some(after),
+                    complete: Some(complete),
+                    ship_date: None,
+                };
+                let is_forward = before as u8 <= after as u8 && (complete || !was_complete);
+                let patched = patch.apply(order(before, was_complete));
+                let expected = is_forward.then(|| order(after, complete));
+                assert_eq!(
+                    patched.ok(),
+                    expected,
+                    "{before} {after} {was_complete} {complete}"
+                );
+            }
+        }
+        let same = OrderPatch::default().apply(order(before, false));
+        assert_eq!(same, Ok(order(before, false)));
+    }
 }
 
 #[test]

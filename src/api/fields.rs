@@ -120,6 +120,14 @@ impl<'de, T: FieldType> Deserialize<'de> for Field<T> {
     }
 }
 
+/// Member of a JSON Merge Patch: `None` if it is absent, [`Field::Absent`] if it is `null`.
+pub type Member<T> = Option<Field<T>>;
+
+/// Deserializes a [`Member`] that is present.
+pub fn present<'de, D: Deserializer<'de>, T: FieldType>(field: D) -> Result<Member<T>, D::Error> {
+    Field::deserialize(field).map(Some)
+}
+
 /// Collects the violations of a request.
 #[derive(Debug, Default)]
 pub struct Violations(Vec<Violation>);

@@ -1,22 +1,23 @@
 //! Store orders, and their effect on the status of the pet.
 //!
 //! An order is *open* until it is delivered or complete. An open order *holds* its pet. At most one order holds a pet,
-//! even if the pet's status is changed by hand meanwhile, so that two callers cannot both order it. Transitions:
+//! so that two callers cannot both order it. Transitions:
 //!
 //! ```text
-//!              open order                 (by hand)
-//! available ───────────────▶ pending ──────────────────▶ anything
+//!              open order        delivered or complete order
+//! available ───────────────▶ pending ──────────────────────▶ sold
 //!     ▲                         │
 //!     └── its order is deleted ─┘
-//! available ── delivered or complete order ──▶ sold
+//! available ── placed as delivered or complete ──▶ sold
 //! ```
 //!
+//! - An order moves forward only: from placed to approved to delivered, and to complete. It may skip a state.
 //! - Only an available pet that no order holds can be ordered. A pet that is pending without an order was reserved by
 //!   hand, and is made available by hand.
-//! - A status set by hand is kept, and changes no order. A pet that an order holds cannot be ordered, even if its
-//!   status is available.
-//! - Deleting the order that holds a pet releases it: pending becomes available; available and sold were set by hand
-//!   and stay. Deleting an order that is not open changes no pet.
+//! - A pet that an order holds cannot be made available by hand ([`pet::Change::apply`]). It can be set to sold; its
+//!   order stays open.
+//! - Deleting the order that holds a pet releases it: pending becomes available; sold was set by hand and stays.
+//!   Deleting an order that is not open changes no pet.
 //! - Deleting a pet keeps its orders, which then hold no pet, not even a new one with the same identifier.
 
 use std::{fmt, str::FromStr};
@@ -29,8 +30,8 @@ use super::{
     pet,
 };
 
-/// Status of an order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Status of an order; later ones are greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Status {
     /// Created; the default.
     #[default]
@@ -136,6 +137,43 @@ impl OrderDetails {
     pub fn is_open(&self) -> bool {
         !self.complete && self.status != Status::Delivered
     }
+
+    /// Returns true if the order is in the first state. Only administrators may place it in another one.
+    pub fn is_in_first_state(&self) -> bool {
+        !self.complete && self.status == Status::Placed
+    }
+}
+
+/// Changes to some fields of an order, with the result of a JSON Merge Patch (RFC 7396). `None` leaves a field as it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OrderPatch {
+    /// New status.
+    pub status: Option<Status>,
+    /// New value of `complete`.
+    pub complete: Option<bool>,
+    /// New ship date; `Some(None)` removes it.
+    pub ship_date: Option<Option<ShipDate>>,
+}
+
+/// Refusal of a patch that would move an order backward; the text follows the order's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cannot move backward: it moves from placed to approved to delivered, and to complete")]
+pub struct MovesBackward;
+
+impl OrderPatch {
+    /// Returns all fields of `current`, with the patch applied.
+    pub fn apply(self, current: OrderDetails) -> Result<OrderDetails, MovesBackward> {
+        let patched = OrderDetails {
+            status: self.status.unwrap_or(current.status),
+            complete: self.complete.unwrap_or(current.complete),
+            ship_date: self.ship_date.unwrap_or(current.ship_date),
+            ..current
+        };
+        if patched.status < current.status || (current.complete && !patched.complete) {
+            return Err(MovesBackward);
+        }
+        Ok(patched)
+    }
 }
 
 /// Order to be created.
@@ -180,6 +218,12 @@ pub struct Standing {
 }
 
 impl Standing {
+    /// State after the pet's order is delivered or complete.
+    pub const SOLD: Self = Self {
+        status: pet::Status::Sold,
+        held: false,
+    };
+
     /// Returns the state after an order for the pet.
     pub fn ordered(self, order: &OrderDetails) -> Result<Self, Refusal> {
         match (self.status, self.held) {
@@ -190,10 +234,7 @@ impl Standing {
                 status: pet::Status::Pending,
                 held: true,
             }),
-            (pet::Status::Available, false) => Ok(Self {
-                status: pet::Status::Sold,
-                held: false,
-            }),
+            (pet::Status::Available, false) => Ok(Self::SOLD),
         }
     }
 

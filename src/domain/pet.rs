@@ -119,20 +119,50 @@ pub struct PetDetails {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Replaces all fields.
-    Replace(PetDetails),
+    Replace {
+        /// New values.
+        details: PetDetails,
+        /// False if `details.status` is the default, because the client gave none.
+        has_status: bool,
+    },
     /// Changes some fields.
     Patch(PetPatch),
     /// Deletes the pet.
     Delete,
 }
 
+/// Refusal to make a pet available while an open order holds it; the text follows the pet's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("has an open order")]
+pub struct Held;
+
 impl Change {
-    /// Returns the fields of the pet after the change, or `None` if it is deleted.
-    pub fn apply(&self, current: &PetDetails) -> Option<PetDetails> {
+    /// Returns the fields of the pet after the change, or `None` if it is deleted. If an open order holds the pet, the
+    /// change cannot make it available, and one without a status leaves the status as it is.
+    pub fn apply(&self, current: &PetDetails, held: bool) -> Result<Option<PetDetails>, Held> {
+        let (mut details, has_status) = match self {
+            Self::Replace {
+                details,
+                has_status,
+            } => (details.clone(), *has_status),
+            Self::Patch(patch) => (patch.apply(current), patch.status.is_some()),
+            Self::Delete => return Ok(None),
+        };
+        if held && details.status == Status::Available {
+            if has_status {
+                return Err(Held);
+            }
+            details.status = current.status;
+        }
+        Ok(Some(details))
+    }
+
+    /// Returns true if the change may make a pet available, unless an order holds it.
+    pub fn may_make_available(&self) -> bool {
         match self {
-            Self::Replace(details) => Some(details.clone()),
-            Self::Patch(patch) => Some(patch.apply(current)),
-            Self::Delete => None,
+            Self::Replace { details, .. } => details.status == Status::Available,
+            Self::Patch(patch) => patch.status == Some(Status::Available),
+            Self::Delete => false,
         }
     }
 }

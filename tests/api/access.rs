@@ -168,7 +168,7 @@ impl Resources {
             "updatePetWithForm" => ("?name=a", None),
             "addPet" => ("", Some(json!({"name": "a"}))),
             "updatePet" => ("", Some(json!({"id": number, "name": "a"}))),
-            "patchPet" | "updateUser" => ("", Some(json!({}))),
+            "patchPet" | "patchOrder" | "updateUser" => ("", Some(json!({}))),
             "placeOrder" => ("", Some(json!({"petId": number + 1}))),
             "createUser" => ("", Some(json!({ "username": fresh }))),
             "createUsersWithListInput" => ("", Some(json!([{ "username": fresh }]))),

@@ -496,6 +496,38 @@ fn store_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
         (one, app.get("/store/order/5"), 200),
         (one, anonymous("/store/order/5"), 401),
         (one, app.get("/store/order/0"), 400),
+        (
+            "/pet",
+            app.put(
+                "/pet",
+                &json!({"id": 6, "name": "a", "status": "available"}),
+            ),
+            409,
+        ),
+        (one, app.patch("/store/order/5", &json!({})), 200),
+        (one, app.patch("/store/order/5", &json!({"status": 1})), 400),
+        (one, app.patch("/store/order/9", &json!({})), 404),
+        (
+            one,
+            app.patch("/store/order/5", &json!({"status": "approved"})),
+            200,
+        ),
+        (
+            one,
+            app.patch("/store/order/5", &json!({"status": "placed"})),
+            409,
+        ),
+        (
+            one,
+            app.anonymous(Method::PATCH, "/store/order/5")
+                .header("api_key", powerless),
+            403,
+        ),
+        (
+            one,
+            app.request(Method::PATCH, "/store/order/5").body("a"),
+            415,
+        ),
         (one, app.delete("/store/order/5"), 200),
         (one, app.delete("/store/order/5"), 404),
     ]

@@ -88,10 +88,8 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
     app.delete(&first).response().await.is(200);
     assert_eq!(status(&app, pet).await, "available");
 
-    // A status set by hand stays, and an ordered pet cannot be ordered again.
+    // A pet with an open order can be set to sold, and stays sold.
     let second = path().await;
-    by_hand("available").await;
-    refused("has an open order").await;
     by_hand("sold").await;
     refused("is sold").await;
     app.delete(&second).response().await.is(200);
@@ -218,7 +216,8 @@ async fn place_order_names_all_invalid_fields() {
     }
     for id in ["0", "-1", "x", "01", "9007199254740992", "1%00"] {
         let path = format!("/store/order/{id}");
-        for request in [app.get(&path), app.delete(&path)] {
+        let change = app.patch(&path, &json!({}));
+        for request in [app.get(&path), app.delete(&path), change] {
             assert_eq!(request.response().await.invalid_fields(), ["orderId"]);
         }
     }
@@ -319,7 +318,8 @@ async fn place_order_by_fifty_concurrent_callers_succeeds_for_one() {
         });
         let puts = async {
             for _ in 0..10 * (round % 2) {
-                app.put("/pet", &replacement).response().await.is(200);
+                let put = app.put("/pet", &replacement).response().await;
+                assert!([200, 409].contains(&put.status.as_u16()), "{put}");
             }
         };
         let (responses, ()) = tokio::join!(join_all(orders), puts);
@@ -331,6 +331,8 @@ async fn place_order_by_fifty_concurrent_callers_succeeds_for_one() {
         let mut expected = vec![409; CALLERS - 1];
         expected.insert(0, 201);
         assert_eq!(statuses, expected, "round {round}");
+        app.put("/pet", &replacement).response().await.problem(409);
+        assert_eq!(status(&app, pet).await, "pending", "round {round}");
     }
     let held = "select count(*) from orders where held_pet is not null";
     assert_eq!(app.database.number(held).await, 20);
@@ -356,7 +358,7 @@ async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
         };
         for _ in 0..60 {
             let (pet, id) = (1 + next(3), 1 + next(4));
-            let request = match next(8) {
+            let request = match next(10) {
                 0..=2 => app.post(
                     "/store/order",
                     &json!({"id": id, "petId": pet, "complete": next(3) == 0}),
@@ -364,6 +366,11 @@ async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
                 3..=4 => app.delete(&format!("/store/order/{id}")),
                 5 => app.put("/pet", &json!({"id": pet, "name": "b"})),
                 6 => app.delete(&format!("/pet/{pet}")),
+                7 => app.patch(
+                    &format!("/store/order/{id}"),
+                    &json!({"status": "approved", "complete": next(3) == 0}),
+                ),
+                8 => app.patch(&format!("/pet/{pet}"), &json!({"status": "available"})),
                 _ => app.post("/pet", &json!({"id": pet, "name": "c"})),
             };
             let response = request.response().await;
@@ -378,6 +385,324 @@ async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
     let unheld = "select count(*) from pets where status = 'pending'
                   and not exists (select from orders where held_pet = pets.id)";
     assert_eq!(app.database.number(unheld).await, 0);
+    let released = "select count(*) from orders join pets on pets.id = held_pet
+                    where pets.status <> 'pending'";
+    assert_eq!(app.database.number(released).await, 0);
+    assert_inventory(&app).await;
+}
+
+/// Returns a request for each way to make the pet available, the last one with the idempotency key `key`.
+fn ways_to_release(app: &TestApp, pet: i64, key: &str) -> Vec<RequestBuilder> {
+    let path = format!("/pet/{pet}");
+    let tags: Vec<Value> = (0..30).map(|tag| json!({"id": tag})).collect();
+    let put = json!({"id": pet, "name": "a", "status": "available"});
+    // Too large for a batch.
+    let large = json!({"id": pet, "name": "a", "status": "available", "tags": tags});
+    let form = || app.request(Method::POST, &format!("{path}?status=available"));
+    vec![
+        app.put("/pet", &put),
+        app.put("/pet", &large),
+        app.patch(&path, &json!({"status": "available"})),
+        app.patch(&path, &json!({"status": null})),
+        form(),
+        form().header("idempotency-key", key),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pet_with_an_open_order_cannot_be_made_available() {
+    let app = TestApp::start().await;
+    for by_hand in ["pending", "sold"] {
+        let pet = app.pet("Rex").await;
+        let path = format!("/pet/{pet}");
+        let placed = order(&app, pet).response().await.is(201);
+        let set = app.patch(&path, &json!({ "status": by_hand }));
+        let etag = set.response().await.is(200).etag();
+        for request in ways_to_release(&app, pet, &format!("held {pet}")) {
+            let problem = request.response().await.problem(409);
+            assert_eq!(problem["detail"], format!("pet {pet} has an open order"));
+        }
+        assert_eq!(app.get(&path).response().await.etag(), etag);
+        // A stale `If-Match` comes first, and a change without a status succeeds.
+        for request in ways_to_release(&app, pet, &format!("stale {pet}")) {
+            let stale = request.header("if-match", "\"0\"");
+            stale.response().await.problem(412);
+        }
+        let tags: Vec<Value> = (0..30).map(|tag| json!({"id": tag})).collect();
+        for request in [
+            app.put("/pet", &json!({"id": pet, "name": "b"})),
+            app.put("/pet", &json!({"id": pet, "name": "b", "status": null})),
+            app.put("/pet", &json!({"id": pet, "name": "b", "tags": tags})),
+            app.patch(&path, &json!({"name": "b"})),
+            app.request(Method::POST, &format!("{path}?name=b")),
+        ] {
+            let changed = request.response().await.is(200).json();
+            assert_eq!(
+                (&changed["name"], &changed["status"]),
+                (&json!("b"), &json!(by_hand))
+            );
+            assert_eq!(status(&app, pet).await, by_hand);
+        }
+        let order = format!("/store/order/{}", placed.id());
+        app.delete(&order).response().await.is(200);
+        let after = if by_hand == "sold" {
+            "sold"
+        } else {
+            "available"
+        };
+        assert_eq!(status(&app, pet).await, after);
+        for request in ways_to_release(&app, pet, &format!("free {pet}")) {
+            let changed = request.response().await.is(200).json();
+            assert_eq!(changed["status"], "available");
+        }
+    }
+    // Without an order, a replacement without a status makes the pet available.
+    let pet = app.pet("Rex").await;
+    for before in ["pending", "sold"] {
+        let set = app.patch(&format!("/pet/{pet}"), &json!({ "status": before }));
+        set.response().await.is(200);
+        let put = app.put("/pet", &json!({"id": pet, "name": "b"}));
+        assert_eq!(put.response().await.is(200).json()["status"], "available");
+    }
+}
+
+/// Changes that arrive together share a statement, which reads the orders of several pets.
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_changes_make_only_pets_without_an_order_available() {
+    let app = TestApp::start().await;
+    for id in 1..=40 {
+        let pet = json!({"id": id, "name": "a", "status": if id % 4 == 0 { "sold" } else { "available" }});
+        app.post("/pet", &pet).response().await.is(201);
+        if id % 4 == 1 {
+            order(&app, id).response().await.is(201);
+        }
+    }
+    for _ in 0..5 {
+        let changes = (1..=40).map(async |id| {
+            let request = match id % 8 {
+                0..4 => app.put("/pet", &json!({"id": id, "name": "b"})),
+                _ => app.put(
+                    "/pet",
+                    &json!({"id": id, "name": "b", "status": "available"}),
+                ),
+            };
+            (id, request.response().await)
+        });
+        for (id, response) in join_all(changes).await {
+            match id % 8 {
+                5 => drop(response.problem(409)),
+                1 => assert_eq!(response.is(200).json()["status"], "pending"),
+                _ => assert_eq!(response.is(200).json()["status"], "available"),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_admins_place_orders_in_another_state_than_the_first() {
+    let app = TestApp::with(&[("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "write:orders")]).await;
+    let pet = app.pet("Rex").await;
+    let user = json!({"username": "ada", "password": "correct horse battery staple"});
+    let sign_up = app.anonymous(Method::POST, "/user").json(&user);
+    sign_up.response().await.is(201);
+    let log_in = app.anonymous(Method::POST, "/user/login").json(&user);
+    let session = log_in.response().await.is(200).json();
+    let session = session.as_str().expect("a token").to_owned();
+    let key = caller(&app, "alice").await;
+    let changes = [
+        json!({"complete": true}),
+        json!({"status": "approved"}),
+        json!({"status": "delivered"}),
+        json!({"status": "delivered", "complete": true}),
+    ];
+    for (number, changes) in changes.iter().enumerate() {
+        let mut body = changes.clone();
+        body["petId"] = pet.into();
+        let place = || app.anonymous(Method::POST, "/store/order").json(&body);
+        for request in [
+            place(),
+            place().bearer_auth(&session),
+            place().header("api_key", &key),
+            place()
+                .header("api_key", &key)
+                .header("idempotency-key", format!("k{number}")),
+        ] {
+            let refused = request.response().await;
+            let challenge = refused.header("www-authenticate");
+            assert!(
+                challenge.contains("scope=\"write:orders admin\""),
+                "{refused}"
+            );
+            refused.problem(403);
+        }
+        assert_eq!(status(&app, pet).await, "available", "{changes}");
+    }
+    assert_eq!(app.database.number("select count(*) from orders").await, 0);
+    let body = json!({"petId": pet, "status": "placed", "complete": false});
+    let place = app.anonymous(Method::POST, "/store/order").json(&body);
+    let place = place.header("api_key", &key).header("idempotency-key", "k");
+    place.response().await.is(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patch_order_moves_it_forward_and_sells_its_pet() {
+    let app = TestApp::start().await;
+    for steps in [
+        &[
+            json!({"status": "approved"}),
+            json!({"status": "delivered"}),
+            json!({"complete": true}),
+        ][..],
+        &[json!({"status": "delivered", "complete": true})],
+        &[json!({"complete": true}), json!({"status": "delivered"})],
+    ] {
+        let pet = app.pet("Rex").await;
+        let placed = order(&app, pet).response().await.is(201);
+        let path = format!("/store/order/{}", placed.id());
+        let mut expected = placed.json();
+        for step in steps {
+            for (field, value) in step.as_object().expect("fields") {
+                expected[field] = value.clone();
+            }
+            let is_closed = expected["status"] == "delivered" || expected["complete"] == true;
+            let after = if is_closed { "sold" } else { "pending" };
+            let etag = app.get(&format!("/pet/{pet}")).response().await.etag();
+            let before = status(&app, pet).await;
+            let patched = app.patch(&path, step).response().await.is(200);
+            assert_eq!(patched.json(), expected);
+            assert_eq!(app.get(&path).response().await.body, patched.body);
+            assert_eq!(status(&app, pet).await, after);
+            let changed = etag != app.get(&format!("/pet/{pet}")).response().await.etag();
+            assert_eq!(changed, before != after, "{step}");
+            // The same patch again changes nothing.
+            assert_eq!(
+                app.patch(&path, step).response().await.is(200).body,
+                patched.body
+            );
+        }
+        for back in [
+            json!({"status": "placed"}),
+            json!({"status": null}),
+            json!({"complete": false}),
+            json!({"complete": null, "shipDate": "2026-01-31T12:00:00Z"}),
+        ] {
+            app.patch(&path, &back).response().await.problem(409);
+            assert_eq!(app.get(&path).response().await.json(), expected, "{back}");
+        }
+        // The pet is no longer the order's.
+        let release = app.patch(&format!("/pet/{pet}"), &json!({"status": "available"}));
+        release.response().await.is(200);
+        app.patch(&path, &json!({"complete": true}))
+            .response()
+            .await
+            .is(200);
+        app.delete(&path).response().await.is(200);
+        assert_eq!(status(&app, pet).await, "available");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn patch_order_changes_its_date_and_ignores_other_fields() {
+    let app = TestApp::start().await;
+    let pet = app.pet("Rex").await;
+    let placed = order(&app, pet).response().await.is(201);
+    let path = format!("/store/order/{}", placed.id());
+    let body =
+        json!({"shipDate": "2026-01-31T13:30:00+01:30", "id": 99, "petId": "x", "quantity": 7});
+    let mut expected = placed.json();
+    expected["shipDate"] = json!("2026-01-31T12:00:00Z");
+    assert_eq!(
+        app.patch(&path, &body).response().await.is(200).json(),
+        expected
+    );
+    let as_json = app.request(Method::PATCH, &path).json(&json!({}));
+    assert_eq!(as_json.response().await.is(200).json(), expected);
+    let removed = app.patch(&path, &json!({"shipDate": null}));
+    assert_eq!(removed.response().await.is(200).body, placed.body);
+
+    let lost = json!({"status": "lost", "complete": 1, "shipDate": "tomorrow"});
+    let invalid = app.patch(&path, &lost).response().await;
+    assert_eq!(invalid.invalid_fields(), ["shipDate", "status", "complete"]);
+    let id = app.patch("/store/order/0", &json!({})).response().await;
+    assert_eq!(id.invalid_fields(), ["orderId"]);
+    app.patch("/store/order/999", &json!({}))
+        .response()
+        .await
+        .problem(404);
+    let text = app.request(Method::PATCH, &path).body("a");
+    text.response().await.problem(415);
+    for scopes in [Scopes::all_but_admin(), scopes(&[Scope::WriteOrders])] {
+        let key = app.make_key("alice", scopes).await.secret;
+        let request = app
+            .anonymous(Method::PATCH, &path)
+            .json(&json!({"complete": true}));
+        request.header("api_key", key).response().await.problem(403);
+    }
+    // An order outlives its pet.
+    app.delete(&format!("/pet/{pet}")).response().await.is(200);
+    app.patch(&path, &json!({"complete": true}))
+        .response()
+        .await
+        .is(200);
+    app.get(&format!("/pet/{pet}")).response().await.is(404);
+    assert_inventory(&app).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delivered_or_complete_order_is_deleted_by_admins_only() {
+    let app = TestApp::start().await;
+    let key = caller(&app, "alice").await;
+    for closed in [json!({"complete": true}), json!({"status": "delivered"})] {
+        let pet = app.pet("Rex").await;
+        let place = app
+            .anonymous(Method::POST, "/store/order")
+            .json(&json!({ "petId": pet }));
+        let placed = place.header("api_key", &key).response().await.is(201);
+        let path = format!("/store/order/{}", placed.id());
+        app.patch(&path, &closed).response().await.is(200);
+        let delete = |path: &str| app.anonymous(Method::DELETE, path).header("api_key", &key);
+        for _ in 0..2 {
+            delete(&path).response().await.problem(409);
+        }
+        // The orders of other callers do not exist, in whichever state they are.
+        let place = json!({"petId": app.pet("Max").await, "complete": true});
+        let other = app.post("/store/order", &place).response().await.is(201);
+        let other = format!("/store/order/{}", other.id());
+        delete(&other).response().await.problem(404);
+        app.get(&path).response().await.is(200);
+        app.delete(&path).response().await.is(200);
+        assert_eq!(status(&app, pet).await, "sold");
+        delete(&path).response().await.problem(404);
+    }
+}
+
+/// An owner deletes the order while an administrator delivers it: the pet is sold exactly if the order was delivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_deletion_and_delivery_have_one_winner() {
+    let app = TestApp::start().await;
+    let key = caller(&app, "alice").await;
+    let rounds = (0..40).map(async |_| {
+        let pet = app.pet("Rex").await;
+        let place = app
+            .anonymous(Method::POST, "/store/order")
+            .json(&json!({ "petId": pet }));
+        let placed = place.header("api_key", &key).response().await.is(201);
+        let path = format!("/store/order/{}", placed.id());
+        let (deleted, delivered) = tokio::join!(
+            app.anonymous(Method::DELETE, &path)
+                .header("api_key", &key)
+                .response(),
+            app.patch(&path, &json!({"status": "delivered"})).response(),
+        );
+        let outcome = (deleted.status.as_u16(), delivered.status.as_u16());
+        let after = match outcome {
+            (200, 404) => "available",
+            (409, 200) => "sold",
+            _ => panic!("{deleted} {delivered}"),
+        };
+        assert_eq!(status(&app, pet).await, after);
+    });
+    join_all(rounds).await;
     assert_inventory(&app).await;
 }
 

@@ -154,7 +154,7 @@ async fn delete(
         let mut details = stored.details;
         let urls = &mut details.photo_urls;
         urls.retain(|url| !url.as_str().ends_with(&end));
-        db::pets::replace(transaction, pet, details, None).await?;
+        db::pets::replace(transaction, pet, details).await?;
         Ok(())
     };
     database.transact(work).await?;

@@ -274,7 +274,7 @@ async fn add(
         ))
     })?;
     let key = db::images::insert(&mut *transaction, pet, image, content).await?;
-    db::pets::replace(transaction, pet, details, None).await?;
+    db::pets::replace(transaction, pet, details).await?;
     Ok(key)
 }
 

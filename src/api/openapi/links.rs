@@ -14,8 +14,8 @@ findPetsByTags 200 petId=$response.body#/0/id: getPetById patchPet updatePetWith
 getPetById 200 petId=$response.body#/id If-Match=$response.header.ETag: patchPet updatePetWithForm
 uploadFile 200 petId=$request.path.petId imageId=$response.body#/imageId: getImage deleteImage
 listImages 200 petId=$request.path.petId imageId=$response.body#/0/id: getImage deleteImage
-placeOrder 201 orderId=$response.body#/id: getOrderById deleteOrder
-listOrders 200 orderId=$response.body#/0/id: getOrderById deleteOrder
+placeOrder 201 orderId=$response.body#/id: getOrderById patchOrder deleteOrder
+listOrders 200 orderId=$response.body#/0/id: getOrderById patchOrder deleteOrder
 createUser 201 username=$response.body#/username: getUserByName updateUser deleteUser
 createUser 201 username=$request.body#/username password=$request.body#/password: loginUser
 createUsersWithListInput 200 username=$response.body#/0/username: getUserByName updateUser deleteUser";

@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 use crate::{
     api::{
         error::Error,
-        fields::{Field, FieldType, Violations},
+        fields::{Field, FieldType, Member, Violations, present},
     },
     domain::{
         id::{OrderId, PetId},
-        order::{NewOrder, Order, OrderDetails, Quantity},
+        order::{NewOrder, Order, OrderDetails, OrderPatch, Quantity},
     },
 };
 
@@ -86,10 +86,10 @@ pub struct NewOrderBody {
     /// Shipping date (RFC 3339), stored to the microsecond and returned in UTC.
     #[schema(value_type = String, required = false, nullable, format = "date-time", max_length = 64)]
     ship_date: Field<String>,
-    /// Status of the order.
+    /// Status of the order. Only administrators may set it to another one than `placed`.
     #[schema(value_type = StatusBody, required = false, nullable)]
     status: Field<String>,
-    /// True if nothing is left to do.
+    /// True if nothing is left to do. Only administrators may set it.
     #[schema(value_type = bool, required = false, nullable, default = false)]
     complete: Field<bool>,
 }
@@ -119,6 +119,51 @@ impl NewOrderBody {
                 status: status.unwrap_or_default(),
                 complete: complete.unwrap_or_default(),
             },
+        }))
+    }
+}
+
+/// Changes to an order, as a JSON Merge Patch: `null` removes the date, and sets other fields to their defaults. Other
+/// fields are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = OrderPatch, example = json!({"status": "delivered"}))]
+pub struct PatchBody {
+    /// Shipping date (RFC 3339), stored to the microsecond and returned in UTC.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>, format = "date-time", max_length = 64)]
+    ship_date: Member<String>,
+    /// Status of the order, which moves forward only.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<StatusBody>)]
+    status: Member<String>,
+    /// True if nothing is left to do. It stays true.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<bool>)]
+    complete: Member<bool>,
+}
+
+impl FieldType for PatchBody {}
+
+impl PatchBody {
+    /// Checks the body of `PATCH /store/order/{orderId}`.
+    pub fn into_patch(self) -> Result<OrderPatch, Error> {
+        let mut violations = Violations::default();
+        let ship_date = self
+            .ship_date
+            .map(|date| violations.optional("shipDate", date, |date| date.parse()));
+        let status = self.status.map(|status| {
+            let status = violations.optional("status", status, |status| status.parse());
+            status.unwrap_or_default()
+        });
+        let complete = self.complete.map(|complete| {
+            let complete = violations.optional("complete", complete, Ok);
+            complete.unwrap_or_default()
+        });
+        violations.finish(Some(OrderPatch {
+            status,
+            complete,
+            ship_date,
         }))
     }
 }

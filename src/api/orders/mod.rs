@@ -9,10 +9,10 @@ mod body;
 use axum::{extract::State, http::StatusCode, response::Response};
 use utoipa_axum::routes;
 
-use self::body::{InventoryBody, NewOrderBody, OrderBody};
+use self::body::{InventoryBody, NewOrderBody, OrderBody, PatchBody};
 use super::{
     error::Error,
-    extract::{Json, Path, Query},
+    extract::{Json, MergePatch, Path, Query},
     fields::Violations,
     idempotency::Idempotency,
     openapi::BASE,
@@ -25,10 +25,10 @@ use super::{
 use crate::{
     db::{
         self, Connection, Database,
-        orders::{OwnerFilter, Placement, PlacementOutcome},
+        orders::{ChangeOutcome, DeletionOutcome, OwnerFilter, Placement, PlacementOutcome},
     },
     domain::{
-        caller::{Caller, Scope},
+        caller::{Caller, Scope, Scopes},
         id::{OrderId, PetId},
         order::{Order, Status},
         pet,
@@ -41,7 +41,7 @@ pub fn router() -> Operations {
         .routes(routes!(inventory))
         .routes(routes!(place))
         .routes(routes!(list))
-        .routes(routes!(get, delete))
+        .routes(routes!(get, patch, delete))
 }
 
 /// Count the pets of each status
@@ -67,7 +67,8 @@ async fn inventory(State(database): State<Database>) -> Result<Response, Error> 
 /// Place an order for a pet
 ///
 /// The pet must be for sale: available, and not ordered. The order makes it pending or, if delivered or complete, sold.
-/// Without an `id` (or with 0) the server assigns an unused one.
+/// Without an `id` (or with 0) the server assigns an unused one. Only a caller with the scope `admin` may place an order
+/// with a `status` other than `placed`, or with `complete` set.
 #[utoipa::path(
     post, path = "/store/order", operation_id = "placeOrder", tag = "store", security(("bearer" = ["write:orders"])),
     request_body(content = NewOrderBody, description = "The order to place."),
@@ -84,6 +85,12 @@ async fn place(
     Json(body): Json<NewOrderBody>,
 ) -> Result<Response, Error> {
     let new = body.into_new_order()?;
+    if !new.details.is_in_first_state() && !caller.scopes.contains(Scope::Admin) {
+        return Err(Error::Forbidden {
+            needed: Scopes::from_iter([Scope::WriteOrders, Scope::Admin]),
+            missing: Scope::Admin,
+        });
+    }
     let placement = Placement {
         owner: caller.id,
         order: new,
@@ -203,24 +210,59 @@ async fn get(
     response::json(StatusCode::OK, &OrderBody::from(&order))
 }
 
+/// Change an order
+///
+/// JSON Merge Patch (RFC 7396) of `status`, `complete` and `shipDate`. An order moves forward only: from `placed` to
+/// `approved` to `delivered`, and to `complete`; it may skip a state. A delivered or complete order makes its pet sold.
+#[utoipa::path(
+    patch, path = "/store/order/{orderId}", operation_id = "patchOrder", tag = "store", security(("bearer" = ["admin"])),
+    request_body(
+        content((PatchBody = "application/merge-patch+json"), (PatchBody = "application/json")),
+        description = "Fields of the order to change."),
+    responses(
+        (status = 200, description = "The changed order.", body = OrderBody),
+        (status = 409, description = "The order cannot move backward."),
+    ),
+)]
+async fn patch(
+    State(database): State<Database>,
+    Path(id): Path<OrderId>,
+    MergePatch(body): MergePatch<PatchBody>,
+) -> Result<Response, Error> {
+    let patch = body.into_patch()?;
+    let work =
+        async |transaction: &mut Connection| db::orders::change_in(transaction, id, patch).await;
+    match database.transact(work).await? {
+        ChangeOutcome::Changed(order) => response::json(StatusCode::OK, &OrderBody::from(&order)),
+        ChangeOutcome::NotFound => Err(no_such_order(id)),
+        ChangeOutcome::Refused(refusal) => Err(Error::Conflict(format!("order {id} {refusal}"))),
+    }
+}
+
 /// Delete an order
 ///
-/// Deletes one of the caller's own orders or, with the scope `admin`, any order. An open order releases its pet: if it
-/// is still pending, it becomes available.
+/// Deletes one of the caller's own open orders or, with the scope `admin`, any order. An open order releases its pet: if
+/// it is still pending, it becomes available.
 #[utoipa::path(
     delete, path = "/store/order/{orderId}", operation_id = "deleteOrder", tag = "store",
     security(("bearer" = ["write:orders"])),
-    responses((status = 200, description = "Deleted.", body = ApiResponse)),
+    responses(
+        (status = 200, description = "Deleted.", body = ApiResponse),
+        (status = 409, description = "The order is delivered or complete; only a caller with the scope `admin` may delete it."),
+    ),
 )]
 async fn delete(
     State(database): State<Database>,
     CurrentCaller(caller): CurrentCaller,
     Path(id): Path<OrderId>,
 ) -> Result<Response, Error> {
-    if !db::orders::delete(&database, id, visible(&caller)).await? {
-        return Err(no_such_order(id));
+    match db::orders::delete(&database, id, visible(&caller)).await? {
+        DeletionOutcome::Deleted => ApiResponse::deleted(&id),
+        DeletionOutcome::NotFound => Err(no_such_order(id)),
+        DeletionOutcome::Closed => Err(Error::Conflict(format!(
+            "order {id} is delivered or complete; only a caller with the scope admin may delete it"
+        ))),
     }
-    ApiResponse::deleted(&id)
 }
 
 fn visible(caller: &Caller) -> OwnerFilter {

@@ -1,19 +1,20 @@
 //! JSON representation of pets.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{
     api::{
         error::Error,
-        fields::{Field, FieldType, Violations},
+        fields::{Field, FieldType, Member, Violations, present},
     },
     domain::{
         Invalid, Text,
         id::PetId,
         pet::{
-            CategoryPatch, Label, NewPet, Pet, PetDetails, PetName, PetPatch, PhotoUrl, check_count,
+            CategoryPatch, Change, Label, NewPet, Pet, PetDetails, PetName, PetPatch, PhotoUrl,
+            check_count,
         },
     },
 };
@@ -205,13 +206,6 @@ pub struct PatchBody {
     status: Member<String>,
 }
 
-/// Member of a JSON Merge Patch: `None` if it is absent, [`Field::Absent`] if it is `null`.
-type Member<T> = Option<Field<T>>;
-
-fn present<'de, D: Deserializer<'de>, T: FieldType>(field: D) -> Result<Member<T>, D::Error> {
-    Field::deserialize(field).map(Some)
-}
-
 /// Changes to a category, merged member by member.
 #[derive(Debug, Deserialize)]
 struct CategoryPatchBody {
@@ -256,11 +250,16 @@ impl NewPetBody {
     }
 
     /// Checks the body of `PUT /pet`, which has the identifier of the pet to replace.
-    pub fn into_replacement(mut self) -> Result<(PetId, PetDetails), Error> {
+    pub fn into_replacement(mut self) -> Result<(PetId, Change), Error> {
         let mut violations = Violations::default();
+        let has_status = !matches!(self.status, Field::Absent);
         let id = violations.required("id", std::mem::take(&mut self.id), PetId::new);
         let details = self.into_details(&mut violations);
-        violations.finish(id.zip(details))
+        let change = details.map(|details| Change::Replace {
+            details,
+            has_status,
+        });
+        violations.finish(id.zip(change))
     }
 
     fn into_details(self, violations: &mut Violations) -> Option<PetDetails> {

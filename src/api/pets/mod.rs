@@ -86,20 +86,24 @@ async fn add(
 
 /// Replace a pet
 ///
-/// The whole pet is replaced: fields that the body omits get their defaults.
+/// The whole pet is replaced: fields that the body omits get their defaults. Only the status stays if an open order holds
+/// the pet.
 #[utoipa::path(
     put, path = "/pet", operation_id = "updatePet", tag = "pet", security(("bearer" = ["write:pets"])),
     params(("If-Match", Header)),
     request_body(content = ReplacementBody, description = "The new state of the pet."),
-    responses((status = 200, description = "The pet after the replacement.", body = PetBody<'static>, headers(("ETag")))),
+    responses(
+        (status = 200, description = "The pet after the replacement.", body = PetBody<'static>, headers(("ETag"))),
+        (status = 409, description = "The pet has an open order, and cannot be made available."),
+    ),
 )]
 async fn replace(
     State(database): State<Database>,
     if_match: IfMatch,
     Json(body): Json<NewPetBody>,
 ) -> Result<Response, Error> {
-    let (id, details) = body.into_replacement()?;
-    let request = change_request(id, if_match, Change::Replace(details));
+    let (id, replacement) = body.into_replacement()?;
+    let request = change_request(id, if_match, replacement);
     changed(id, db::pets::change(&database, request).await?)
 }
 
@@ -137,7 +141,10 @@ async fn get(
     request_body(
         content((PatchBody = "application/merge-patch+json"), (PatchBody = "application/json")),
         description = "Fields of the pet to change."),
-    responses((status = 200, description = "The changed pet.", body = PetBody<'static>, headers(("ETag")))),
+    responses(
+        (status = 200, description = "The changed pet.", body = PetBody<'static>, headers(("ETag"))),
+        (status = 409, description = "The pet has an open order, and cannot be made available."),
+    ),
 )]
 async fn patch(
     State(database): State<Database>,
@@ -161,7 +168,10 @@ async fn patch(
         ("If-Match", Header),
     ),
     request_body(content = Option<FormUpdate>, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 200, description = "The changed pet.", body = PetBody<'static>, headers(("ETag")))),
+    responses(
+        (status = 200, description = "The changed pet.", body = PetBody<'static>, headers(("ETag"))),
+        (status = 409, description = "The pet has an open order, and cannot be made available; or a request with this `Idempotency-Key` is in progress."),
+    ),
 )]
 async fn update_with_form(
     State(database): State<Database>,
@@ -242,6 +252,7 @@ fn changed(id: PetId, outcome: ChangeOutcome) -> Result<Response, Error> {
         ChangeOutcome::Deleted => ApiResponse::deleted(&id),
         ChangeOutcome::NotFound => Err(no_such_pet(id)),
         ChangeOutcome::VersionMismatch => Err(Error::PreconditionFailed),
+        ChangeOutcome::Held(held) => Err(Error::Conflict(format!("pet {id} {held}"))),
     }
 }
 

@@ -25,7 +25,7 @@ pub(in crate::db) trait BatchedStatement: Sized + 'static {
     }
 
     /// Executes all requests with one statement, and returns their results in order: for a single request, the final
-    /// one. Drains `inputs`, unless the statement fails.
+    /// one, unless `execute_one` gives it. Drains `inputs`, unless the statement fails.
     fn execute_all(
         connection: &mut Connection,
         inputs: &mut Vec<Self::Input>,

@@ -22,9 +22,24 @@ use crate::{
 /// Owner of the orders that a statement includes; `None` for all owners.
 pub type OwnerFilter = Option<Owner>;
 
+/// Outcome of a deletion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeletionOutcome {
+    /// The order was deleted.
+    Deleted,
+    /// There is no such order of an owner that the filter includes.
+    NotFound,
+    /// The order is delivered or complete.
+    Closed,
+}
+
 /// Deletes an order, in one transaction and one commit with the deletions of other requests. An open order releases
-/// its pet. Returns false if there is no such order of an owner that `filter` includes.
-pub async fn delete(database: &Database, id: OrderId, filter: OwnerFilter) -> Result<bool, Error> {
+/// its pet. An order that is not open is deleted only without a `filter`.
+pub async fn delete(
+    database: &Database,
+    id: OrderId,
+    filter: OwnerFilter,
+) -> Result<DeletionOutcome, Error> {
     database.batchers().execute::<Deletions>((id, filter)).await
 }
 
@@ -33,7 +48,7 @@ pub(in crate::db) struct Deletions;
 
 impl BatchedStatement for Deletions {
     type Input = (OrderId, OwnerFilter);
-    type Output = bool;
+    type Output = DeletionOutcome;
 
     const SUMMARY: &'static str = "DELETE orders";
 
@@ -74,28 +89,49 @@ impl BatchedStatement for Deletions {
             "delete from orders
              using unnest($1::bigint[], $2::bigint[]) as given (id, owner)
              where orders.id = any ($1) and orders.id = given.id
-               and (given.owner is null or orders.owner = given.owner)
+               and (given.owner is null
+                    or (orders.owner = given.owner and status <> 'delivered' and not complete))
                and (held_pet is null or held_pet = any ($3))
-             returning orders.id, orders.owner, held_pet",
+             returning orders.id, orders.owner, held_pet, status <> 'delivered' and not complete",
         );
         let locked: Vec<i64> = pets.iter().map(|(id, _)| id.get()).collect();
-        let query = query.bind(ids).bind(&owners).bind(locked);
-        let mut deleted: Vec<(OrderId, i64, Option<PetId>)> =
+        let query = query.bind(&ids).bind(&owners).bind(locked);
+        let mut deleted: Vec<(OrderId, i64, Option<PetId>, bool)> =
             query.fetch_all(&mut *connection).await?;
-        let is_held = |pet| deleted.iter().any(|(.., held)| *held == Some(pet));
+        let closed = if deleted.len() < ids.len() {
+            closed(&mut *connection, &ids).await?
+        } else {
+            Vec::new()
+        };
+        let is_held = |pet| deleted.iter().any(|(_, _, held, _)| *held == Some(pet));
         let held = pets.into_iter().filter(|(pet, _)| is_held(*pet));
         release(connection, held.collect()).await?;
         // Each deletion is the result of one request.
-        let mut is_deleted = |(id, owner): (OrderId, Option<i64>)| {
-            let matches = |(deleted, of, _): &(OrderId, i64, _)| {
-                *deleted == id && owner.is_none_or(|owner| owner == *of)
+        let mut outcome = |(id, owner): (OrderId, Option<i64>)| {
+            let matches = |(deleted, of, _, is_open): &(OrderId, i64, _, bool)| {
+                *deleted == id && owner.is_none_or(|owner| owner == *of && *is_open)
             };
             let index = deleted.iter().position(matches);
-            BatchResult::Done(index.map(|index| deleted.swap_remove(index)).is_some())
+            match index.map(|index| deleted.swap_remove(index)) {
+                Some(_) => DeletionOutcome::Deleted,
+                None if owner.is_some_and(|owner| closed.contains(&(id, owner))) => {
+                    DeletionOutcome::Closed
+                }
+                None => DeletionOutcome::NotFound,
+            }
         };
         let requests = inputs.drain(..).map(|(id, _)| id).zip(owners);
-        Ok(requests.map(&mut is_deleted).collect())
+        let outcomes = requests.map(&mut outcome);
+        Ok(outcomes.map(BatchResult::Done).collect())
     }
+}
+
+/// Returns those of these orders that are delivered or complete, with their owners.
+async fn closed(connection: &mut Connection, ids: &[i64]) -> Result<Vec<(OrderId, i64)>, Error> {
+    let query = sqlx::query_as(
+        "select id, owner from orders where id = any ($1) and (status = 'delivered' or complete)",
+    );
+    Ok(query.bind(ids).fetch_all(connection).await?)
 }
 
 /// Sets the status of locked pets after their orders were deleted.

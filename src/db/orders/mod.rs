@@ -3,6 +3,7 @@
 //! Invariant: a transaction that locks a pet and an order locks the pet first, to avoid deadlocks. So does the deletion
 //! of a pet, which clears `held_pet` of its order.
 
+mod change;
 mod delete;
 mod place;
 
@@ -10,7 +11,8 @@ use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use self::place::owner_column;
 pub use self::{
-    delete::{OwnerFilter, delete},
+    change::{ChangeOutcome, change_in},
+    delete::{DeletionOutcome, OwnerFilter, delete},
     place::{Owner, Placement, PlacementOutcome, place, place_in},
 };
 use super::{connect::Connection, deadline::with_timeout, error::Error};

@@ -2,11 +2,13 @@
 //!
 //! Invariants:
 //! - Rows are locked in the order of their identifiers, so that two batches cannot deadlock.
+//! - A pet is made available only if it is locked and no order holds it, or if it is available already: then no order
+//!   holds it.
 //! - The changes of a batch are applied in order of arrival, so that each sees the result of the one before.
 
 use std::collections::HashMap;
 
-use super::row::{delete, exists, find_for_update, replace};
+use super::row::{delete, find_for_update, held, replace, replace_if};
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
@@ -17,7 +19,7 @@ use crate::{
     },
     domain::{
         id::PetId,
-        pet::{Change, Pet, PetDetails, Version},
+        pet::{Change, Held, Pet, PetDetails, Status, Version},
     },
 };
 
@@ -51,6 +53,8 @@ pub enum ChangeOutcome {
     NotFound,
     /// The pet has none of the expected versions.
     VersionMismatch,
+    /// The pet cannot be made available.
+    Held(Held),
 }
 
 /// Maximum number of photo URLs and tags of a pet in a batch; a larger pet would delay the rest of the batch.
@@ -59,7 +63,7 @@ pub(super) const MAX_BATCHED_ELEMENTS: usize = 20;
 /// Changes a pet, in one transaction and one commit with the changes of other requests.
 pub async fn change(database: &Database, request: ChangeRequest) -> Result<ChangeOutcome, Error> {
     let elements = match &request.change {
-        Change::Replace(pet) => number_of_elements(pet),
+        Change::Replace { details, .. } => number_of_elements(details),
         Change::Patch(patch) => {
             patch.photo_urls.as_ref().map_or(0, Vec::len) + patch.tags.as_ref().map_or(0, Vec::len)
         }
@@ -77,35 +81,53 @@ pub(super) const fn number_of_elements(pet: &PetDetails) -> usize {
     pet.photo_urls.len() + pet.tags.len()
 }
 
-/// Changes a pet. A patch needs a transaction. Other changes are one statement, and another if nothing was changed.
+/// Changes a pet in a transaction.
 pub async fn change_in(
-    connection: &mut Connection,
+    transaction: &mut Connection,
     request: &ChangeRequest,
 ) -> Result<ChangeOutcome, Error> {
-    let (id, expected) = (request.id, request.expected.as_deref());
-    let changed = match &request.change {
-        Change::Replace(details) => replace(connection, id, details.clone(), expected).await?,
-        Change::Patch(patch) => match find_for_update(connection, id).await? {
-            Some(pet) if request.admits(Some(pet.version)) => {
-                replace(connection, id, patch.apply(&pet.details), None).await?
-            }
-            Some(_) => return Ok(ChangeOutcome::VersionMismatch),
-            None => None,
-        },
-        Change::Delete => {
-            if delete(connection, id, expected).await? {
-                return Ok(ChangeOutcome::Deleted);
-            }
-            None
-        }
+    let id = request.id;
+    let Some(pet) = find_for_update(&mut *transaction, id).await? else {
+        return Ok(ChangeOutcome::NotFound);
     };
-    match changed {
-        Some(pet) => Ok(ChangeOutcome::Changed(pet)),
-        None if expected.is_some() && exists(connection, id).await? => {
-            Ok(ChangeOutcome::VersionMismatch)
-        }
-        None => Ok(ChangeOutcome::NotFound),
+    if !request.admits(Some(pet.version)) {
+        return Ok(ChangeOutcome::VersionMismatch);
     }
+    let change = &request.change;
+    let held = change.may_make_available() && !held(transaction, &[id]).await?.is_empty();
+    match change.apply(&pet.details, held) {
+        Err(held) => Ok(ChangeOutcome::Held(held)),
+        Ok(None) => {
+            delete(transaction, id, None).await?;
+            Ok(ChangeOutcome::Deleted)
+        }
+        Ok(Some(details)) => {
+            let changed = replace(transaction, id, details).await?;
+            Ok(changed.map_or(ChangeOutcome::NotFound, ChangeOutcome::Changed))
+        }
+    }
+}
+
+/// Replaces or deletes a pet in one statement; patches it in a transaction. Returns `None` if nothing was changed: there is
+/// no such pet, it has another version, or an order may hold it.
+async fn change_one(
+    connection: &mut Connection,
+    request: &ChangeRequest,
+) -> Result<Option<ChangeOutcome>, Error> {
+    let (id, expected) = (request.id, request.expected.as_deref());
+    Ok(match &request.change {
+        Change::Replace { details, .. } => {
+            let in_any_status = !request.change.may_make_available();
+            let details = details.clone();
+            let pet = replace_if(connection, id, details, expected, in_any_status).await?;
+            pet.map(ChangeOutcome::Changed)
+        }
+        Change::Delete => {
+            let is_deleted = delete(connection, id, expected).await?;
+            is_deleted.then_some(ChangeOutcome::Deleted)
+        }
+        Change::Patch(_) => Some(change_in(connection, request).await?),
+    })
 }
 
 /// Statements that change the pets of several requests.
@@ -129,9 +151,11 @@ impl BatchedStatement for Changes {
         inputs: &mut Vec<ChangeRequest>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
         if let [only] = &inputs[..] {
-            let outcome = change_in(connection, only).await?;
+            let outcome = change_one(connection, only).await?;
+            let separately = || BatchResult::ExecuteSeparately(only.clone());
+            let result = outcome.map_or_else(separately, BatchResult::Done);
             inputs.clear();
-            return Ok(vec![BatchResult::Done(outcome)]);
+            return Ok(vec![result]);
         }
         let ids: Vec<i64> = inputs.iter().map(|request| request.id.get()).collect();
         let query = sqlx::query_as(
@@ -142,7 +166,21 @@ impl BatchedStatement for Changes {
         let (large, pets): (Vec<_>, Vec<_>) = pets
             .into_iter()
             .partition(|pet| number_of_elements(&pet.details) > MAX_BATCHED_ELEMENTS);
-        let mut pending = PendingChanges::new(pets);
+        let may_need_order = |pet: &&Pet| {
+            let may_make_available =
+                |it: &ChangeRequest| it.id == pet.id && it.change.may_make_available();
+            pet.details.status != Status::Available && inputs.iter().any(may_make_available)
+        };
+        let doubtful: Vec<PetId> = pets
+            .iter()
+            .filter(may_need_order)
+            .map(|pet| pet.id)
+            .collect();
+        let held = match &doubtful[..] {
+            [] => Vec::new(),
+            doubtful => held(connection, doubtful).await?,
+        };
+        let mut pending = PendingChanges::new(pets, held);
         let outcomes: Vec<_> = inputs
             .iter()
             .map(|request| {
@@ -163,6 +201,13 @@ impl BatchedStatement for Changes {
         inputs.clear();
         Ok(results)
     }
+
+    async fn execute_one(
+        transaction: &mut Connection,
+        request: ChangeRequest,
+    ) -> Result<ChangeOutcome, Error> {
+        change_in(transaction, &request).await
+    }
 }
 
 /// Locked pets, with the changes that a batch has applied to them.
@@ -173,6 +218,8 @@ struct PendingChanges {
     stored: usize,
     /// Index of the last state of each pet that exists.
     last: HashMap<PetId, usize>,
+    /// Pets that an open order holds.
+    held: Vec<PetId>,
     deleted: Vec<i64>,
 }
 
@@ -184,7 +231,7 @@ struct State {
 }
 
 impl PendingChanges {
-    fn new(pets: Vec<Pet>) -> Self {
+    fn new(pets: Vec<Pet>, held: Vec<PetId>) -> Self {
         let ids = pets.iter().enumerate().map(|(index, pet)| (pet.id, index));
         let last = ids.collect();
         let state = |pet: Pet| State {
@@ -196,6 +243,7 @@ impl PendingChanges {
             stored: pets.len(),
             states: pets.into_iter().map(state).collect(),
             last,
+            held,
             deleted: Vec::new(),
         }
     }
@@ -210,10 +258,15 @@ impl PendingChanges {
         if !request.admits(current.version) {
             return Some(ChangeOutcome::VersionMismatch);
         }
-        let Some(details) = request.change.apply(&current.details) else {
-            self.last.remove(&id);
-            self.deleted.push(id.get());
-            return Some(ChangeOutcome::Deleted);
+        let held = self.held.contains(&id);
+        let details = match request.change.apply(&current.details, held) {
+            Ok(Some(details)) => details,
+            Ok(None) => {
+                self.last.remove(&id);
+                self.deleted.push(id.get());
+                return Some(ChangeOutcome::Deleted);
+            }
+            Err(held) => return Some(ChangeOutcome::Held(held)),
         };
         self.last.insert(id, self.states.len());
         self.states.push(State {
@@ -293,11 +346,12 @@ mod tests {
             tags: Vec::new(),
             status: Status::Available,
         };
-        let mut pending = PendingChanges::new(vec![Pet {
+        let pet = Pet {
             id: id(1),
             version: Version(7),
             details: details.clone(),
-        }]);
+        };
+        let mut pending = PendingChanges::new(vec![pet], Vec::new());
         let mut apply = |pet, expected: Option<i64>, change| {
             pending.apply(&ChangeRequest {
                 id: id(pet),
@@ -309,7 +363,10 @@ mod tests {
             status: Some(Status::Sold),
             ..PetPatch::default()
         };
-        let replace = || Change::Replace(details.clone());
+        let replace = || Change::Replace {
+            details: details.clone(),
+            has_status: true,
+        };
         assert!(apply(1, Some(7), replace()).is_none());
         let mismatch = apply(1, Some(7), Change::Delete);
         assert!(matches!(mismatch, Some(ChangeOutcome::VersionMismatch)));

@@ -29,12 +29,33 @@ pub async fn exists(connection: &mut Connection, id: PetId) -> Result<bool, Erro
     with_timeout(query.bind(id.get()).fetch_one(connection)).await
 }
 
-/// Replaces a pet. Returns `None` if there is no such pet with an expected version.
+/// Returns those pets that an open order holds. The transaction must have locked the rows of `pets`, so that no order is
+/// placed meanwhile; the statement is one of its own, and so sees the orders that were committed before the lock.
+pub(super) async fn held(
+    transaction: &mut Connection,
+    pets: &[PetId],
+) -> Result<Vec<PetId>, Error> {
+    let pets: Vec<i64> = pets.iter().map(|id| id.get()).collect();
+    let query = sqlx::query_scalar("select held_pet from orders where held_pet = any ($1)");
+    with_timeout(query.bind(pets).fetch_all(transaction)).await
+}
+
+/// Replaces a pet. Returns `None` if there is no such pet.
 pub async fn replace(
     connection: &mut Connection,
     id: PetId,
     details: PetDetails,
+) -> Result<Option<Pet>, Error> {
+    replace_if(connection, id, details, None, true).await
+}
+
+/// Replaces a pet if it has an expected version and, unless `in_any_status`, is available. Returns `None` otherwise.
+pub(super) async fn replace_if(
+    connection: &mut Connection,
+    id: PetId,
+    details: PetDetails,
     expected: ExpectedVersions<'_>,
+    in_any_status: bool,
 ) -> Result<Option<Pet>, Error> {
     let columns = PetColumns::from(&details);
     let query = sqlx::query_scalar(
@@ -42,6 +63,7 @@ pub async fn replace(
          set version = nextval('pet_versions'),
              status = $2, name = $3, category = $4, photo_urls = $5, tags = $6
          where id = $1 and ($7::bigint[] is null or version = any ($7))
+           and ($8 or status = 'available')
          returning version",
     )
     .bind(id.get())
@@ -50,7 +72,8 @@ pub async fn replace(
     .bind(columns.category)
     .bind(columns.photo_urls)
     .bind(columns.tags)
-    .bind(version_column(expected));
+    .bind(version_column(expected))
+    .bind(in_any_status);
     let version = with_timeout(query.fetch_optional(connection)).await?;
     Ok(version.map(|version| Pet {
         id,

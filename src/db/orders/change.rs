@@ -1,0 +1,71 @@
+//! Moves an order forward, and sells its pet once the order is delivered or complete.
+
+use crate::{
+    db::{connect::Connection, deadline::with_timeout, error::Error},
+    domain::{
+        id::{OrderId, PetId},
+        order::{MovesBackward, Order, OrderPatch, ShipDate, Standing},
+    },
+};
+
+/// Outcome of a change.
+#[derive(Debug)]
+pub enum ChangeOutcome {
+    /// The order was changed to this state.
+    Changed(Order),
+    /// There is no such order.
+    NotFound,
+    /// The order cannot be changed so.
+    Refused(MovesBackward),
+}
+
+/// Changes an order of any owner in a transaction.
+pub async fn change_in(
+    transaction: &mut Connection,
+    id: OrderId,
+    patch: OrderPatch,
+) -> Result<ChangeOutcome, Error> {
+    let query = sqlx::query_scalar(
+        "select id from pets where id = (select held_pet from orders where id = $1) for update",
+    );
+    let query = query.bind(id.get()).fetch_optional(&mut *transaction);
+    let pet: Option<PetId> = with_timeout(query).await?;
+    // An order that holds another pet was placed since then: there was no order with its identifier in between.
+    let query = sqlx::query_as(
+        "select id, pet_id, quantity, ship_date, status, complete from orders
+         where id = $1 and (held_pet is null or held_pet = $2)
+         for update",
+    );
+    let query = query.bind(id.get()).bind(pet.map(PetId::get));
+    let order: Option<Order> = with_timeout(query.fetch_optional(&mut *transaction)).await?;
+    let Some(order) = order else {
+        return Ok(ChangeOutcome::NotFound);
+    };
+    let details = match patch.apply(order.details) {
+        Ok(details) => details,
+        Err(refusal) => return Ok(ChangeOutcome::Refused(refusal)),
+    };
+    let query = sqlx::query(
+        "update orders
+         set status = $2, complete = $3, ship_date = $4, held_pet = case when $5 then held_pet end
+         where id = $1",
+    )
+    .bind(id.get())
+    .bind(details.status.as_str())
+    .bind(details.complete)
+    .bind(details.ship_date.map(ShipDate::get))
+    .bind(details.is_open());
+    with_timeout(query.execute(&mut *transaction)).await?;
+    // If another request has closed the order since the first statement, the pet is no longer the order's.
+    if let Some(pet) = pet
+        && order.details.is_open()
+        && !details.is_open()
+    {
+        let query = sqlx::query(
+            "update pets set version = nextval('pet_versions'), status = $2 where id = $1",
+        );
+        let query = query.bind(pet.get()).bind(Standing::SOLD.status.as_str());
+        with_timeout(query.execute(transaction)).await?;
+    }
+    Ok(ChangeOutcome::Changed(Order { id, details }))
+}
