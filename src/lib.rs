@@ -44,11 +44,12 @@
 //!   request_span     request id, span, body of error responses
 //!   access_log       log line and metrics, also of a request whose client disconnects
 //!   catch_panic      500 after a panic
-//!   validate_request Host, length of the target and of conditional fields
+//!   validate_request Host and authority, length of the target and of conditional fields
 //!   load_shed        maximum number of requests in progress; shared database deadline (db::deadline)
 //!   client_address   client address, also behind a proxy
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
+//!   demo_keys        only in requests from this machine
 //!   authorize        scopes that the operation needs (api::access)
 //!   catch_panic      again: inside the limits, against which a panic does not count
 //!   timeout          503 after the request timeout

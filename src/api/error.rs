@@ -46,6 +46,12 @@ pub enum Error {
         /// Scope that is missing.
         missing: Scope,
     },
+    /// Demo key in a request that may not come from this machine.
+    #[error(
+        "demo keys are accepted only from this machine, at http://localhost and without a proxy; create a key with: \
+         pet-inventory keys create --caller NAME --plan pro"
+    )]
+    DemoKeyNotLocal,
     /// Unauthenticated clients may not create accounts.
     #[error("sign-up is closed; ask the operator of this service for an account")]
     SignUpClosed,
@@ -165,7 +171,9 @@ impl Error {
         match self {
             Self::Invalid(violations) => Problem::invalid(violations.clone()),
             Self::Unauthenticated | Self::InvalidCredential => refusal(S::UNAUTHORIZED),
-            Self::Forbidden { .. } | Self::SignUpClosed => refusal(S::FORBIDDEN),
+            Self::Forbidden { .. } | Self::DemoKeyNotLocal | Self::SignUpClosed => {
+                refusal(S::FORBIDDEN)
+            }
             Self::NotFound(_) | Self::NoSuchRoute => refusal(S::NOT_FOUND),
             Self::MethodNotAllowed(_) => refusal(S::METHOD_NOT_ALLOWED),
             Self::BodyTimeout => refusal(S::REQUEST_TIMEOUT),

@@ -1,6 +1,6 @@
 //! Extractors that reject requests with [`Error`]. `.clippy.toml` bans axum's own, which reject in plain text.
 
-use std::{convert::Infallible, str::FromStr};
+use std::{convert::Infallible, net::IpAddr, str::FromStr};
 
 use axum::{
     body::{Body, Bytes},
@@ -73,6 +73,26 @@ fn parse_next<'a, T: FromStr<Err = Invalid>>(
     let (name, value) = parameters.next().ok_or_else(missing)?;
     let value = value.parse().map_err(|reason| violations.add(name, reason));
     Ok(value.ok())
+}
+
+/// Returns true if this is a host with an optional port, as `Host` has it (RFC 9110 §7.2): without user information, and
+/// not a list.
+pub fn is_host(text: &[u8]) -> bool {
+    !text.iter().any(|byte| b"@,".contains(byte)) && Authority::try_from(text).is_ok()
+}
+
+/// Returns true if this is `localhost` or a loopback address, with an optional port.
+pub fn is_loopback(host: &[u8]) -> bool {
+    let Ok(authority) = Authority::try_from(host) else {
+        return false;
+    };
+    let host = authority.host();
+    let address = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    let address: Result<IpAddr, _> = address.unwrap_or(host).parse();
+    host.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// Host that the client addressed, or `localhost` if the request names none.

@@ -49,6 +49,7 @@ use self::{
         catch_panic::catch_panic,
         check::CheckLayer,
         client_address::client_address,
+        demo_keys::local_demo_keys,
         idempotency::IdempotencyLayer,
         load_shed::LoadShedLayer,
         rate_limit::{RateLimitLayer, limit_open},
@@ -111,6 +112,7 @@ pub fn router(
         .clone()
         .layer(AuthenticateLayer(state.clone())) // failures count against the client address
         .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
+        .layer(CheckLayer(local_demo_keys(state.demo_keys))) // they are public
         .layer(CheckLayer(authorize)) // before the body is read; a refusal counts against the limits
         .layer(catch_panic()); // inside the limits, against which a panic does not count
     let operation_layers = upload_layers

@@ -20,7 +20,7 @@ use crate::{
     blob_store::BlobStore,
     config::{self, Plans},
     db::Database,
-    domain::caller::Scopes,
+    domain::{caller::Scopes, plan::Plan},
     images::renderings::Renderer,
     limits::{failed_authentication::FailedAuthenticationLimit, token_buckets::Logins},
 };
@@ -35,6 +35,8 @@ pub struct AppState(Arc<Parts>);
 pub struct Parts {
     /// PostgreSQL.
     pub database: Database,
+    /// Demo keys that are accepted, with their plans.
+    pub demo_keys: &'static [(&'static str, Plan)],
     /// Resolves credentials to callers.
     pub authenticator: Authenticator,
     /// Access rules of the operations.

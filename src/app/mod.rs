@@ -48,7 +48,6 @@ pub struct App {
     state: AppState,
     metrics: Metrics,
     embedded_postgres: Option<EmbeddedPostgres>,
-    demo_keys: bool,
 }
 
 impl App {
@@ -108,6 +107,7 @@ impl App {
         let document = api::document(&links);
         let access = AccessRules::from_document(&document, BASE);
         let state = AppState::new(Parts {
+            demo_keys: if demo_keys { &DEMO_KEYS } else { &[] },
             authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
             access: access.map_err(Error::Api)?.into(),
             limits: Arc::new(limits),
@@ -163,7 +163,6 @@ impl App {
             state,
             metrics,
             embedded_postgres,
-            demo_keys,
         })
     }
 
@@ -178,8 +177,8 @@ impl App {
     }
 
     /// True if [`DEMO_KEYS`] are valid.
-    pub const fn has_demo_keys(&self) -> bool {
-        self.demo_keys
+    pub fn has_demo_keys(&self) -> bool {
+        !self.state.demo_keys.is_empty()
     }
 
     /// Serves until `shutdown`: readiness fails first, then no connection is accepted, then requests in progress complete or

@@ -35,9 +35,16 @@ fn greeting(app: &App, database: &str) -> String {
             .map(|(key, plan)| format!("{key} ({plan})"))
             .join(", ");
         let [(key, _), ..] = DEMO_KEYS;
+        let address = app.local_addr();
+        // Demo keys are accepted at loopback hosts only.
+        let host = if address.ip().is_loopback() {
+            address.to_string()
+        } else {
+            format!("localhost:{}", address.port())
+        };
         format!(
             "Demo keys  {keys}\n\
-             \x20 Try        curl -H 'api_key: {key}' '{api}/api/v3/pet/findByStatus?status=available'"
+             \x20 Try        curl -H 'api_key: {key}' 'http://{host}/api/v3/pet/findByStatus?status=available'"
         )
     } else {
         "Keys       pet-inventory keys create --caller NAME --plan free|pro|enterprise".to_owned()

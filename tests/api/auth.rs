@@ -1,6 +1,7 @@
 //! Tests of authentication by API key: headers, scopes, expiry, revocation, bootstrap and demo keys.
 
 use chrono::{Duration, Utc};
+use http::Request;
 use pet_inventory::{
     api::{self, state::Links},
     auth::secret::Secret,
@@ -10,7 +11,8 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::{Value, json};
 use test_support::{
-    self, Home, RequestExt, Response, Service, TestApp, TestDatabase, eventually, make_key, scopes,
+    self, Home, Http2, RawConnection, RequestExt, Response, Service, TestApp, TestDatabase,
+    eventually, make_key, scopes,
 };
 
 /// Checks that a response is a 401 with a challenge. Returns its body without `instance`, which differs per request.
@@ -490,6 +492,7 @@ async fn demo_keys_work_beyond_loopback_only_if_set_to_always() {
             .env("PET_INVENTORY__LOCAL_POSTGRES__DEMO_KEYS", setting);
         let service = Service::start(&home, command).await;
         let request = service.request(Method::GET, "/limits", "free-key");
+        let request = request.header("host", "localhost");
         let status = request.response().await.status;
         assert_eq!(status, if good { 200 } else { 401 }, "{listen} {setting}");
         assert_eq!(
@@ -499,6 +502,104 @@ async fn demo_keys_work_beyond_loopback_only_if_set_to_always() {
         );
         service.stop().await;
     }
+}
+
+/// DNS rebinding: the page of another site reaches this machine, with the site's name in `Host`.
+#[tokio::test(flavor = "multi_thread")]
+async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwards() {
+    let home = Home::new();
+    let service = home.serve().await;
+    let get = async |target: &str, fields: String| {
+        let path = "/api/v3/pet/findByStatus?status=sold";
+        let request = format!("GET {target}{path} HTTP/1.1\r\n{fields}\r\n");
+        RawConnection::exchange(service.address, request).await
+    };
+    let port = service.address.port();
+    let key = "api_key: special-key\r\n";
+    for host in [
+        "localhost",
+        "LOCALHOST",
+        "127.0.0.1",
+        "127.9.9.9",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+    ] {
+        for host in [host.to_owned(), format!("{host}:{port}")] {
+            get("", format!("Host: {host}\r\n{key}")).await.is(200);
+            let target = format!("http://{host}");
+            get(&target, format!("Host: {host}\r\n{key}")).await.is(200);
+        }
+    }
+    let refused = [
+        ("", "Host: evil.example\r\n"),
+        ("", "Host: evil.example:8080\r\n"),
+        ("", "Host: localhost.evil.example\r\n"),
+        ("", "Host: 127.0.0.1.evil.example\r\n"),
+        ("", "Host: 0.0.0.0\r\n"),
+        ("", "Host: 192.168.0.2\r\n"),
+        ("", "Host: [::]\r\n"),
+        ("", "Host: \r\n"),
+        ("http://evil.example", "Host: localhost\r\n"),
+        ("http://localhost", "Host: evil.example\r\n"),
+        ("", "Host: localhost\r\nForwarded: for=192.0.2.1\r\n"),
+        ("", "Host: localhost\r\nX-Forwarded-For: 127.0.0.1\r\n"),
+        ("", "Host: localhost\r\nX-FORWARDED-PROTO: https\r\n"),
+        ("", "Host: localhost\r\nx-forwarded-host:\r\n"),
+    ];
+    for (target, fields) in refused {
+        for key in [
+            "api_key: special-key",
+            "api_key: pro-key",
+            "Authorization: bearer free-key",
+        ] {
+            let response = get(target, format!("{fields}{key}\r\n")).await;
+            let problem = response.problem(403);
+            let detail = problem["detail"].as_str().expect("a text");
+            assert!(
+                detail.contains("pet-inventory keys create --caller"),
+                "{detail}"
+            );
+            assert!(!response.text().contains("evil"), "{response}");
+        }
+    }
+    // Other keys work with any host.
+    let created = [
+        "keys", "create", "--caller", "acme", "--plan", "pro", "--json",
+    ];
+    let created = home.run(&created).await.is(0).stdout;
+    let created: Value = serde_json::from_str(&created).expect("JSON");
+    let key = created["key"].as_str().expect("a key");
+    get("", format!("Host: evil.example\r\napi_key: {key}\r\n"))
+        .await
+        .is(200);
+    service.stop().await;
+}
+
+/// HTTP/2 has the host in `:authority`, and possibly in `Host`.
+#[tokio::test(flavor = "multi_thread")]
+async fn demo_keys_are_refused_in_http2_unless_every_host_is_loopback() {
+    let home = Home::new();
+    let service = home.serve().await;
+    let connection = Http2::connect(service.address, 65_535).await;
+    for (authority, host, status) in [
+        ("localhost", None, 200),
+        ("evil.example", None, 403),
+        ("evil.example", Some("localhost"), 403),
+        ("localhost", Some("evil.example"), 403),
+    ] {
+        let uri = format!("http://{authority}/api/v3/pet/findByStatus?status=sold");
+        let mut request = Request::get(uri).header("api_key", "special-key");
+        if let Some(host) = host {
+            request = request.header("host", host);
+        }
+        let request = request.body(()).expect("a request");
+        assert_eq!(
+            connection.send(request).await.status(),
+            status,
+            "{authority} {host:?}"
+        );
+    }
+    service.stop().await;
 }
 
 const KINDS: [CredentialKind; 4] = [

@@ -141,7 +141,7 @@ async fn request_in_progress_completes_before_exit() {
         let (mut service, key) = serve_on(&home, &database).await;
         let mut raw = RawConnection::connect(service.address).await;
         let head = format!(
-            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nContent-Type: application/json\r\n\
+            "POST /api/v3/pet HTTP/1.1\r\nHost: localhost\r\napi_key: {key}\r\nContent-Type: application/json\r\n\
              Expect: 100-continue\r\nContent-Length: 12\r\n\r\n"
         );
         raw.send(head).await;
@@ -183,7 +183,7 @@ async fn connections_in_the_listen_queue_at_sigterm_are_served() {
     let (mut service, key) = serve_on(&home, &database).await;
     // A stopped process accepts nothing. The kernel completes the handshakes, and keeps SIGTERM until SIGCONT.
     service.signal(Signal::SIGSTOP);
-    let get = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n");
+    let get = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: localhost\r\napi_key: {key}\r\n\r\n");
     let mut connections = Vec::new();
     for _ in 0..300 {
         let mut raw = RawConnection::connect(service.address).await;
@@ -248,7 +248,7 @@ async fn half_sent_requests_do_not_delay_exit_beyond_the_grace() {
         String::new(),
         "GET /livez HTTP/1.1\r\nHo".into(),
         format!(
-            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+            "POST /api/v3/pet HTTP/1.1\r\nHost: localhost\r\napi_key: {key}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
         ),
     ] {
         let mut raw = RawConnection::connect(service.address).await;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use reqwest::{Method, Version};
 use serde_json::json;
-use test_support::{RawConnection, RequestExt, TestApp, client_builder};
+use test_support::{Http2, RawConnection, RequestExt, TestApp, client_builder, images::png};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 /// Request to add a pet, with `fields` in addition to the required ones.
@@ -138,6 +138,59 @@ async fn host_missing_repeated_or_invalid_is_400() {
     RawConnection::exchange(app.address, "GET /livez HTTP/1.0\r\n\r\n")
         .await
         .is(200);
+}
+
+/// The authority of the target takes precedence over `Host`, and so has the same rules.
+#[tokio::test(flavor = "multi_thread")]
+async fn target_with_user_information_or_no_host_name_is_400_and_not_repeated() {
+    let app = TestApp::start().await;
+    let pet = app.pet("Rex").await;
+    let upload = format!("/api/v3/pet/{pet}/uploadImage");
+    let image = png(8, 8);
+    let length = image.len();
+    let connection = Http2::connect(app.address, 65_535).await;
+    for authority in [
+        "u:p@evil.example",
+        "u@evil.example",
+        ":p@evil.example:80",
+        "@evil.example",
+        "evil.example,a",
+    ] {
+        for path in [
+            "/.well-known/oauth-authorization-server",
+            "/livez",
+            "/docs/",
+            "/nothing",
+        ] {
+            for scheme in ["http", "https"] {
+                let target = format!("{scheme}://{authority}{path}");
+                let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+                let response = RawConnection::exchange(app.address, request).await;
+                assert_eq!(
+                    response.invalid_fields(),
+                    ["authority"],
+                    "{target}: {response}"
+                );
+                assert!(!format!("{response}").contains("evil"), "{response}");
+                let request = http::Request::get(&target).body(()).expect("a request");
+                assert_eq!(connection.send(request).await.status(), 400, "{target}");
+            }
+        }
+        let head = format!(
+            "POST http://{authority}{upload} HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\
+             Content-Type: image/png\r\nContent-Length: {length}\r\n\r\n",
+            app.key
+        );
+        let request = [head.as_bytes(), &image].concat();
+        let response = RawConnection::exchange(app.address, request).await;
+        assert_eq!(response.invalid_fields(), ["authority"], "{response}");
+    }
+    let stored = app.get(&format!("/pet/{pet}")).response().await.is(200);
+    assert_eq!(stored.json()["photoUrls"], json!([]));
+    // A host with a port is accepted.
+    let request = "GET http://pets.example:8080/.well-known/oauth-authorization-server HTTP/1.1\r\nHost: a\r\n\r\n";
+    let response = RawConnection::exchange(app.address, request).await.is(200);
+    assert_eq!(response.json()["issuer"], "http://pets.example:8080");
 }
 
 /// hyper gives `Transfer-Encoding` precedence over `Content-Length` (RFC 9112, section 6.1), so the connection is closed

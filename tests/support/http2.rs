@@ -55,6 +55,15 @@ impl Http2 {
         requests.send_request(request, false).expect("a stream")
     }
 
+    /// Sends a request without a body, as it is, and returns the response head with the stream of the response body.
+    pub async fn send(&self, request: Request<()>) -> Response<RecvStream> {
+        let ready = self.requests.clone().ready().await;
+        let mut requests = ready.expect("an open connection");
+        let (response, _) = requests.send_request(request, true).expect("a stream");
+        let response = timeout(TIMEOUT, response).await.expect("in time");
+        response.expect("a response")
+    }
+
     /// Sends a request without a body and returns the response head with the stream of the response body.
     pub async fn fetch(&self, method: Method, path: &str, key: &str) -> Response<RecvStream> {
         let (response, mut body) = self.open(method, path, key).await;

@@ -2,10 +2,10 @@
 
 use axum::{
     extract::Request,
-    http::{HeaderName, Version, header, uri::Authority},
+    http::{HeaderName, Version, header},
 };
 
-use crate::api::error::Error;
+use crate::api::{error::Error, extract::is_host};
 
 /// Maximum length of a request target in bytes. RFC 9110, section 4.1, recommends at least 8,000.
 const MAX_TARGET: usize = 8_192;
@@ -19,8 +19,8 @@ static CONDITIONS: [HeaderName; 4] = [
 ];
 const MAX_CONDITION: usize = 4_096;
 
-/// Validates the length of the target and of conditional fields, and `Host`: HTTP/1.1 requires exactly one (RFC 9112,
-/// section 3.2), because two servers could read different ones.
+/// Validates the length of the target and of conditional fields, the authority of the target (in HTTP/2, `:authority`), and
+/// `Host`: HTTP/1.1 requires exactly one (RFC 9112, section 3.2), because two servers could read different ones.
 pub fn validate_request(request: &Request) -> Result<(), Error> {
     let target = request.uri().path_and_query();
     if target.is_some_and(|target| target.as_str().len() > MAX_TARGET) {
@@ -36,12 +36,15 @@ pub fn validate_request(request: &Request) -> Result<(), Error> {
         let reason = format!("must be at most {MAX_CONDITION} characters");
         return Err(Error::one_violation(CONDITIONS[which].as_str(), reason));
     }
+    let authority = request.uri().authority();
+    if authority.is_some_and(|authority| !is_host(authority.as_str().as_bytes())) {
+        return Err(Error::one_violation("authority", "must be a host name"));
+    }
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let broken = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => (!host.is_empty()
-            && (host.as_bytes().iter().any(|byte| b"@,".contains(byte))
-                || Authority::try_from(host.as_bytes()).is_err()))
-        .then_some("must be a host name"),
+        (Some(host), None) => {
+            (!host.is_empty() && !is_host(host.as_bytes())).then_some("must be a host name")
+        }
         (None, _) => (request.version() == Version::HTTP_11).then_some("is required"),
         (Some(_), Some(_)) => Some("must be given once"),
     };

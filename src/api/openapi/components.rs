@@ -79,7 +79,8 @@ pub const ERRORS: &[SharedError] = &[
     SharedError { status: "401", name: "Unauthenticated", causes: &["caller"],
         description: "The credential is missing or not valid." },
     SharedError { status: "403", name: "Forbidden", causes: &["caller"],
-        description: "The credential lacks a scope that this operation needs." },
+        description: "The credential lacks a scope that this operation needs, or is a demo key that was sent from elsewhere than this \
+        machine." },
     SharedError { status: "404", name: "NoSuchPet", causes: &["petId", "If-Match"],
         description: "There is no such pet." },
     SharedError { status: "404", name: "NoSuchOrder", causes: &["orderId"],

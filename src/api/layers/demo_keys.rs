@@ -1,0 +1,108 @@
+//! Refuses demo keys that may not come from this machine.
+//!
+//! They are public. A page of another site can send them by DNS rebinding, in requests with the site's name in `Host`,
+//! and a proxy can expose them to a network.
+//!
+//! Inside the rate limit: a refused request counts as a request of its caller.
+
+use axum::{
+    extract::Request,
+    http::{HeaderName, HeaderValue, header},
+};
+
+use crate::{
+    api::{credentials::credentials, error::Error, extract, request_context::RequestContext},
+    auth::Credentials,
+    domain::plan::Plan,
+};
+
+/// Returns a check that refuses `demo_keys` unless all hosts that the request names are loopback, and no proxy has
+/// forwarded it.
+pub fn local_demo_keys(
+    demo_keys: &'static [(&'static str, Plan)],
+) -> impl Fn(&Request) -> Result<(), Error> + Clone + Send + Sync + 'static {
+    move |request| {
+        let needs_caller = RequestContext::of(request).needed_scopes.get().is_some();
+        if demo_keys.is_empty() || !needs_caller {
+            return Ok(());
+        }
+        let is_demo = |key: &str| demo_keys.iter().any(|(demo, _)| *demo == key);
+        let has_demo_key = match credentials(request.headers()) {
+            Ok(Some(Credentials::ApiKey(key) | Credentials::Bearer(key))) => is_demo(key),
+            Ok(Some(Credentials::Both { api_key, bearer })) => is_demo(api_key) || is_demo(bearer),
+            Ok(None) | Err(_) => false,
+        };
+        if has_demo_key && !is_local(request) {
+            return Err(Error::DemoKeyNotLocal);
+        }
+        Ok(())
+    }
+}
+
+/// Returns true if the request names loopback hosts only, at least one, and has no field that proxies add.
+fn is_local(request: &Request) -> bool {
+    let is_of_proxy =
+        |name: &HeaderName| *name == header::FORWARDED || name.as_str().starts_with("x-forwarded-");
+    let authority = request.uri().authority().map(|it| it.as_str().as_bytes());
+    let fields = request.headers().get_all(header::HOST);
+    let fields = fields.iter().map(HeaderValue::as_bytes);
+    let hosts: Vec<_> = authority.into_iter().chain(fields).collect();
+    !hosts.is_empty()
+        && hosts.into_iter().all(extract::is_loopback)
+        && !request.headers().keys().any(is_of_proxy)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::request::Builder;
+
+    use super::*;
+    use crate::domain::caller::Scopes;
+
+    const KEYS: &[(&str, Plan)] = &[("special-key", Plan::Enterprise)];
+
+    fn is_accepted(keys: &'static [(&'static str, Plan)], request: Builder) -> bool {
+        let mut request = request.body(axum::body::Body::empty()).expect("a request");
+        let id = crate::api::request_id::RequestId::of(request.headers());
+        let context = RequestContext::new(id);
+        let _ = context.needed_scopes.set(Scopes::default());
+        request.extensions_mut().insert(context);
+        local_demo_keys(keys)(&request).is_ok()
+    }
+
+    #[test]
+    fn demo_key_is_accepted_on_loopback_only() {
+        let get = || Request::get("/").header("host", "localhost:8080");
+        assert!(is_accepted(KEYS, get()));
+        for (name, value) in [
+            ("api_key", "special-key"),
+            ("authorization", "bearer special-key"),
+        ] {
+            let with_key = || get().header(name, value);
+            assert!(is_accepted(KEYS, with_key()));
+            for field in [
+                "forwarded",
+                "x-forwarded-for",
+                "X-Forwarded-Proto",
+                "x-forwarded-",
+            ] {
+                assert!(!is_accepted(KEYS, with_key().header(field, "")), "{field}");
+            }
+            let evil = || {
+                Request::get("/")
+                    .header(name, value)
+                    .header("host", "evil.example")
+            };
+            assert!(!is_accepted(KEYS, evil()));
+            assert!(!is_accepted(KEYS, evil().uri("http://localhost/")));
+            assert!(!is_accepted(KEYS, with_key().uri("http://evil.example/")));
+            assert!(!is_accepted(KEYS, Request::get("/").header(name, value)));
+            assert!(is_accepted(&[], evil()));
+        }
+        let other = Request::get("/").header("api_key", "another-key");
+        let both = Request::get("/").header("api_key", "another-key");
+        let both = both.header("authorization", "Bearer special-key");
+        assert!(!is_accepted(KEYS, both.header("host", "evil.example")));
+        assert!(is_accepted(KEYS, other.header("host", "evil.example")));
+    }
+}
