@@ -45,6 +45,7 @@
 //!   access_log       log line and metrics, also of a request whose client disconnects
 //!   catch_panic      500 after a panic
 //!   validate_request Host and authority, length of the target and of conditional fields
+//!   if_match         no If-Match where the resource has no entity tag
 //!   load_shed        maximum number of requests in progress; shared database deadline (db::deadline)
 //!   client_address   client address, also behind a proxy
 //!   authenticate     auth → db::credentials

@@ -1,6 +1,7 @@
-//! Access rules: the scopes that each operation requires, read from the generated OpenAPI document.
+//! Rules of each operation, read from the generated OpenAPI document: the scopes that it requires, and if its resource has
+//! an entity tag.
 //!
-//! Invariant: the documented scopes are the enforced ones, and every operation declares its own.
+//! Invariant: what is documented is enforced, and every operation declares its own scopes.
 
 use std::{collections::HashMap, str::FromStr};
 
@@ -10,10 +11,18 @@ use utoipa::openapi::OpenApi;
 
 use crate::domain::caller::{Scope, Scopes};
 
-/// Scopes that a caller needs, possibly none, by path and method. The other operations are public: they need no caller,
-/// and ignore a credential.
+/// Rules of the operations, by path and method.
 #[derive(Debug, Default)]
-pub struct AccessRules(HashMap<String, Vec<(Method, Scopes)>>);
+pub struct AccessRules(HashMap<String, Vec<(Method, Rule)>>);
+
+#[derive(Debug)]
+struct Rule {
+    /// Scopes that a caller needs, possibly none. `None` for a public operation, which needs no caller and ignores a
+    /// credential.
+    needed_scopes: Option<Scopes>,
+    /// True if the operation supports `If-Match`, or reads a resource with an entity tag.
+    has_entity_tag: bool,
+}
 
 impl AccessRules {
     /// Reads the rules from `document`, with paths relative to `base`. The error names the operation with a missing or
@@ -22,18 +31,29 @@ impl AccessRules {
         let document = serde_json::to_value(document).map_err(|error| error.to_string())?;
         let mut rules = Self::default();
         for (path, item) in document["paths"].as_object().into_iter().flatten() {
-            if !item["servers"].is_null() {
-                // Paths with their own `servers` are outside the API and need no caller.
-                continue;
-            }
+            // Paths with their own `servers` are outside the API and need no caller.
+            let is_outside = !item["servers"].is_null();
+            let route = if is_outside {
+                path.clone()
+            } else {
+                format!("{base}{path}")
+            };
             for (method, operation) in item.as_object().into_iter().flatten() {
                 let Ok(method) = Method::from_str(&method.to_uppercase()) else {
                     continue;
                 };
-                let needed = needed_scopes(&operation["security"])
-                    .map_err(|problem| format!("{method} {path}: {problem}"))?;
-                let operations = rules.0.entry(format!("{base}{path}")).or_default();
-                operations.extend(needed.map(|scopes| (method, scopes)));
+                let needed = if is_outside {
+                    Ok(None)
+                } else {
+                    needed_scopes(&operation["security"])
+                };
+                let rule = Rule {
+                    needed_scopes: needed
+                        .map_err(|problem| format!("{method} {path}: {problem}"))?,
+                    has_entity_tag: has_entity_tag(&method, operation),
+                };
+                let operations = rules.0.entry(route.clone()).or_default();
+                operations.push((method, rule));
             }
         }
         Ok(rules)
@@ -42,12 +62,30 @@ impl AccessRules {
     /// Returns the scopes that an operation needs, by the path of its route; `None` if it needs no caller or does not
     /// exist.
     pub fn needed_scopes(&self, method: &Method, path: &str) -> Option<Scopes> {
+        self.rule(method, path)?.needed_scopes
+    }
+
+    /// Returns true if the operation exists, and neither supports `If-Match` nor reads a resource with an entity tag.
+    pub fn lacks_entity_tag(&self, method: &Method, path: &str) -> bool {
+        let rule = self.rule(method, path);
+        rule.is_some_and(|rule| !rule.has_entity_tag)
+    }
+
+    fn rule(&self, method: &Method, path: &str) -> Option<&Rule> {
         // HEAD is GET without the body (RFC 9110 §9.3.2).
         let is_head = method == Method::HEAD;
         let method = if is_head { &Method::GET } else { method };
         let mut operations = self.0.get(path)?.iter();
-        operations.find_map(|(known, scopes)| (known == method).then_some(*scopes))
+        operations.find_map(|(known, rule)| (known == method).then_some(rule))
     }
+}
+
+fn has_entity_tag(method: &Method, operation: &Value) -> bool {
+    let parameters = operation["parameters"].as_array();
+    let is_if_match = |parameter: &Value| parameter["$ref"] == "#/components/parameters/If-Match";
+    let reads =
+        method == Method::GET && !operation["responses"]["200"]["headers"]["ETag"].is_null();
+    reads || parameters.is_some_and(|parameters| parameters.iter().any(is_if_match))
 }
 
 /// Reads a `security` field: a list of alternative schemes, each with its scopes, which must be the same for all.

@@ -21,15 +21,29 @@ pub fn etag(version: Version) -> HeaderValue {
     HeaderValue::try_from(tag).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
-/// `If-Match`: the versions that may be changed. `None` if the header is absent or `*`, which allows any version. Weak and
-/// foreign tags match nothing and are left out, so the list may be empty.
+/// `If-Match`: the entity tags of what may be changed. `None` if the header is absent or `*`, which allows any. Weak tags
+/// match nothing (§8.8.3.2) and are left out, so the list may be empty.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct IfMatch(Option<Vec<Version>>);
+pub struct IfMatch(Option<Vec<EntityTag>>);
 
 impl IfMatch {
-    /// Returns the versions to compare with in a statement, or `None` for any.
+    /// Returns the versions to compare with in a statement, or `None` for any. Foreign tags are left out.
     pub fn into_versions(self) -> Option<Vec<Version>> {
-        self.0
+        Some(self.0?.iter().filter_map(EntityTag::version).collect())
+    }
+
+    /// Fails with [`Error::PreconditionFailed`] if the entity tag `opaque`, given without its quotes, is not allowed.
+    pub fn check(&self, opaque: &str) -> Result<(), Error> {
+        let allows = |tags: &Vec<EntityTag>| tags.iter().any(|tag| tag.opaque == opaque);
+        if self.0.as_ref().is_none_or(allows) {
+            return Ok(());
+        }
+        Err(Error::PreconditionFailed)
+    }
+
+    /// Fails with [`Error::PreconditionFailed`] if `version` is not allowed.
+    pub fn check_version(&self, version: Version) -> Result<(), Error> {
+        self.check(itoa::Buffer::new().format(version.0))
     }
 }
 
@@ -41,11 +55,12 @@ impl<S: Send + Sync> FromRequestParts<S> for IfMatch {
             let reason = "must be * or a list of entity tags in double quotes";
             Error::one_violation("If-Match", reason)
         })?;
-        // Strong comparison (§8.8.3.2): a weak tag never matches.
-        let strong = |tag: &EntityTag| tag.version().filter(|_| !tag.weak);
         Ok(Self(match tags {
             None | Some(EntityTags::Any) => None,
-            Some(EntityTags::Listed(tags)) => Some(tags.iter().filter_map(strong).collect()),
+            Some(EntityTags::Listed(mut tags)) => {
+                tags.retain(|tag| !tag.weak);
+                Some(tags)
+            }
         }))
     }
 }

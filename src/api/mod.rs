@@ -51,6 +51,7 @@ use self::{
         client_address::client_address,
         demo_keys::local_demo_keys,
         idempotency::IdempotencyLayer,
+        if_match::refuse_if_match,
         load_shed::LoadShedLayer,
         rate_limit::{RateLimitLayer, limit_open},
         request_span::RequestSpanLayer,
@@ -106,6 +107,7 @@ pub fn router(
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let api_layers = public_layers
         .clone()
+        .layer(CheckLayer(refuse_if_match(Arc::clone(&state.access)))) // it must not be ignored
         .layer(LoadShedLayer(Arc::new(state.concurrency.clone()))) // before anything waits
         .layer(CheckLayer(client_address(state.trusted_proxies.clone()))); // for the limits that follow
     let upload_layers = api_layers

@@ -1,4 +1,4 @@
-//! Tests of conditional requests on pets: `ETag`, `If-Match` and `If-None-Match` (RFC 9110 §13).
+//! Tests of conditional requests: `ETag`, `If-Match` and `If-None-Match` (RFC 9110 §13).
 
 use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder};
@@ -227,4 +227,75 @@ async fn concurrent_patches_are_all_applied() {
         "id": 5, "category": {"id": 1, "name": "c"}, "name": "patched", "photoUrls": [], "tags": [], "status": "sold",
     });
     assert_eq!(fetched.json(), expected);
+}
+
+/// Operations on the other resources refuse the header, with any value and before they change anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn if_match_without_an_etag_is_400_in_every_operation() {
+    const WITH_ETAG: [&str; 8] = [
+        "updatePet",
+        "getPetById",
+        "patchPet",
+        "updatePetWithForm",
+        "deletePet",
+        "uploadFile",
+        "getImage",
+        "deleteImage",
+    ];
+    let app = TestApp::start().await;
+    add_pet_5(&app).await;
+    let document = app.bare(Method::GET, "/api/v3/openapi.json");
+    let document = document.response().await.is(200).json();
+    let mut refused = 0;
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        let base = if item["servers"].is_null() {
+            "/api/v3"
+        } else {
+            ""
+        };
+        let target = path.replace("{petId}", "5").replace("{orderId}", "5");
+        let target = target
+            .replace("{username}", "ada")
+            .replace("{imageId}", &"0".repeat(32));
+        for (method, operation) in item.as_object().expect("operations") {
+            let Some(name) = operation["operationId"].as_str() else {
+                continue;
+            };
+            let method: Method = method.to_uppercase().parse().expect("a method");
+            for value in ["*", "\"1\"", "W/\"1\"", "5"] {
+                let request = app.bare(method.clone(), &format!("{base}{target}"));
+                let request = request
+                    .header("api_key", &app.key)
+                    .header("if-match", value);
+                let body = json!({"id": 6, "name": "a", "petId": 5, "username": "ada"});
+                let response = request.json(&body).response().await;
+                if WITH_ETAG.contains(&name) {
+                    assert!(
+                        !response.text().contains("has no ETag"),
+                        "{name}: {response}"
+                    );
+                    continue;
+                }
+                assert_eq!(
+                    response.invalid_fields(),
+                    ["If-Match"],
+                    "{name}: {response}"
+                );
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused >= 4 * 20, "{refused}");
+    assert_eq!(
+        app.count().await,
+        0,
+        "only the pet with an ETag was deleted"
+    );
+    let created = "select (select count(*) from users) + (select count(*) from orders)";
+    assert_eq!(app.database.number(created).await, 0);
+    // Another method of the path is not an operation.
+    let put = app.put("/store/order", &json!({})).header("if-match", "*");
+    put.response().await.problem(405);
+    let nothing = app.get("/nothing").header("if-match", "*");
+    nothing.response().await.problem(404);
 }

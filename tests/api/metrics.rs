@@ -140,7 +140,7 @@ async fn metrics_count_what_was_done() {
         ("images_rendering_seconds_count", 1.0),
         (
             "db_client_operation_batch_size_count{db_query_summary=\"SELECT pets\"}",
-            2.0,
+            3.0,
         ),
         (
             "db_client_operation_batch_size_sum{db_query_summary=\"INSERT pets\"}",

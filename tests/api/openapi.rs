@@ -276,6 +276,7 @@ fn upload_requests(app: &TestApp) -> Vec<Case> {
             upload(16, &png(2, 2)).header("idempotency-key", "i"),
             422,
         ),
+        (uploads, upload(16, &image).header("if-match", "\"x\""), 412),
         (uploads, upload(16, &image[..50]), 400),
         (uploads, upload(16, b"x"), 415),
         (
@@ -305,6 +306,7 @@ fn image_requests(app: &TestApp, uploaded: &str) -> Vec<Case> {
         (image, get_image().header("range", "bytes=0-1"), 206),
         (image, get_image().header("range", "bytes=9999-"), 416),
         (image, get_image().header("if-none-match", "*"), 304),
+        (image, app.delete(uploaded).header("if-match", "\"x\""), 412),
         (image, app.delete(uploaded), 200),
         (image, app.delete(uploaded), 404),
         (image, get_image(), 404),
@@ -496,6 +498,7 @@ fn store_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
         (one, app.get("/store/order/5"), 200),
         (one, anonymous("/store/order/5"), 401),
         (one, app.get("/store/order/0"), 400),
+        (one, app.get("/store/order/5").header("if-match", "*"), 400),
         (
             "/pet",
             app.put(

@@ -19,11 +19,12 @@ use utoipa::ToSchema;
 use utoipa_axum::routes;
 
 use self::{
-    serve::no_such_image,
+    serve::{entity_tag, no_such_image},
     upload::no_such_pet,
     urls::{Urls, image_path, image_url},
 };
 use super::{
+    conditional::IfMatch,
     error::Error,
     extract::{Path, PathPair},
     operations::Operations,
@@ -129,10 +130,11 @@ async fn list(
 
 /// Delete an image
 ///
-/// Its URL is removed from the pet's `photoUrls`, too.
+/// Its URL is removed from the pet's `photoUrls`, too. `If-Match` has the image's own ETag, not the pet's.
 #[utoipa::path(
     delete, path = "/pet/{petId}/images/{imageId}", operation_id = "deleteImage", tag = "pet",
     security(("bearer" = ["write:pets"])),
+    params(("If-Match", Header)),
     responses(
         (status = 200, description = "Deleted.", body = ApiResponse),
         (status = 404, description = "There is no such pet, or it has no such image."),
@@ -142,20 +144,22 @@ async fn delete(
     State(database): State<Database>,
     State(orphaned_blobs): State<OrphanedBlobs>,
     PathPair(pet, image): PathPair<PetId, ImageId>,
+    if_match: IfMatch,
 ) -> Result<Response, Error> {
     let work = async |transaction: &mut Connection| {
         let stored = db::pets::find_for_update(&mut *transaction, pet).await?;
         let stored = stored.ok_or_else(|| no_such_pet(pet))?;
-        if !db::images::delete(&mut *transaction, pet, image).await? {
-            return Err(no_such_image(image));
-        }
+        let found = db::images::find(&mut *transaction, pet, image).await?;
+        let found = found.ok_or_else(|| no_such_image(image))?;
+        if_match.check(&entity_tag(&found.content))?;
+        db::images::delete(&mut *transaction, pet, image).await?;
         // The URL may have been stored with another host.
         let end = image_path(pet, image);
         let mut details = stored.details;
         let urls = &mut details.photo_urls;
         urls.retain(|url| !url.as_str().ends_with(&end));
         db::pets::replace(transaction, pet, details).await?;
-        Ok(())
+        Ok::<_, Error>(())
     };
     database.transact(work).await?;
     orphaned_blobs.notify();

@@ -87,11 +87,7 @@ pub(super) async fn get(
     };
     let attempt = async |content: Content| {
         let Some(width) = width else {
-            let tag = content.sha256.iter().fold(String::new(), |mut tag, byte| {
-                // Writing to a string cannot fail.
-                let _ = write!(tag, "{byte:02x}");
-                tag
-            });
+            let tag = entity_tag(&content);
             let original = Rendering {
                 key: content.key,
                 kind: content.facts.kind,
@@ -117,6 +113,15 @@ pub(super) async fn get(
         return attempt(content().await?).await;
     }
     sent
+}
+
+/// Returns the entity tag of an image, without its quotes.
+pub(super) fn entity_tag(content: &Content) -> String {
+    content.sha256.iter().fold(String::new(), |mut tag, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(tag, "{byte:02x}");
+        tag
+    })
 }
 
 fn is_missing<T>(outcome: &Result<T, Error>) -> bool {

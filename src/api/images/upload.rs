@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     api::{
+        conditional::IfMatch,
         error::Error,
         extract::{Path, Query},
         fields::Violations,
@@ -108,11 +109,11 @@ struct FormBody {
 ///
 /// PNG, JPEG, GIF or WebP, detected from the content, of at most 10 MiB (unless configured otherwise) and 8,192 pixels
 /// in either direction. Appends the URL of the image to the pet's `photoUrls`, which creates a new version of the pet.
-/// With an `Idempotency-Key`, only a successful response is stored.
+/// `If-Match` has the ETag of the pet. With an `Idempotency-Key`, only a successful response is stored.
 #[utoipa::path(
     post, path = "/pet/{petId}/uploadImage", operation_id = "uploadFile", tag = "pet",
     security(("bearer" = ["write:pets"])),
-    params(("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$")),
+    params(("If-Match", Header), ("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$")),
     request_body(
         content((FormBody = "multipart/form-data"), (ImageBytes = "application/octet-stream"), (ImageBytes = "image/*")),
         description = "The image."),
@@ -126,6 +127,7 @@ pub(super) async fn upload(
     State(state): State<AppState>,
     Path(pet): Path<PetId>,
     urls: Urls,
+    if_match: IfMatch,
     request: Request,
 ) -> Result<Response, Error> {
     let permit = state.uploads.permits.try_acquire();
@@ -133,7 +135,8 @@ pub(super) async fn upload(
     let (mut parts, body) = request.into_parts();
     // A late body fails before this timeout, so the image store must be what is slow.
     let limit = state.uploads.timeout + STALLED;
-    let receiving = tokio::time::timeout(limit, take(&mut parts, body, pet, &state)).await;
+    let receiving =
+        tokio::time::timeout(limit, take(&mut parts, body, pet, &if_match, &state)).await;
     let (received, key) = match receiving.unwrap_or(Err(Error::TimedOut)) {
         Ok(taken) => taken,
         // hyper closes the connection if the body has not been read to its end, and a client that does not know would
@@ -153,7 +156,7 @@ pub(super) async fn upload(
     // In a task of its own, so that no upload is left half-stored if the client disconnects.
     let task_state = state.clone();
     let storing = async move {
-        let response = store(&task_state, idempotency, pet, &urls, received);
+        let response = store(&task_state, idempotency, pet, &if_match, &urls, received);
         tokio::time::timeout(task_state.request_timeout, response).await
     };
     match tokio::spawn(storing.in_current_span()).await {
@@ -167,6 +170,7 @@ async fn take(
     parts: &mut Parts,
     body: Body,
     pet: PetId,
+    if_match: &IfMatch,
     state: &AppState,
 ) -> Result<(Received, Option<ClientKey>), Error> {
     let Query(query) = Query::from_request_parts(parts, &()).await?;
@@ -177,10 +181,10 @@ async fn take(
     violations.finish(Some(()))?;
     let context = RequestContext::from_request_parts(parts, &()).await?;
     let key = ClientKey::of(&parts.headers, || context.caller_key())?;
-    // Fails before the body is read if there is no such pet, unless a stored response may have to be replayed.
-    let exists = async |connection: &mut Connection| db::pets::exists(connection, pet).await;
-    if key.is_none() && !state.database.run(exists).await? {
-        return Err(no_such_pet(pet));
+    // Fails before the body is read if there is no such pet or version, unless a stored response may have to be replayed.
+    if key.is_none() {
+        let stored = db::pets::find(&state.database, pet).await?;
+        if_match.check_version(stored.ok_or_else(|| no_such_pet(pet))?.version)?;
     }
     let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;
     received.metadata = received.metadata.or(metadata);
@@ -191,6 +195,7 @@ async fn store(
     state: &AppState,
     idempotency: Idempotency,
     pet: PetId,
+    if_match: &IfMatch,
     urls: &Urls,
     received: Received,
 ) -> Result<Response, Error> {
@@ -222,7 +227,7 @@ async fn store(
     // Set by the last attempt of the transaction.
     let is_needed = AtomicBool::new(false);
     let work = async |transaction: &mut Connection| {
-        let key = add(&mut *transaction, pet, image, &content, url).await?;
+        let key = add(&mut *transaction, pet, if_match, image, &content, url).await?;
         is_needed.store(key == content.key, Ordering::Relaxed);
         response::json(StatusCode::OK, &body)
     };
@@ -256,12 +261,14 @@ async fn mark(database: &Database, blobs: &BlobStore) {
 async fn add(
     transaction: &mut Connection,
     pet: PetId,
+    if_match: &IfMatch,
     image: ImageId,
     content: &Content,
     url: PhotoUrl,
 ) -> Result<String, Error> {
     let stored = db::pets::find_for_update(&mut *transaction, pet).await?;
     let stored = stored.ok_or_else(|| no_such_pet(pet))?;
+    if_match.check_version(stored.version)?;
     if db::images::count(&mut *transaction, pet).await? >= MAX_IMAGES {
         let reason = format!("pet {pet} already has {MAX_IMAGES} images, the maximum");
         return Err(Error::Conflict(reason));

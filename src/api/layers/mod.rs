@@ -45,6 +45,7 @@ pub mod check;
 pub mod client_address;
 pub mod demo_keys;
 pub mod idempotency;
+pub mod if_match;
 pub mod load_shed;
 pub mod rate_limit;
 pub mod request_span;

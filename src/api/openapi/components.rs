@@ -57,7 +57,8 @@ const PARAMETERS: &[(ParameterIn, &str, &str)] = &[
     (ParameterIn::Query, "cursor", "Position of the page, from `Link` of the previous page."),
     (ParameterIn::Header, "Idempotency-Key", "1–255 characters chosen by the client, bare or in double quotes. The \
         first response is stored for 24 hours and replayed to the same request with the same key."),
-    (ParameterIn::Header, "If-Match", "Change or delete the pet only if it has one of these ETags."),
+    (ParameterIn::Header, "If-Match", "Change or delete the resource only if it has one of these ETags. Where a resource \
+        has no ETag, this header gets 400."),
     (ParameterIn::Header, "If-None-Match", "ETags that the client has. If one of them is current, the response is 304."),
 ];
 
@@ -90,7 +91,7 @@ pub const ERRORS: &[SharedError] = &[
     SharedError { status: "408", name: "BodyTimeout", causes: &["body"],
         description: "The body did not arrive in time." },
     SharedError { status: "412", name: "PreconditionFailed", causes: &["If-Match"],
-        description: "The pet has none of the ETags in `If-Match`; nothing changed." },
+        description: "The resource has none of the ETags in `If-Match`; nothing changed." },
     SharedError { status: "413", name: "BodyTooLarge", causes: &["body"],
         description: "The body is too large." },
     SharedError { status: "414", name: "UriTooLong", causes: &["always"],

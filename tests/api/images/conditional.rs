@@ -1,0 +1,126 @@
+//! Conditional uploads and deletions of images: `If-Match` (RFC 9110 §13.1.1).
+
+use futures_util::future::join_all;
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+use test_support::{RequestExt, images::png};
+
+use super::{ImageApp, form};
+
+/// Adds pet 5 and returns its ETag.
+async fn add_pet_5(app: &ImageApp) -> String {
+    let pet = json!({"id": 5, "name": "five"});
+    app.post("/pet", &pet).response().await.is(201).etag()
+}
+
+/// Uploads a PNG of this width as a body of its own, or as a form.
+fn upload(app: &ImageApp, width: u32, as_form: bool) -> RequestBuilder {
+    let bytes = png(width, 8);
+    if as_form {
+        let body = form(&[("name=\"file\"; filename=\"a.png\"", &bytes)], "x");
+        return app.upload_form(5, body, "x");
+    }
+    app.upload(5, bytes)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn upload_with_if_match_needs_the_etag_of_the_pet() {
+    let app = ImageApp::start().await;
+    let stale = add_pet_5(&app).await;
+    let current = async || app.get("/pet/5").response().await.is(200).etag();
+    for (number, as_form) in [(1, false), (2, true)] {
+        let etag = current().await;
+        let first = upload(&app, 8 * number, as_form).header("if-match", format!("\"9\", {etag}"));
+        let first = first.response().await.is(200).json();
+        let image = format!(
+            "/pet/5/images/{}",
+            first["imageId"].as_str().expect("an id")
+        );
+        let image = app.get(&image).response().await.is(200).etag();
+        let before = app.get("/pet/5").response().await.is(200);
+        for (name, value, status) in [
+            ("stale", etag.clone(), 412),
+            ("older", stale.clone(), 412),
+            ("weak", format!("W/{}", before.etag()), 412),
+            ("of an image", image.clone(), 412),
+            ("unquoted", "5".to_owned(), 400),
+        ] {
+            for key in [None, Some(format!("{number} {name}"))] {
+                let mut request = upload(&app, 9, as_form).header("if-match", &value);
+                if let Some(key) = &key {
+                    request = request.header("idempotency-key", key);
+                }
+                let response = request.response().await;
+                response.problem(status);
+                // A refused upload is not stored as the response of its key.
+                if let Some(key) = key {
+                    let again = upload(&app, 9, as_form).header("idempotency-key", key);
+                    let again = again.header("if-match", &value);
+                    again.response().await.problem(status);
+                }
+            }
+        }
+        let after = app.get("/pet/5").response().await.is(200);
+        assert_eq!((after.text(), after.etag()), (before.text(), before.etag()));
+        let any = upload(&app, 9 + number, as_form).header("if-match", "*");
+        any.response().await.is(200);
+    }
+    assert_eq!(app.database.number("select count(*) from images").await, 4);
+    let unknown = app.request(Method::POST, "/pet/6/uploadImage");
+    let unknown = unknown.header("content-type", "image/png").body(png(8, 8));
+    unknown
+        .header("if-match", "*")
+        .response()
+        .await
+        .problem(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_uploads_with_one_etag_have_one_winner() {
+    let app = ImageApp::start().await;
+    let etag = add_pet_5(&app).await;
+    let uploads = (0..8).map(|number| {
+        let upload = upload(&app, 8 + number, number % 2 == 0);
+        upload.header("if-match", &etag).response()
+    });
+    let responses = join_all(uploads).await;
+    let won = responses.iter().filter(|response| response.status == 200);
+    assert_eq!(won.count(), 1, "{responses:?}");
+    let lost = responses.iter().filter(|response| response.status == 412);
+    assert_eq!(lost.count(), 7, "{responses:?}");
+    let pet = app.get("/pet/5").response().await.is(200).json();
+    assert_eq!(pet["photoUrls"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn image_deletion_with_if_match_needs_the_etag_of_the_image() {
+    let app = ImageApp::start().await;
+    add_pet_5(&app).await;
+    for allowed in ["{}", "\"x\" , {}", "*"] {
+        let uploaded = upload(&app, 8, false).response().await.is(200).json();
+        let path = format!(
+            "/pet/5/images/{}",
+            uploaded["imageId"].as_str().expect("an id")
+        );
+        let etag = app.get(&path).response().await.is(200).etag();
+        let before = app.get("/pet/5").response().await.is(200);
+        for (value, status) in [
+            (before.etag(), 412),
+            (format!("W/{etag}"), 412),
+            ("\"\"".to_owned(), 412),
+            (etag.replace('"', ""), 400),
+        ] {
+            let delete = app.delete(&path).header("if-match", &value);
+            delete.response().await.problem(status);
+        }
+        app.get(&path).response().await.is(200);
+        let after = app.get("/pet/5").response().await.is(200);
+        assert_eq!((after.text(), after.etag()), (before.text(), before.etag()));
+        let delete = || {
+            app.delete(&path)
+                .header("if-match", allowed.replace("{}", &etag))
+        };
+        delete().response().await.is(200);
+        delete().response().await.problem(404);
+    }
+}
