@@ -63,7 +63,15 @@ fn usernames_that_differ_only_in_case_are_one() {
         assert_eq!(fold(&name), fold(&name.to_lowercase()), "{name}");
         assert_eq!(fold(&name), fold(&fold(&name)), "{name}");
     }
-    for pair in ["Bob bOB", "ΟΔΟΣ οδος", "STRASSE straße", "É é"] {
+    for pair in [
+        "Bob bOB",
+        "ΟΔΟΣ οδος",
+        "STRASSE straße",
+        "É é",
+        "É e\u{301}",
+        "ｂｏｂ BOB",
+        "ΐ Ϊ\u{301}",
+    ] {
         let (one, other) = pair.split_once(' ').expect("two names");
         assert_eq!(fold(one), fold(other));
     }
@@ -71,7 +79,96 @@ fn usernames_that_differ_only_in_case_are_one() {
 }
 
 #[test]
-fn usernames_are_bounded() {
+fn new_usernames_are_canonical_and_of_one_script() {
+    let new = |name: &str| Username::new(name).map(|name| name.as_str().to_owned());
+    for (name, canonical) in [
+        ("Ada", "Ada"),
+        ("O'Neil/Äda?100%", "O'Neil/Äda?100%"),
+        ("e\u{301}lan", "élan"),
+        ("A\u{30a}ngström", "Ångström"),
+        ("ａｄａ＿１", "ada_1"),
+        ("ｱﾀﾞ", "アダ"),
+        ("Ольга", "Ольга"),
+        ("Νίκος", "Νίκος"),
+        ("בתיה", "בתיה"),
+        ("فاطمة", "فاطمة"),
+        ("さくら花子", "さくら花子"),
+        ("김영희2", "김영희2"),
+        ("...", "..."),
+        ("007", "007"),
+    ] {
+        assert_eq!(new(name).as_deref(), Ok(canonical), "{name}");
+        assert_eq!(new(canonical).as_deref(), Ok(canonical), "{name}");
+    }
+    let reserved = ["Login", "ｌｏｇｉｎ", "logout", "createWithList", ".", ".."];
+    for bad in [
+        "",
+        " a",
+        "a b",
+        "a\u{a0}b",
+        "a\u{3000}b",
+        "a\u{202e}",
+        "\u{202e}a",
+        "a\u{2066}b",
+        "a\u{200f}",
+        "a\u{2060}b",
+        "a\u{200b}b",
+        "a\u{200d}b",
+        "a\u{200c}b",
+        "a\u{ad}b",
+        "a\u{feff}",
+        "a\u{fe0f}",
+        "a\u{e0041}",
+        "a\u{34f}b",
+        "a\u{115f}",
+        "a\n",
+        "a\0",
+        "🦊",
+        "ﬁn",
+        "ℌ",
+        "Ⅷ",
+        "a\u{e000}",
+        "a\u{378}",
+        "אa",
+        "1א",
+        // Cyrillic а and о, Greek ο, and Cherokee Ꭺ, among Latin letters.
+        "аda",
+        "adа",
+        "bоb",
+        "bοb",
+        "Ꭺda",
+        "PаyPаl",
+        "aあ",
+        "Ольгаa",
+        "a김",
+    ]
+    .into_iter()
+    .chain(reserved)
+    {
+        assert!(new(bad).is_err(), "{bad:?}");
+    }
+    assert!(new(&"é".repeat(64)).is_ok());
+    assert!(new(&"é".repeat(65)).is_err());
+    // Its canonical form is longer.
+    assert!(new(&"\u{958}".repeat(40)).is_err());
+}
+
+#[test]
+fn canonical_usernames_stay_as_they_are() {
+    for character in '\0'..=char::MAX {
+        let Ok(name) = Username::new(&character.to_string()) else {
+            continue;
+        };
+        assert_eq!(
+            Username::new(name.as_str()).as_ref(),
+            Ok(&name),
+            "{character:?}"
+        );
+    }
+}
+
+#[test]
+fn usernames_of_earlier_releases_are_bounded() {
     for good in ["a", "O'Neil, Äda 🦊", "a/b?c#d", "...", &"é".repeat(64)] {
         assert!(good.parse::<Username>().is_ok(), "{good}");
     }

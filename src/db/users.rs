@@ -145,7 +145,7 @@ fn folded_names(accounts: &[NewAccount]) -> Vec<String> {
         .collect()
 }
 
-/// Returns the account with this name, ignoring case.
+/// Returns the account with this name, ignoring case and, unless an account has the name as it is, its form.
 pub async fn find(
     connection: &mut Connection,
     username: &Username,
@@ -163,9 +163,11 @@ pub async fn find(
         "select users.id, caller_id, username, first_name, last_name, email, phone, user_status,
                 password_hash, plan, scopes
          from users join callers on callers.id = caller_id
-         where folded = $1",
+         where folded = any ($1)
+         order by folded <> ($1)[1]
+         limit 1",
     );
-    let account = query.bind(username.folded()).try_map(account);
+    let account = query.bind(username.candidates()).try_map(account);
     with_timeout(account.fetch_optional(connection)).await
 }
 
@@ -180,7 +182,8 @@ pub enum UpdateOutcome {
     NotFound,
 }
 
-/// Updates an account. Without a password hash, the password stays the same.
+/// Updates an account. Without a password hash, the password stays the same. An unchanged name of an earlier release keeps
+/// its folded form.
 pub async fn update(
     transaction: &mut Connection,
     id: UserId,
@@ -191,8 +194,9 @@ pub async fn update(
     } = account;
     let query = sqlx::query_as(
         "update users
-         set username = $2, folded = $3, first_name = $4, last_name = $5, email = $6, phone = $7,
-             user_status = $8, password_hash = coalesce($9, password_hash)
+         set username = $2, folded = case when username = $2 then folded else $3 end,
+             first_name = $4, last_name = $5, email = $6, phone = $7, user_status = $8,
+             password_hash = coalesce($9, password_hash)
          where id = $1
          returning id, caller_id, username, first_name, last_name, email, phone, user_status",
     )

@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr};
 
+use precis_profiles::{UsernameCasePreserved, precis_core::profile::PrecisFastInvocation};
 use secrecy::{ExposeSecret, SecretString};
+use unicode_normalization::UnicodeNormalization;
+use unicode_security::MixedScript;
 
 use super::{
     Invalid, Text,
@@ -16,18 +19,51 @@ const PASSWORD_LENGTH: std::ops::RangeInclusive<usize> = 8..=128;
 
 texts! {
     /// Name of an account, in the case that its owner chose: 1–64 characters, without control characters, and without
-    /// white space at either end.
+    /// white space at either end. The name of a new account also follows the rules of [`Username::new`].
     Username
 }
 
 impl Username {
-    /// Returns the case-folded name, which is the same for names that differ only in case. Upper case merges letters
-    /// that share a capital (ς and σ, ß and ss); lower case before it turns the capital ẞ into ß.
+    /// Validates a new name, and returns it in the form of UsernameCasePreserved (RFC 8265): names are compared without
+    /// their case ([`Username::folded`]), but keep it. A name that mixes scripts, and so may look like another one, is
+    /// refused (UTS #39 §5.1).
+    pub fn new(name: &str) -> Result<Self, Invalid> {
+        check_caller_name(name)?;
+        let canonical = UsernameCasePreserved::enforce(name).map_err(|_| {
+            Invalid::because(
+                "must consist of letters, digits and ASCII symbols, without spaces and invisible or \
+                 bidirectional characters (RFC 8265)",
+            )
+        })?;
+        if !canonical.is_single_script() {
+            return Err(Invalid::because(
+                "must not mix scripts, as Latin and Cyrillic",
+            ));
+        }
+        canonical.parse()
+    }
+
+    /// Returns the case-folded name, which is the same for names that differ only in case or form.
     pub fn folded(&self) -> String {
+        let canonical = Self::new(&self.0);
+        let folded = canonical.as_ref().unwrap_or(self).case_folded();
+        folded.nfc().collect()
+    }
+
+    /// Returns the folded names of the accounts that this name may mean, the likelier one first. Accounts of earlier
+    /// releases have the first one: that of the name as it is.
+    pub fn candidates(&self) -> [String; 2] {
+        [self.case_folded(), self.folded()]
+    }
+
+    /// Folds the case. Upper case merges letters that share a capital (ς and σ, ß and ss); lower case before it turns the
+    /// capital ẞ into ß.
+    fn case_folded(&self) -> String {
         self.0.to_lowercase().to_uppercase().to_lowercase()
     }
 }
 
+/// Reads the name of an account that may exist.
 impl FromStr for Username {
     type Err = Invalid;
 
@@ -36,7 +72,7 @@ impl FromStr for Username {
         let name = Self(name.to_owned());
         // `/user/{name}` would be the path of another operation, or one that clients normalise away.
         let taken = ["login", "logout", "createwithlist", ".", ".."];
-        if taken.contains(&name.folded().as_str()) {
+        if taken.contains(&name.case_folded().as_str()) {
             return Err(Invalid::because("must not be a reserved word"));
         }
         Ok(name)

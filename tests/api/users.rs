@@ -261,7 +261,7 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
     };
     rename("Élan").await.problem(409);
     assert_eq!(rename("BOB").await.is(200).json()["username"], "BOB");
-    let username = "O'Neil / Äda? 100%";
+    let username = "O'Neil/Äda?100%";
     let created = account(&app, username).await;
     let location = created.header("location").to_owned();
     let fetched = app
@@ -298,6 +298,148 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
         .collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [vec![200], vec![409; 9]].concat());
+}
+
+/// Every operation that sets a name has the same rules (RFC 8265, UTS #39).
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_look_like_another_one_are_refused() {
+    let app = TestApp::with(&HIGH_LIMITS).await;
+    account(&app, "José").await;
+    account(&app, "admin").await;
+    account(&app, "bob").await;
+    let bob = session(&app, "bob").await;
+    let set = async |name: &str| {
+        let list = json!([{"username": "other"}, { "username": name }]);
+        let user = json!({ "username": name });
+        let rename = with_token(&app, &bob, Method::PUT, "/user/bob").json(&user);
+        [
+            sign_up(&app, &user).response().await,
+            app.post("/user/createWithList", &list).response().await,
+            rename.response().await,
+        ]
+    };
+    // Another form of the same name: decomposed, and of full width.
+    for same in [
+        "Jose\u{301}",
+        "JOSE\u{301}",
+        "ｊｏｓé",
+        "ａｄｍｉｎ",
+        "ＡＤＭＩＮ",
+    ] {
+        for response in set(same).await {
+            response.problem(409);
+        }
+        let decomposed = json!([{ "username": "Zoé" }, { "username": "zoe\u{301}" }]);
+        let twice = app
+            .post("/user/createWithList", &decomposed)
+            .response()
+            .await;
+        assert_eq!(twice.invalid_fields(), ["[1].username"]);
+    }
+    for bad in [
+        "\u{202e}nimda",
+        "admin\u{202e}",
+        "ad\u{2060}min",
+        "admin\u{200b}",
+        "ad\u{ad}min",
+        "admin\u{feff}",
+        "аdmin",
+        "admіn",
+        "аdmіn",
+        "аԁmin",
+        "αdmin",
+        "ad min",
+        "admin\u{2007}",
+        "🦊",
+    ] {
+        let fields: Vec<_> = set(bad)
+            .await
+            .iter()
+            .map(Response::invalid_fields)
+            .collect();
+        let expected = ["username", "[1].username", "username"].map(|field| vec![field.to_owned()]);
+        assert_eq!(fields, expected, "{bad:?}");
+        log_in(&app, bad, PASSWORD).response().await.problem(400);
+    }
+    assert_eq!(app.database.number("select count(*) from users").await, 3);
+    // A name is stored and returned in NFC. It is found in any form.
+    let created = account(&app, "Zoe\u{301}").await;
+    assert_eq!(created.json()["username"], "Zoé");
+    for form in ["zoé", "ZOÉ", "zoe\u{301}", "ｚｏé"] {
+        let zoe = session(&app, form).await;
+        let own = with_token(&app, &zoe, Method::GET, &format!("/user/{form}"));
+        assert_eq!(own.response().await.is(200).id(), created.id(), "{form}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_earlier_releases_keep_working() {
+    let app = TestApp::with(&HIGH_LIMITS).await;
+    account(&app, "José").await;
+    let hash = weak_hash();
+    for (number, old) in [
+        "Jose\u{301}",
+        "ad\u{2060}a",
+        "\u{202e}ada",
+        "аda",
+        "Ada King",
+        "ＡＤＡ",
+        "🦊",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let folded = old.to_lowercase();
+        app.database
+            .run(&format!(
+                "with caller as (
+                     insert into callers (name, plan, scopes)
+                     select 'user:' || nextval('user_ids'), 'free', '{{read:pets,read:orders,write:orders}}'
+                     returning id, name
+                 )
+                 insert into users (id, caller_id, username, folded, password_hash)
+                 select substr(name, 6)::bigint, id, '{old}', '{folded}', '{hash}' from caller"
+            ))
+            .await;
+        for name in [old, &folded] {
+            let token = session(&app, name).await;
+            let path = format!("/user/{name}");
+            let send = |method: Method| with_token(&app, &token, method, &path);
+            assert_eq!(
+                send(Method::GET).response().await.is(200).json()["username"],
+                old
+            );
+            // It stays as it is, also if a client sends it back.
+            for body in [
+                json!({"email": "a"}),
+                json!({"username": old, "phone": "1"}),
+            ] {
+                let changed = send(Method::PUT).json(&body).response().await.is(200);
+                assert_eq!(changed.json()["username"], old);
+            }
+        }
+        let token = session(&app, old).await;
+        let renamed = format!("renamed{number}");
+        for (from, to, status) in [(old, "bаd", 400), (old, &renamed, 200), (&renamed, old, 0)] {
+            let put = with_token(&app, &token, Method::PUT, &format!("/user/{from}"));
+            let response = put.json(&json!({ "username": to })).response().await;
+            // An old name cannot be taken again, unless its canonical form is free.
+            let free = old == "ＡＤＡ";
+            let expected = match status {
+                0 if free => 200,
+                0 if old.starts_with("Jos") => 409,
+                0 => 400,
+                status => status,
+            };
+            assert_eq!(response.status.as_u16(), expected, "{old} {to}: {response}");
+        }
+        let last = if old == "ＡＤＡ" { "ada" } else { &renamed };
+        let delete = with_token(&app, &token, Method::DELETE, &format!("/user/{last}"));
+        delete.response().await.is(200);
+    }
+    let jose = session(&app, "José").await;
+    let own = with_token(&app, &jose, Method::GET, "/user/jos%C3%A9");
+    own.response().await.is(200);
 }
 
 /// Covers the moment in which the second request finds the names taken, but not yet the stored response.
@@ -649,9 +791,7 @@ async fn create_users_stores_all_or_none() {
     let app = TestApp::with(&HIGH_LIMITS).await;
     let users = |range: std::ops::Range<u32>| -> Value {
         range
-            .map(
-                |n| json!({"username": format!("User {n}"), "password": PASSWORD, "userStatus": n}),
-            )
+            .map(|n| json!({"username": format!("User{n}"), "password": PASSWORD, "userStatus": n}))
             .collect()
     };
     let post = |list: &Value| app.post("/user/createWithList", list);
@@ -663,15 +803,15 @@ async fn create_users_stores_all_or_none() {
     let created = created.json();
     let created = created.as_array().expect("a list");
     for (n, user) in created.iter().enumerate() {
-        assert_eq!(user["username"], format!("User {n}"), "in their order");
+        assert_eq!(user["username"], format!("User{n}"), "in their order");
         assert_eq!(user["userStatus"], n, "an admin says what it means");
     }
-    log_in(&app, "user 7", PASSWORD).response().await.is(200);
+    log_in(&app, "user7", PASSWORD).response().await.is(200);
     let refused = post(&users(19..30)).response().await.problem(409);
     assert!(
         refused["detail"]
             .as_str()
-            .is_some_and(|text| text.contains("User 19")),
+            .is_some_and(|text| text.contains("User19")),
         "{refused}"
     );
     assert_eq!(app.database.number("select count(*) from users").await, 20);
@@ -699,7 +839,7 @@ async fn create_users_stores_all_or_none() {
     keyed(&other).await.problem(422);
     // Accounts without passwords need no hashing.
     let many: Value = (0..1_000)
-        .map(|n| json!({"username": format!("many {n}")}))
+        .map(|n| json!({"username": format!("many{n}")}))
         .collect();
     assert_eq!(
         post(&many)
@@ -711,7 +851,7 @@ async fn create_users_stores_all_or_none() {
             .map(Vec::len),
         Some(1_000)
     );
-    log_in(&app, "many 1", PASSWORD)
+    log_in(&app, "many1", PASSWORD)
         .response()
         .await
         .problem(400);

@@ -122,7 +122,7 @@ def user(shop, number):
     users.logout_user()
     fails(401, users.get_user_by_name, name)
     admins = client.UserApi(shop)
-    listed = [new(username=f"{package} {n}") for n in range(3)]
+    listed = [new(username=f"{package}-{n}") for n in range(3)]
     if is_public:
         # The public document declares one user as the response to a list.
         response = admins.create_users_with_list_input_without_preload_content(listed)

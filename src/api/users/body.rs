@@ -89,7 +89,7 @@ pub struct UsernameText(String);
 }))]
 #[expect(dead_code, reason = "needs a name, but is read as UserDetailsBody")]
 pub struct NewUserBody {
-    /// Username, unique regardless of case.
+    /// Username, unique regardless of case. It follows RFC 8265 (UsernameCaseMapped) and does not mix scripts.
     username: UsernameText,
     #[serde(flatten)]
     details: UserDetailsBody,
@@ -105,7 +105,8 @@ pub struct NewUserBody {
     "password": "correct horse battery staple"
 }))]
 pub struct UserDetailsBody {
-    /// Username, unique regardless of case. Optional when an account is changed.
+    /// Username, unique regardless of case. A new one follows RFC 8265 (UsernameCaseMapped) and does not mix scripts.
+    /// Optional when an account is changed.
     #[schema(value_type = UsernameText, required = false, nullable)]
     username: Field<String>,
     /// First name.
@@ -164,10 +165,10 @@ impl UserDetailsBody {
         Ok((NewAccount { status, ..account }, password))
     }
 
-    /// Validates the body of `PUT /user/{username}`.
-    pub fn into_change(self) -> Result<UserDetails, Error> {
+    /// Validates the body of `PUT /user/{username}` for an account named `current`, which may keep its name.
+    pub fn into_change(self, current: &Username) -> Result<UserDetails, Error> {
         let mut violations = Violations::default();
-        let details = self.read(&mut violations, "");
+        let details = self.read(&mut violations, "", Some(current));
         violations.finish(Some(details))
     }
 
@@ -175,7 +176,7 @@ impl UserDetailsBody {
         if matches!(self.username, Field::Absent) {
             violations.add(format!("{path}username"), "is required");
         }
-        let details = self.read(violations, path);
+        let details = self.read(violations, path, None);
         let account = NewAccount {
             username: details.username?,
             profile: details.profile,
@@ -185,7 +186,12 @@ impl UserDetailsBody {
         Some((account, details.password))
     }
 
-    fn read(self, violations: &mut Violations, path: &str) -> UserDetails {
+    fn read(
+        self,
+        violations: &mut Violations,
+        path: &str,
+        current: Option<&Username>,
+    ) -> UserDetails {
         let mut text = |name: &str, field: Field<String>| {
             violations.optional(format_args!("{path}{name}"), field, Text::new)
         };
@@ -197,7 +203,10 @@ impl UserDetailsBody {
         };
         let at = |name: &'static str| format!("{path}{name}");
         UserDetails {
-            username: violations.optional(at("username"), self.username, |name| name.parse()),
+            username: violations.optional(at("username"), self.username, |name| {
+                let kept = current.filter(|current| current.as_str() == name);
+                kept.map_or_else(|| Username::new(&name), |current| Ok(current.clone()))
+            }),
             profile,
             password: violations.optional(at("password"), self.password, Password::new),
             status: violations.optional(at("userStatus"), self.user_status, |status| {

@@ -100,8 +100,8 @@ async fn replace(
     Path(username): Path<Username>,
     Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
-    let details = body.into_change()?;
     let Account { user, .. } = find(&database, &username, &caller).await?;
+    let details = body.into_change(&user.username)?;
     let password_hash = match details.password {
         Some(password) => Some(passwords.hash(password).await?),
         None => None,
