@@ -90,8 +90,6 @@ pub const ERRORS: &[SharedError] = &[
         description: "The account does not exist or belongs to another caller." },
     SharedError { status: "408", name: "BodyTimeout", causes: &["body"],
         description: "The body did not arrive in time." },
-    SharedError { status: "409", name: "IdempotencyKeyInUse", causes: &["Idempotency-Key"],
-        description: "A request with this `Idempotency-Key` is in progress." },
     SharedError { status: "412", name: "PreconditionFailed", causes: &["If-Match"],
         description: "The resource has none of the ETags in `If-Match`; nothing changed." },
     SharedError { status: "413", name: "BodyTooLarge", causes: &["body"],

@@ -109,13 +109,9 @@ pub fn complete(
             "UriTooLong" | "HeadTooLarge" | "Unauthenticated" | "TooManyFromAddress" => {}
             _ => add_headers(&mut response, LIMIT_HEADERS),
         }
-        match error.name {
-            // Of a POST, these are stored with its key and replayed.
-            "NoSuchPet" | "PreconditionFailed" => {
-                add_headers(&mut response, &["Idempotent-Replayed"]);
-            }
-            "IdempotencyKeyInUse" => add_retry_with_key(&mut response),
-            _ => {}
+        // Of a POST, these are stored with its key and replayed.
+        if ["NoSuchPet", "PreconditionFailed"].contains(&error.name) {
+            add_headers(&mut response, &["Idempotent-Replayed"]);
         }
         complete_response(error.status, &mut response);
         let responses = &mut components.responses;
