@@ -69,6 +69,10 @@ impl UnreliableApp {
         let config = test_support::config(&url, &settings);
         let app = test_support::build_with(config, clock).await;
         unreliable.key = unreliable.make_key("tester").await;
+        // This PostgreSQL commits asynchronously: a kill soon after would lose the last migration.
+        let mut connection = PgConnection::connect(&url).await.expect("a connection");
+        let flush = sqlx::query("checkpoint").execute(&mut connection);
+        flush.await.expect("a checkpoint");
         unreliable.address = app.local_addr();
         let shutdown = unreliable.shutdown.clone();
         tokio::spawn(async move { app.run(shutdown).await });
