@@ -96,7 +96,7 @@ def user(shop, number):
     anonymous = client.UserApi(client.ApiClient(client.Configuration(host=f"{host}/api/v3")))
     new = client.User if is_public else client.NewUser
     password = "correct horse battery staple"
-    name = f"{package} Ada"
+    name = f"{package}-Adä"
     ada = new(username=name, first_name="Ada", email="ada@example.com", password=password)
     made = created(anonymous.create_user_with_http_info, ada)
     assert "password" not in made, made
