@@ -561,6 +561,7 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
             "api_key: special-key",
             "api_key: pro-key",
             "Authorization: bearer free-key",
+            "api_key: pro-key\r\nAuthorization: Bearer pro-key",
         ] {
             let response = get(target, format!("{fields}{key}\r\n")).await;
             let problem = response.problem(403);
