@@ -46,8 +46,8 @@
 //!   catch_panic      500 after a panic
 //!   validate_request Host and authority, length of the target and of conditional fields
 //!   if_match         no If-Match where the resource has no entity tag
-//!   load_shed        maximum number of requests in progress; shared database deadline (db::deadline)
 //!   client_address   client address, also behind a proxy
+//!   load_shed        maximum number of requests in progress; shared database deadline (db::deadline)
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   demo_keys        only in requests from this machine

@@ -108,15 +108,13 @@ pub fn router(
     let api_layers = public_layers
         .clone()
         .layer(CheckLayer(refuse_if_match(Arc::clone(&state.access)))) // it must not be ignored
-        .layer(CheckLayer(client_address(state.trusted_proxies.clone()))); // for the limits that follow
-    let limits = Arc::new(state.concurrency.clone());
-    let load_shed = |is_open| LoadShedLayer {
-        limits: Arc::clone(&limits),
-        is_open,
-    };
+        .layer(CheckLayer(client_address(state.trusted_proxies.clone()))) // for the limits that follow
+        .layer(LoadShedLayer {
+            limits: Arc::new(state.concurrency.clone()),
+            access: Arc::clone(&state.access),
+        }); // before anything waits
     let upload_layers = api_layers
         .clone()
-        .layer(load_shed(false)) // before anything waits
         .layer(AuthenticateLayer(state.clone())) // failures count against the client address
         .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
         .layer(CheckLayer(local_demo_keys(state.demo_keys))) // they are public
@@ -127,7 +125,6 @@ pub fn router(
         .layer(TimeoutLayer(state.request_timeout)) // an upload has timeouts for the parts of its body
         .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
     let open_layers = api_layers
-        .layer(load_shed(true))
         .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
         .layer(TimeoutLayer(state.request_timeout))
         .layer(IdempotencyLayer::new(&state));

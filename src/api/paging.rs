@@ -12,6 +12,7 @@ use std::{fmt::Display, str::FromStr};
 
 use axum::{
     body::{Body, Bytes},
+    extract::FromRef,
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
@@ -20,7 +21,13 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
-use super::{error::Error, extract::Parameters, fields::Violations, openapi::BASE, state::Links};
+use super::{
+    error::Error,
+    extract::Parameters,
+    fields::Violations,
+    openapi::BASE,
+    state::{AppState, Links},
+};
 use crate::{
     db::{self, Database},
     domain::Invalid,
@@ -136,7 +143,7 @@ impl<Id: FromStr> Window<Id> {
     }
 }
 
-/// What every list needs: the database, and the form of its responses.
+/// Database and settings of list responses.
 #[derive(Debug, Clone)]
 pub struct Lists {
     /// Database of the matches.
@@ -145,6 +152,16 @@ pub struct Lists {
     pub links: Links,
     /// Maximum size of a page in bytes, unless a single match is larger.
     pub max_page_size: usize,
+}
+
+impl FromRef<AppState> for Lists {
+    fn from_ref(state: &AppState) -> Self {
+        Self {
+            database: state.database.clone(),
+            links: state.links.clone(),
+            max_page_size: state.max_page_size,
+        }
+    }
 }
 
 impl Lists {
@@ -187,7 +204,8 @@ impl Lists {
         let end = 'page: loop {
             // One more match than requested shows if there is another page.
             let wanted = pace.0.min(limit + 1 - count);
-            let part = find.page(&self.database, after, wanted, self.max_page_size);
+            let rest = self.max_page_size.saturating_sub(json.len());
+            let part = find.page(&self.database, after, wanted, rest);
             let part = part.await?;
             let before = json.len();
             for item in &part.items {
@@ -206,13 +224,14 @@ impl Lists {
             pace = pace.after(wanted, json.len() - before);
         };
         json.push(b']');
+        json.shrink_to_fit();
         Ok((json, end))
     }
 
     /// Streams all matches. The first part is read before the response begins, so that most failures still get a status.
     /// A later failure cuts the connection, which no client can mistake for the end.
     async fn stream<F: Find>(self, find: F, after: Option<F::Id>) -> Result<Response, Error> {
-        let first_page = find.page(&self.database, after, Pace::FIRST.0, self.max_page_size);
+        let first_page = find.page(&self.database, after, Pace::FIRST.0, Pace::BYTES);
         let first_page = first_page.await?;
         let mut is_first = true;
         let mut first = vec![b'['];
@@ -258,7 +277,7 @@ impl Lists {
             Ok::<_, Error>(json)
         };
         let find_page =
-            |after, Pace(limit)| find.page(&self.database, Some(after), limit, self.max_page_size);
+            |after, Pace(limit)| find.page(&self.database, Some(after), limit, Pace::BYTES);
         let mut matches = find_page(last, pace).await?;
         let mut next_pace = pace;
         while let Some(last) = matches.end(pace.0) {

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use tokio::sync::{Notify, Semaphore};
 use url::Url;
 
-use super::{access::AccessRules, paging::Lists, rate_limits::RateLimits};
+use super::{access::AccessRules, rate_limits::RateLimits};
 use crate::{
     auth::{Authenticator, password::Passwords},
     blob_store::BlobStore,
@@ -122,16 +122,6 @@ macro_rules! impl_from_ref {
     };
 }
 
-impl FromRef<AppState> for Lists {
-    fn from_ref(state: &AppState) -> Self {
-        Self {
-            database: state.database.clone(),
-            links: state.links.clone(),
-            max_page_size: state.max_page_size,
-        }
-    }
-}
-
 impl_from_ref! {
     database: Database,
     authenticator: Authenticator,
@@ -167,9 +157,9 @@ impl ConcurrencyLimits {
         Self {
             requests: Arc::new(Semaphore::new(max_requests)),
             max_requests,
-            without_credentials: Shares::new(without_credentials, without_credentials.div_ceil(2)),
-            responses: Shares::new(responses, responses / 4),
-            images: Shares::new(images, images / 4),
+            without_credentials: Shares::new(without_credentials, without_credentials.div_ceil(4)),
+            responses: Shares::new(responses, responses / 8),
+            images: Shares::new(images, images / 8),
         }
     }
 

@@ -78,7 +78,10 @@ pub async fn open(
             let (hash, hint) = (token.hash(), token.hint());
             let session = (&hash, hint.as_str(), lifetime);
             let expires_at = db::sessions::insert(transaction, user, &current, session).await?;
-            let ended = db::sessions::revoke_oldest(transaction, user, max_sessions).await?;
+            let mut ended = Vec::new();
+            if expires_at.is_some() {
+                ended = db::sessions::revoke_oldest(transaction, user, max_sessions).await?;
+            }
             Ok::<_, db::Error>((expires_at, ended))
         })
         .await?;

@@ -208,8 +208,8 @@ impl Config {
             return refuse("server.max_header_size", "must be from 8KiB to 1MiB");
         }
         // The largest share of one client address.
-        if server.max_response_memory.0 < server.max_page_size.0.saturating_mul(8) {
-            let reason = "must be at least 8 times server.max_page_size";
+        if server.max_response_memory.0 < server.max_page_size.0.saturating_mul(11) {
+            let reason = "must be at least 11 times server.max_page_size";
             return refuse("server.max_response_memory", reason);
         }
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.query().is_none();

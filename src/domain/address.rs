@@ -24,11 +24,11 @@ impl From<IpAddr> for AddressKey {
 
 impl AddressKey {
     /// Returns the networks that one client may have, each with the number of addresses as which it counts: those of an
-    /// IPv6 address, since a provider gives its customers a /64, a /56 or a /48.
+    /// IPv6 address, since a provider gives its customers a /64, a /56 or, for a company, a /48.
     pub fn networks(self) -> impl Iterator<Item = (Network, usize)> {
         let sizes: &[_] = match self.0 {
             IpAddr::V4(_) => &[(32, 1)],
-            IpAddr::V6(_) => &[(64, 1), (56, 2), (48, 4)],
+            IpAddr::V6(_) => &[(56, 1), (48, 2)],
         };
         sizes.iter().map(move |&(prefix, factor)| {
             let address = match self.0 {

@@ -118,20 +118,22 @@ mod tests {
         drop(all);
         assert!(take("192.0.2.1", 9).is_some(), "no more than its share");
 
-        // A /64 has the share of an address, a /56 twice and a /48 four times as much.
+        // A /56 has the share of an address, and a /48 twice as much.
         let held: Vec<_> = (0..4)
             .map(|n| take(&format!("2001:db8:0:0:{n}::1"), 1).expect("its share"))
             .collect();
         assert!(take("2001:db8::9", 1).is_none());
-        let of_56 = take("2001:db8:0:1::1", 4).expect("the second /64 of the /56");
-        assert!(take("2001:db8:0:2::1", 1).is_none());
-        let of_48 = ["2001:db8:0:100::1", "2001:db8:0:200::1"].map(|address| take(address, 4));
-        assert!(of_48.iter().all(Option::is_some));
-        assert!(take("2001:db8:0:300::1", 1).is_none());
-        let last = take("2001:db8:1::1", 4).expect("another /48");
+        assert!(
+            take("2001:db8:0:1::1", 1).is_none(),
+            "another /64 of the /56"
+        );
+        let of_48 = take("2001:db8:0:100::1", 4).expect("another /56 of the /48");
+        assert!(take("2001:db8:0:200::1", 1).is_none());
+        let others = [1, 2, 3].map(|n| take(&format!("2001:db8:{n}::1"), 4));
+        assert!(others.iter().all(Option::is_some));
         assert!(take("192.0.2.9", 1).is_none(), "all 20 are in use");
         assert!(shares.take(None, 1).is_none());
-        drop((held, of_56, of_48, last));
+        drop((held, of_48, others));
         assert!(shares.0.used().by_network.is_empty());
         assert_eq!(shares.0.used().total, 0);
     }

@@ -97,7 +97,7 @@ async fn is_ours(database: &Database, blobs: &BlobStore) -> Result<bool, Error> 
         tracing::warn!(
             owner,
             ours,
-            "skipped orphaned blobs: the image store belongs to another database; set images.url to a store of its own"
+            "skipped orphaned blobs: the image store belongs to another database; set images.url to a store of its own or, if this database has replaced the other, delete the object .database in the store"
         );
     }
     Ok(owner == ours)

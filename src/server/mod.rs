@@ -70,7 +70,8 @@ pub async fn serve<S: HttpService>(
         exempt,
     } = admission;
     let connections = Arc::new(Semaphore::new(max_connections));
-    let shares = Shares::new(max_connections, max_per_address);
+    // The semaphore bounds the total.
+    let shares = Shares::new(usize::MAX, max_per_address);
     let tasks = TaskTracker::new();
     let begin = |stream: TcpStream, permit: OwnedSemaphorePermit| {
         let Some(share) = share_of(&stream, &shares, &exempt) else {

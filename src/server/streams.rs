@@ -1,8 +1,8 @@
 //! The streams of an HTTP/2 connection: ends those that make no progress, and notices when none of them does.
 //!
 //! hyper has no timeout for either: a client can hold responses back with a window of 0, or keep a connection without
-//! requests, for ever. Responses are cut into pieces, because hyper does not report progress within one. A stream ends
-//! for hyper when its last piece is queued; here, when that is sent.
+//! requests, for ever. Responses are cut into pieces, because hyper does not report progress within one. A stream
+//! ends for hyper when its last piece is queued; here, when that is sent.
 
 use std::{
     future::poll_fn,
@@ -56,6 +56,12 @@ struct Stream {
     task: AtomicWaker,
 }
 
+impl Stream {
+    fn is_sent(&self) -> bool {
+        self.unsent_pieces.load(Ordering::Acquire) == 0
+    }
+}
+
 impl Streams {
     /// Streams of a new connection. After its response head, each one ends when it makes no progress for `idle_timeout`.
     pub fn new(idle_timeout: Duration) -> Self {
@@ -102,6 +108,7 @@ impl Streams {
         Pieces {
             body,
             rest: Bytes::new(),
+            is_long: false,
             streams: self.clone(),
             stream: STREAM.try_with(Arc::clone).unwrap_or_default(),
         }
@@ -152,7 +159,7 @@ where
                 if running.is_some_and(|it| it.poll(context).is_ready()) {
                     stream.set(None);
                 }
-                if stream.is_none() && state.unsent_pieces.load(Ordering::Acquire) == 0 {
+                if stream.is_none() && state.is_sent() {
                     return Poll::Ready(());
                 }
                 // Registers the timer again.
@@ -168,6 +175,9 @@ where
 pub struct Pieces<B> {
     body: B,
     rest: Bytes,
+    /// True if the body has several pieces. It ends when the last one is sent, so that only its stream is reset if it is
+    /// not read; that costs a frame more.
+    is_long: bool,
     streams: Streams,
     stream: Arc<Stream>,
 }
@@ -213,7 +223,13 @@ impl<B: Body + Unpin> Body for Pieces<B> {
         self.streams.note_progress();
         if self.rest.is_empty() {
             let Some(frame) = ready!(Pin::new(&mut self.body).poll_frame(context)?) else {
-                return Poll::Ready(None);
+                // A piece that is sent wakes this task.
+                let is_sent = !self.is_long || self.stream.is_sent();
+                return if is_sent {
+                    Poll::Ready(None)
+                } else {
+                    Poll::Pending
+                };
             };
             match frame.into_data() {
                 Ok(mut data) => self.rest = data.copy_to_bytes(data.remaining()),
@@ -224,9 +240,11 @@ impl<B: Body + Unpin> Body for Pieces<B> {
             }
         }
         let length = self.rest.len().min(PIECE);
+        let bytes = self.rest.split_to(length);
+        self.is_long |= !self.rest.is_empty() || !self.body.is_end_stream();
         self.stream.unsent_pieces.fetch_add(1, Ordering::Relaxed);
         let piece = Piece {
-            bytes: self.rest.split_to(length),
+            bytes,
             streams: self.streams.clone(),
             stream: Arc::clone(&self.stream),
         };
@@ -234,7 +252,9 @@ impl<B: Body + Unpin> Body for Pieces<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.rest.is_empty()
+            && self.body.is_end_stream()
+            && (!self.is_long || self.stream.is_sent())
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -69,10 +69,10 @@ async fn trusted_proxies_may_have_any_number_of_connections() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_without_credentials_leave_permits_for_others() {
-    let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "8")];
+    let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "16")];
     let app = TestApp::with(&settings).await;
     let id = app.pet("a").await;
-    // Half of the permits are for requests without credentials, of which one address may have half.
+    // Half of the permits are for requests without credentials, of which one address may have a quarter.
     let mut slow = Vec::new();
     for path in ["/user", "/user/login"] {
         let mut raw = RawConnection::from(connect_from(ATTACKER, app.address).await);
@@ -113,7 +113,7 @@ async fn pet_with_image(app: &TestApp) -> (String, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_http2_responses_do_not_affect_other_clients_and_end() {
     let settings = [
-        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "64MiB"),
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "128MiB"),
         ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1s"),
     ];
     let app = TestApp::with(&settings).await;

@@ -38,12 +38,12 @@ async fn request_without_reading(app: &TestApp) -> tokio::net::TcpStream {
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
     let settings = [
-        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "32MiB"),
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "128MiB"),
         ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1s"),
     ];
     let app = TestApp::with(&settings).await;
     app.database.run(MANY).await;
-    // One client address has 6 MiB, and each stream needs one.
+    // One client address has 12 MiB, and each stream needs two.
     let mut unread = Vec::new();
     for _ in 0..6 {
         unread.push(request_without_reading(&app).await);

@@ -4,10 +4,7 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{MatchedPath, Request},
-    response::IntoResponse,
-};
+use axum::{extract::Request, response::IntoResponse};
 use futures_util::future::Either;
 
 use super::{Inner, LayerFuture, Middleware, respond};
@@ -34,12 +31,9 @@ impl Middleware for AuthenticateLayer {
     fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
         let Self(state) = self;
         let context = RequestContext::of(&request);
-        let route = request.extensions().get().map(MatchedPath::as_str);
-        let needed = |route| state.access.needed_scopes(request.method(), route);
-        let Some(needed) = route.and_then(needed) else {
+        if context.needed_scopes.get().is_none() {
             return Either::Left(inner.call(request));
-        };
-        let _ = context.needed_scopes.set(needed);
+        }
         let cached = match credentials(request.headers()) {
             Ok(None) => Some(anonymous(state.anonymous)),
             Ok(Some(credentials)) => state.authenticator.get_cached(credentials).map(|cached| {

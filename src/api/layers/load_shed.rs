@@ -8,7 +8,7 @@ use std::{
 
 use axum::{
     body::{Body, Bytes, HttpBody},
-    extract::Request,
+    extract::{MatchedPath, Request},
     http::{Version, header},
     response::{IntoResponse, Response},
 };
@@ -18,20 +18,20 @@ use http_body::{Frame, SizeHint};
 use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
 use crate::{
     api::{
-        credentials::API_KEY, error::Error, request_context::RequestContext,
+        access::AccessRules, credentials::API_KEY, error::Error, request_context::RequestContext,
         state::ConcurrencyLimits,
     },
     db::deadline::{self, Scope},
     limits::shares::Share,
 };
 
-/// Maximum size of a response over HTTP/1 that is not counted: the kernel takes it at once.
-const SMALL: u64 = 16 << 10;
-/// What a response over HTTP/2 counts at least, as it has a stream.
+/// Maximum size in bytes of a response over HTTP/1 that is not counted: the kernel takes it at once.
+const MAX_UNCOUNTED: u64 = 16 << 10;
+/// Minimum number of bytes counted for a response, as over HTTP/2 it has a stream.
 const MIN_COUNTED: usize = 16 << 10;
-/// What a streamed list counts: two parts and what is on its way.
-const STREAMED_LIST: usize = 1 << 20;
-/// What the response with an image counts.
+/// Bytes counted for a streamed list: five parts of 256 KiB, and room for large pets at their ends.
+const STREAMED_LIST: usize = 2 << 20;
+/// Bytes counted for the response with an image, which is read in pieces of 128 KiB.
 const STREAMED_IMAGE: usize = 256 << 10;
 
 /// Layer that responds with 503 at once when all permits are in use: a queue would only make all requests late. The
@@ -40,8 +40,8 @@ const STREAMED_IMAGE: usize = 256 << 10;
 pub struct LoadShedLayer {
     /// The permits.
     pub limits: Arc<ConcurrencyLimits>,
-    /// True for operations that need no credential.
-    pub is_open: bool,
+    /// Tells the operations that need no credential: a header makes no difference to them.
+    pub access: Arc<AccessRules>,
 }
 
 impl_layer!(LoadShedLayer);
@@ -54,8 +54,13 @@ impl Middleware for LoadShedLayer {
         let headers = request.headers();
         let has_credentials =
             headers.contains_key(API_KEY) || headers.contains_key(header::AUTHORIZATION);
+        let route = request.extensions().get().map(MatchedPath::as_str);
+        let needed = route.and_then(|route| self.access.needed_scopes(request.method(), route));
+        if let Some(needed) = needed {
+            let _ = context.needed_scopes.set(needed);
+        }
         let mut share = None;
-        if self.is_open || !has_credentials {
+        if needed.is_none() || !has_credentials {
             share = self
                 .limits
                 .without_credentials
@@ -73,6 +78,7 @@ impl Middleware for LoadShedLayer {
             _without_credentials: share,
             context: context.clone(),
             is_http2: request.version() == Version::HTTP_2,
+            is_safe: request.method().is_safe(),
         };
         Either::Left(Then {
             inner: deadline::scope(inner.call(request)),
@@ -88,6 +94,7 @@ pub struct RequestPermit {
     _without_credentials: Option<Share>,
     context: RequestContext,
     is_http2: bool,
+    is_safe: bool,
 }
 
 impl Drop for RequestPermit {
@@ -100,7 +107,7 @@ impl OnResponse for RequestPermit {
     /// Exchanges the permit for a share of the memory of responses, which is held until the client has been sent all of it.
     fn on_response(self, response: Response) -> Response {
         let size = response.body().size_hint().exact();
-        if size == Some(0) || (!self.is_http2 && size.is_some_and(|size| size <= SMALL)) {
+        if size == Some(0) || (!self.is_http2 && size.is_some_and(|size| size <= MAX_UNCOUNTED)) {
             return response;
         }
         let content_type = response.headers().get(header::CONTENT_TYPE);
@@ -110,10 +117,21 @@ impl OnResponse for RequestPermit {
         } else {
             (&self.limits.responses, STREAMED_LIST)
         };
+        let length = response.headers().get(header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
         let exact = |size| usize::try_from(size).unwrap_or(usize::MAX);
-        let amount = size.map_or(streamed, exact).max(MIN_COUNTED);
+        let amount = size.map_or(
+            length.map_or(streamed, |length| streamed.min(length)),
+            exact,
+        );
+        let amount = amount.max(MIN_COUNTED);
         let Some(share) = shares.take(self.context.client_address(), amount) else {
-            return overloaded().into_response();
+            // The response to a change that was made is sent in any case; it is small.
+            return if self.is_safe {
+                overloaded().into_response()
+            } else {
+                response
+            };
         };
         response.map(|body| {
             let share = Arc::new(share);
@@ -188,8 +206,8 @@ mod tests {
             Ok(Response::default())
         });
         let limits = Arc::new(ConcurrencyLimits::new(1, 1 << 20));
-        let is_open = false;
-        let service = LoadShedLayer { limits, is_open }.layer(handler);
+        let access = Arc::default();
+        let service = LoadShedLayer { limits, access }.layer(handler);
         let ask = async || {
             let Ok(response) = service.clone().oneshot(request_of(None)).await;
             response.status()
@@ -202,10 +220,9 @@ mod tests {
     #[tokio::test]
     async fn memory_of_a_response_is_counted_until_its_bytes_are_dropped() {
         let handler = service_fn(async |_: Request| Ok(vec![0; 100 << 10].into_response()));
-        // One address may use 150 KiB of them.
-        let limits = Arc::new(ConcurrencyLimits::new(8, 800 << 10));
-        let is_open = false;
-        let service = LoadShedLayer { limits, is_open }.layer(handler);
+        let limits = Arc::new(ConcurrencyLimits::new(32, 1_600 << 10));
+        let access = Arc::default();
+        let service = LoadShedLayer { limits, access }.layer(handler);
         let ask = async || {
             let Ok(response) = service.clone().oneshot(request_of(None)).await;
             response
@@ -216,7 +233,7 @@ mod tests {
         let frame = Pin::new(first.body_mut()).poll_frame(context);
         drop(first);
         let mut held: Vec<_> = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..7 {
             held.push(ask().await);
         }
         assert_eq!(ask().await.status(), StatusCode::SERVICE_UNAVAILABLE);

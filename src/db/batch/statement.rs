@@ -1,4 +1,4 @@
-//! What a resource defines to let its requests share statements.
+//! Trait of statements that requests share.
 
 use std::{cmp::Ordering, future::Future};
 
