@@ -173,6 +173,8 @@ per_day = 4000000000
 logins_per_minute = 1000000000
 [auth]
 anonymous_scopes = [\"read:pets\"]
+[server]
+max_requests = 4096
 ";
 
 async fn main_stage(options: &Options, postgres: &Postgres, database: &Database, keys: &[String]) {
