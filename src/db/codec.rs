@@ -25,6 +25,9 @@ use crate::domain::{
 /// SHA-256 of a secret. The secret itself is never stored.
 pub type SecretHash = [u8; 32];
 
+/// Maximum size in bytes of the pets that a shared statement returns, or one pet more; the others are read separately.
+pub(super) const MAX_SHARED_BYTES: usize = 16 << 20;
+
 /// Category or tag, as stored in `jsonb`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LabelColumn<'a> {

@@ -233,7 +233,7 @@ mod tests {
         let frame = Pin::new(first.body_mut()).poll_frame(context);
         drop(first);
         let mut held: Vec<_> = Vec::new();
-        for _ in 0..7 {
+        for _ in 0..11 {
             held.push(ask().await);
         }
         assert_eq!(ask().await.status(), StatusCode::SERVICE_UNAVAILABLE);

@@ -13,11 +13,10 @@ use std::sync::Arc;
 use futures_util::TryStreamExt as _;
 use sqlx::{FromRow as _, Row as _, postgres::PgRow};
 
-use super::MAX_SHARED_BYTES;
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
-        codec::row_size,
+        codec::{MAX_SHARED_BYTES, row_size},
         connect::Connection,
         database::Database,
         deadline::with_timeout,

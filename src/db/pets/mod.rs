@@ -20,7 +20,7 @@ pub use self::{
 };
 use super::{
     batch::{BatchResult, BatchedStatement},
-    codec::{PetArrays, PetColumns, row_size},
+    codec::{MAX_SHARED_BYTES, PetArrays, PetColumns, row_size},
     connect::Connection,
     database::Database,
     deadline::with_timeout,
@@ -30,9 +30,6 @@ use crate::domain::{
     id::PetId,
     pet::{NewPet, Pet, PetDetails, Version},
 };
-
-/// Maximum size in bytes of the pets that a shared statement returns, or one pet more; the others are read separately.
-const MAX_SHARED_BYTES: usize = 16 << 20;
 
 /// Inserts a pet. Returns `None` if the identifier that the client chose is taken. Without a chosen identifier, the
 /// sequence provides one and skips those that are taken.
