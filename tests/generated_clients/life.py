@@ -131,7 +131,7 @@ def user(shop, number):
         names = [it["username"] for it in listed]
     else:
         names = [it.username for it in admins.create_users_with_list_input(listed)]
-    assert names == [f"{package} {n}" for n in range(3)], names
+    assert names == [f"{package}-{n}" for n in range(3)], names
     for made in [name, *names]:
         admins.delete_user(made)
         fails(404, admins.get_user_by_name, made)
