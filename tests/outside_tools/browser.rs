@@ -131,9 +131,20 @@ impl Browser {
         text.as_str().expect("text").to_owned()
     }
 
+    /// Clicks on an element, once nothing covers it: a page that is still being laid out moves its elements.
     pub async fn click(&self, selector: &str) {
         let element = self.find(selector).await;
-        self.post(&format!("{element}/click"), &json!({})).await;
+        let url = format!("{}{element}/click", self.url);
+        let started = Instant::now();
+        loop {
+            let clicked = self.client.post(&url).json(&json!({})).response().await;
+            let is_covered = clicked.text().contains("element click intercepted");
+            if !is_covered || started.elapsed() > TIMEOUT {
+                clicked.is(200);
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Replaces the text of an input. A file input takes a path.
