@@ -91,8 +91,8 @@ async fn requests_without_credentials_leave_permits_for_others() {
     let log_in = || attacker.post(app.url("/user/login")).json(&json!({}));
     eventually(async || log_in().response().await.status == 503).await;
     // A header of any value makes no difference to an operation without credentials.
-    let login = log_in().header("api_key", "x");
-    login.response().await.problem(503);
+    let marked = log_in().header("api_key", "x");
+    marked.response().await.problem(503);
     sign_up(&client_of(OTHER), "ada").await.is(201);
     for client in [attacker, client_of(OTHER)] {
         let get = client.get(app.url(&format!("/pet/{id}")));
