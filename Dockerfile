@@ -9,6 +9,7 @@
 #   docker run -p 127.0.0.1:8080:8080 pet-inventory-demo
 
 FROM rust:1.95-slim-bookworm AS build
+RUN cargo install --locked --debug cargo-cyclonedx@0.5.9
 WORKDIR /build
 
 # Builds the dependencies for an empty crate, in a layer that changes only with these three files. Cargo reads the
@@ -28,7 +29,8 @@ COPY migrations migrations
 COPY src src
 # Cargo compares modification times: these files may be older than the empty crate built above.
 RUN touch src/lib.rs src/main.rs \
-    && cargo build --locked --release
+    && cargo build --locked --release \
+    && cargo cyclonedx --format json --spec-version 1.5 --no-build-deps --describe binaries
 
 FROM debian:bookworm-slim AS demo
 LABEL org.opencontainers.image.title="pet-inventory demo" \
@@ -44,6 +46,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --create-home --home-dir /var/lib/pet-inventory pet-inventory
 COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
+# Software bill of materials (CycloneDX): each crate in the program, with its version, licence and hash.
+COPY --from=build /build/pet-inventory_bin.cdx.json /usr/share/doc/pet-inventory/sbom.cdx.json
 USER 10001:10001
 WORKDIR /var/lib/pet-inventory
 # The data, and the socket of PostgreSQL. Nothing else is written, so the root file system may be read-only.
@@ -67,6 +71,8 @@ LABEL org.opencontainers.image.title="pet-inventory" \
 
 # The TLS roots are compiled in. A numeric user needs no passwd entry.
 COPY --from=build /build/target/release/pet-inventory /usr/local/bin/pet-inventory
+# Software bill of materials (CycloneDX): each crate in the program, with its version, licence and hash.
+COPY --from=build /build/pet-inventory_bin.cdx.json /usr/share/doc/pet-inventory/sbom.cdx.json
 RUN install --directory --mode=0700 --owner=10001 --group=10001 /var/lib/pet-inventory/images
 USER 10001:10001
 
