@@ -1,6 +1,6 @@
 //! Extractors that reject requests with [`Error`]. `.clippy.toml` bans axum's own, which reject in plain text.
 
-use std::{convert::Infallible, net::IpAddr, str::FromStr};
+use std::{convert::Infallible, str::FromStr};
 
 use axum::{
     BoxError,
@@ -19,7 +19,7 @@ use super::{
     fields::{FieldType, Violations},
     state::{AppState, BodyLimits},
 };
-use crate::domain::Invalid;
+use crate::domain::{Invalid, address};
 
 /// Maximum number of parameters of a query or form. One of two bytes takes about 100 bytes of memory.
 const MAX_PARAMETERS: usize = 1_000;
@@ -88,16 +88,7 @@ pub fn is_host(text: &[u8]) -> bool {
 
 /// Returns true if this is `localhost` or a loopback address, with an optional port.
 pub fn is_loopback(host: &[u8]) -> bool {
-    let Ok(authority) = Authority::try_from(host) else {
-        return false;
-    };
-    let host = authority.host();
-    let address = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    let address: Result<IpAddr, _> = address.unwrap_or(host).parse();
-    host.eq_ignore_ascii_case("localhost")
-        || address.is_ok_and(|address| address.to_canonical().is_loopback())
+    Authority::try_from(host).is_ok_and(|authority| address::is_loopback(authority.host()))
 }
 
 /// Host that the client addressed, or `localhost` if the request names none.

@@ -10,6 +10,9 @@ use std::{
 
 use crate::db::{self, Database};
 
+/// Maximum number of keys of a statement.
+const MAX_KEYS: usize = 5_000;
+
 /// API keys that were used since the last write.
 #[derive(Default)]
 pub struct KeyUses {
@@ -53,17 +56,16 @@ impl KeyUses {
             self.writes.fetch_add(1, Ordering::Relaxed);
             ids.drain().collect()
         };
-        if used.is_empty() {
-            return Ok(());
+        for (index, ids) in used.chunks(MAX_KEYS).enumerate() {
+            let write = async |connection: &mut db::Connection| {
+                db::credentials::record_uses(connection, ids).await
+            };
+            if let Err(error) = database.run(write).await {
+                self.ids().extend(&used[index * MAX_KEYS..]);
+                return Err(error);
+            }
         }
-        let write = async |connection: &mut db::Connection| {
-            db::credentials::record_uses(connection, &used).await
-        };
-        let written = database.run(write).await;
-        if written.is_err() {
-            self.ids().extend(used);
-        }
-        written
+        Ok(())
     }
 
     fn ids(&self) -> MutexGuard<'_, HashSet<i64>> {

@@ -5,9 +5,9 @@
 use std::{collections::HashSet, time::Duration};
 
 use serde::{Deserialize, Deserializer, de};
-use url::{Host, Url};
+use url::Url;
 
-use crate::domain::impl_names;
+use crate::domain::{address, impl_names};
 
 /// Maximum configurable clock difference to an issuer.
 const MAX_LEEWAY: Duration = Duration::from_mins(1);
@@ -136,12 +136,7 @@ fn url(key: &str, text: &str) -> Result<Url, String> {
 }
 
 fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
+    url.host_str().is_some_and(address::is_loopback)
 }
 
 /// Deserializes the issuers. Refuses duplicates, since two rules would apply to one token.

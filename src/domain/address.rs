@@ -9,6 +9,13 @@ use std::{
 #[derive(Debug, Clone, Copy)]
 pub struct PeerAddress(pub SocketAddr);
 
+/// Returns true if `host` is `localhost` or a loopback address; an IPv6 address may be in brackets.
+pub fn is_loopback(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|address| address.to_canonical().is_loopback())
+}
+
 /// Address that a limit counts: an IPv4 address, or the /64 network of an IPv6 address, since a household has a /64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AddressKey(IpAddr);

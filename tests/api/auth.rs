@@ -553,6 +553,7 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
         ("http://localhost", "Host: evil.example\r\n"),
         ("", "Host: localhost\r\nForwarded: for=192.0.2.1\r\n"),
         ("", "Host: localhost\r\nX-Forwarded-For: 127.0.0.1\r\n"),
+        ("", "Host: localhost\r\nVia: 1.1 proxy\r\n"),
         ("", "Host: localhost\r\nX-FORWARDED-PROTO: https\r\n"),
         ("", "Host: localhost\r\nx-forwarded-host:\r\n"),
     ];

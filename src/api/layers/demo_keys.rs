@@ -41,8 +41,9 @@ pub fn local_demo_keys(
 
 /// Returns true if the request names loopback hosts only, at least one, and has no field that proxies add.
 fn is_local(request: &Request) -> bool {
-    let is_of_proxy =
-        |name: &HeaderName| *name == header::FORWARDED || name.as_str().starts_with("x-forwarded-");
+    let is_of_proxy = |name: &HeaderName| {
+        [header::FORWARDED, header::VIA].contains(name) || name.as_str().starts_with("x-forwarded-")
+    };
     let authority = request.uri().authority().map(|it| it.as_str().as_bytes());
     let fields = request.headers().get_all(header::HOST);
     let fields = fields.iter().map(HeaderValue::as_bytes);

@@ -171,7 +171,7 @@ impl Find for Orders {
         database: &Database,
         after: Option<OrderId>,
         limit: usize,
-        _: usize,
+        _max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
         let Self { visible, pet, .. } = *self;
         let list = async |connection: &mut Connection| {

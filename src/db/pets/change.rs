@@ -171,14 +171,14 @@ impl BatchedStatement for Changes {
                 |it: &ChangeRequest| it.id == pet.id && it.change.may_make_available();
             pet.details.status != Status::Available && inputs.iter().any(may_make_available)
         };
-        let doubtful: Vec<PetId> = pets
+        let may_be_ordered: Vec<PetId> = pets
             .iter()
             .filter(may_need_order)
             .map(|pet| pet.id)
             .collect();
-        let held = match &doubtful[..] {
+        let held = match &may_be_ordered[..] {
             [] => Vec::new(),
-            doubtful => held(connection, doubtful).await?,
+            ids => held(connection, ids).await?,
         };
         let mut pending = PendingChanges::new(pets, held);
         let outcomes: Vec<_> = inputs
