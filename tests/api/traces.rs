@@ -15,23 +15,23 @@ use prost::Message as _;
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    RequestExt, eventually,
+    MockHttp, RequestExt, eventually,
     issuer::Issuer,
     process::{Home, Service, TIMEOUT},
     signer::Signer,
 };
-use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
+use wiremock::{Mock, ResponseTemplate, matchers::any};
 
 const ENDPOINT: &str = "PET_INVENTORY__TELEMETRY__OTLP_ENDPOINT";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
 /// OTLP collector that records requests.
-struct Collector(MockServer);
+struct Collector(MockHttp);
 
 impl Collector {
     async fn start() -> Self {
-        let server = MockServer::start().await;
+        let server = MockHttp::start().await;
         let taken = ResponseTemplate::new(200);
         Mock::given(any()).respond_with(taken).mount(&server).await;
         Self(server)

@@ -9,16 +9,16 @@ use chrono::Utc;
 use pet_inventory::domain::clock::Clock;
 use reqwest::Method;
 use serde_json::{Value, json};
-use wiremock::{Mock, MockServer, ResponseTemplate, matchers::any};
+use wiremock::{Mock, ResponseTemplate, matchers::any};
 
-use crate::{RequestExt, Response, TestApp, TestDatabase, config_over, signer::Signer};
+use crate::{MockHttp, RequestExt, Response, TestApp, TestDatabase, config_over, signer::Signer};
 
 /// Audience of the tokens of all test issuers.
 pub const AUDIENCE: &str = "pets.test";
 
 /// Running issuer; stops when dropped.
 pub struct Issuer {
-    server: MockServer,
+    server: MockHttp,
     responses: Arc<Mutex<Responses>>,
 }
 
@@ -31,7 +31,7 @@ struct Responses {
 impl Issuer {
     /// Starts an issuer that publishes the signers' keys.
     pub async fn start(signers: &[&Signer]) -> Self {
-        let server = MockServer::start().await;
+        let server = MockHttp::start().await;
         let configuration =
             json!({ "issuer": server.uri(), "jwks_uri": format!("{}/keys", server.uri()) });
         let responses = Arc::new(Mutex::new(Responses {

@@ -11,6 +11,7 @@ pub mod http2;
 pub mod images;
 pub mod issuer;
 pub mod load;
+pub mod mock_http;
 pub mod postgres;
 pub mod process;
 pub mod raw;
@@ -46,6 +47,7 @@ use tokio::task::JoinHandle;
 
 pub use self::{
     http2::Http2,
+    mock_http::MockHttp,
     postgres::TestDatabase,
     process::{Home, Output, Service},
     raw::RawConnection,
