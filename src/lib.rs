@@ -23,7 +23,8 @@
 //! - [`blob_store`]: bytes of images, on disk or S3.
 //! - [`images`]: validation of uploaded images, and smaller versions; the only module that decodes pixels.
 //! - [`auth`]: resolves a credential to a [`domain::caller::Caller`]; no types of requests.
-//! - [`limits`]: decides whether a caller's request may proceed, by leased slices; no HTTP types.
+//! - [`limits`]: decides whether a caller's request may proceed, by leased slices, and what a client address may use; no
+//!   HTTP types.
 //! - [`api`]: routes, layers, handlers and status codes.
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
 //! - [`embedded_postgres`]: PostgreSQL for a run without a database URL.
@@ -47,7 +48,8 @@
 //!   validate_request Host and authority, length of the target and of conditional fields
 //!   if_match         no If-Match where the resource has no entity tag
 //!   client_address   client address, also behind a proxy
-//!   load_shed        maximum number of requests in progress; shared database deadline (db::deadline)
+//!   load_shed        maximum number of requests in progress and memory of their responses, in total and by address
+//!                    (limits::shares); shared database deadline (db::deadline)
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   demo_keys        only in requests from this machine
