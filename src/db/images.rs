@@ -218,8 +218,10 @@ pub struct StoreOwner {
     pub database: String,
     /// Nonce of the last completed sweep.
     nonce: Option<String>,
-    /// Nonce of the next sweep, or of one that another replica has begun.
+    /// Nonce of the next sweep, or of one that has begun.
     next_nonce: String,
+    /// True if the next nonce was generated just now, so that no copy of the database has it.
+    pub is_new: bool,
 }
 
 impl StoreOwner {
@@ -246,10 +248,11 @@ impl StoreOwner {
 pub async fn begin_sweep(connection: &mut Connection) -> Result<StoreOwner, Error> {
     let query = sqlx::query_as(
         "update image_place set next_nonce = coalesce(next_nonce, gen_random_uuid())
-         from pg_control_system(), pg_database
+         from (select next_nonce is null as is_new from image_place for update) as before,
+              pg_control_system(), pg_database
          where datname = current_database()
          returning format('%s/%s/%s', id, system_identifier, pg_database.oid) as database,
-                   nonce::text, next_nonce::text",
+                   nonce::text, next_nonce::text, is_new",
     );
     with_timeout(query.fetch_one(connection)).await
 }

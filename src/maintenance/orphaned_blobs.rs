@@ -111,8 +111,9 @@ pub async fn sweep_orphans(
     Ok(())
 }
 
-/// Claims the image store by advancing the nonce. Returns false if the store has no marker or another owner.
+/// Claims the image store by advancing the nonce to one generated after this call. Returns false if the store has no marker or another owner.
 async fn claim(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
+    let mut first: Option<StoreOwner> = None;
     for _ in 0..MAX_ATTEMPTS {
         let found = find_owner(database, blobs).await?;
         let is_conflict = |(marker, owner): &(Marker, StoreOwner)| !owner.matches(&marker.owner);
@@ -130,18 +131,23 @@ async fn claim(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
             }
             return Ok(false);
         }
+        let first = first.get_or_insert_with(|| owner.clone());
+        // A nonce from before this call, as after an interruption, may be in a copy of the database too.
+        let is_new =
+            |marker: &str| !first.matches(marker) || first.is_new && marker == first.next_marker();
+        if is_new(&marker.owner) {
+            // Another replica has claimed the store meanwhile, also for this one.
+            return Ok(true);
+        }
         let next = owner.next_marker();
-        // Written by another replica, before an interruption, or by a copy of the cluster: not by this claim.
-        let is_old = marker.owner == next;
-        let is_claimed = !is_old && blobs.replace_marker(marker, next).await?;
-        if is_old || is_claimed {
+        if marker.owner == next || blobs.replace_marker(marker, next.clone()).await? {
             let complete = async |connection: &mut Connection| {
                 db::images::complete_sweep(connection, &owner).await
             };
             database.run(complete).await?;
-        }
-        if is_claimed {
-            return Ok(true);
+            if is_new(&next) {
+                return Ok(true);
+            }
         }
     }
     let reason = format!("the object .database has changed during {MAX_ATTEMPTS} claims");
