@@ -28,7 +28,7 @@ use test_support::TestDatabase;
 static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after each migration. A new migration adds an entry.
-const ROWS: [(i64, &str); 22] = [
+const ROWS: [(i64, &str); 23] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -160,6 +160,10 @@ const ROWS: [(i64, &str); 22] = [
     (
         24,
         "update callers set disabled_at = now() where name = 'user:2'",
+    ),
+    (
+        25,
+        "update image_place set nonce = gen_random_uuid(), next_nonce = gen_random_uuid()",
     ),
 ];
 

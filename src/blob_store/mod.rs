@@ -10,6 +10,7 @@
 mod bucket;
 mod error;
 mod key;
+mod marker;
 mod operation;
 mod upload;
 
@@ -18,7 +19,10 @@ use std::{
     ops::Range,
     os::unix::fs::DirBuilderExt,
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -33,7 +37,7 @@ use object_store::{
 };
 use tokio::sync::{OnceCell, Semaphore};
 
-pub use self::{error::Error, upload::Upload};
+pub use self::{error::Error, marker::Marker, upload::Upload};
 use self::{
     key::path,
     operation::{blocking, observed, read_range},
@@ -43,8 +47,6 @@ use crate::config::Config;
 
 /// Default image directory, inside the data directory.
 const FOLDER: &str = "images";
-/// Object that names the database that the store belongs to.
-const MARKER: &str = ".database";
 /// Size of one read from a file, in bytes.
 const PIECE: u64 = 128 << 10;
 /// Maximum number of keys in a chunk of [`BlobStore::older_than`].
@@ -56,8 +58,8 @@ const TRANSFERS: usize = 4;
 #[derive(Debug, Clone)]
 pub struct BlobStore {
     backend: Backend,
-    /// Set once the store has its marker.
-    marked: Arc<OnceCell<()>>,
+    /// Set when the store has its marker.
+    is_marked: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Clone)]
@@ -89,8 +91,8 @@ impl BlobStore {
                 }
             },
         };
-        let marked = Arc::default();
-        Ok(Self { backend, marked })
+        let is_marked = Arc::default();
+        Ok(Self { backend, is_marked })
     }
 
     async fn store(&self) -> Result<&Arc<dyn ObjectStore>, Error> {
@@ -169,33 +171,35 @@ impl BlobStore {
         observed("delete", delete).await
     }
 
-    /// Marks the store as that of the named `database`, unless it is marked already. Checks only once per process.
+    /// Marks the store as that of the named `database`, unless it is marked already. Checks only once, until
+    /// [`BlobStore::marker`] finds that the marker has been deleted.
     pub async fn mark<E: From<Error>>(
         &self,
         database: impl Future<Output = Result<String, E>>,
     ) -> Result<(), E> {
-        let mark = async || {
-            if self.owner().await?.is_some() {
-                return Ok(());
-            }
+        if self.is_marked.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.marker().await?.is_none() {
             let name = database.await?;
-            let (store, marker) = (self.store().await?, Path::from(MARKER));
-            let put = store.put_opts(&marker, name.into(), PutMode::Create.into());
+            let (store, path) = (self.store().await?, Path::from(marker::NAME));
+            let put = store.put_opts(&path, name.into(), PutMode::Create.into());
             let put = put.await;
             if let Backend::Folder(root, _) = &self.backend {
-                restrict(&root.join(MARKER), 0o600);
+                restrict(&root.join(marker::NAME), 0o600);
             }
             match put {
                 // Another replica was faster.
-                Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
-                Err(error) => Err(Error::from(error).into()),
+                Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
+                Err(error) => return Err(Error::from(error).into()),
             }
-        };
-        self.marked.get_or_try_init(mark).await.copied()
+        }
+        self.is_marked.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Returns the name of the database that the store belongs to, if the store exists and is marked.
-    pub async fn owner(&self) -> Result<Option<String>, Error> {
+    /// Returns the marker, if the store exists and is marked.
+    pub async fn marker(&self) -> Result<Option<Marker>, Error> {
         if let Backend::Folder(folder, _) = &self.backend {
             let folder = folder.clone();
             // The directory does not exist before the first image, and this must not create it.
@@ -203,11 +207,40 @@ impl BlobStore {
                 return Ok(None);
             }
         }
-        match self.read_all(MARKER).await {
-            Ok(name) => Ok(Some(String::from_utf8_lossy(&name).trim().to_owned())),
-            Err(Error::Missing(_)) => Ok(None),
+        let read = async {
+            let store = self.store().await?;
+            Marker::read(store.get(&Path::from(marker::NAME)).await?).await
+        };
+        match observed("read", read).await {
+            Ok(marker) => Ok(Some(marker)),
+            Err(Error::Missing(_)) => {
+                self.is_marked.store(false, Ordering::Relaxed);
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// Replaces the marker. Returns false if it has changed since it was read.
+    pub async fn replace_marker(&self, marker: Marker, owner: String) -> Result<bool, Error> {
+        let replace = async {
+            match &self.backend {
+                Backend::Folder(root, _) => {
+                    let path = root.join(marker::NAME);
+                    blocking(move || marker::replace(&path, &marker.owner, &owner)).await
+                }
+                Backend::Bucket(store, _) => {
+                    let mode = PutMode::Update(marker.version);
+                    let path = Path::from(marker::NAME);
+                    match store.put_opts(&path, owner.into(), mode.into()).await {
+                        Ok(_) => Ok(true),
+                        Err(object_store::Error::Precondition { .. }) => Ok(false),
+                        Err(error) => Err(error.into()),
+                    }
+                }
+            }
+        };
+        observed("write", replace).await
     }
 
     /// Deletes temporary files older than `age`, which crashes left, and returns the keys of that age in chunks.

@@ -13,6 +13,7 @@ use crate::{
     blob_store::BlobStore,
     config::Config,
     db::{self, Database, server_version::ServerVersion},
+    maintenance::orphaned_blobs,
 };
 
 /// Prints one line per part and one per warning; the exit code is a failure if any check fails.
@@ -23,12 +24,17 @@ pub async fn run(config: &Config) -> Result<ExitCode, Error> {
     match Session::open(config).await {
         Ok(session) => {
             results.push(("database", database(config, &session).await));
-            results.push(("schema", schema(config, &session).await));
+            let schema = schema(config, &session).await;
+            let current = schema.is_ok().then_some(&session);
+            let images = images(config, current).await;
+            results.extend([("schema", schema), ("images", images)]);
             session.close().await?;
         }
-        Err(error) => results.push(("database", Err(error))),
+        Err(error) => {
+            results.push(("database", Err(error)));
+            results.push(("images", images(config, None).await));
+        }
     }
-    results.push(("images", images(config).await));
     let mut code = ExitCode::SUCCESS;
     for (part, result) in results {
         match result {
@@ -113,13 +119,21 @@ async fn schema(config: &Config, session: &Session) -> Result<String, Error> {
     }
 }
 
-/// Writes a few bytes to the image store, and deletes them.
-async fn images(config: &Config) -> Result<String, Error> {
+/// Writes a few bytes to the image store, and deletes them. Checks the owner of the store if a database is given.
+async fn images(config: &Config, session: Option<&Session>) -> Result<String, Error> {
     let blobs = BlobStore::new(config)?;
     let mut upload = blobs.upload().await?;
     upload.write(Bytes::from_static(b"check")).await?;
     let key = upload.finish().await?;
     blobs.delete(&[key]).await?;
+    if let Some(session) = session {
+        let database = Database::new(session.options.clone(), &config.database);
+        let found = orphaned_blobs::find_owner(&database, &blobs).await;
+        database.close().await;
+        if found?.is_some_and(|(marker, owner)| !owner.matches(&marker.owner)) {
+            return Err(orphaned_blobs::CONFLICT.into());
+        }
+    }
     Ok(match &config.images.url {
         Some(url) => format!("writable at {url}"),
         None => "writable in local_postgres.directory".to_owned(),

@@ -4,8 +4,12 @@
 //! - Orphans: the upload wrote the blob and ended before it stored the row. Only blobs older than any upload in
 //!   progress count.
 //!
-//! Invariant: blobs are deleted only from an image store that belongs to this database. In that of another one every
-//! blob would be an orphan, and the rows of a restored dump name blobs that the first database still refers to.
+//! Invariants:
+//! - Blobs are deleted only from an image store that belongs to this database. In that of another one every blob would be
+//!   an orphan, and the rows of a restored dump name blobs that the first database still refers to.
+//! - A physical copy of the cluster has the same name, so each sweep claims the store: it advances a nonce in the database
+//!   and in the marker of the store. A database that finds another nonce than its own deletes nothing, and marks the store
+//!   as shared, so that the copy that wrote the nonce deletes nothing from then on either.
 
 use std::time::Duration;
 
@@ -14,25 +18,42 @@ use tokio::time::{Instant, interval_at};
 
 use crate::{
     api::{error::Error, state::OrphanedBlobs},
-    blob_store::BlobStore,
-    db::{self, Database},
+    blob_store::{self, BlobStore, Marker},
+    db::{self, Connection, Database, images::StoreOwner},
 };
 
-/// Interval of sweeps for blobs that other replicas deleted, and that failed sweeps left.
+/// Interval of sweeps for blobs that other replicas deleted, and that failed sweeps left. A copy of the cluster that starts
+/// later than this after the copy was made finds another nonce.
 const EVERY: Duration = Duration::from_mins(1);
 /// Interval of sweeps for orphans, which list the whole image store.
 const EVERY_ORPHANS: Duration = Duration::from_hours(1);
 /// Minimum age of an orphan, far longer than an upload takes.
 const ORPHANED: Duration = Duration::from_hours(24);
 
+/// Maximum number of attempts of a claim. One fails if another replica claims the store at the same time.
+const MAX_ATTEMPTS: u32 = 10;
+/// Metric: 1 if the last claim failed because of another owner.
+const CONFLICT_METRIC: &str = "images_store_conflict";
+/// In place of the nonce in the marker of a store that copies of a cluster share. Neither sweeps such a store.
+const SHARED: &str = "shared";
+/// State of a store that belongs to another owner, and the remedy.
+pub const CONFLICT: &str = "the image store belongs to another database or is shared with a copy of this one (a clone, a \
+    restored backup), so the bytes of deleted images are kept; set images.url to a store of its own or, if no other \
+    database uses this one any more, delete the object .database in it: the next upload writes it again";
+
 /// Sweeps forever. Orphans are first swept after an hour, so that an operator has time to notice a wrong configuration.
 pub async fn sweep(database: Database, blobs: BlobStore, orphaned: OrphanedBlobs) {
-    let mut orphans = interval_at(Instant::now() + EVERY_ORPHANS, EVERY_ORPHANS);
+    metrics::gauge!(CONFLICT_METRIC).set(0);
+    let every = |interval| interval_at(Instant::now() + interval, interval);
+    let (mut orphans, mut deleted) = (every(EVERY_ORPHANS), every(EVERY));
     loop {
         let done = tokio::select! {
             _ = orphans.tick() => sweep_orphans(&database, &blobs, ORPHANED).await,
             () = orphaned.notified() => sweep_deleted(&database, &blobs).await,
-            () = tokio::time::sleep(EVERY) => sweep_deleted(&database, &blobs).await,
+            _ = deleted.tick() => match claim(&database, &blobs).await {
+                Ok(true) => sweep_deleted(&database, &blobs).await,
+                other => other.map(drop),
+            },
         };
         if let Err(error) = done {
             metrics::counter!("images_sweep_failures_total").increment(1);
@@ -54,7 +75,7 @@ async fn sweep_deleted(database: &Database, blobs: &BlobStore) -> Result<(), Err
         let Some(last) = keys.last() else {
             return Ok(());
         };
-        if !is_ours(database, blobs).await? {
+        if !claim(database, blobs).await? {
             return Ok(());
         }
         after.clone_from(last);
@@ -71,7 +92,7 @@ pub async fn sweep_orphans(
     blobs: &BlobStore,
     age: Duration,
 ) -> Result<(), Error> {
-    if !is_ours(database, blobs).await? {
+    if !claim(database, blobs).await? {
         return Ok(());
     }
     let mut old = std::pin::pin!(blobs.older_than(age).await?);
@@ -80,6 +101,9 @@ pub async fn sweep_orphans(
             .run(async |connection| db::images::keys_without_rows(connection, &keys).await)
             .await?;
         if !orphans.is_empty() {
+            if !claim(database, blobs).await? {
+                return Ok(());
+            }
             let number = delete(blobs, orphans, "orphan").await?.len();
             tracing::info!(number, "deleted orphaned blobs of unfinished uploads");
         }
@@ -87,20 +111,67 @@ pub async fn sweep_orphans(
     Ok(())
 }
 
-/// Returns true if the image store belongs to this database, which the first upload marks.
-async fn is_ours(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
-    let Some(owner) = blobs.owner().await? else {
-        return Ok(false);
-    };
-    let ours = database.run(db::images::database_name).await?;
-    if owner != ours {
-        tracing::warn!(
-            owner,
-            ours,
-            "skipped orphaned blobs: the image store belongs to another database; set images.url to a store of its own or, if this database has replaced the other, delete the object .database in the store"
-        );
+/// Claims the image store by advancing the nonce to one generated after this call. Returns false if the store has no marker or another owner.
+async fn claim(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
+    let mut first: Option<StoreOwner> = None;
+    for _ in 0..MAX_ATTEMPTS {
+        let found = find_owner(database, blobs).await?;
+        let is_conflict = |(marker, owner): &(Marker, StoreOwner)| !owner.matches(&marker.owner);
+        let is_conflict = found.as_ref().is_some_and(is_conflict);
+        metrics::gauge!(CONFLICT_METRIC).set(u8::from(is_conflict));
+        let Some((marker, owner)) = found else {
+            return Ok(false);
+        };
+        if is_conflict {
+            let (found, ours) = (&marker.owner, &owner.database);
+            tracing::warn!(owner = found, ours, "skipped orphaned blobs: {CONFLICT}");
+            if owner.nonce_in(found).is_some_and(|nonce| nonce != SHARED) {
+                let shared = format!("{ours}/{SHARED}");
+                blobs.replace_marker(marker, shared).await?;
+            }
+            return Ok(false);
+        }
+        let first = first.get_or_insert_with(|| owner.clone());
+        // A nonce from before this call, as after an interruption, may be in a copy of the database too.
+        let is_new =
+            |marker: &str| !first.matches(marker) || first.is_new && marker == first.next_marker();
+        if is_new(&marker.owner) {
+            // Another replica has claimed the store meanwhile, also for this one.
+            return Ok(true);
+        }
+        let next = owner.next_marker();
+        if marker.owner == next || blobs.replace_marker(marker, next.clone()).await? {
+            let complete = async |connection: &mut Connection| {
+                db::images::complete_sweep(connection, &owner).await
+            };
+            database.run(complete).await?;
+            if is_new(&next) {
+                return Ok(true);
+            }
+        }
     }
-    Ok(owner == ours)
+    let reason = format!("the object .database has changed during {MAX_ATTEMPTS} claims");
+    Err(blob_store::Error::Unavailable(reason.into()).into())
+}
+
+/// Returns the marker of the store, and what it has to match at the same time; `None` if there is no marker.
+pub async fn find_owner(
+    database: &Database,
+    blobs: &BlobStore,
+) -> Result<Option<(Marker, StoreOwner)>, Error> {
+    let mut found = blobs.marker().await?;
+    while let Some(marker) = found {
+        let owner = database.run(db::images::begin_sweep).await?;
+        if owner.matches(&marker.owner) {
+            return Ok(Some((marker, owner)));
+        }
+        // Another replica may have advanced the nonce before `owner` was read.
+        found = blobs.marker().await?;
+        if let Some(again) = found.take_if(|again| again.owner == marker.owner) {
+            return Ok(Some((again, owner)));
+        }
+    }
+    Ok(None)
 }
 
 /// Deletes blobs of a kind, and returns the keys of those that were deleted. Fails only if none could be deleted.

@@ -121,6 +121,8 @@ pub const METRICS: &[Described] = &[
     metric(Counter, "images_swept_total", &[("kind", &["deleted", "orphan"])],
         "Deleted orphaned blobs: of deleted images, and of uploads that were not completed."),
     metric(Counter, "images_sweep_failures_total", &[], "Failed deletions of orphaned blobs."),
+    metric(Gauge, "images_store_conflict", &[],
+        "Owner of the image store: 1 is another database or a copy of this one (nothing is deleted), 0 is this one."),
 
     metric(Counter, "otlp_exports_total", &[("result", &["ok", "failed"])],
         "Exports of spans to telemetry.otlp_endpoint."),

@@ -7,9 +7,10 @@ use std::{
 };
 
 use nix::unistd::{geteuid, getuid};
+use pet_inventory::blob_store::BlobStore;
 use reqwest::Method;
 use test_support::{
-    RequestExt, Response, TestApp, eventually,
+    RequestExt, Response, TestApp, config, eventually,
     images::{jpeg, large_jpeg, png, size},
     process::{Home, Service, free_address},
 };
@@ -152,15 +153,22 @@ impl S3 {
     }
 }
 
+fn settings(address: SocketAddr, secret: &str) -> [(&'static str, String); 5] {
+    [
+        (
+            "PET_INVENTORY__IMAGES__URL",
+            "s3://pets/images/of".to_owned(),
+        ),
+        ("AWS_ENDPOINT_URL", format!("http://{address}")),
+        ("AWS_REGION", "eu-central-1".to_owned()),
+        ("AWS_ACCESS_KEY_ID", ACCESS_KEY.to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", secret.to_owned()),
+    ]
+}
+
 async fn app_with(address: SocketAddr, secret: &str) -> TestApp {
-    TestApp::with(&[
-        ("PET_INVENTORY__IMAGES__URL", "s3://pets/images/of"),
-        ("AWS_ENDPOINT_URL", &format!("http://{address}")),
-        ("AWS_REGION", "eu-central-1"),
-        ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
-        ("AWS_SECRET_ACCESS_KEY", secret),
-    ])
-    .await
+    let settings = settings(address, secret);
+    TestApp::with(&settings.each_ref().map(|(name, value)| (*name, &**value))).await
 }
 
 async fn upload(app: &TestApp, pet: i64, bytes: &[u8]) -> Response {
@@ -236,4 +244,62 @@ async fn images_are_stored_in_an_s3_bucket() {
     upload(&app, pet, &png(9, 9)).await.is(200);
     app.delete(&format!("/pet/{pet}")).response().await.is(200);
     eventually(async || objects() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn older_state_of_the_database_deletes_no_images_of_a_bucket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bucket = folder.path().join("pets");
+    std::fs::create_dir(&bucket).expect("a bucket");
+    let s3 = S3::start(folder.path(), free_address()).await;
+    let app = app_with(s3.address, SECRET_KEY).await;
+    let marker = bucket.join("images/of/.database");
+    let content = || std::fs::read_to_string(&marker).expect("a marker");
+    let objects = || {
+        let files = files_in(&bucket).into_iter();
+        let names = files.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+        names.filter(|name| name.len() == 32).count()
+    };
+    let pet = async |name, side| {
+        let pet = app.pet(name).await;
+        upload(&app, pet, &png(side, side)).await.is(200);
+        pet
+    };
+    let delete = async |pet: i64| {
+        let delete = app.delete(&format!("/pet/{pet}"));
+        delete.response().await.is(200);
+    };
+    let (first, second) = (pet("Rex", 20).await, pet("Max", 21).await);
+    assert_eq!(objects(), 2);
+    let unclaimed = content();
+    delete(first).await;
+    eventually(async || objects() == 1).await;
+    let claimed = content();
+    assert!(
+        claimed.starts_with(&format!("{unclaimed}/")),
+        "{unclaimed} {claimed}"
+    );
+
+    // The bucket honours `If-Match`: of two writers that have read the same marker, the first one wins.
+    let environment = settings(s3.address, SECRET_KEY);
+    let environment = environment
+        .each_ref()
+        .map(|(name, value)| (*name, &**value));
+    let blobs = BlobStore::new(&config(&app.database.url(), &environment)).expect("a store");
+    let read = async || blobs.marker().await.expect("an answer").expect("a marker");
+    let replace = async |marker, owner: &str| {
+        let replaced = blobs.replace_marker(marker, owner.to_owned()).await;
+        replaced.expect("an answer")
+    };
+    let (one, other) = (read().await, read().await);
+    assert!(replace(one, "first").await);
+    assert!(!replace(other, "second").await);
+    assert_eq!(content(), "first");
+    assert!(replace(read().await, &claimed).await);
+
+    let older = "update image_place set nonce = gen_random_uuid(), next_nonce = null";
+    app.database.run(older).await;
+    delete(second).await;
+    eventually(async || content() == format!("{unclaimed}/shared")).await;
+    assert_eq!(objects(), 1);
 }

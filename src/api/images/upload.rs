@@ -249,7 +249,7 @@ async fn store(
 
 /// Marks the image store as belonging to the database. Without the mark, orphaned blobs are merely not deleted.
 async fn mark(database: &Database, blobs: &BlobStore) {
-    let name = async { Ok::<_, Error>(database.run(db::images::database_name).await?) };
+    let name = async { Ok::<_, Error>(database.run(db::images::begin_sweep).await?.database) };
     if let Err(error) = blobs.mark(name).await {
         let error = &error as &dyn std::error::Error;
         tracing::warn!(

@@ -1,5 +1,6 @@
 //! Tests of images of pets: uploads, lists, deletion, idempotency and access.
 
+mod clone;
 mod conditional;
 mod hostile;
 mod reader;

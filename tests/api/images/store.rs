@@ -15,7 +15,7 @@ use pet_inventory::{
 };
 use test_support::{RequestExt, TestApp, config, eventually, images::png, postgres::TestDatabase};
 
-use super::{ImageApp, files_in, url_of};
+use super::{ImageApp, MARKER, files_in, url_of};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -145,6 +145,113 @@ async fn restored_dump_deletes_no_images_of_the_first_database() {
     app.image_of(pet, &image).response().await.is(200);
 }
 
+/// Returns the content of the marker of an image folder.
+fn marker_in(folder: &Path) -> String {
+    fs::read_to_string(folder.join(MARKER)).expect("a marker")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn older_state_of_the_database_deletes_no_images() {
+    let app = ImageApp::start().await;
+    let place = app.folder.path();
+    let pet = app.pet("Rex").await;
+    app.image(pet, &png(10, 10)).await;
+    let orphan = place.join("ab/ab000000000000000000000000000000");
+    let add_orphan = || {
+        fs::create_dir_all(place.join("ab")).expect("a folder");
+        fs::write(&orphan, "x").expect("a file");
+        make_old(&orphan);
+    };
+    // Each sweep writes another nonce.
+    sweep(&app.database, place).await;
+    let first = marker_in(place);
+    add_orphan();
+    sweep(&app.database, place).await;
+    assert!(!orphan.exists());
+    assert_ne!(marker_in(place), first);
+
+    // The database is as it was before these sweeps.
+    let nonce = first.rsplit('/').next().expect("a nonce");
+    let restore = format!("update image_place set nonce = '{nonce}', next_nonce = null");
+    app.database.run(&restore).await;
+    add_orphan();
+    let latest = marker_in(place);
+    sweep(&app.database, place).await;
+    assert!(orphan.exists());
+    // Nor does the newer state of the database, which may have been copied.
+    assert!(marker_in(place).ends_with("/shared"));
+    let nonce = latest.rsplit('/').next().expect("a nonce");
+    let restore = format!("update image_place set nonce = '{nonce}', next_nonce = null");
+    app.database.run(&restore).await;
+    let other = app.image(pet, &png(11, 11)).await;
+    let delete = app.delete(&format!("/pet/{pet}/images/{other}"));
+    delete.response().await.is(200);
+    sweep(&app.database, place).await;
+    assert!(orphan.exists());
+    assert_eq!(app.files().len(), 3);
+
+    // The remedy needs no restart.
+    fs::remove_file(place.join(MARKER)).expect("removed");
+    eventually(async || {
+        let image = app.image(pet, &png(12, 12)).await;
+        let delete = app.delete(&format!("/pet/{pet}/images/{image}"));
+        delete.response().await.is(200);
+        place.join(MARKER).exists()
+    })
+    .await;
+    app.wait_for_files(2).await;
+    sweep(&app.database, place).await;
+    assert!(!orphan.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_claim_of_the_store_is_resumed() {
+    let app = ImageApp::start().await;
+    let place = app.folder.path();
+    let pet = app.pet("Rex").await;
+    app.image(pet, &png(10, 10)).await;
+    sweep(&app.database, place).await;
+    let orphan = place.join("ab/ab000000000000000000000000000000");
+    let name = marker_in(place);
+    let name = name.rsplit_once('/').expect("a nonce").0;
+    let next = "00000000-0000-4000-8000-000000000000";
+    // Before and after the nonce was written to the store, and with the marker of the previous release.
+    for marker in [
+        marker_in(place),
+        format!("{name}/{next}"),
+        format!("{name}\n"),
+    ] {
+        let begin = format!("update image_place set next_nonce = '{next}'");
+        app.database.run(&begin).await;
+        fs::write(place.join(MARKER), &marker).expect("written");
+        fs::create_dir_all(place.join("ab")).expect("a folder");
+        fs::write(&orphan, "x").expect("a file");
+        make_old(&orphan);
+        sweep(&app.database, place).await;
+        assert!(!orphan.exists(), "{marker}");
+        let equal = format!(
+            "select count(*) from image_place where next_nonce is null and '{}' like '%/' || nonce",
+            marker_in(place)
+        );
+        assert_eq!(app.database.number(&equal).await, 1, "{marker}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_sweep_together_share_the_store() {
+    let app = ImageApp::start().await;
+    let (place, database) = (app.folder.path(), &app.database);
+    let pet = app.pet("Rex").await;
+    app.image(pet, &png(10, 10)).await;
+    join_all((0..8).map(async |_| {
+        for _ in 0..10 {
+            sweep(database, place).await;
+        }
+    }))
+    .await;
+    assert!(!marker_in(place).ends_with("/shared"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sweep_continues_after_a_blob_that_cannot_be_deleted() {
     let app = ImageApp::start().await;
@@ -190,7 +297,7 @@ async fn image_folder_is_created_by_the_first_upload() {
     for directory in [folder.parent().expect("a folder"), &folder, directory] {
         assert_eq!(mode(directory), "700", "{}", directory.display());
     }
-    for file in [file, &folder.join(".database")] {
+    for file in [file, &folder.join(MARKER)] {
         assert_eq!(mode(file), "600", "{}", file.display());
     }
 }

@@ -1,0 +1,117 @@
+//! Test of the image store that a physical copy of the PostgreSQL cluster shares with the original.
+
+use std::{path::Path, process::Command};
+
+use reqwest::Method;
+use serde_json::json;
+use test_support::{Home, Output, RequestExt, client, eventually, images::png, process::Service};
+
+use super::{MARKER, files_in, url_of};
+
+const KEY: &str = "special-key";
+
+/// Returns a command of the program with its image store in `place`.
+fn command(home: &Home, name: &str, place: &Path) -> tokio::process::Command {
+    let mut command = home.command([name]);
+    command.env("PET_INVENTORY__IMAGES__URL", url_of(place));
+    command
+}
+
+async fn delete(service: &Service, path: &str) {
+    let delete = service.request(Method::DELETE, path, KEY);
+    delete.response().await.is(200);
+}
+
+/// Adds a pet with an image; returns the path of the image.
+async fn add(service: &Service, pet: u32) -> String {
+    let body = json!({"id": pet, "name": "Rex"});
+    let added = service.request(Method::POST, "/pet", KEY).json(&body);
+    added.response().await.is(201);
+    upload(service, pet, 10).await
+}
+
+async fn upload(service: &Service, pet: u32, height: u32) -> String {
+    let upload = service.request(Method::POST, &format!("/pet/{pet}/uploadImage"), KEY);
+    let stored = upload.body(png(10 + pet, height)).response().await;
+    let stored = stored.is(200).json();
+    let image = stored["imageId"].as_str().expect("an id").to_owned();
+    format!("/pet/{pet}/images/{image}")
+}
+
+async fn assert_served(service: &Service, image: &str) {
+    let get = service.request(Method::GET, image, KEY);
+    get.response().await.is(200);
+}
+
+async fn wait_for_report(service: &Service) {
+    eventually(async || service.log().contains("skipped orphaned blobs")).await;
+}
+
+async fn conflict_metric(service: &Service) -> String {
+    let url = format!("http://{}/metrics", service.operations);
+    let metrics = client().get(url).response().await.is(200).text();
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("images_store_conflict "));
+    line.expect("the metric").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copy_of_the_cluster_deletes_no_images_and_reports_it() {
+    let (home, home_of_copy) = (Home::new(), Home::new());
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = folder.path();
+    let start = async |home: &Home| Service::start(home, command(home, "serve", place)).await;
+    let original = start(&home).await;
+    let mut images = Vec::new();
+    for pet in 1..=3 {
+        images.push(add(&original, pet).await);
+    }
+    original.stop().await;
+    let copied = Command::new("cp")
+        .arg("-a")
+        .arg(home.path().join("data"))
+        .arg(home_of_copy.path())
+        .status();
+    assert!(copied.expect("cp").success());
+    let (original, copy) = (start(&home).await, start(&home_of_copy).await);
+
+    // The original claims the store, and deletes an image.
+    delete(&original, "/pet/1").await;
+    eventually(async || files_in(place).len() == 2).await;
+    // The copy deletes no bytes: the original refers to them.
+    delete(&copy, "/pet/2").await;
+    wait_for_report(&copy).await;
+    assert_served(&original, &images[1]).await;
+    assert_eq!(conflict_metric(&copy).await, "1");
+    let check = Output::of(command(&home_of_copy, "check", place)).await;
+    let check = check.is(1).stdout;
+    assert!(
+        check.contains("FAILED  images") && check.contains("delete the object .database"),
+        "{check}"
+    );
+    // From then on, nor does the original: the copy refers to them.
+    assert_eq!(conflict_metric(&original).await, "0");
+    delete(&original, "/pet/3").await;
+    wait_for_report(&original).await;
+    assert_served(&copy, &images[2]).await;
+    assert_eq!(conflict_metric(&original).await, "1");
+    assert_eq!(files_in(place).len(), 2);
+
+    // Without the copy and its mark, the original deletes bytes again.
+    copy.stop().await;
+    std::fs::remove_file(place.join(MARKER)).expect("removed");
+    let mut height = 20;
+    eventually(async || {
+        height += 1;
+        let image = upload(&original, 2, height).await;
+        delete(&original, &image).await;
+        place.join(MARKER).exists()
+    })
+    .await;
+    eventually(async || files_in(place).len() == 1).await;
+    assert_served(&original, &images[1]).await;
+    let check = Output::of(command(&home, "check", place)).await;
+    check.is(0);
+    original.stop().await;
+}
