@@ -34,7 +34,8 @@ pub struct Share {
 }
 
 impl Shares {
-    /// Creates a resource of which `max` can be in use, and `max_per_address` by one address.
+    /// Creates a resource of which `max` can be in use: `max_per_address` by one address, and three quarters by any
+    /// network.
     pub fn new(max: usize, max_per_address: usize) -> Self {
         Self(Arc::new(Inner {
             max,
@@ -52,11 +53,12 @@ impl Shares {
             ..
         } = *self.0;
         let amount = amount.min(max_per_address);
+        let max_per_network = max - max / 4;
         let mut used = self.0.used();
         let total = used.total.checked_add(amount).filter(|it| *it <= max)?;
         let is_left = |(network, factor): (Network, usize)| {
             let used = used.by_network.get(&network).copied().unwrap_or_default();
-            used + amount <= max_per_address.saturating_mul(factor)
+            used + amount <= max_per_address.saturating_mul(factor).min(max_per_network)
         };
         if !networks(address).all(is_left) {
             return None;
@@ -71,6 +73,16 @@ impl Shares {
             address,
             amount,
         })
+    }
+
+    /// Returns the amount in use.
+    pub fn in_use(&self) -> usize {
+        self.0.used().total
+    }
+
+    /// Returns the maximum amount in use.
+    pub fn max(&self) -> usize {
+        self.0.max
     }
 }
 
@@ -101,7 +113,7 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::net::{IpAddr, Ipv6Addr};
 
     use super::*;
 
@@ -135,6 +147,18 @@ mod tests {
         assert!(shares.take(None, 1).is_none());
         drop((held, of_48, others));
         assert!(shares.0.used().by_network.is_empty());
-        assert_eq!(shares.0.used().total, 0);
+        assert_eq!(shares.in_use(), 0);
+    }
+
+    #[test]
+    fn no_network_has_everything() {
+        let shares = Shares::new(8, 4);
+        let take = |network: u16| {
+            let address = Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, 1);
+            shares.take(Some(IpAddr::from(address).into()), 1)
+        };
+        let held: Vec<_> = (0..6).map(|number| take(number << 8)).collect();
+        assert!(held.iter().all(Option::is_some));
+        assert!(take(6 << 8).is_none(), "three quarters are in use");
     }
 }

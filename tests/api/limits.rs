@@ -643,9 +643,9 @@ async fn steady_requests_cost_few_lease_statements() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_requests_use_exactly_the_limit() {
-    // Exceeds the number of requests below, so that only the rate limit can refuse them.
+    // Half exceeds the number of requests below, so that only the rate limit can refuse them.
     let settings = [
-        ("PET_INVENTORY__SERVER__MAX_REQUESTS", "6000"),
+        ("PET_INVENTORY__SERVER__MAX_REQUESTS", "12000"),
         ("PET_INVENTORY__SERVER__MAX_CONNECTIONS_PER_ADDRESS", "6000"),
     ];
     for (requests, replicas) in [(600, 1), (600, 2), (5_000, 1), (5_000, 2)] {

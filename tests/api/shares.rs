@@ -1,5 +1,5 @@
-//! What one client address may use at the same time: connections, requests without credentials, memory of responses.
-//! Other clients are served meanwhile.
+//! What one client address may use at the same time: connections, requests, memory of responses. Other clients are
+//! served meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -97,6 +97,44 @@ async fn requests_without_credentials_leave_permits_for_others() {
     for client in [attacker, client_of(OTHER)] {
         let get = client.get(app.url(&format!("/pet/{id}")));
         get.header("api_key", &app.key).response().await.is(200);
+    }
+}
+
+/// A client sends bodies slowly with valid credentials, over HTTP/1 or HTTP/2.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_bodies_with_credentials_leave_permits_for_other_addresses() {
+    const MAX_REQUESTS: usize = 16;
+    let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "16")];
+    let app = TestApp::with(&settings).await;
+    let id = app.pet("a").await;
+    let get = async |address: &str| {
+        let get = client_of(address).get(app.url(&format!("/pet/{id}")));
+        let response = get.header("api_key", &app.key).response().await;
+        response.status.as_u16()
+    };
+    for is_http2 in [false, true] {
+        let (mut http1, mut http2) = (Vec::new(), Vec::new());
+        let connection = Http2::connect_from(ATTACKER, app.address, 65_535).await;
+        for _ in 0..2 * MAX_REQUESTS {
+            if is_http2 {
+                http2.push(connection.open(Method::POST, "/api/v3/pet", &app.key).await);
+                continue;
+            }
+            let mut raw = RawConnection::from(connect_from(ATTACKER, app.address).await);
+            raw.send(format!(
+                "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\
+                 Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{{",
+                app.key
+            ))
+            .await;
+            http1.push(raw);
+        }
+        eventually(async || get(ATTACKER).await == 503).await;
+        for _ in 0..10 {
+            assert_eq!(get(OTHER).await, 200);
+        }
+        drop((http1, http2, connection));
+        eventually(async || get(ATTACKER).await == 200).await;
     }
 }
 

@@ -59,23 +59,20 @@ impl Middleware for LoadShedLayer {
         if let Some(needed) = needed {
             let _ = context.needed_scopes.set(needed);
         }
-        let mut share = None;
+        let (limits, address) = (&self.limits, context.client_address());
+        let mut without_credentials = None;
         if needed.is_none() || !has_credentials {
-            share = self
-                .limits
-                .without_credentials
-                .take(context.client_address(), 1);
-            if share.is_none() {
+            without_credentials = limits.without_credentials.take(address, 1);
+            if without_credentials.is_none() {
                 return respond(overloaded());
             }
         }
-        let Ok(permit) = self.limits.requests.try_acquire() else {
+        let Some(share) = limits.requests.take(address, 1) else {
             return respond(overloaded());
         };
-        permit.forget();
         let permit = RequestPermit {
-            limits: Arc::clone(&self.limits),
-            _without_credentials: share,
+            limits: Arc::clone(limits),
+            _shares: (share, without_credentials),
             context: context.clone(),
             is_http2: request.version() == Version::HTTP_2,
             is_safe: request.method().is_safe(),
@@ -87,20 +84,14 @@ impl Middleware for LoadShedLayer {
     }
 }
 
-/// Permit of a request. Not an `OwnedSemaphorePermit`, which would clone an `Arc` that all workers share.
+/// Permit of a request.
 #[derive(Debug)]
 pub struct RequestPermit {
     limits: Arc<ConcurrencyLimits>,
-    _without_credentials: Option<Share>,
+    _shares: (Share, Option<Share>),
     context: RequestContext,
     is_http2: bool,
     is_safe: bool,
-}
-
-impl Drop for RequestPermit {
-    fn drop(&mut self) {
-        self.limits.requests.add_permits(1);
-    }
 }
 
 impl OnResponse for RequestPermit {
