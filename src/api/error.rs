@@ -320,7 +320,6 @@ impl From<session::Error> for Error {
 impl From<renderings::Error> for Error {
     fn from(error: renderings::Error) -> Self {
         match error {
-            renderings::Error::Busy => Self::Overloaded,
             renderings::Error::Undecodable(_) => {
                 Self::NotFound("a rendering of this image, which cannot be decoded,".into())
             }

@@ -133,6 +133,9 @@ impl_from_ref! {
     readiness: Readiness,
 }
 
+/// Maximum number of requests that wait for a rendering.
+const MAX_RENDERINGS: usize = 256;
+
 /// Limits of what requests use at the same time, in total and by client address.
 #[derive(Debug, Clone)]
 pub struct ConcurrencyLimits {
@@ -140,6 +143,8 @@ pub struct ConcurrencyLimits {
     pub requests: Shares,
     /// Number of those without credentials.
     pub without_credentials: Shares,
+    /// Number of requests that wait for a rendering. The work goes on if the client disconnects.
+    pub renderings: Shares,
     /// Bytes of responses that are being sent.
     pub responses: Shares,
     /// The same for images, so that clients that read them slowly do not hold up other responses.
@@ -156,6 +161,8 @@ impl ConcurrencyLimits {
         Self {
             requests: Shares::new(max_requests, half),
             without_credentials: Shares::new(half, half.div_ceil(4)),
+            // A page of an image gallery may need many at once.
+            renderings: Shares::new(MAX_RENDERINGS, MAX_RENDERINGS / 4),
             responses: Shares::new(responses, responses / 8),
             images: Shares::new(images, images / 8),
         }
@@ -196,7 +203,7 @@ impl Uploads {
     /// Creates the configured limits. `pause` is the maximum pause within any body.
     pub fn new(config: &config::Images, pause: Duration) -> Self {
         Self {
-            in_progress: Shares::new(config.max_uploads, config.max_uploads),
+            in_progress: Shares::new(config.max_uploads, config.max_uploads.div_ceil(8)),
             max_size: config.max_size.as_u64(),
             timeout: config.upload_timeout,
             pause,
