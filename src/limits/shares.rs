@@ -7,6 +7,9 @@ use std::{
 
 use crate::domain::address::{AddressKey, Network};
 
+/// Networks of an IPv6 address whose use is bounded, and the number of addresses as which each counts.
+const NETWORKS: [(u8, u32); 2] = [(56, 1), (48, 2)];
+
 /// A resource that client addresses share, such as memory in bytes or a number of connections. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Shares(Arc<Inner>);
@@ -56,9 +59,10 @@ impl Shares {
         let max_per_network = max - max / 4;
         let mut used = self.0.used();
         let total = used.total.checked_add(amount).filter(|it| *it <= max)?;
-        let is_left = |(network, factor): (Network, usize)| {
+        let is_left = |(network, addresses): (Network, u32)| {
             let used = used.by_network.get(&network).copied().unwrap_or_default();
-            used + amount <= max_per_address.saturating_mul(factor).min(max_per_network)
+            let max = max_per_address.saturating_mul(addresses as usize);
+            used + amount <= max.min(max_per_network)
         };
         if !networks(address).all(is_left) {
             return None;
@@ -92,8 +96,9 @@ impl Inner {
     }
 }
 
-fn networks(address: Option<AddressKey>) -> impl Iterator<Item = (Network, usize)> {
-    address.into_iter().flat_map(AddressKey::networks)
+fn networks(address: Option<AddressKey>) -> impl Iterator<Item = (Network, u32)> {
+    let networks = |address: AddressKey| address.networks(&NETWORKS);
+    address.into_iter().flat_map(networks)
 }
 
 impl Drop for Share {
