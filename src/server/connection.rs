@@ -61,7 +61,7 @@ const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Limits {
     /// Maximum time until a request head is complete, and between two requests of a connection.
     pub header_timeout: Duration,
-    /// Maximum time for which a write, or an HTTP/2 stream, makes no progress.
+    /// Maximum time for which a write makes no progress, and in which a piece of a response is sent on an HTTP/2 stream.
     pub idle_timeout: Duration,
     /// Maximum size of a request head in bytes.
     pub max_header_size: usize,
