@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -90,6 +91,21 @@ impl Shares {
     }
 }
 
+impl Share {
+    /// Increases the share to an amount, at most that of one address. Returns false if that much is not left.
+    pub fn grow_to(&mut self, amount: usize) -> bool {
+        let amount = amount.min(self.shares.0.max_per_address);
+        let more = self
+            .shares
+            .take(self.address, amount.saturating_sub(self.amount));
+        // The other share is dropped without its amount.
+        more.is_some_and(|mut more| {
+            self.amount += mem::take(&mut more.amount);
+            true
+        })
+    }
+}
+
 impl Inner {
     fn used(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
@@ -133,6 +149,10 @@ mod tests {
         assert!(take("192.0.2.1", 1).is_none());
         assert!(take("192.0.2.2", 1).is_some());
         drop(all);
+        let mut growing = take("192.0.2.1", 3).expect("its share");
+        assert!(growing.grow_to(9), "no more than its share");
+        assert!(take("192.0.2.1", 1).is_none());
+        drop(growing);
         assert!(take("192.0.2.1", 9).is_some(), "no more than its share");
 
         // A /56 has the share of an address, and a /48 twice as much.

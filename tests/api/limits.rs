@@ -597,7 +597,11 @@ async fn failed_lease_statements_admit_nothing_and_fail_fast() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_callers_get_exactly_their_limits() {
-    let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;
+    let settings = [
+        (FREE_PER_MINUTE, "5"),
+        ("PET_INVENTORY__SERVER__MAX_REQUESTS", "2000"),
+    ];
+    let limited = Limited::start(Plan::Free, &settings).await;
     let mut clients = JoinSet::new();
     for number in 0..64 {
         let key = key(&limited.app, &format!("greedy-{number}"), Plan::Free).await;

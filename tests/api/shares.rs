@@ -312,3 +312,33 @@ async fn large_pets_of_shared_statements_are_complete() {
     });
     join_all(reads).await;
 }
+
+/// An address that uses its share gets 503 before a whole page is read: the page has a pet that cannot be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn page_is_counted_while_it_is_read() {
+    // An address may use 768 KiB, and a page of one status has less.
+    let settings = [
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "8MiB"),
+        ("PET_INVENTORY__SERVER__MAX_PAGE_SIZE", "700KiB"),
+    ];
+    let app = TestApp::with(&settings).await;
+    let pets = "insert into pets (id, status, name, category, photo_urls, tags)
+        select n, case when n <= 200 then 'sold' else 'pending' end, 'a', null,
+               array_fill('/' || repeat('y', 2000), array[2]), '[]'
+        from generate_series(1, 400) n";
+    app.database.run(pets).await;
+    let unreadable = r#"update pets set category = '{"id": "x"}' where id = 350"#;
+    app.database.run(unreadable).await;
+    let find = "/api/v3/pet/findByStatus?status=";
+    let unread = Http2::connect_from(ATTACKER, app.address, 0).await;
+    let held = unread.fetch(Method::GET, &format!("{find}sold&limit=200"), &app.key);
+    let held = held.await;
+    assert_eq!(held.status(), 200);
+    for (address, limit, status) in [(ATTACKER, 200, 503), (OTHER, 200, 500), (OTHER, 100, 200)] {
+        let url = format!("http://{}{find}pending&limit={limit}", app.address);
+        let get = client_of(address).get(url).header("api_key", &app.key);
+        let response = get.response().await;
+        assert_eq!(response.status, status, "{address} {limit}: {response}");
+    }
+    drop(held);
+}

@@ -59,7 +59,8 @@ async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
                 while reads_bytes && stream.read_u8().await.is_ok() {
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
-                (pending::<()>().await, stream)
+                pending::<()>().await;
+                drop(stream);
             });
         }
         app.get(all).response().await.problem(503);
