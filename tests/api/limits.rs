@@ -11,7 +11,8 @@ use reqwest::Method;
 use serde_json::json;
 use sqlx::Connection as _;
 use test_support::{
-    Home, RequestExt, Response, TestApp, TestDatabase, eventually, postgres::TestClock, scopes,
+    Home, Http2, RequestExt, Response, TestApp, TestDatabase, eventually, postgres::TestClock,
+    scopes,
 };
 use tokio::task::JoinSet;
 
@@ -566,6 +567,31 @@ async fn request_timeout_is_counted() {
     transaction.rollback().await.expect("unlocked");
     let limits = limited.get("/limits").await.is(200).json();
     assert_eq!(limits["minute"]["remaining"], 58, "{limits}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn response_for_which_there_is_no_memory_is_not_counted() {
+    // An address may use 96 KiB, and the pets have 80 kB.
+    let settings = [
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "1MiB"),
+        ("PET_INVENTORY__SERVER__MAX_PAGE_SIZE", "90KiB"),
+    ];
+    let limited = Limited::start(Plan::Free, &settings).await;
+    let pets = "insert into pets (id, status, name, category, photo_urls, tags)
+        select n, 'sold', 'a', null, array_fill('/' || repeat('y', 2000), array[5]), '[]'
+        from generate_series(1, 8) n";
+    limited.app.database.run(pets).await;
+    let all = "/pet/findByStatus?status=sold&limit=10";
+    let unread = Http2::connect(limited.app.address, 0).await;
+    let held = unread.fetch(Method::GET, &format!("/api/v3{all}"), &limited.app.key);
+    let held = held.await;
+    assert_eq!(held.status(), 200);
+    let refused = limited.get(all).await;
+    refused.problem(503);
+    assert_eq!(refused.header("x-ratelimit-limit"), "60");
+    let limits = limited.get("/limits").await.is(200).json();
+    assert_eq!(limits["minute"]["remaining"], 60, "{limits}");
+    drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread")]
