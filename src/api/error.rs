@@ -193,7 +193,9 @@ impl Error {
             Self::IssuerUnavailable | Self::Overloaded | Self::Stopping => {
                 refusal(S::SERVICE_UNAVAILABLE)
             }
-            Self::TimedOut => failure(S::SERVICE_UNAVAILABLE, "the request took too long"),
+            Self::TimedOut | Self::Database(db::Error::StatementTimedOut) => {
+                failure(S::SERVICE_UNAVAILABLE, "the request took too long")
+            }
             Self::BlobStore(blob_store::Error::Full(_)) => {
                 failure(S::INSUFFICIENT_STORAGE, "the image store is full")
             }

@@ -569,6 +569,23 @@ async fn request_timeout_is_counted() {
     assert_eq!(limits["minute"]["remaining"], 58, "{limits}");
 }
 
+/// PostgreSQL cancels the statement of the request. A frozen PostgreSQL, which does not, is the service's fault.
+#[tokio::test(flavor = "multi_thread")]
+async fn statement_timeout_is_counted() {
+    let limited = Limited::start(Plan::Free, &[]).await;
+    let slow = "create function slow() returns trigger language plpgsql as
+                    'begin perform pg_sleep(10); return new; end';
+                create trigger slow before insert on pets for each row execute function slow()";
+    limited.app.database.run(slow).await;
+    let add = limited.app.anonymous(Method::POST, "/pet");
+    let add = add.header("api_key", &limited.key);
+    let response = add.json(&json!({"name": "a"})).response().await;
+    let problem = response.problem(503);
+    assert_eq!(problem["detail"], "the request took too long");
+    let limits = limited.get("/limits").await.is(200).json();
+    assert_eq!(limits["minute"]["remaining"], 59, "{limits}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn response_for_which_there_is_no_memory_is_not_counted() {
     // An address may use 96 KiB, and the pets have 80 kB.
@@ -583,8 +600,8 @@ async fn response_for_which_there_is_no_memory_is_not_counted() {
     limited.app.database.run(pets).await;
     let all = "/pet/findByStatus?status=sold&limit=10";
     let unread = Http2::connect(limited.app.address, 0).await;
-    let held = unread.fetch(Method::GET, &format!("/api/v3{all}"), &limited.app.key);
-    let held = held.await;
+    let path = format!("/api/v3{all}");
+    let held = unread.fetch(Method::GET, &path, &limited.app.key).await;
     assert_eq!(held.status(), 200);
     let refused = limited.get(all).await;
     refused.problem(503);

@@ -331,8 +331,8 @@ async fn page_is_counted_while_it_is_read() {
     app.database.run(unreadable).await;
     let find = "/api/v3/pet/findByStatus?status=";
     let unread = Http2::connect_from(ATTACKER, app.address, 0).await;
-    let held = unread.fetch(Method::GET, &format!("{find}sold&limit=200"), &app.key);
-    let held = held.await;
+    let page = format!("{find}sold&limit=200");
+    let held = unread.fetch(Method::GET, &page, &app.key).await;
     assert_eq!(held.status(), 200);
     for (address, limit, status) in [(ATTACKER, 200, 503), (OTHER, 200, 500), (OTHER, 100, 200)] {
         let url = format!("http://{}{find}pending&limit={limit}", app.address);

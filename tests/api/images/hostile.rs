@@ -465,7 +465,7 @@ async fn aborted_upload_stores_nothing() {
         let body = body.chain(stream::pending());
         app.upload(pet, Body::wrap_stream(body)).send()
     });
-    for gone in futures_util::future::join_all(uploads).await {
+    for gone in join_all(uploads).await {
         assert!(gone.is_err(), "{gone:?}");
     }
     app.assert_nothing_stored().await;
