@@ -9,7 +9,7 @@ use std::{
     mem,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
@@ -23,6 +23,11 @@ use hyper::rt::Executor;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
+};
+
+use crate::{
+    domain::address::AddressKey,
+    limits::shares::{Share, Shares},
 };
 
 /// Maximum size of a piece of a response body in bytes.
@@ -40,6 +45,8 @@ pub struct Streams(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     idle_timeout: Duration,
+    /// Open streams of all connections, and the client address of this one.
+    open: (Shares, Option<AddressKey>),
     opened: Instant,
     /// Time of the last progress, in milliseconds after `opened`.
     progress: AtomicU64,
@@ -51,6 +58,8 @@ struct Shared {
 /// State of a stream.
 #[derive(Debug, Default)]
 struct Stream {
+    /// Held until the response is sent.
+    share: OnceLock<Share>,
     has_response: AtomicBool,
     queued_pieces: AtomicUsize,
     sent_pieces: AtomicUsize,
@@ -66,9 +75,11 @@ impl Stream {
 
 impl Streams {
     /// Streams of a new connection. After its response head, each one ends when no piece is sent for `idle_timeout`.
-    pub fn new(idle_timeout: Duration) -> Self {
+    /// They count as `open` streams of a client address.
+    pub fn new(idle_timeout: Duration, open: (Shares, Option<AddressKey>)) -> Self {
         Self(Arc::new(Shared {
             idle_timeout,
+            open,
             opened: Instant::now(),
             progress: AtomicU64::new(0),
             handled: AtomicUsize::new(0),
@@ -98,11 +109,16 @@ impl Streams {
         }
     }
 
-    /// Counts a request as handled until the guard is dropped.
-    pub fn handle(&self) -> Handled {
+    /// Counts a request as handled until the guard is dropped, or returns `None` if too many streams are open.
+    pub fn handle(&self) -> Option<Handled> {
+        let (open, address) = &self.0.open;
+        let share = open.take(*address, 1)?;
         self.0.handled.fetch_add(1, Ordering::Relaxed);
         self.note_progress();
-        Handled(self.clone())
+        Some(Handled {
+            streams: self.clone(),
+            share: Some(share),
+        })
     }
 
     /// Divides a response body into pieces, and notes their progress.
@@ -123,13 +139,20 @@ impl Streams {
 }
 
 /// A request that is being handled.
-pub struct Handled(Streams);
+pub struct Handled {
+    streams: Streams,
+    share: Option<Share>,
+}
 
 impl Drop for Handled {
     fn drop(&mut self) {
-        self.0.note_progress();
-        self.0.0.handled.fetch_sub(1, Ordering::Relaxed);
-        let _ = STREAM.try_with(|stream| stream.has_response.store(true, Ordering::Relaxed));
+        self.streams.note_progress();
+        self.streams.0.handled.fetch_sub(1, Ordering::Relaxed);
+        let share = self.share.take();
+        let _ = STREAM.try_with(|stream| {
+            stream.has_response.store(true, Ordering::Relaxed);
+            share.map(|share| stream.share.set(share))
+        });
     }
 }
 

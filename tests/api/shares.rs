@@ -112,6 +112,14 @@ async fn slow_bodies_with_credentials_leave_permits_for_other_addresses() {
         let response = get.header("api_key", &app.key).response().await;
         response.status.as_u16()
     };
+    // Less than the time that a body has.
+    let until_attacker_gets = async |status| {
+        let started = Instant::now();
+        while get(ATTACKER).await != status {
+            assert!(started.elapsed() < Duration::from_secs(15), "not {status}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
     for is_http2 in [false, true] {
         let (mut http1, mut http2) = (Vec::new(), Vec::new());
         let connection = Http2::connect_from(ATTACKER, app.address, 65_535).await;
@@ -129,12 +137,12 @@ async fn slow_bodies_with_credentials_leave_permits_for_other_addresses() {
             .await;
             http1.push(raw);
         }
-        eventually(async || get(ATTACKER).await == 503).await;
+        until_attacker_gets(503).await;
         for _ in 0..10 {
             assert_eq!(get(OTHER).await, 200);
         }
         drop((http1, http2, connection));
-        eventually(async || get(ATTACKER).await == 200).await;
+        until_attacker_gets(200).await;
     }
 }
 
@@ -214,6 +222,35 @@ async fn unread_http2_responses_do_not_affect_other_clients_and_end() {
         assert!(is_served, "{window} {path}: not served again");
         drop(unread);
     }
+}
+
+/// A client opens streams for responses that cost nothing else: the path does not exist.
+#[tokio::test(flavor = "multi_thread")]
+async fn open_http2_streams_of_an_address_are_bounded() {
+    const MAX_STREAMS: usize = 4_096;
+    let app = TestApp::start().await;
+    let (mut connections, mut open) = (Vec::new(), Vec::new());
+    for _ in 0..=MAX_STREAMS / 100 {
+        let connection = Http2::connect_from(ATTACKER, app.address, 0).await;
+        let responses = (0..120).map(|_| connection.try_fetch(Method::GET, "/none", "x"));
+        open.extend(join_all(responses).await.into_iter().flatten());
+        connections.push(connection);
+    }
+    assert_eq!(open.len(), MAX_STREAMS);
+    let other = Http2::connect_from(OTHER, app.address, 65_535).await;
+    let response = other.fetch(Method::GET, "/livez", "x").await;
+    assert_eq!(response.status(), 200);
+    // Over HTTP/1, the client is still served.
+    let live = client_of(ATTACKER).get(format!("http://{}/livez", app.address));
+    live.response().await.is(200);
+    // Streams that end make room for others.
+    drop((open, connections));
+    let again = Http2::connect_from(ATTACKER, app.address, 0).await;
+    eventually(async || {
+        let response = again.try_fetch(Method::GET, "/none", "x").await;
+        response.is_some_and(|response| response.status() == 404)
+    })
+    .await;
 }
 
 /// The largest pet: its URLs have 2,048 characters of 4 bytes.
