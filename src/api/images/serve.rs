@@ -73,7 +73,7 @@ pub(super) async fn get(
     State(state): State<AppState>,
     PathPair(pet, id): PathPair<PetId, ImageId>,
     Query(query): Query,
-    context: RequestContext,
+    request: RequestContext,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
@@ -98,7 +98,7 @@ pub(super) async fn get(
             };
             return respond(&state.blobs, &original, &tag, &method, &headers).await;
         };
-        let made = rendering(&state, context.client_address(), content, width).await?;
+        let made = rendering(&state, request.client_address(), content, width).await?;
         // A rendering that is created again may have other bytes (of a later release), but also has another key.
         let tag = made.key.rsplit('/').next().unwrap_or_default();
         let sent = respond(&state.blobs, &made, tag, &method, &headers).await;
