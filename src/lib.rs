@@ -52,6 +52,7 @@
 //!                    (limits::shares); shared database deadline (db::deadline)
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
+//!   response_memory  maximum memory of responses that are being sent
 //!   demo_keys        only in requests from this machine
 //!   authorize        scopes that the operation needs (api::access)
 //!   catch_panic      again: inside the limits, against which a panic does not count

@@ -193,7 +193,9 @@ impl Error {
             Self::IssuerUnavailable | Self::Overloaded | Self::Stopping => {
                 refusal(S::SERVICE_UNAVAILABLE)
             }
-            Self::TimedOut => failure(S::SERVICE_UNAVAILABLE, "the request took too long"),
+            Self::TimedOut | Self::Database(db::Error::StatementTimedOut) => {
+                failure(S::SERVICE_UNAVAILABLE, "the request took too long")
+            }
             Self::BlobStore(blob_store::Error::Full(_)) => {
                 failure(S::INSUFFICIENT_STORAGE, "the image store is full")
             }
@@ -320,7 +322,6 @@ impl From<session::Error> for Error {
 impl From<renderings::Error> for Error {
     fn from(error: renderings::Error) -> Self {
         match error {
-            renderings::Error::Busy => Self::Overloaded,
             renderings::Error::Undecodable(_) => {
                 Self::NotFound("a rendering of this image, which cannot be decoded,".into())
             }

@@ -55,6 +55,7 @@ use self::{
         load_shed::LoadShedLayer,
         rate_limit::{RateLimitLayer, limit_open},
         request_span::RequestSpanLayer,
+        response_memory::ResponseMemoryLayer,
         timeout::TimeoutLayer,
         validate_request::validate_request,
     },
@@ -99,6 +100,8 @@ pub fn router(
         .merge(openapi::router(document)?)
         .fallback(async || Error::NoSuchRoute);
 
+    let concurrency = Arc::new(state.concurrency.clone());
+
     // The layers, from the outermost to the innermost.
     let public_layers = ServiceBuilder::new()
         .layer(RequestSpanLayer) // first: every response and log line has the request's id
@@ -110,13 +113,14 @@ pub fn router(
         .layer(CheckLayer(refuse_if_match(Arc::clone(&state.access)))) // it must not be ignored
         .layer(CheckLayer(client_address(state.trusted_proxies.clone()))) // for the limits that follow
         .layer(LoadShedLayer {
-            limits: Arc::new(state.concurrency.clone()),
+            limits: Arc::clone(&concurrency),
             access: Arc::clone(&state.access),
         }); // before anything waits
     let upload_layers = api_layers
         .clone()
         .layer(AuthenticateLayer(state.clone())) // failures count against the client address
         .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
+        .layer(ResponseMemoryLayer(Arc::clone(&concurrency))) // inside the limits, against which its refusal does not count
         .layer(CheckLayer(local_demo_keys(state.demo_keys))) // they are public
         .layer(CheckLayer(authorize)) // before the body is read; a refusal counts against the limits
         .layer(catch_panic()); // inside the limits, against which a panic does not count
@@ -126,6 +130,7 @@ pub fn router(
         .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
     let open_layers = api_layers
         .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
+        .layer(ResponseMemoryLayer(concurrency))
         .layer(TimeoutLayer(state.request_timeout))
         .layer(IdempotencyLayer::new(&state));
     let routes = operations

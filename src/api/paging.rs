@@ -5,6 +5,7 @@
 //!   bounded for any number of matches.
 //! - A slow client holds no database connection.
 //! - A match that exists while the whole list is read is in it exactly once.
+//! - A page that is built is counted as memory of responses whenever it waits for the database.
 //!
 //! Pages have more matches where these are small. Each is read while the one before it is sent.
 
@@ -12,8 +13,8 @@ use std::{fmt::Display, str::FromStr};
 
 use axum::{
     body::{Body, Bytes},
-    extract::FromRef,
-    http::{HeaderValue, header},
+    extract::FromRequestParts,
+    http::{HeaderValue, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
@@ -26,11 +27,13 @@ use super::{
     extract::Parameters,
     fields::Violations,
     openapi::BASE,
+    request_context::RequestContext,
     state::{AppState, Links},
 };
 use crate::{
     db::{self, Database},
-    domain::Invalid,
+    domain::{Invalid, address::AddressKey},
+    limits::shares::Shares,
 };
 
 /// Maximum value of `limit`.
@@ -143,24 +146,33 @@ impl<Id: FromStr> Window<Id> {
     }
 }
 
-/// Database and settings of list responses.
-#[derive(Debug, Clone)]
+/// Database and settings of a list response.
+#[derive(Debug)]
 pub struct Lists {
     /// Database of the matches.
-    pub database: Database,
+    database: Database,
     /// Builds the URL of the next page.
-    pub links: Links,
+    links: Links,
     /// Maximum size of a page in bytes, unless a single match is larger.
-    pub max_page_size: usize,
+    max_page_size: usize,
+    /// Memory of responses.
+    memory: Shares,
+    /// Client address of the request.
+    address: Option<AddressKey>,
 }
 
-impl FromRef<AppState> for Lists {
-    fn from_ref(state: &AppState) -> Self {
-        Self {
+impl FromRequestParts<AppState> for Lists {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Error> {
+        let context = RequestContext::from_request_parts(parts, state).await?;
+        Ok(Self {
             database: state.database.clone(),
             links: state.links.clone(),
             max_page_size: state.max_page_size,
-        }
+            memory: state.concurrency.responses.clone(),
+            address: context.client_address(),
+        })
     }
 }
 
@@ -192,7 +204,8 @@ impl Lists {
     }
 
     /// Returns up to `limit` matches as JSON and, if there may be more, the identifier of the last one. Reads them a part
-    /// at a time, so that large matches beyond the maximum size are not read in vain.
+    /// at a time, so that large matches beyond the maximum size are not read in vain. Fails if the memory of responses is
+    /// in use.
     async fn page<F: Find>(
         &self,
         find: &F,
@@ -200,6 +213,7 @@ impl Lists {
         limit: usize,
     ) -> Result<(Vec<u8>, Option<F::Id>), Error> {
         let mut json = vec![b'['];
+        let mut share = self.memory.take(self.address, 0);
         let (mut count, mut pace) = (0, Pace::FIRST);
         let end = 'page: loop {
             // One more match than requested shows if there is another page.
@@ -220,6 +234,9 @@ impl Lists {
             }
             if part.items.len() < wanted {
                 break part.continue_after;
+            }
+            if !share.as_mut().is_some_and(|it| it.grow_to(json.len())) {
+                return Err(Error::Overloaded);
             }
             pace = pace.after(wanted, json.len() - before);
         };

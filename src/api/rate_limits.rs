@@ -15,7 +15,10 @@ use crate::{
         limit::Limit,
         plan::Plan,
     },
-    limits::{self, Admission, Limiter, Permit, token_buckets::TokenBuckets},
+    limits::{
+        self, Admission, Limiter, Permit,
+        token_buckets::{AddressBuckets, TokenBuckets},
+    },
 };
 
 /// Kinds of requests in the label `plan`: the plans, and requests that need no credential.
@@ -32,7 +35,7 @@ pub struct RateLimits {
     /// `GET /limits` by caller.
     status: TokenBuckets<CallerKey>,
     /// Operations that need no credential, by client address; `None` is unlimited.
-    open: Option<TokenBuckets<AddressKey>>,
+    open: Option<AddressBuckets>,
     /// Registered once, because a look-up by labels costs more than counting does.
     admitted: [Counter; PLANS.len()],
 }
@@ -47,7 +50,7 @@ impl RateLimits {
         let open = plans.free.per_minute.and_then(NonZeroU32::new);
         Ok(Self {
             status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
-            open: open.map(|limit| TokenBuckets::new(limit, limit, clock.clone())),
+            open: open.map(|limit| AddressBuckets::new(limit, limit, &clock)),
             admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
             limiter: Limiter::new(plans, database, clock)?,
         })
@@ -64,7 +67,7 @@ impl RateLimits {
     /// Removes full token buckets.
     pub fn sweep(&self) {
         self.status.sweep();
-        self.open.iter().for_each(TokenBuckets::sweep);
+        self.open.iter().for_each(AddressBuckets::sweep);
     }
 
     /// Counts a request of a caller whose plan has no limits.
@@ -104,7 +107,8 @@ impl RateLimits {
         let Some(client) = client else {
             return Ok(());
         };
-        let taken = self.open.as_ref().map_or(Ok(()), |open| open.take(&client));
+        let take = |open: &AddressBuckets| open.take(&(), client);
+        let taken = self.open.as_ref().map_or(Ok(()), take);
         let admission = taken.map_err(|retry_after| exceeded(Limit::Minute, retry_after));
         self.counted(PLANS.len() - 1, admission)
     }

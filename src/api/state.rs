@@ -12,7 +12,7 @@ use std::{
 
 use axum::extract::FromRef;
 use ipnet::IpNet;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use url::Url;
 
 use super::{access::AccessRules, rate_limits::RateLimits};
@@ -133,55 +133,39 @@ impl_from_ref! {
     readiness: Readiness,
 }
 
-/// Limits of what requests use at the same time.
+/// Maximum number of requests that wait for a rendering.
+const MAX_RENDERINGS: usize = 256;
+
+/// Limits of what requests use at the same time, in total and by client address.
 #[derive(Debug, Clone)]
 pub struct ConcurrencyLimits {
-    /// Permits of requests, which are held until the response head is sent.
-    pub requests: Arc<Semaphore>,
-    max_requests: usize,
-    /// Number of requests without credentials, as `requests`, by client address.
+    /// Number of requests whose response head is not sent yet.
+    pub requests: Shares,
+    /// Number of those without credentials.
     pub without_credentials: Shares,
-    /// Bytes of responses that are being sent, by client address.
+    /// Number of requests that wait for a rendering. The work goes on if the client disconnects.
+    pub renderings: Shares,
+    /// Bytes of responses that are being sent.
     pub responses: Shares,
     /// The same for images, so that clients that read them slowly do not hold up other responses.
     pub images: Shares,
 }
 
 impl ConcurrencyLimits {
-    /// Allows `max_requests` concurrent requests, of which half may be without credentials, and `max_response_memory`
-    /// bytes of responses, of which images have a quarter.
+    /// Allows `max_requests` concurrent requests, of which half may be of one address and half without credentials, and
+    /// `max_response_memory` bytes of responses, of which images have a quarter.
     pub fn new(max_requests: usize, max_response_memory: usize) -> Self {
-        let without_credentials = max_requests.div_ceil(2);
+        let half = max_requests.div_ceil(2);
         let images = max_response_memory / 4;
         let responses = max_response_memory - images;
         Self {
-            requests: Arc::new(Semaphore::new(max_requests)),
-            max_requests,
-            without_credentials: Shares::new(without_credentials, without_credentials.div_ceil(4)),
+            requests: Shares::new(max_requests, half),
+            without_credentials: Shares::new(half, half.div_ceil(4)),
+            // A page of an image gallery may need many at once.
+            renderings: Shares::new(MAX_RENDERINGS, MAX_RENDERINGS / 4),
             responses: Shares::new(responses, responses / 8),
             images: Shares::new(images, images / 8),
         }
-    }
-
-    /// Returns the number of requests in progress.
-    pub fn in_flight(&self) -> InFlight {
-        InFlight::of(&self.requests, self.max_requests)
-    }
-}
-
-/// Number of requests in progress, and its limit.
-#[derive(Debug, Clone, Copy)]
-pub struct InFlight {
-    /// Current number.
-    pub now: usize,
-    /// Maximum number.
-    pub max: usize,
-}
-
-impl InFlight {
-    fn of(permits: &Semaphore, max: usize) -> Self {
-        let now = max.saturating_sub(permits.available_permits());
-        Self { now, max }
     }
 }
 
@@ -205,9 +189,8 @@ pub struct BodyLimits {
 /// Limits of uploads.
 #[derive(Debug, Clone)]
 pub struct Uploads {
-    /// Permits for concurrent uploads.
-    pub permits: Arc<Semaphore>,
-    max: usize,
+    /// Number of uploads in progress.
+    pub in_progress: Shares,
     /// Maximum size of an image in bytes.
     pub max_size: u64,
     /// Time limit until the whole body has arrived.
@@ -220,17 +203,11 @@ impl Uploads {
     /// Creates the configured limits. `pause` is the maximum pause within any body.
     pub fn new(config: &config::Images, pause: Duration) -> Self {
         Self {
-            permits: Arc::new(Semaphore::new(config.max_uploads)),
-            max: config.max_uploads,
+            in_progress: Shares::new(config.max_uploads, config.max_uploads.div_ceil(8)),
             max_size: config.max_size.as_u64(),
             timeout: config.upload_timeout,
             pause,
         }
-    }
-
-    /// Returns the number of uploads in progress.
-    pub fn in_flight(&self) -> InFlight {
-        InFlight::of(&self.permits, self.max)
     }
 }
 

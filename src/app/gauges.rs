@@ -16,12 +16,12 @@ pub fn render(metrics: Metrics, state: AppState) -> impl Fn() -> String + Clone 
             database.breaker().is_open().into(),
         );
 
-        let requests = state.concurrency.in_flight();
-        set("http_server_active_requests", requests.now);
-        set("http_server_active_requests_max", requests.max);
-        let uploads = state.uploads.in_flight();
-        set("images_uploads_in_flight", uploads.now);
-        set("images_uploads_in_flight_max", uploads.max);
+        let requests = &state.concurrency.requests;
+        set("http_server_active_requests", requests.in_use());
+        set("http_server_active_requests_max", requests.max());
+        let uploads = &state.uploads.in_progress;
+        set("images_uploads_in_flight", uploads.in_use());
+        set("images_uploads_in_flight_max", uploads.max());
         set("password_hashes_waiting", state.passwords.in_progress());
         metrics.render()
     }

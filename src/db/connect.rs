@@ -35,7 +35,7 @@ pub fn parse_url(url: &SecretString) -> Result<ConnectOptions, Error> {
 
 /// Settings of a session. PostgreSQL enforces the timeouts if this process interrupted a statement or died. For
 /// superusers, who may set it, `deadlock_timeout` is below `lock_timeout`, so a deadlock is reported as such and retried.
-const SESSION_SETTINGS: &str = "set statement_timeout = '2s'; \
+const SESSION_SETTINGS: &str = "set statement_timeout = '1900ms'; \
                                 set idle_in_transaction_session_timeout = '10s'; \
                                 set tcp_keepalives_idle = 30; set tcp_keepalives_interval = 10; \
                                 set tcp_keepalives_count = 3; \

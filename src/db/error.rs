@@ -15,6 +15,10 @@ pub enum Error {
     /// No result in time.
     #[error("PostgreSQL did not respond in time")]
     TimedOut,
+    /// PostgreSQL cancelled the statement, which took too long. Its timeout is 0.1 s shorter than that of this process,
+    /// which therefore shows that PostgreSQL is frozen or overloaded.
+    #[error("the statement took too long")]
+    StatementTimedOut,
     /// Too many requests already wait for PostgreSQL.
     #[error("too many requests wait for PostgreSQL")]
     Overloaded,
@@ -113,7 +117,7 @@ impl From<sqlx::Error> for Error {
         }
         match sqlstate(&error) {
             // query_canceled: statement_timeout.
-            "57014" => Self::TimedOut,
+            "57014" => Self::StatementTimedOut,
             // lock_not_available: lock_timeout.
             "55P03" => Self::Locked(error.into()),
             // serialization_failure, deadlock_detected.

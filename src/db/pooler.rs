@@ -12,7 +12,7 @@ use crate::config::Pooler;
 
 /// Statements that begin a transaction behind a pooler. Settings are local, because other clients use the server next.
 pub(super) const BEGIN: &str = concat!(
-    "begin; deallocate all; set local statement_timeout = '2s'; ",
+    "begin; deallocate all; set local statement_timeout = '1900ms'; ",
     "set local idle_in_transaction_session_timeout = '10s'; ",
     planner_settings!("set local")
 );

@@ -30,12 +30,13 @@ impl From<IpAddr> for AddressKey {
 }
 
 impl AddressKey {
-    /// Returns the networks that one client may have, each with the number of addresses as which it counts: those of an
-    /// IPv6 address, since a provider gives its customers a /64, a /56 or, for a company, a /48.
-    pub fn networks(self) -> impl Iterator<Item = (Network, usize)> {
-        let sizes: &[_] = match self.0 {
+    /// Returns the networks that one client may have, each with the number of addresses as which it counts: the address
+    /// for IPv4. For IPv6, `sizes` has the lengths of their prefixes with these numbers, since a provider gives its
+    /// customers a /64, a /56 or, for a company, a /48.
+    pub fn networks(self, sizes: &'static [(u8, u32)]) -> impl Iterator<Item = (Network, u32)> {
+        let sizes = match self.0 {
             IpAddr::V4(_) => &[(32, 1)],
-            IpAddr::V6(_) => &[(56, 1), (48, 2)],
+            IpAddr::V6(_) => sizes,
         };
         sizes.iter().map(move |&(prefix, factor)| {
             let address = match self.0 {

@@ -24,7 +24,7 @@ use image::{
     metadata::Orientation,
 };
 use moka::{policy::EvictionPolicy, sync::Cache};
-use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
 use tracing::Instrument;
 
 use super::webp_codes;
@@ -33,8 +33,6 @@ use crate::{
     trace_context,
 };
 
-/// Maximum number of requests that wait for renderings.
-const MAX_WAITING: usize = 256;
 /// Number of locks against concurrent work on the same rendering. Different renderings seldom share one.
 const LOCKS: usize = 64;
 /// Maximum number of remembered images that cannot be decoded.
@@ -50,9 +48,6 @@ const MIB: u64 = 1 << 20;
 /// Rendering failure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Too many requests are waiting.
-    #[error("too many requests wait for a rendering")]
-    Busy,
     /// The pixels cannot be decoded, or need more memory than there is.
     #[error("the image cannot be decoded: {0}")]
     Undecodable(String),
@@ -69,7 +64,6 @@ pub struct Renderer {
     budget: u64,
     /// Permits for half of the cores; the others remain free for other requests.
     cores: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
     locks: Arc<[Mutex<()>; LOCKS]>,
     /// Keys of images that could not be decoded, and are not tried again.
     undecodable: Cache<String, ()>,
@@ -93,19 +87,12 @@ impl Renderer {
             memory: Arc::new(Semaphore::new(usize::try_from(budget).unwrap_or(1))),
             budget,
             cores: Arc::new(Semaphore::new(cores.max(1))),
-            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             locks: Arc::new([const { Mutex::const_new(()) }; LOCKS]),
             undecodable: Cache::builder()
                 .max_capacity(REMEMBERED)
                 .eviction_policy(EvictionPolicy::lru())
                 .build(),
         }
-    }
-
-    /// Acquires a permit to wait for a rendering.
-    pub fn waiting_permit(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let permit = Arc::clone(&self.waiting).try_acquire_owned();
-        permit.map_err(|_| Error::Busy)
     }
 
     /// Locks a rendering, so that this process does not make it twice at the same time.

@@ -1,13 +1,13 @@
-//! Failed-authentication limit: invalid credentials by client address, in memory per replica.
+//! Failed-authentication limit: invalid credentials by client address and its networks, in memory per replica.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use dashmap::DashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::token_buckets::TokenBuckets;
+use super::token_buckets::{AddressBuckets, NETWORKS};
 use crate::domain::{
-    address::AddressKey,
+    address::{AddressKey, Network},
     clock::{Clock, Moment},
 };
 
@@ -17,9 +17,9 @@ const CONCURRENT_LOOKUPS: u32 = 4;
 /// Counts invalid credentials by client address. Clones share the counts.
 #[derive(Debug, Clone)]
 pub struct FailedAuthenticationLimit {
-    buckets: TokenBuckets<AddressKey>,
-    lookups: Arc<DashMap<AddressKey, Arc<Semaphore>>>,
-    blocked_until: Arc<DashMap<AddressKey, Moment>>,
+    buckets: AddressBuckets,
+    lookups: Arc<DashMap<Network, Arc<Semaphore>>>,
+    blocked_until: Arc<DashMap<Network, Moment>>,
     clock: Clock,
 }
 
@@ -29,38 +29,50 @@ impl FailedAuthenticationLimit {
         // The failure that finds no token blocks the address; it is the last one of the burst.
         let burst = NonZeroU32::new(per_minute.get() - 1).unwrap_or(NonZeroU32::MIN);
         Self {
-            buckets: TokenBuckets::new(burst, per_minute, clock.clone()),
+            buckets: AddressBuckets::new(burst, per_minute, &clock),
             lookups: Arc::default(),
             blocked_until: Arc::default(),
             clock,
         }
     }
 
-    /// Waits for a permit to look up a credential of `address`, or returns the time for which it remains blocked.
-    pub async fn permit(&self, address: AddressKey) -> Result<OwnedSemaphorePermit, Duration> {
-        let lookups = || Arc::new(Semaphore::new(CONCURRENT_LOOKUPS as usize));
-        let lookups = Arc::clone(&self.lookups.entry(address).or_insert_with(lookups));
-        // A recently blocked address gets one lookup at a time, because its bucket is refilled token by token.
-        let was_blocked = self.blocked_until.contains_key(&address);
-        let permits = if was_blocked { CONCURRENT_LOOKUPS } else { 1 };
-        // The semaphore is never closed.
-        let permit = lookups.acquire_many_owned(permits).await;
+    /// Waits for permits to look up a credential of `address`, or returns the time for which it remains blocked.
+    pub async fn permits(
+        &self,
+        address: AddressKey,
+    ) -> Result<Vec<OwnedSemaphorePermit>, Duration> {
+        let mut permits = Vec::new();
+        for (network, addresses) in address.networks(&NETWORKS) {
+            let max = CONCURRENT_LOOKUPS * addresses;
+            let lookups = || Arc::new(Semaphore::new(max as usize));
+            let lookups = Arc::clone(&self.lookups.entry(network).or_insert_with(lookups));
+            // A recently blocked network gets one lookup at a time, because its bucket is refilled token by token.
+            let was_blocked = self.blocked_until.contains_key(&network);
+            let wanted = if was_blocked { max } else { 1 };
+            // Never fails: the semaphore is not closed.
+            permits.extend(lookups.acquire_many_owned(wanted).await);
+        }
         self.check_not_blocked(address)?;
-        permit.map_err(|_| Duration::ZERO)
+        Ok(permits)
     }
 
     /// Checks that the address is not blocked, or returns the time for which it remains so.
     pub fn check_not_blocked(&self, address: AddressKey) -> Result<(), Duration> {
-        let blocked = self.blocked_until.get(&address);
-        let wait = blocked.map(|until| until.saturating_sub(self.clock.now()));
+        let wait = |(network, _)| {
+            let until = *self.blocked_until.get(&network)?;
+            Some(until.saturating_sub(self.clock.now()))
+        };
+        let wait = address.networks(&NETWORKS).filter_map(wait).max();
         wait.filter(|wait| !wait.is_zero()).map_or(Ok(()), Err)
     }
 
     /// Counts an invalid credential.
     pub fn count(&self, address: AddressKey) {
-        if let Err(wait) = self.buckets.take(&address) {
-            metrics::counter!("limits_blocked_addresses_total").increment(1);
-            self.blocked_until.insert(address, self.clock.now() + wait);
+        for (network, taken) in self.buckets.take_each(&(), address) {
+            if let Err(wait) = taken {
+                metrics::counter!("limits_blocked_addresses_total").increment(1);
+                self.blocked_until.insert(network, self.clock.now() + wait);
+            }
         }
     }
 

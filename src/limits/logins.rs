@@ -1,7 +1,8 @@
 //! Limits of login attempts, in memory per replica.
 //!
 //! - An attempt counts whether or not the account exists, and whether or not the password is right.
-//! - A client address that has used up its attempts to an account is refused; other addresses are not affected.
+//! - A client address that has used up its attempts to an account is refused, as is an IPv6 network that has used up
+//!   those of several addresses; others are not affected.
 //! - The attempts of all addresses to an account are refused only if many of them wait at once. Before that, they are
 //!   delayed, in order: the owner logs in after those who came first, and an attacker with many addresses gets
 //!   [`ADDRESSES`] times the attempts of one.
@@ -10,9 +11,9 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use dashmap::{DashMap, DashSet};
 
-use super::token_buckets::TokenBuckets;
+use super::token_buckets::{AddressBuckets, NETWORKS};
 use crate::domain::{
-    address::AddressKey,
+    address::{AddressKey, Network},
     clock::{Clock, Moment},
 };
 
@@ -26,17 +27,17 @@ const MAX_DELAY: Duration = Duration::from_secs(20);
 /// Maximum number of delayed attempts, so that they leave most requests in progress to others.
 const MAX_DELAYED: usize = 100;
 
-/// Lower-case name of an account, and client address of an attempt.
-type Origin = (String, Option<AddressKey>);
+/// Lower-case name of an account, and the widest network of the client of an attempt.
+type Origin = (String, Option<Network>);
 
 /// Limits of login attempts. Clones share the counts.
 #[derive(Debug, Clone)]
 pub struct Logins {
-    by_origin: TokenBuckets<Origin>,
+    by_address: AddressBuckets<String>,
     /// By account, the moment at which it has admitted its attempts so far, one per `interval`.
     busy_until: Arc<DashMap<String, Moment>>,
     interval: Duration,
-    /// Origins with a delayed attempt. Each has one at a time, so that no address takes all turns.
+    /// Origins with a delayed attempt. Each has one at a time, so that no client takes all turns.
     delayed: Arc<DashSet<Origin>>,
     clock: Clock,
 }
@@ -45,7 +46,7 @@ impl Logins {
     /// Creates limits that admit `per_minute` attempts at once from an address to an account, then as many per minute.
     pub fn new(per_minute: NonZeroU32, clock: Clock) -> Self {
         Self {
-            by_origin: TokenBuckets::new(per_minute, per_minute, clock.clone()),
+            by_address: AddressBuckets::new(per_minute, per_minute, &clock),
             busy_until: Arc::default(),
             interval: Duration::from_mins(1) / per_minute.get().saturating_mul(ADDRESSES),
             delayed: Arc::default(),
@@ -59,9 +60,12 @@ impl Logins {
         account: String,
         address: Option<AddressKey>,
     ) -> Result<(), Duration> {
-        let origin = (account, address);
-        self.by_origin.take(&origin)?;
-        let (delay, _turn) = self.reserve(origin)?;
+        let mut widest = None;
+        if let Some(address) = address {
+            self.by_address.take(&account, address)?;
+            widest = address.networks(&NETWORKS).last();
+        }
+        let (delay, _turn) = self.reserve((account, widest.map(|(network, _)| network)))?;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -92,7 +96,7 @@ impl Logins {
     pub fn sweep(&self) {
         let now = self.clock.now();
         self.busy_until.retain(|_, busy_until| *busy_until > now);
-        self.by_origin.sweep();
+        self.by_address.sweep();
     }
 }
 

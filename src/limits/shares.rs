@@ -2,10 +2,14 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::domain::address::{AddressKey, Network};
+
+/// Networks of an IPv6 address whose use is bounded, and the number of addresses as which each counts.
+const NETWORKS: [(u8, u32); 2] = [(56, 1), (48, 2)];
 
 /// A resource that client addresses share, such as memory in bytes or a number of connections. Clones share it.
 #[derive(Debug, Clone)]
@@ -34,7 +38,8 @@ pub struct Share {
 }
 
 impl Shares {
-    /// Creates a resource of which `max` can be in use, and `max_per_address` by one address.
+    /// Creates a resource of which `max` can be in use: `max_per_address` by one address, and three quarters by any
+    /// network.
     pub fn new(max: usize, max_per_address: usize) -> Self {
         Self(Arc::new(Inner {
             max,
@@ -52,11 +57,13 @@ impl Shares {
             ..
         } = *self.0;
         let amount = amount.min(max_per_address);
+        let max_per_network = max - max / 4;
         let mut used = self.0.used();
         let total = used.total.checked_add(amount).filter(|it| *it <= max)?;
-        let is_left = |(network, factor): (Network, usize)| {
+        let is_left = |(network, addresses): (Network, u32)| {
             let used = used.by_network.get(&network).copied().unwrap_or_default();
-            used + amount <= max_per_address.saturating_mul(factor)
+            let max = max_per_address.saturating_mul(addresses as usize);
+            used + amount <= max.min(max_per_network)
         };
         if !networks(address).all(is_left) {
             return None;
@@ -72,6 +79,31 @@ impl Shares {
             amount,
         })
     }
+
+    /// Returns the amount in use.
+    pub fn in_use(&self) -> usize {
+        self.0.used().total
+    }
+
+    /// Returns the maximum amount in use.
+    pub fn max(&self) -> usize {
+        self.0.max
+    }
+}
+
+impl Share {
+    /// Increases the share to an amount, at most that of one address. Returns false if that much is not left.
+    pub fn grow_to(&mut self, amount: usize) -> bool {
+        let amount = amount.min(self.shares.0.max_per_address);
+        let more = self
+            .shares
+            .take(self.address, amount.saturating_sub(self.amount));
+        // The other share is dropped without its amount.
+        more.is_some_and(|mut more| {
+            self.amount += mem::take(&mut more.amount);
+            true
+        })
+    }
 }
 
 impl Inner {
@@ -80,8 +112,9 @@ impl Inner {
     }
 }
 
-fn networks(address: Option<AddressKey>) -> impl Iterator<Item = (Network, usize)> {
-    address.into_iter().flat_map(AddressKey::networks)
+fn networks(address: Option<AddressKey>) -> impl Iterator<Item = (Network, u32)> {
+    let networks = |address: AddressKey| address.networks(&NETWORKS);
+    address.into_iter().flat_map(networks)
 }
 
 impl Drop for Share {
@@ -101,7 +134,7 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::net::{IpAddr, Ipv6Addr};
 
     use super::*;
 
@@ -116,6 +149,10 @@ mod tests {
         assert!(take("192.0.2.1", 1).is_none());
         assert!(take("192.0.2.2", 1).is_some());
         drop(all);
+        let mut growing = take("192.0.2.1", 3).expect("its share");
+        assert!(growing.grow_to(9), "no more than its share");
+        assert!(take("192.0.2.1", 1).is_none());
+        drop(growing);
         assert!(take("192.0.2.1", 9).is_some(), "no more than its share");
 
         // A /56 has the share of an address, and a /48 twice as much.
@@ -135,6 +172,18 @@ mod tests {
         assert!(shares.take(None, 1).is_none());
         drop((held, of_48, others));
         assert!(shares.0.used().by_network.is_empty());
-        assert_eq!(shares.0.used().total, 0);
+        assert_eq!(shares.in_use(), 0);
+    }
+
+    #[test]
+    fn no_network_has_everything() {
+        let shares = Shares::new(8, 4);
+        let take = |network: u16| {
+            let address = Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, 1);
+            shares.take(Some(IpAddr::from(address).into()), 1)
+        };
+        let held: Vec<_> = (0..6).map(|number| take(number << 8)).collect();
+        assert!(held.iter().all(Option::is_some));
+        assert!(take(6 << 8).is_none(), "three quarters are in use");
     }
 }

@@ -35,7 +35,10 @@ use super::{
     shutdown::Shutdown,
     streams::Streams,
 };
-use crate::domain::address::PeerAddress;
+use crate::{
+    domain::address::{AddressKey, PeerAddress},
+    limits::shares::Shares,
+};
 
 /// Client connection preface of HTTP/2 with prior knowledge (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -61,7 +64,7 @@ const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Limits {
     /// Maximum time until a request head is complete, and between two requests of a connection.
     pub header_timeout: Duration,
-    /// Maximum time for which a write, or an HTTP/2 stream, makes no progress.
+    /// Maximum time for which a write makes no progress, and in which a piece of a response is sent on an HTTP/2 stream.
     pub idle_timeout: Duration,
     /// Maximum size of a request head in bytes.
     pub max_header_size: usize,
@@ -93,11 +96,13 @@ where
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves a connection until the client closes it, a timeout expires, or, after the start of the graceful stage of
-/// `shutdown`, until its requests have been answered or the forced stage starts.
+/// `shutdown`, until its requests have been answered or the forced stage starts. Its HTTP/2 streams count as `open` streams
+/// of a client address.
 pub async fn serve<S: HttpService>(
     stream: StdTcpStream,
     service: S,
     limits: Limits,
+    open: (Shares, Option<AddressKey>),
     shutdown: &Shutdown,
 ) -> Result<(), BoxError> {
     // Registers it with this worker's runtime.
@@ -120,16 +125,18 @@ pub async fn serve<S: HttpService>(
         request.map(|body| RequestBody::new(body, Arc::clone(&is_unread)))
     };
     if is_http2 {
-        let streams = Streams::new(limits.idle_timeout);
+        let streams = Streams::new(limits.idle_timeout, open);
         let followed = streams.clone();
         let service = service_fn(move |request| {
             let streams = followed.clone();
             let handled = streams.handle();
-            let response = service.clone().call(with_peer(request));
+            let handled = handled.map(|it| (it, service.clone().call(with_peer(request))));
             async move {
-                let response = response.await?;
+                // The client may send the request again (RFC 9113, section 8.7).
+                let (handled, response) = handled.ok_or(h2::Reason::REFUSED_STREAM)?;
+                let Ok(response) = response.await;
                 drop(handled);
-                Ok::<_, Infallible>(response.map(|body| streams.follow(body)))
+                Ok::<_, h2::Error>(response.map(|body| streams.follow(body)))
             }
         });
         let connection = http2::Builder::new(streams.clone())

@@ -34,7 +34,12 @@ pub use self::{
     workers::{Hooks, Workers, cores},
 };
 
-use crate::limits::shares::{Share, Shares};
+use crate::{domain::address::AddressKey, limits::shares::Shares};
+
+/// Maximum number of open HTTP/2 streams of a listener, at about 5 KiB each; more are refused.
+const MAX_STREAMS: usize = 32_768;
+/// Maximum number of them from one client address.
+const MAX_STREAMS_PER_ADDRESS: usize = MAX_STREAMS / 8;
 
 /// Errors of `accept` that concern one connection.
 const OF_ONE_CONNECTION: [io::ErrorKind; 3] = [
@@ -50,7 +55,7 @@ pub struct Admission {
     pub max_connections: usize,
     /// Maximum number of them from one client address; more are closed at once.
     pub max_per_address: usize,
-    /// Networks to which the maximum per address does not apply.
+    /// Networks to which the maxima per address do not apply.
     pub exempt: Arc<[IpNet]>,
 }
 
@@ -72,20 +77,25 @@ pub async fn serve<S: HttpService>(
     let connections = Arc::new(Semaphore::new(max_connections));
     // The semaphore bounds the total.
     let shares = Shares::new(usize::MAX, max_per_address);
+    let streams = Shares::new(MAX_STREAMS, MAX_STREAMS_PER_ADDRESS);
     let tasks = TaskTracker::new();
     let begin = |stream: TcpStream, permit: OwnedSemaphorePermit| {
-        let Some(share) = share_of(&stream, &shares, &exempt) else {
+        let Ok(address) = counted_address(&stream, &exempt) else {
+            return;
+        };
+        let Some(share) = shares.take(address, 1) else {
             metrics::counter!("http_server_refused_connections_total", "listener" => name)
                 .increment(1);
             return;
         };
         let (runtime, service) = workers.next();
         let (service, shutdown) = (service.clone(), shutdown.child());
+        let open = (streams.clone(), address);
         let on_park = workers.hooks.on_park;
         runtime.spawn(tasks.track_future(async move {
             let gauge = metrics::gauge!("http_server_open_connections", "listener" => name);
             gauge.increment(1);
-            if let Err(error) = connection::serve(stream, service, limits, &shutdown).await {
+            if let Err(error) = connection::serve(stream, service, limits, open, &shutdown).await {
                 tracing::debug!(%error, "connection failed");
             }
             on_park();
@@ -106,12 +116,12 @@ pub async fn serve<S: HttpService>(
     tasks.wait().await;
 }
 
-/// Returns the share of a connection among those of its client address: an empty one if that has no maximum. Returns
-/// `None` if the address has its maximum, or the connection is closed already.
-fn share_of(stream: &TcpStream, shares: &Shares, exempt: &[IpNet]) -> Option<Share> {
-    let address: IpAddr = stream.peer_addr().ok()?.ip().to_canonical();
+/// Returns the client address of a connection, or `None` if there are no maxima for it. Fails if the connection is closed
+/// already.
+fn counted_address(stream: &TcpStream, exempt: &[IpNet]) -> io::Result<Option<AddressKey>> {
+    let address: IpAddr = stream.peer_addr()?.ip().to_canonical();
     let is_exempt = exempt.iter().any(|network| network.contains(&address));
-    shares.take(Some(address.into()), usize::from(!is_exempt))
+    Ok((!is_exempt).then(|| address.into()))
 }
 
 /// Accepts a connection when there is a permit for it; `None` at shutdown.

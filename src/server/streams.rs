@@ -1,14 +1,15 @@
-//! The streams of an HTTP/2 connection: ends those that make no progress, and notices when none of them does.
+//! The streams of an HTTP/2 connection: ends those that make too little progress, and notices when none of them makes any.
 //!
-//! hyper has no timeout for either: a client can hold responses back with a window of 0, or keep a connection without
-//! requests, for ever. Responses are cut into pieces, because hyper does not report progress within one. A stream
-//! ends for hyper when its last piece is queued; here, when that is sent.
+//! hyper has no timeout for either: a client can hold responses back with a window of 0 or read them byte by byte, or keep
+//! a connection without requests, for ever. Responses are cut into pieces, and each has to be sent in time. A stream ends
+//! for hyper when its last piece is queued; here, when that is sent.
 
 use std::{
     future::poll_fn,
+    mem,
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
@@ -22,6 +23,11 @@ use hyper::rt::Executor;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
+};
+
+use crate::{
+    domain::address::AddressKey,
+    limits::shares::{Share, Shares},
 };
 
 /// Maximum size of a piece of a response body in bytes.
@@ -39,6 +45,8 @@ pub struct Streams(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     idle_timeout: Duration,
+    /// Open streams of all connections, and the client address of this one.
+    open: (Shares, Option<AddressKey>),
     opened: Instant,
     /// Time of the last progress, in milliseconds after `opened`.
     progress: AtomicU64,
@@ -50,23 +58,28 @@ struct Shared {
 /// State of a stream.
 #[derive(Debug, Default)]
 struct Stream {
+    /// Held until the response is sent.
+    share: OnceLock<Share>,
     has_response: AtomicBool,
-    unsent_pieces: AtomicUsize,
-    /// Wakes the stream's task after progress.
+    queued_pieces: AtomicUsize,
+    sent_pieces: AtomicUsize,
+    /// Wakes the stream's task after a piece is sent.
     task: AtomicWaker,
 }
 
 impl Stream {
     fn is_sent(&self) -> bool {
-        self.unsent_pieces.load(Ordering::Acquire) == 0
+        self.sent_pieces.load(Ordering::Acquire) == self.queued_pieces.load(Ordering::Relaxed)
     }
 }
 
 impl Streams {
-    /// Streams of a new connection. After its response head, each one ends when it makes no progress for `idle_timeout`.
-    pub fn new(idle_timeout: Duration) -> Self {
+    /// Streams of a new connection. After its response head, each one ends when no piece is sent for `idle_timeout`.
+    /// They count as `open` streams of a client address.
+    pub fn new(idle_timeout: Duration, open: (Shares, Option<AddressKey>)) -> Self {
         Self(Arc::new(Shared {
             idle_timeout,
+            open,
             opened: Instant::now(),
             progress: AtomicU64::new(0),
             handled: AtomicUsize::new(0),
@@ -74,7 +87,7 @@ impl Streams {
         }))
     }
 
-    /// Waits until the connection has a stream that made no progress and can no longer be reset.
+    /// Waits until the connection has a stream that made too little progress and can no longer be reset.
     pub async fn stalled(&self) {
         self.0.stalled.notified().await;
     }
@@ -96,11 +109,16 @@ impl Streams {
         }
     }
 
-    /// Counts a request as handled until the guard is dropped.
-    pub fn handle(&self) -> Handled {
+    /// Counts a request as handled until the guard is dropped, or returns `None` if too many streams are open.
+    pub fn handle(&self) -> Option<Handled> {
+        let (open, address) = &self.0.open;
+        let share = open.take(*address, 1)?;
         self.0.handled.fetch_add(1, Ordering::Relaxed);
         self.note_progress();
-        Handled(self.clone())
+        Some(Handled {
+            streams: self.clone(),
+            share: Some(share),
+        })
     }
 
     /// Divides a response body into pieces, and notes their progress.
@@ -121,13 +139,20 @@ impl Streams {
 }
 
 /// A request that is being handled.
-pub struct Handled(Streams);
+pub struct Handled {
+    streams: Streams,
+    share: Option<Share>,
+}
 
 impl Drop for Handled {
     fn drop(&mut self) {
-        self.0.note_progress();
-        self.0.0.handled.fetch_sub(1, Ordering::Relaxed);
-        let _ = STREAM.try_with(|stream| stream.has_response.store(true, Ordering::Relaxed));
+        self.streams.note_progress();
+        self.streams.0.handled.fetch_sub(1, Ordering::Relaxed);
+        let share = self.share.take();
+        let _ = STREAM.try_with(|stream| {
+            stream.has_response.store(true, Ordering::Relaxed);
+            share.map(|share| stream.share.set(share))
+        });
     }
 }
 
@@ -142,19 +167,23 @@ where
             let idle_timeout = streams.0.idle_timeout;
             // None after its end for hyper.
             let (mut stream, mut deadline) = (pin!(Some(stream)), pin!(sleep(idle_timeout)));
+            let mut sent_before = 0;
             poll_fn(|context| {
-                let has_response = state.has_response.load(Ordering::Relaxed);
-                if deadline.as_mut().poll(context).is_ready() && has_response {
+                // Before the checks that follow, so that no piece is missed.
+                state.task.register(context.waker());
+                let sent = state.sent_pieces.load(Ordering::Relaxed);
+                if mem::replace(&mut sent_before, sent) != sent
+                    || !state.has_response.load(Ordering::Relaxed)
+                {
+                    deadline.as_mut().reset(Instant::now() + idle_timeout);
+                }
+                if deadline.as_mut().poll(context).is_ready() {
                     metrics::counter!("http_server_stalled_connections_total").increment(1);
                     if stream.is_none() {
                         streams.0.stalled.notify_one();
                     }
                     return Poll::Ready(());
                 }
-                // Polled because it can go on: the client has opened its window, or the handler has a result.
-                deadline.as_mut().reset(Instant::now() + idle_timeout);
-                // Before the check that follows, so that no progress is missed.
-                state.task.register(context.waker());
                 let running = stream.as_mut().as_pin_mut();
                 if running.is_some_and(|it| it.poll(context).is_ready()) {
                     stream.set(None);
@@ -162,8 +191,6 @@ where
                 if stream.is_none() && state.is_sent() {
                     return Poll::Ready(());
                 }
-                // Registers the timer again.
-                let _ = deadline.as_mut().poll(context);
                 Poll::Pending
             })
             .await;
@@ -182,7 +209,7 @@ pub struct Pieces<B> {
     stream: Arc<Stream>,
 }
 
-/// A piece of a response body. Notes progress whenever a part of it is sent.
+/// A piece of a response body.
 pub struct Piece {
     bytes: Bytes,
     streams: Streams,
@@ -191,7 +218,7 @@ pub struct Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.stream.unsent_pieces.fetch_sub(1, Ordering::Release);
+        self.stream.sent_pieces.fetch_add(1, Ordering::Release);
         self.stream.task.wake();
     }
 }
@@ -207,7 +234,6 @@ impl Buf for Piece {
 
     fn advance(&mut self, count: usize) {
         self.streams.note_progress();
-        self.stream.task.wake();
         self.bytes.advance(count);
     }
 }
@@ -242,7 +268,7 @@ impl<B: Body + Unpin> Body for Pieces<B> {
         let length = self.rest.len().min(PIECE);
         let bytes = self.rest.split_to(length);
         self.is_long |= !self.rest.is_empty() || !self.body.is_end_stream();
-        self.stream.unsent_pieces.fetch_add(1, Ordering::Relaxed);
+        self.stream.queued_pieces.fetch_add(1, Ordering::Relaxed);
         let piece = Piece {
             bytes,
             streams: self.streams.clone(),

@@ -11,7 +11,8 @@ use reqwest::Method;
 use serde_json::json;
 use sqlx::Connection as _;
 use test_support::{
-    Home, RequestExt, Response, TestApp, TestDatabase, eventually, postgres::TestClock, scopes,
+    Home, Http2, RequestExt, Response, TestApp, TestDatabase, eventually, postgres::TestClock,
+    scopes,
 };
 use tokio::task::JoinSet;
 
@@ -568,6 +569,48 @@ async fn request_timeout_is_counted() {
     assert_eq!(limits["minute"]["remaining"], 58, "{limits}");
 }
 
+/// PostgreSQL cancels the statement of the request. A frozen PostgreSQL, which does not, is the service's fault.
+#[tokio::test(flavor = "multi_thread")]
+async fn statement_timeout_is_counted() {
+    let limited = Limited::start(Plan::Free, &[]).await;
+    let slow = "create function slow() returns trigger language plpgsql as
+                    'begin perform pg_sleep(10); return new; end';
+                create trigger slow before insert on pets for each row execute function slow()";
+    limited.app.database.run(slow).await;
+    let add = limited.app.anonymous(Method::POST, "/pet");
+    let add = add.header("api_key", &limited.key);
+    let response = add.json(&json!({"name": "a"})).response().await;
+    let problem = response.problem(503);
+    assert_eq!(problem["detail"], "the request took too long");
+    let limits = limited.get("/limits").await.is(200).json();
+    assert_eq!(limits["minute"]["remaining"], 59, "{limits}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn response_for_which_there_is_no_memory_is_not_counted() {
+    // An address may use 96 KiB, and the pets have 80 kB.
+    let settings = [
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "1MiB"),
+        ("PET_INVENTORY__SERVER__MAX_PAGE_SIZE", "90KiB"),
+    ];
+    let limited = Limited::start(Plan::Free, &settings).await;
+    let pets = "insert into pets (id, status, name, category, photo_urls, tags)
+        select n, 'sold', 'a', null, array_fill('/' || repeat('y', 2000), array[5]), '[]'
+        from generate_series(1, 8) n";
+    limited.app.database.run(pets).await;
+    let all = "/pet/findByStatus?status=sold&limit=10";
+    let unread = Http2::connect(limited.app.address, 0).await;
+    let path = format!("/api/v3{all}");
+    let held = unread.fetch(Method::GET, &path, &limited.app.key).await;
+    assert_eq!(held.status(), 200);
+    let refused = limited.get(all).await;
+    refused.problem(503);
+    assert_eq!(refused.header("x-ratelimit-limit"), "60");
+    let limits = limited.get("/limits").await.is(200).json();
+    assert_eq!(limits["minute"]["remaining"], 60, "{limits}");
+    drop(held);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_lease_statements_admit_nothing_and_fail_fast() {
     let limited = Limited::start(Plan::Free, &[]).await;
@@ -597,7 +640,11 @@ async fn failed_lease_statements_admit_nothing_and_fail_fast() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_callers_get_exactly_their_limits() {
-    let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;
+    let settings = [
+        (FREE_PER_MINUTE, "5"),
+        ("PET_INVENTORY__SERVER__MAX_REQUESTS", "2000"),
+    ];
+    let limited = Limited::start(Plan::Free, &settings).await;
     let mut clients = JoinSet::new();
     for number in 0..64 {
         let key = key(&limited.app, &format!("greedy-{number}"), Plan::Free).await;
@@ -643,9 +690,9 @@ async fn steady_requests_cost_few_lease_statements() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_requests_use_exactly_the_limit() {
-    // Exceeds the number of requests below, so that only the rate limit can refuse them.
+    // Half exceeds the number of requests below, so that only the rate limit can refuse them.
     let settings = [
-        ("PET_INVENTORY__SERVER__MAX_REQUESTS", "6000"),
+        ("PET_INVENTORY__SERVER__MAX_REQUESTS", "12000"),
         ("PET_INVENTORY__SERVER__MAX_CONNECTIONS_PER_ADDRESS", "6000"),
     ];
     for (requests, replicas) in [(600, 1), (600, 2), (5_000, 1), (5_000, 2)] {

@@ -28,6 +28,7 @@ mod limits_across_restarts;
 mod log;
 mod logins;
 mod metrics;
+mod networks;
 mod oauth;
 mod openapi;
 mod orders;

@@ -1,5 +1,5 @@
-//! What one client address may use at the same time: connections, requests without credentials, memory of responses.
-//! Other clients are served meanwhile.
+//! What one client address may use at the same time: connections, requests, memory of responses. Other clients are
+//! served meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -100,6 +100,52 @@ async fn requests_without_credentials_leave_permits_for_others() {
     }
 }
 
+/// A client sends bodies slowly with valid credentials, over HTTP/1 or HTTP/2.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_bodies_with_credentials_leave_permits_for_other_addresses() {
+    const MAX_REQUESTS: usize = 16;
+    let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "16")];
+    let app = TestApp::with(&settings).await;
+    let id = app.pet("a").await;
+    let get = async |address: &str| {
+        let get = client_of(address).get(app.url(&format!("/pet/{id}")));
+        let response = get.header("api_key", &app.key).response().await;
+        response.status.as_u16()
+    };
+    // Less than the time that a body has.
+    let until_attacker_gets = async |status| {
+        let started = Instant::now();
+        while get(ATTACKER).await != status {
+            assert!(started.elapsed() < Duration::from_secs(15), "not {status}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    for is_http2 in [false, true] {
+        let (mut http1, mut http2) = (Vec::new(), Vec::new());
+        let connection = Http2::connect_from(ATTACKER, app.address, 65_535).await;
+        for _ in 0..2 * MAX_REQUESTS {
+            if is_http2 {
+                http2.push(connection.open(Method::POST, "/api/v3/pet", &app.key).await);
+                continue;
+            }
+            let mut raw = RawConnection::from(connect_from(ATTACKER, app.address).await);
+            raw.send(format!(
+                "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\
+                 Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{{",
+                app.key
+            ))
+            .await;
+            http1.push(raw);
+        }
+        until_attacker_gets(503).await;
+        for _ in 0..10 {
+            assert_eq!(get(OTHER).await, 200);
+        }
+        drop((http1, http2, connection));
+        until_attacker_gets(200).await;
+    }
+}
+
 /// Adds a pet with an image and returns the paths of both.
 async fn pet_with_image(app: &TestApp) -> (String, String) {
     let pet = format!("/api/v3/pet/{}", app.pet("a").await);
@@ -176,6 +222,35 @@ async fn unread_http2_responses_do_not_affect_other_clients_and_end() {
         assert!(is_served, "{window} {path}: not served again");
         drop(unread);
     }
+}
+
+/// A client opens streams for responses that cost nothing else: the path does not exist.
+#[tokio::test(flavor = "multi_thread")]
+async fn open_http2_streams_of_an_address_are_bounded() {
+    const MAX_STREAMS: usize = 4_096;
+    let app = TestApp::start().await;
+    let (mut connections, mut open) = (Vec::new(), Vec::new());
+    for _ in 0..=MAX_STREAMS / 100 {
+        let connection = Http2::connect_from(ATTACKER, app.address, 0).await;
+        let responses = (0..120).map(|_| connection.try_fetch(Method::GET, "/none", "x"));
+        open.extend(join_all(responses).await.into_iter().flatten());
+        connections.push(connection);
+    }
+    assert_eq!(open.len(), MAX_STREAMS);
+    let other = Http2::connect_from(OTHER, app.address, 65_535).await;
+    let response = other.fetch(Method::GET, "/livez", "x").await;
+    assert_eq!(response.status(), 200);
+    // Over HTTP/1, the client is still served.
+    let live = client_of(ATTACKER).get(format!("http://{}/livez", app.address));
+    live.response().await.is(200);
+    // Streams that end make room for others.
+    drop((open, connections));
+    let again = Http2::connect_from(ATTACKER, app.address, 0).await;
+    eventually(async || {
+        let response = again.try_fetch(Method::GET, "/none", "x").await;
+        response.is_some_and(|response| response.status() == 404)
+    })
+    .await;
 }
 
 /// The largest pet: its URLs have 2,048 characters of 4 bytes.
@@ -273,4 +348,34 @@ async fn large_pets_of_shared_statements_are_complete() {
         assert_eq!(complete(&app, &format!("/pet/{id}")).await.id(), id);
     });
     join_all(reads).await;
+}
+
+/// An address that uses its share gets 503 before a whole page is read: the page has a pet that cannot be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn page_is_counted_while_it_is_read() {
+    // An address may use 768 KiB, and a page of one status has less.
+    let settings = [
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "8MiB"),
+        ("PET_INVENTORY__SERVER__MAX_PAGE_SIZE", "700KiB"),
+    ];
+    let app = TestApp::with(&settings).await;
+    let pets = "insert into pets (id, status, name, category, photo_urls, tags)
+        select n, case when n <= 200 then 'sold' else 'pending' end, 'a', null,
+               array_fill('/' || repeat('y', 2000), array[2]), '[]'
+        from generate_series(1, 400) n";
+    app.database.run(pets).await;
+    let unreadable = r#"update pets set category = '{"id": "x"}' where id = 350"#;
+    app.database.run(unreadable).await;
+    let find = "/api/v3/pet/findByStatus?status=";
+    let unread = Http2::connect_from(ATTACKER, app.address, 0).await;
+    let page = format!("{find}sold&limit=200");
+    let held = unread.fetch(Method::GET, &page, &app.key).await;
+    assert_eq!(held.status(), 200);
+    for (address, limit, status) in [(ATTACKER, 200, 503), (OTHER, 200, 500), (OTHER, 100, 200)] {
+        let url = format!("http://{}{find}pending&limit={limit}", app.address);
+        let get = client_of(address).get(url).header("api_key", &app.key);
+        let response = get.response().await;
+        assert_eq!(response.status, status, "{address} {limit}: {response}");
+    }
+    drop(held);
 }

@@ -1,6 +1,7 @@
 //! Timeouts of connections without progress, and retries of conflicting transactions.
 
 use std::{
+    future::pending,
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
@@ -13,7 +14,12 @@ use test_support::{
     Http2, RawConnection, RequestExt, TestApp, TestDatabase, client, client_builder, config,
     eventually,
 };
-use tokio::{io::AsyncWriteExt as _, net::TcpSocket, sync::Barrier};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpSocket,
+    sync::Barrier,
+    task::JoinSet,
+};
 
 /// More pets than fit into the buffers between the service and a client.
 const MANY: &str = "insert into pets (id, status, name, category, photo_urls, tags)
@@ -43,17 +49,25 @@ async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
     ];
     let app = TestApp::with(&settings).await;
     app.database.run(MANY).await;
-    // One client address has 12 MiB, and each stream needs two.
-    let mut unread = Vec::new();
-    for _ in 0..6 {
-        unread.push(request_without_reading(&app).await);
-    }
     let all = "/pet/findByStatus?status=sold";
-    app.get(all).response().await.problem(503);
-    app.get("/pet/1").response().await.is(200);
-    // The connections that do not read are closed, which returns their shares.
-    eventually(async || app.get(all).send().await.expect("a response").status() == 200).await;
-    drop(unread);
+    for reads_bytes in [false, true] {
+        // One client address has 12 MiB, and each stream needs two.
+        let mut unread = JoinSet::new();
+        for _ in 0..6 {
+            let mut stream = request_without_reading(&app).await;
+            unread.spawn(async move {
+                while reads_bytes && stream.read_u8().await.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                pending::<()>().await;
+                drop(stream);
+            });
+        }
+        app.get(all).response().await.problem(503);
+        app.get("/pet/1").response().await.is(200);
+        // The connections that do not read, or byte by byte, are closed, which returns their shares.
+        eventually(async || app.get(all).send().await.expect("a response").status() == 200).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,6 +146,29 @@ async fn http2_stream_without_progress_is_reset_after_idle_timeout() {
         assert!(started.elapsed() >= IDLE_TIMEOUT, "{:?}", started.elapsed());
         let head = connection.fetch(Method::HEAD, "/livez", &app.key).await;
         assert_eq!(head.status(), 200);
+    }
+}
+
+/// A client opens its window by one byte, now and then.
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_stream_that_is_read_byte_by_byte_ends_after_idle_timeout() {
+    const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "500ms")]).await;
+    app.database.run(MANY).await;
+    for path in ["/api/v3/pet/findByStatus?status=sold", "/api/v3/pet/1"] {
+        let started = Instant::now();
+        let connection = Http2::connect(app.address, 1).await;
+        let response = connection.fetch(Method::GET, path, &app.key).await;
+        let mut body = response.into_body();
+        // Ends with an error, as the stream is reset or the connection is closed.
+        while let Ok(bytes) = body.data().await.expect("not the end of the body") {
+            assert!(started.elapsed() < 6 * IDLE_TIMEOUT, "{path}");
+            tokio::time::sleep(IDLE_TIMEOUT / 10).await;
+            let released = body.flow_control().release_capacity(bytes.len());
+            released.expect("a window of one byte again");
+        }
+        assert!(started.elapsed() >= IDLE_TIMEOUT, "{path}");
+        app.get("/pet/1").response().await.is(200);
     }
 }
 

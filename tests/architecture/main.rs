@@ -48,7 +48,7 @@ const DB_SHARED: &[&str] =
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "csv", "indicatif"], &["cli"]),
     (&["axum", "tower_http", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
-    (&["hyper", "hyper_util", "socket2"], &["server"]),
+    (&["h2", "hyper", "hyper_util", "socket2"], &["server"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
     (&["reqwest"], &["http_client", "auth", "blob_store", "telemetry"]),
     (&["opentelemetry", "opentelemetry_http", "tracing_opentelemetry"], &["trace_context", "telemetry"]),

@@ -22,6 +22,7 @@ use crate::{
         error::Error,
         extract::{PathPair, Query},
         fields::Violations,
+        request_context::RequestContext,
         state::AppState,
     },
     blob_store::{self, BlobStore},
@@ -30,6 +31,7 @@ use crate::{
         images::{Content, Rendering},
     },
     domain::{
+        address::AddressKey,
         id::PetId,
         image::{ImageId, RenderingWidth},
     },
@@ -71,6 +73,7 @@ pub(super) async fn get(
     State(state): State<AppState>,
     PathPair(pet, id): PathPair<PetId, ImageId>,
     Query(query): Query,
+    request: RequestContext,
     method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Error> {
@@ -95,7 +98,7 @@ pub(super) async fn get(
             };
             return respond(&state.blobs, &original, &tag, &method, &headers).await;
         };
-        let made = rendering(&state, content, width).await?;
+        let made = rendering(&state, request.client_address(), content, width).await?;
         // A rendering that is created again may have other bytes (of a later release), but also has another key.
         let tag = made.key.rsplit('/').next().unwrap_or_default();
         let sent = respond(&state.blobs, &made, tag, &method, &headers).await;
@@ -138,17 +141,19 @@ pub(super) fn no_such_image(id: ImageId) -> Error {
 /// Returns the rendering of an image, and creates it if it does not exist yet.
 async fn rendering(
     state: &AppState,
+    address: Option<AddressKey>,
     content: Content,
     width: RenderingWidth,
 ) -> Result<Rendering, Error> {
     if let Some(rendering) = find_rendering(&state.database, &content, width).await? {
         return Ok(rendering);
     }
-    let permit = state.renderer.waiting_permit()?;
+    let share = state.concurrency.renderings.take(address, 1);
+    let share = share.ok_or(Error::Overloaded)?;
     let state = state.clone();
     // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {
-        let _permit = permit;
+        let _share = share;
         let _lock = state.renderer.lock((content.sha256, width)).await;
         match find_rendering(&state.database, &content, width).await? {
             Some(rendering) => Ok(rendering),

@@ -131,8 +131,9 @@ pub(super) async fn upload(
     if_match: IfMatch,
     request: Request,
 ) -> Result<Response, Error> {
-    let permit = state.uploads.permits.try_acquire();
-    let _permit = permit.map_err(|_| Error::Overloaded)?;
+    let address = RequestContext::of(&request).client_address();
+    let share = state.uploads.in_progress.take(address, 1);
+    let _share = share.ok_or(Error::Overloaded)?;
     let (mut parts, body) = request.into_parts();
     // A late body fails before this timeout, so the image store must be what is slow.
     let limit = state.uploads.timeout + STALLED;

@@ -78,7 +78,7 @@ async fn look_up(
 ) -> Result<Arc<Caller>, Error> {
     let limit = &state.failed_authentication;
     let is_external = |credentials: &Credentials<'_>| state.authenticator.is_external(*credentials);
-    let permit = match client {
+    let permits = match client {
         // A slow issuer must not hold the permits of other credentials.
         Some(client) if credentials.as_ref().is_ok_and(is_external) => {
             limit
@@ -87,8 +87,8 @@ async fn look_up(
             None
         }
         Some(client) => {
-            let permit = limit.permit(client).await;
-            Some(permit.map_err(Error::too_many_failures)?)
+            let permits = limit.permits(client).await;
+            Some(permits.map_err(Error::too_many_failures)?)
         }
         None => None,
     };
@@ -99,7 +99,7 @@ async fn look_up(
     if let (Some(client), Err(auth::Error::Invalid)) = (client, &found) {
         limit.count(client);
     }
-    drop(permit);
+    drop(permits);
     Ok(found?)
 }
 

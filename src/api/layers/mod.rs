@@ -49,6 +49,7 @@ pub mod if_match;
 pub mod load_shed;
 pub mod rate_limit;
 pub mod request_span;
+pub mod response_memory;
 #[cfg(test)]
 mod testing;
 pub mod timeout;

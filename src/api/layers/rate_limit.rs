@@ -19,6 +19,7 @@ use crate::{
         request_context::RequestContext,
     },
     config::{PlanLimits, Plans},
+    db,
     domain::{
         clock::whole_seconds,
         limit::{LimitStatus, Window},
@@ -168,13 +169,19 @@ pub fn limit_open(
 }
 
 /// Returns true if a request with this response counts: not if it failed through the service's own fault, or was refused
-/// with 429. One that ended in its own timeout counts.
+/// with 429. One that ended in its own timeout counts, also if it is that of a statement.
 fn is_counted(response: &Response) -> bool {
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
         return false;
     }
     let cause = response.extensions().get::<Cause>();
-    let timed_out = || cause.is_some_and(|Cause(error)| matches!(**error, Error::TimedOut));
+    let is_timeout = |error: &Error| {
+        matches!(
+            error,
+            Error::TimedOut | Error::Database(db::Error::StatementTimedOut)
+        )
+    };
+    let timed_out = || cause.is_some_and(|Cause(error)| is_timeout(error));
     !response.status().is_server_error() || timed_out()
 }
 

@@ -47,10 +47,10 @@ impl FromRequest<AppState> for ClientRequest {
 
         let limit = &state.failed_authentication;
         // Held until the secret is checked.
-        let _permit = match address {
+        let _permits = match address {
             Some(address) => {
-                let permit = limit.permit(address).await;
-                Some(permit.map_err(Error::too_many_failures)?)
+                let permits = limit.permits(address).await;
+                Some(permits.map_err(Error::too_many_failures)?)
             }
             None => None,
         };

@@ -136,7 +136,7 @@ async fn place(
     responses((status = 200, description = "The orders; `[]` if none match.", body = Vec<OrderBody>, headers(("Link")))),
 )]
 async fn list(
-    State(lists): State<Lists>,
+    lists: Lists,
     CurrentCaller(caller): CurrentCaller,
     Query(query): Query,
 ) -> Result<Response, Error> {

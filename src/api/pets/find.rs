@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::{extract::State, response::Response};
+use axum::response::Response;
 
 use super::body::PetBody;
 use crate::{
@@ -33,10 +33,7 @@ use crate::{
     ),
     responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
 )]
-pub(super) async fn by_status(
-    State(lists): State<Lists>,
-    Query(query): Query,
-) -> Result<Response, Error> {
+pub(super) async fn by_status(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
     if query.list("status").is_empty() {
         violations.add("status", "is required");
@@ -62,10 +59,7 @@ pub(super) async fn by_status(
     ),
     responses((status = 200, description = "The pets, without duplicates; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
 )]
-pub(super) async fn by_tags(
-    State(lists): State<Lists>,
-    Query(query): Query,
-) -> Result<Response, Error> {
+pub(super) async fn by_tags(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
     if query.list("tags").is_empty() {
         violations.add("tags", "is required");

@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt as _, stream};
-use reqwest::{Body, Method};
+use futures_util::{StreamExt as _, future::join_all, stream};
+use reqwest::{Body, Client, Method};
 use test_support::{
-    RawConnection, RequestExt, eventually,
+    RawConnection, RequestExt, client_builder, eventually,
     images::{
         gif, jpeg, large_jpeg, png, still_webp, transparent_png, vp8_chunk, webp, webp_animation,
         webp_frame,
@@ -465,7 +465,7 @@ async fn aborted_upload_stores_nothing() {
         let body = body.chain(stream::pending());
         app.upload(pet, Body::wrap_stream(body)).send()
     });
-    for gone in futures_util::future::join_all(uploads).await {
+    for gone in join_all(uploads).await {
         assert!(gone.is_err(), "{gone:?}");
     }
     app.assert_nothing_stored().await;
@@ -530,8 +530,9 @@ async fn slow_upload_succeeds_and_stalled_upload_is_408() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn uploads_over_max_uploads_are_503_without_blocking_other_operations() {
-    let app = ImageApp::with(&[("PET_INVENTORY__IMAGES__MAX_UPLOADS", "2")]).await;
+async fn uploads_of_an_address_over_its_share_are_503_without_effect_on_others() {
+    // An address may have an eighth of them.
+    let app = ImageApp::with(&[("PET_INVENTORY__IMAGES__MAX_UPLOADS", "16")]).await;
     let pet = app.pet("Rex").await;
     let image = png(10, 10);
     let head = format!(
@@ -551,9 +552,45 @@ async fn uploads_over_max_uploads_are_503_without_blocking_other_operations() {
     refused.problem(503);
     assert_eq!(refused.header("retry-after"), "1");
     app.pet("Max").await;
+    let upload = other_client().post(app.url(&format!("/pet/{pet}/uploadImage")));
+    let upload = upload.header("api_key", &app.key).body(image.clone());
+    upload.response().await.is(200);
     for mut raw in waiting {
         raw.send(&image[40..]).await;
         raw.response().await.is(200);
     }
     eventually(async || app.upload(pet, image.clone()).response().await.status == 200).await;
+}
+
+/// Returns a client with another address.
+fn other_client() -> Client {
+    let client = client_builder().no_proxy();
+    let client = client.local_address(Some([127, 0, 0, 2].into()));
+    client.build().expect("a client")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renderings_of_an_address_over_its_share_are_503_without_effect_on_others() {
+    const WIDTHS: [u32; 8] = [256, 384, 512, 768, 1024, 1536, 192, 2048];
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let large = app.image(pet, &png(6_000, 6_000)).await;
+    let at = |width: u32| app.image_of(pet, &large).query(&[("width", width)]);
+    // Those that wait for the same rendering count too.
+    let requests = (0..120).map(|number| at(WIDTHS[number % WIDTHS.len()]).response());
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let url = app.url(&format!("/pet/{pet}/images/{large}?width=2048"));
+        other_client().get(url).response().await
+    };
+    let (responses, other) = tokio::join!(join_all(requests), other);
+    other.is(200);
+    let (served, refused): (Vec<_>, Vec<_>) = responses
+        .into_iter()
+        .partition(|response| response.status == 200);
+    assert!(served.len() >= 64, "{}", served.len());
+    assert!(!refused.is_empty());
+    for response in refused {
+        response.problem(503);
+    }
 }

@@ -1,0 +1,120 @@
+//! Limits per minute by client address: an IPv6 client with a /48 has 65,536 networks of size /64, but not as many times
+//! the limit.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use pet_inventory::{auth::secret::Secret, db::credentials::CredentialKind, domain::clock::Clock};
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+use test_support::{RequestExt, TestApp, TestDatabase};
+
+/// Returns an address by its number.
+type Addresses = fn(u32) -> String;
+
+/// Addresses of one /64, of one /56 with a /64 each, and of one /48 with a /56 each.
+const NETWORKS: [Addresses; 3] = [
+    |number| format!("2001:db8:1::{number:x}"),
+    |number| format!("2001:db8:2:{number:x}::1"),
+    |number| format!("2001:db8:3:{:x}::1", number << 8),
+];
+
+/// Starts a service that takes client addresses from `X-Forwarded-For`, with a clock that stands still.
+async fn start(setting: (&str, &str)) -> TestApp {
+    let trusted = ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1");
+    let database = TestDatabase::migrated().await;
+    TestApp::with_clock(database, &[setting, trusted], Clock::manual()).await
+}
+
+/// Sends requests from addresses in turn; returns the number of those before the first 429, of 200 at most.
+async fn admitted(request: impl Fn(&str) -> RequestBuilder, addresses: Addresses) -> u32 {
+    for number in 0..200 {
+        let request = request(&addresses(number)).header("x-forwarded-for", addresses(number));
+        if request.response().await.status == 429 {
+            return number;
+        }
+    }
+    200
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_authentication_is_limited_for_networks() {
+    let setting = "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE";
+    let app = start((setting, "10")).await;
+    let fail = |_: &str| app.anonymous(Method::GET, "/limits").header("api_key", "x");
+    for (addresses, expected) in NETWORKS.iter().zip([10..=10, 36..=40, 144..=160]) {
+        let failed = admitted(fail, *addresses).await;
+        assert!(expected.contains(&failed), "{failed}, not {expected:?}");
+    }
+    // The block is that of the network, for credentials that are not cached.
+    let other = |address: &str| fail("").header("x-forwarded-for", address.to_owned());
+    other("2001:db8:3:ffff::1").response().await.problem(429);
+    other("2001:db8:4::1").response().await.problem(401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrent_failures_of_a_network_end_at_its_limit() {
+    let setting = "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE";
+    let app = start((setting, "2")).await;
+    // The limit of the /48 is 17: 16 times that of an address without its last failure, and the last one. Failures beyond it
+    // are at most as many as look-ups at the same time.
+    let fails = (0..255).map(|number| {
+        let unknown = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
+        let fail = app.anonymous(Method::GET, "/limits");
+        let fail = fail.header("api_key", unknown.expose());
+        fail.header("x-forwarded-for", NETWORKS[2](number))
+            .response()
+    });
+    let responses = join_all(fails).await;
+    let failed = responses.iter().filter(|it| it.status == 401).count();
+    assert!((17..=17 + 64).contains(&failed), "{failed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_operations_are_limited_for_networks() {
+    let app = start(("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "3")).await;
+    // Invalid, so that they take no time.
+    let sign_up = |_: &str| app.anonymous(Method::POST, "/user").json(&json!({}));
+    for (addresses, expected) in NETWORKS.iter().zip([3, 12, 48]) {
+        assert_eq!(admitted(sign_up, *addresses).await, expected);
+    }
+    let token = app.bare(Method::POST, "/oauth/token");
+    let token = token.header("x-forwarded-for", "2001:db8:3:ffff::1");
+    token.response().await.is(429);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn login_attempts_are_limited_for_networks() {
+    const PASSWORD: &str = "correct horse battery staple";
+    let app = start(("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "2")).await;
+    let account = json!({"username": "ada", "password": PASSWORD});
+    let sign_up = app.anonymous(Method::POST, "/user").json(&account);
+    sign_up.response().await.is(201);
+    let log_in = |password: &'static str| {
+        let pair = [("username", "ada"), ("password", password)];
+        app.anonymous(Method::POST, "/user/login").form(&pair)
+    };
+    let guess = |_: &str| log_in("wrong horse battery staple");
+    for (addresses, expected) in NETWORKS.iter().zip([2, 8]) {
+        assert_eq!(admitted(guess, *addresses).await, expected);
+    }
+    // The account has 20 attempts from all addresses without a delay, and the next one has none yet. A /48 has one delayed
+    // attempt at a time, so that its owner does not wait behind many.
+    let from = |address: String| guess("").header("x-forwarded-for", address);
+    for number in 0..11 {
+        from(NETWORKS[2](number)).response().await.is(400);
+    }
+    let started = Instant::now();
+    let guesses = (20..26).map(|number| from(NETWORKS[2](number)).response());
+    let owner = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let owner = log_in(PASSWORD).header("x-forwarded-for", "192.0.2.1");
+        (owner.response().await.status, started.elapsed())
+    };
+    let (guesses, (status, time)) = tokio::join!(join_all(guesses), owner);
+    let refused = guesses.iter().filter(|it| it.status == 429).count();
+    assert_eq!(refused, 5);
+    assert_eq!(status, 200);
+    // Behind one attempt, at an interval of 3 s.
+    assert!(time < Duration::from_secs(10), "{time:?}");
+}
