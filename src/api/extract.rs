@@ -129,7 +129,7 @@ struct Parameter {
 
 impl Parameters {
     /// Parses `application/x-www-form-urlencoded`, which is the format of queries, too.
-    fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
+    pub fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
         let decode = |text| {
             let not_utf8 = || Error::one_violation(place, "must be UTF-8");
             Self::decode(text).ok_or_else(not_utf8)
@@ -253,13 +253,18 @@ async fn read_json<T: FieldType>(
     require_plain(&parts.headers)?;
     let body = read_body(body, state.body_limits).await?;
     confirm(&parts, state).await?;
+    json_from_slice(&body)
+}
+
+/// Parses a JSON body. Fails with [`Error::Invalid`].
+pub fn json_from_slice<T: FieldType>(body: &[u8]) -> Result<T, Error> {
     // serde would accept an array for an object, with its elements as the fields.
     if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
-        parse_json::<IgnoredAny>(&body)?;
+        parse_json::<IgnoredAny>(body)?;
         let reason = format!("must be {}", T::KIND.name());
         return Err(Error::one_violation("body", reason));
     }
-    parse_json(&body)
+    parse_json(body)
 }
 
 /// Form body, which may be absent.
