@@ -4,12 +4,12 @@ use pet_inventory::{
     api::{
         error::Error,
         extract::json_from_slice,
-        fields::{Field, FieldType},
+        fields::{Array, FieldType},
         orders::{self, NewOrderBody},
         pets::{self, NewPetBody},
         users::{UserDetailsBody, into_new_users},
     },
-    domain::id::PetId,
+    domain::{id::PetId, user::MAX_LIST},
 };
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn check(input: &[u8]) {
     check_body(input, |body: orders::PatchBody| debug(body.into_patch()));
     let profile = |body: UserDetailsBody| debug(body.into_new_user().map(|(account, _)| account.profile));
     check_body(input, profile);
-    let number = |list: Vec<Field<UserDetailsBody>>| debug(into_new_users(list).map(|users| users.len()));
+    let number = |list: Array<UserDetailsBody, MAX_LIST>| debug(into_new_users(list).map(|users| users.len()));
     check_body(input, number);
 }
 
@@ -34,7 +34,10 @@ fn debug<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
 }
 
 fn check_body<T: FieldType>(input: &[u8], read: impl Fn(T) -> String) {
-    let parsed = json_from_slice::<T>(input);
+    let (parsed, memory) = crate::measure(|| json_from_slice::<T>(input));
+    // Strings, which grow while escapes are replaced, and elements of arrays.
+    let max_memory = 3 * input.len() as u64 + 65_536;
+    assert!(memory <= max_memory, "{memory} bytes for {}", input.len());
     if serde_json::from_slice::<IgnoredAny>(input).is_err() {
         assert!(parsed.is_err(), "it is not JSON");
     }
