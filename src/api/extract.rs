@@ -14,7 +14,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
 use super::{
-    credentials::confirm,
+    credentials::recheck_stale,
     error::Error,
     fields::{FieldType, Violations},
     state::{AppState, BodyLimits},
@@ -252,8 +252,10 @@ async fn read_json<T: FieldType>(
     require_media_type(&parts.headers, accepted)?;
     require_plain(&parts.headers)?;
     let body = read_body(body, state.body_limits).await?;
-    confirm(&parts, state).await?;
-    json_from_slice(&body)
+    let json = json_from_slice(&body)?;
+    drop(body);
+    recheck_stale(&parts, state).await?;
+    Ok(json)
 }
 
 /// Parses a JSON body. Fails with [`Error::Invalid`].
@@ -277,7 +279,7 @@ impl FromRequest<AppState> for Form {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         let (parts, body) = request.into_parts();
         let body = read_body(body, state.body_limits).await?;
-        confirm(&parts, state).await?;
+        recheck_stale(&parts, state).await?;
         if body.is_empty() {
             return Ok(Self(Parameters::default()));
         }
