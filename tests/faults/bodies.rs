@@ -176,11 +176,12 @@ async fn row_22_bodies_of_many_values_take_at_most_twice_their_size() {
         let bodies = many_values(size);
         let bound = 2 * (bodies.len() * size) as u64 / MEGABYTE + FIXED;
         let what = format!("MB for {} bodies of {size} bytes", bodies.len());
-        let send = bodies.into_iter().map(async |(method, path, media_type, body)| {
+        let send = bodies.into_iter().enumerate().map(async |(number, body)| {
+            let (method, path, media_type, body) = body;
             let request = stage.target.bare(method.parse().expect("a method"), path);
             let request = request.header("api_key", &stage.target.key);
             let request = request.header("content-type", media_type);
-            let request = request.header("idempotency-key", format!("{path} {size}"));
+            let request = request.header("idempotency-key", format!("{number} {size}"));
             let response = request.body(body).response().await;
             (response.status.as_u16(), format!("{method} {path}: {response}"))
         });
