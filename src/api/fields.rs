@@ -70,7 +70,7 @@ fn whole(double: f64) -> Option<i64> {
 }
 
 /// Type of a field in a JSON body.
-pub trait FieldType: DeserializeOwned {
+pub trait FieldType: DeserializeOwned + Send {
     /// Kind of its values; an object unless the type sets another.
     const KIND: Kind = Kind::Object;
     /// Value outside the bounds of every field. For a value of another type, its range error replaces the type error.
@@ -108,7 +108,10 @@ impl<'de, T: FieldType, const MAX: usize> Deserialize<'de> for Array<T, MAX> {
                 f.write_str("an array")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut elements: A,
+            ) -> Result<Self::Value, A::Error> {
                 let mut kept = Vec::new();
                 while kept.len() <= MAX {
                     match elements.next_element()? {

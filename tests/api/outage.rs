@@ -378,7 +378,9 @@ async fn credential_revoked_in_an_outage_changes_nothing_after_it() {
         service.make_key("other").await,
     ];
     let both = |key| format!("api_key: {key}\r\nAuthorization: Bearer {key}");
-    let credentials = keys.each_ref().map(|key| [format!("api_key: {key}"), both(key)]);
+    let credentials = keys
+        .each_ref()
+        .map(|key| [format!("api_key: {key}"), both(key)]);
     service.assert_available().await;
     let add = "insert into pets (id, status, name, category, photo_urls, tags)
          values (7, 'sold', 'a', null, '{}', '[]')";
@@ -455,7 +457,12 @@ async fn body_that_ends_in_an_outage_is_503_unless_it_is_malformed() {
     let postgres = service.postgres.take().expect("it runs");
     postgres.stop().await.expect("a stop");
     service.assert_unavailable().await;
-    for (body, status) in [("{", 400), ("[]", 400), ("{}", 503), (r#"{"name":""}"#, 503)] {
+    for (body, status) in [
+        ("{", 400),
+        ("[]", 400),
+        ("{}", 503),
+        (r#"{"name":""}"#, 503),
+    ] {
         let url = format!("http://{}/api/v3/pet", service.address);
         let request = service.client.post(url).header("api_key", &service.key);
         let request = request.header("content-type", "application/json");

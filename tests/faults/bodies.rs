@@ -126,10 +126,17 @@ async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
 
 /// Returns bodies of about `size` bytes that would take many times that as values: method, path, media type, body.
 fn many_values(size: usize) -> Vec<(&'static str, &'static str, &'static str, String)> {
-    let list = |element: &str| format!("[{}{element}]", format!("{element},").repeat(size / (element.len() + 1)));
+    let list = |element: &str| {
+        format!(
+            "[{}{element}]",
+            format!("{element},").repeat(size / (element.len() + 1))
+        )
+    };
     let object = |member: &str| list(member).replacen('[', "{", 1).replacen(']', "}", 1);
     let deep = "[".repeat(size / 2) + &"]".repeat(size / 2);
-    let numbers: Vec<_> = (0..size / 12).map(|number| format!("\"{number}\":{{}}")).collect();
+    let numbers: Vec<_> = (0..size / 12)
+        .map(|number| format!("\"{number}\":{{}}"))
+        .collect();
     let distinct = format!("{{{}}}", numbers.join(","));
     let with = |name: &str, value: &str| format!(r#"{{"id":1,"name":"a","{name}":{value}}}"#);
     let form = |pair: &str| pair.repeat(size / pair.len());
@@ -138,27 +145,72 @@ fn many_values(size: usize) -> Vec<(&'static str, &'static str, &'static str, St
         ("POST", "/api/v3/pet", JSON, list("{}")),
         ("POST", "/api/v3/pet", JSON, with("tags", &list("{}"))),
         ("POST", "/api/v3/pet", JSON, with("tags", &list("0"))),
-        ("POST", "/api/v3/pet", JSON, with("photoUrls", &list("\"\""))),
+        (
+            "POST",
+            "/api/v3/pet",
+            JSON,
+            with("photoUrls", &list("\"\"")),
+        ),
         ("POST", "/api/v3/pet", JSON, with("category", &deep)),
         ("POST", "/api/v3/pet", JSON, with("category", &distinct)),
         ("POST", "/api/v3/pet", JSON, with("name", &list("0"))),
         ("PUT", "/api/v3/pet", JSON, with("photoUrls", &list("0"))),
-        ("PUT", "/api/v3/pet", JSON, with("status", &object("\"a\":{}"))),
-        ("PATCH", "/api/v3/pet/1", JSON, with("tags", &list("{\"id\":1}"))),
-        ("PATCH", "/api/v3/pet/1", JSON, with("category", &with("name", &list("[]")))),
+        (
+            "PUT",
+            "/api/v3/pet",
+            JSON,
+            with("status", &object("\"a\":{}")),
+        ),
+        (
+            "PATCH",
+            "/api/v3/pet/1",
+            JSON,
+            with("tags", &list("{\"id\":1}")),
+        ),
+        (
+            "PATCH",
+            "/api/v3/pet/1",
+            JSON,
+            with("category", &with("name", &list("[]"))),
+        ),
         ("POST", "/api/v3/user", JSON, with("username", &list("0"))),
         ("POST", "/api/v3/user", JSON, with("password", &distinct)),
         ("POST", "/api/v3/user/createWithList", JSON, list("{}")),
         ("POST", "/api/v3/user/createWithList", JSON, list("0")),
-        ("POST", "/api/v3/user/createWithList", JSON, format!("[{}]", with("unknown", &distinct))),
-        ("POST", "/api/v3/user/login", JSON, with("username", &list("0"))),
-        ("POST", "/api/v3/store/order", JSON, with("petId", &list("0"))),
+        (
+            "POST",
+            "/api/v3/user/createWithList",
+            JSON,
+            format!("[{}]", with("unknown", &distinct)),
+        ),
+        (
+            "POST",
+            "/api/v3/user/login",
+            JSON,
+            with("username", &list("0")),
+        ),
+        (
+            "POST",
+            "/api/v3/store/order",
+            JSON,
+            with("petId", &list("0")),
+        ),
         ("POST", "/api/v3/pet/1", FORM, form("a=&")),
         ("POST", "/api/v3/user/login", FORM, form("a=&")),
         ("POST", "/oauth/token", FORM, form("a=&")),
         ("POST", "/oauth/introspect", FORM, form("a&")),
-        ("POST", "/api/v3/pet/1/uploadImage", "multipart/form-data; boundary=b", form(head)),
-        ("POST", "/api/v3/pet/1/uploadImage", "multipart/form-data; boundary=b", head.replacen('a', &form("X: y\r\n"), 1)),
+        (
+            "POST",
+            "/api/v3/pet/1/uploadImage",
+            "multipart/form-data; boundary=b",
+            form(head),
+        ),
+        (
+            "POST",
+            "/api/v3/pet/1/uploadImage",
+            "multipart/form-data; boundary=b",
+            head.replacen('a', &form("X: y\r\n"), 1),
+        ),
     ]
 }
 
@@ -183,7 +235,10 @@ async fn row_22_bodies_of_many_values_take_at_most_twice_their_size() {
             let request = request.header("content-type", media_type);
             let request = request.header("idempotency-key", format!("{number} {size}"));
             let response = request.body(body).response().await;
-            (response.status.as_u16(), format!("{method} {path}: {response}"))
+            (
+                response.status.as_u16(),
+                format!("{method} {path}: {response}"),
+            )
         });
         let mut responses = Vec::new();
         let work = async { responses = join_all(send).await };

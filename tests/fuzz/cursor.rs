@@ -6,7 +6,7 @@ use pet_inventory::{
     domain::id::PetId,
 };
 
-crate::target!(cursor, check);
+crate::target!("cursor", check);
 
 /// Checks the input as a cursor, as the content of one, and as a number.
 fn check(input: &[u8]) {

@@ -10,11 +10,13 @@ use pet_inventory::{
     domain::pet::Version,
 };
 
-crate::target!(entity_tags, check);
+crate::target!("entity_tags", check);
 
 /// Checks header values, one a line.
 fn check(input: &[u8]) {
-    let values = input.split(|byte| *byte == b'\n').map(HeaderValue::from_bytes);
+    let values = input
+        .split(|byte| *byte == b'\n')
+        .map(HeaderValue::from_bytes);
     let Ok(values) = values.collect::<Result<Vec<_>, _>>() else {
         return;
     };
@@ -27,8 +29,8 @@ fn check(input: &[u8]) {
         }
         parts
     };
-    let if_match = IfMatch::from_request_parts(&mut parts(header::IF_MATCH), &());
-    let if_match = if_match.now_or_never().expect("reads no body");
+    let if_match = IfMatch::from_request_parts(&mut parts(header::IF_MATCH), &()).now_or_never();
+    let if_match = if_match.expect("it reads no body");
     let if_none_match = IfNoneMatch::from_headers(&parts(header::IF_NONE_MATCH).headers);
     check_if_range(&parts(header::IF_RANGE), expected.as_ref());
 

@@ -12,7 +12,7 @@ use pet_inventory::{
 /// Maximum memory in bytes of the reader.
 const MAX_MEMORY: u64 = 256;
 
-crate::target!(image, check);
+crate::target!("image", check);
 
 fn check(input: &[u8]) {
     let (facts, memory) = crate::measure(|| read(input, input.len()));

@@ -5,7 +5,7 @@ use chrono::DateTime;
 use pet_inventory::auth::jwks::{Token, looks_like_jwt};
 use serde_json::Value;
 
-crate::target!(jwt, check);
+crate::target!("jwt", check);
 
 /// Checks the input as a token, and as the lines of its header and its claims.
 fn check(input: &[u8]) {
@@ -27,7 +27,10 @@ fn check_token(text: &str) {
     assert!(looks_like_jwt(text) && text.len() <= 8_192);
     let parts: Vec<_> = text.split('.').map(decode).collect();
     for extension in ["crit", "b64", "enc", "zip"] {
-        assert!(parts[0].get(extension).is_none_or(Value::is_null), "{extension}");
+        assert!(
+            parts[0].get(extension).is_none_or(Value::is_null),
+            "{extension}"
+        );
     }
     assert_eq!(parts[0]["alg"], format!("{:?}", header.alg));
     assert_eq!(parts[1]["iss"], claims.issuer);

@@ -12,17 +12,17 @@ mod multipart;
 mod query;
 mod range;
 
-use std::{cell::RefCell, str};
+use std::cell::RefCell;
 
 /// Number of random inputs of a target in `cargo test`.
 const RANDOM_INPUTS: usize = 1_000;
 
-/// Defines a test of the same name as its target and the folder of its corpus.
+/// Defines the test of a target, which is also the folder of its corpus.
 macro_rules! target {
-    ($name:ident, $check:path) => {
+    ($name:literal, $check:path) => {
         #[test]
-        fn $name() {
-            bolero::check!(name = stringify!($name))
+        fn holds_for_any_bytes() {
+            bolero::check!(name = $name)
                 .with_iterations(crate::RANDOM_INPUTS)
                 .for_each(|input: &[u8]| $check(input));
         }

@@ -14,7 +14,7 @@ use pet_inventory::{
 };
 use tokio::runtime::{Builder, Runtime};
 
-crate::target!(multipart, check);
+crate::target!("multipart", check);
 
 static UPLOADS: LazyLock<Uploads> = LazyLock::new(|| {
     let config = Config::defaults().expect("a configuration").images;
@@ -28,13 +28,20 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// Checks the parameters of the media type and, in the next lines, the body.
 fn check(input: &[u8]) {
     let (parameters, body) = crate::split(input, b'\n');
-    let content_type = format!("multipart/form-data;{}", String::from_utf8_lossy(parameters));
+    let content_type = format!(
+        "multipart/form-data;{}",
+        String::from_utf8_lossy(parameters)
+    );
     let whole = read(&content_type, body, body.len());
     // More chunks are refused.
     let min_piece = 1 + body.len() / 1_000;
     for piece in [min_piece, min_piece + 1, 7 * min_piece, body.len() / 2] {
         let read = read(&content_type, body, piece);
-        assert_eq!(format!("{read:?}"), format!("{whole:?}"), "in pieces of {piece}");
+        assert_eq!(
+            format!("{read:?}"),
+            format!("{whole:?}"),
+            "in pieces of {piece}"
+        );
     }
     if let Ok(parts) = whole {
         let data: usize = parts.iter().map(|(_, data)| data.len()).sum();
@@ -44,7 +51,9 @@ fn check(input: &[u8]) {
     const DELIMITER: &[u8] = b"\r\n--limit";
     let form = [b"--limit\r\n\r\n", input, DELIMITER, b"--"].concat();
     // The data may end with the beginning of a delimiter.
-    let at = form.windows(DELIMITER.len()).position(|bytes| bytes == DELIMITER);
+    let at = form
+        .windows(DELIMITER.len())
+        .position(|bytes| bytes == DELIMITER);
     if at == Some(form.len() - DELIMITER.len() - 2) {
         let parts = read("multipart/form-data; boundary=limit", &form, min_piece + 2);
         let parts = parts.expect("a form");
@@ -54,7 +63,10 @@ fn check(input: &[u8]) {
 
 /// Reads a form that arrives in chunks of `piece` bytes.
 fn read(content_type: &str, body: &[u8], piece: usize) -> Result<Vec<(Part, Vec<u8>)>, Error> {
-    let pieces: Vec<_> = body.chunks(piece.max(1)).map(Bytes::copy_from_slice).collect();
+    let pieces: Vec<_> = body
+        .chunks(piece.max(1))
+        .map(Bytes::copy_from_slice)
+        .collect();
     let stream = stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
     let body_stream = Body::from_stream(stream);
     let read = async {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use pet_inventory::api::extract::Parameters;
 use url::form_urlencoded;
 
-crate::target!(query, check);
+crate::target!("query", check);
 
 fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else {
@@ -19,7 +19,10 @@ fn check(input: &[u8]) {
     let Ok(parameters) = parameters else {
         let is_replaced = |text: &Cow<'_, str>| text.contains('\u{fffd}');
         let mut read = expected.iter();
-        assert!(expected.len() > 1_000 || read.any(|(name, value)| is_replaced(name) || is_replaced(value)));
+        assert!(
+            expected.len() > 1_000
+                || read.any(|(name, value)| is_replaced(name) || is_replaced(value))
+        );
         return;
     };
     for (name, _) in &expected {
@@ -27,10 +30,17 @@ fn check(input: &[u8]) {
         let values: Vec<_> = named.map(|(_, value)| &**value).collect();
         assert_eq!(parameters.all(name).collect::<Vec<_>>(), values);
     }
-    let names: Vec<_> = expected.iter().map(|(name, _)| &**name).step_by(2).collect();
+    let names: Vec<_> = expected
+        .iter()
+        .map(|(name, _)| &**name)
+        .step_by(2)
+        .collect();
     let next = parameters.query_with(&names, ("cursor", "MQ"));
     let mut kept: Vec<_> = expected.clone();
     kept.retain(|(name, _)| names.contains(&&**name));
     kept.push(("cursor".into(), "MQ".into()));
-    assert_eq!(form_urlencoded::parse(next.as_bytes()).collect::<Vec<_>>(), kept);
+    assert_eq!(
+        form_urlencoded::parse(next.as_bytes()).collect::<Vec<_>>(),
+        kept
+    );
 }

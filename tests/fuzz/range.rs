@@ -5,7 +5,7 @@ use std::ops::Range;
 use axum::http::{HeaderMap, HeaderValue, header};
 use pet_inventory::api::{error::Error, images::range::requested_range};
 
-crate::target!(range, check);
+crate::target!("range", check);
 
 /// Checks the size and, after a space, the value of the header.
 fn check(input: &[u8]) {

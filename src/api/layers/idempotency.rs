@@ -186,7 +186,10 @@ impl<'de> Visitor<'de> for WithoutPasswords<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
         self.0.update(b"[");
-        while elements.next_element_seed(WithoutPasswords(self.0))?.is_some() {}
+        while elements
+            .next_element_seed(WithoutPasswords(self.0))?
+            .is_some()
+        {}
         self.add(b"]", &[])
     }
 
@@ -196,7 +199,7 @@ impl<'de> Visitor<'de> for WithoutPasswords<'_> {
             if name == "password" {
                 members.next_value::<IgnoredAny>()?;
             } else {
-                WithoutPasswords(self.0).add(b"m", name.as_bytes())?;
+                WithoutPasswords(self.0).add::<A::Error>(b"m", name.as_bytes())?;
                 members.next_value_seed(WithoutPasswords(self.0))?;
             }
         }

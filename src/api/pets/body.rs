@@ -13,8 +13,8 @@ use crate::{
         Invalid, Text,
         id::PetId,
         pet::{
-            CategoryPatch, Change, Label, MAX_ITEMS, NewPet, Pet, PetDetails, PetName, PetPatch, PhotoUrl,
-            check_count,
+            CategoryPatch, Change, Label, MAX_ITEMS, NewPet, Pet, PetDetails, PetName, PetPatch,
+            PhotoUrl, check_count,
         },
     },
 };
