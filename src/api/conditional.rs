@@ -137,16 +137,15 @@ impl EntityTag {
 #[derive(Debug, PartialEq, Eq)]
 struct Malformed;
 
-/// Returns the entity tags of all fields with this name, or `None` if there is no such field.
+/// Returns the entity tags of all fields with this name, or `None` if there is no such field. Several fields mean the
+/// same as one with all of their values (§5.3).
 fn entity_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<EntityTags>, Malformed> {
-    let mut all = None;
-    for value in headers.get_all(name) {
-        match parse(value.to_str().map_err(|_| Malformed)?)? {
-            EntityTags::Any => return Ok(Some(EntityTags::Any)),
-            EntityTags::Listed(tags) => all.get_or_insert_with(Vec::new).extend(tags),
-        }
+    let values = headers.get_all(name).iter().map(HeaderValue::to_str);
+    let values: Vec<_> = values.collect::<Result<_, _>>().map_err(|_| Malformed)?;
+    if values.is_empty() {
+        return Ok(None);
     }
-    Ok(all.map(EntityTags::Listed))
+    parse(&values.join(",")).map(Some)
 }
 
 /// Parses `"*" / #entity-tag`. An opaque tag may contain commas, so the value cannot be split at them.
@@ -156,6 +155,8 @@ fn parse(value: &str) -> Result<EntityTags, Malformed> {
         return Ok(EntityTags::Any);
     }
     let mut tags = Vec::new();
+    // Empty elements are ignored (§5.6.1.2).
+    rest = rest.trim_start_matches([' ', '\t', ',']);
     while !rest.is_empty() {
         let quoted = rest.strip_prefix("W/");
         let (opaque, after) = quoted

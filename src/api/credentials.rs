@@ -33,13 +33,13 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
 }
 
 /// Looks up the credential of a request again if it was accepted while PostgreSQL was unreachable. To be called between
-/// the end of the body, which may take minutes to arrive, and a change. Fails if the caller is no longer the same.
-pub async fn confirm(parts: &Parts, state: &AppState) -> Result<(), Error> {
+/// the end of the body, which may take minutes to arrive, and a change. Fails if the caller is no longer the same, or if
+/// PostgreSQL is still unreachable: it may be back for the change.
+pub async fn recheck_stale(parts: &Parts, state: &AppState) -> Result<(), Error> {
     let Some(context) = parts.extensions.get::<RequestContext>() else {
         return Ok(());
     };
-    // During the outage, nothing can be changed: the client may learn first what else is wrong with its request.
-    if context.has_stale_credential.get().is_none() || state.database.breaker().is_open() {
+    if context.has_stale_credential.get().is_none() {
         return Ok(());
     }
     let credentials = credentials(&parts.headers)?.ok_or(Error::Unauthenticated)?;

@@ -14,7 +14,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
 use super::{
-    credentials::confirm,
+    credentials::recheck_stale,
     error::Error,
     fields::{FieldType, Violations},
     state::{AppState, BodyLimits},
@@ -120,7 +120,7 @@ struct Parameter {
 
 impl Parameters {
     /// Parses `application/x-www-form-urlencoded`, which is the format of queries, too.
-    fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
+    pub fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
         let decode = |text| {
             let not_utf8 = || Error::one_violation(place, "must be UTF-8");
             Self::decode(text).ok_or_else(not_utf8)
@@ -243,14 +243,21 @@ async fn read_json<T: FieldType>(
     require_media_type(&parts.headers, accepted)?;
     require_plain(&parts.headers)?;
     let body = read_body(body, state.body_limits).await?;
-    confirm(&parts, state).await?;
+    let json = json_from_slice(&body)?;
+    drop(body);
+    recheck_stale(&parts, state).await?;
+    Ok(json)
+}
+
+/// Parses a JSON body. Fails with [`Error::Invalid`].
+pub fn json_from_slice<T: FieldType>(body: &[u8]) -> Result<T, Error> {
     // serde would accept an array for an object, with its elements as the fields.
     if !T::KIND.may_begin_with(body.trim_ascii_start().first()) {
-        parse_json::<IgnoredAny>(&body)?;
+        parse_json::<IgnoredAny>(body)?;
         let reason = format!("must be {}", T::KIND.name());
         return Err(Error::one_violation("body", reason));
     }
-    parse_json(&body)
+    parse_json(body)
 }
 
 /// Form body, which may be absent.
@@ -263,7 +270,7 @@ impl FromRequest<AppState> for Form {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         let (parts, body) = request.into_parts();
         let body = read_body(body, state.body_limits).await?;
-        confirm(&parts, state).await?;
+        recheck_stale(&parts, state).await?;
         if body.is_empty() {
             return Ok(Self(Parameters::default()));
         }

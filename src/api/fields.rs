@@ -2,11 +2,22 @@
 //!
 //! serde stops at the first field of a wrong type. A [`Field`] keeps a type error as a value, which [`Violations`]
 //! reports together with those of other fields.
+//!
+//! Invariant: a body takes no more memory than its strings and the elements that its arrays may have. Values of the
+//! wrong type, and elements beyond the maximum, are parsed but not kept: 1 MB of JSON can be 100 MB of values.
 
-use std::fmt::Display;
+use std::{
+    fmt::{self, Display},
+    marker::PhantomData,
+};
 
-use serde::{Deserialize, Deserializer, de::DeserializeOwned};
-use serde_json::Value;
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        self, DeserializeOwned, IgnoredAny, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
+};
 
 use super::{error::Error, problem::Violation};
 use crate::domain::Invalid;
@@ -38,16 +49,6 @@ impl Kind {
         }
     }
 
-    fn is_of(self, value: &Value) -> bool {
-        match self {
-            Self::Boolean => value.is_boolean(),
-            Self::Integer => value.is_i64() || whole(value).is_some(),
-            Self::String => value.is_string(),
-            Self::Array => value.is_array(),
-            Self::Object => value.is_object(),
-        }
-    }
-
     /// Returns true if JSON that begins with `byte` may be of this kind.
     pub const fn may_begin_with(self, byte: Option<&u8>) -> bool {
         match self {
@@ -60,17 +61,16 @@ impl Kind {
 
 /// Returns the value of an integer that is written with a fraction or exponent, as in `1.0` or `1e3` (JSON Schema
 /// §6.1.1), and so is read as a double (RFC 8259 §6).
-fn whole(value: &Value) -> Option<i64> {
+fn whole(double: f64) -> Option<i64> {
     // 2^63 does not fit. -2^63 would, but smaller integers, which are read as doubles, are rounded to it, too.
     const END: f64 = 9_223_372_036_854_775_808.0;
-    let double = value.as_f64().filter(|_| value.is_f64())?;
     #[expect(clippy::cast_possible_truncation, reason = "it is whole and fits")]
     let whole = (double.fract() == 0.0 && double.abs() < END).then_some(double as i64);
     whole
 }
 
 /// Type of a field in a JSON body.
-pub trait FieldType: DeserializeOwned {
+pub trait FieldType: DeserializeOwned + Send {
     /// Kind of its values; an object unless the type sets another.
     const KIND: Kind = Kind::Object;
     /// Value outside the bounds of every field. For a value of another type, its range error replaces the type error.
@@ -90,8 +90,41 @@ impl FieldType for String {
     const KIND: Kind = Kind::String;
 }
 
-impl<T: FieldType> FieldType for Vec<Field<T>> {
+/// Array of at most `MAX` elements. Of a longer one, only the first `MAX + 1` are kept, which its length shows.
+#[derive(Debug)]
+pub struct Array<T, const MAX: usize>(pub Vec<Field<T>>);
+
+impl<T: FieldType, const MAX: usize> FieldType for Array<T, MAX> {
     const KIND: Kind = Kind::Array;
+}
+
+impl<'de, T: FieldType, const MAX: usize> Deserialize<'de> for Array<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Elements<T, const MAX: usize>(PhantomData<T>);
+        impl<'de, T: FieldType, const MAX: usize> Visitor<'de> for Elements<T, MAX> {
+            type Value = Array<T, MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut elements: A,
+            ) -> Result<Self::Value, A::Error> {
+                let mut kept = Vec::new();
+                while kept.len() <= MAX {
+                    match elements.next_element()? {
+                        Some(element) => kept.push(element),
+                        None => return Ok(Array(kept)),
+                    }
+                }
+                IgnoredAny.visit_seq(elements)?;
+                Ok(Array(kept))
+            }
+        }
+        deserializer.deserialize_seq(Elements(PhantomData))
+    }
 }
 
 /// Field of a JSON object, or element of an array.
@@ -109,14 +142,75 @@ pub enum Field<T> {
 impl<'de, T: FieldType> Deserialize<'de> for Field<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // serde reads an absent member as `None`, too.
-        Ok(match Option::<Value>::deserialize(deserializer)? {
-            None => Self::Absent,
-            Some(value) if T::KIND.is_of(&value) => {
-                let value = whole(&value).map_or(value, Value::from);
-                T::deserialize(value).map_or(Self::WrongType, Self::Value)
-            }
-            Some(_) => Self::WrongType,
-        })
+        deserializer.deserialize_option(FieldVisitor(PhantomData))
+    }
+}
+
+struct FieldVisitor<T>(PhantomData<T>);
+
+impl<T: FieldType> FieldVisitor<T> {
+    fn scalar<'de, V: IntoDeserializer<'de, E>, E: de::Error>(
+        kind: Kind,
+        value: V,
+    ) -> Result<Field<T>, E> {
+        if T::KIND != kind {
+            return Ok(Field::WrongType);
+        }
+        T::deserialize(value.into_deserializer()).map(Field::Value)
+    }
+}
+
+impl<'de, T: FieldType> Visitor<'de> for FieldVisitor<T> {
+    type Value = Field<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(Field::Absent)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Field::Absent)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
+        Self::scalar(Kind::Boolean, value)
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
+        Self::scalar(Kind::Integer, value)
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
+        i64::try_from(value).map_or(Ok(Field::WrongType), |value| self.visit_i64(value))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Self::Value, E> {
+        whole(value).map_or(Ok(Field::WrongType), |value| self.visit_i64(value))
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Self::Value, E> {
+        Self::scalar(Kind::String, value)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, elements: A) -> Result<Self::Value, A::Error> {
+        if T::KIND != Kind::Array {
+            return IgnoredAny.visit_seq(elements).map(|_| Field::WrongType);
+        }
+        T::deserialize(SeqAccessDeserializer::new(elements)).map(Field::Value)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Self::Value, A::Error> {
+        if T::KIND != Kind::Object {
+            return IgnoredAny.visit_map(members).map(|_| Field::WrongType);
+        }
+        T::deserialize(MapAccessDeserializer::new(members)).map(Field::Value)
     }
 }
 
@@ -175,15 +269,15 @@ impl Violations {
     }
 
     /// Checks the length of an array, then each element. An absent array is empty.
-    pub fn array<T: FieldType, U>(
+    pub fn array<T: FieldType, U, const MAX: usize>(
         &mut self,
         name: &str,
-        field: Field<Vec<Field<T>>>,
+        field: Field<Array<T, MAX>>,
         check_length: impl FnOnce(usize) -> Result<(), Invalid>,
         mut check: impl FnMut(&mut Self, String, Field<T>) -> Option<U>,
     ) -> Vec<U> {
         // The elements of an array that is too long are not checked, since each could add a violation.
-        let elements = self.optional(name, field, |elements| {
+        let elements = self.optional(name, field, |Array(elements)| {
             check_length(elements.len()).map(|()| elements)
         });
         let elements = elements.unwrap_or_default().into_iter().enumerate();

@@ -191,8 +191,7 @@ impl Lists {
         let (body, end) = self.page(&find, after, limit).await?;
         let mut response = json_response(Body::from(body));
         if let Some(end) = end {
-            // Opaque to clients, so that the format can change.
-            let cursor = BASE64_URL_SAFE_NO_PAD.encode(end.to_string());
+            let cursor = cursor(end);
             let names = [kept, &["limit"]].concat();
             let next = query.query_with(&names, ("cursor", &cursor));
             let url = self.links.url(&format!("{BASE}{path}?{next}"));
@@ -357,7 +356,13 @@ fn json_response(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-fn read_cursor<Id: FromStr>(cursor: &str) -> Result<Id, Invalid> {
+/// Returns the cursor of the matches after `id`. Opaque to clients, so that the format can change.
+pub fn cursor(id: impl Display) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(id.to_string())
+}
+
+/// Reads a cursor.
+pub fn read_cursor<Id: FromStr>(cursor: &str) -> Result<Id, Invalid> {
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(cursor).ok();
     bytes
         .and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok())

@@ -31,7 +31,7 @@ pub struct Fields {
     pub client_address: OnceLock<AddressKey>,
     /// Caller, once authenticated.
     pub caller: OnceLock<Arc<Caller>>,
-    /// Set if the caller's credential was taken from the cache while PostgreSQL was unreachable.
+    /// Set if the caller was authenticated while PostgreSQL was unreachable, and so by the cache.
     pub has_stale_credential: OnceLock<()>,
     /// Scopes that the operation needs, if it needs a caller.
     pub needed_scopes: OnceLock<Scopes>,

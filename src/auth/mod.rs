@@ -46,14 +46,6 @@ pub enum Credentials<'a> {
     },
 }
 
-/// Caller of a cached credential.
-pub struct Cached {
-    /// Caller.
-    pub caller: Arc<Caller>,
-    /// Set while PostgreSQL is unreachable: the credential may have been revoked within the last minute.
-    pub is_stale: bool,
-}
-
 /// Authenticator with a cache of credentials.
 #[derive(Clone)]
 pub struct Authenticator {
@@ -112,16 +104,19 @@ impl Authenticator {
         matches!(credentials, Credentials::Bearer(token) if self.issuers.handles(token))
     }
 
-    /// Returns the caller of a cached credential, without a lookup.
-    pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Cached> {
+    /// Returns the caller of a cached credential, without a lookup. If PostgreSQL is `unreachable`, the credential may
+    /// have been revoked within the last minute.
+    pub fn get_cached(
+        &self,
+        credentials: Credentials<'_>,
+        unreachable: bool,
+    ) -> Option<Arc<Caller>> {
         let text = match credentials {
             Credentials::ApiKey(secret) if !self.issuers.handles(secret) => secret,
             Credentials::Bearer(token) => token,
             Credentials::ApiKey(_) | Credentials::Both { .. } => return None,
         };
-        let is_stale = self.database.breaker().is_open();
-        let caller = self.cache.get(&secret::sha256(text), is_stale)??;
-        Some(Cached { caller, is_stale })
+        self.cache.get(&secret::sha256(text), unreachable)?
     }
 
     /// Returns the caller as [`Self::authenticate`] does, but never from the cache.

@@ -57,7 +57,14 @@ async fn stale_if_match_is_412_and_changes_nothing() {
 async fn matching_if_match_allows_the_change() {
     let app = TestApp::start().await;
     for index in 0..4 {
-        for form in ["{}", "\"999\", {}", "{} , W/\"9\"", "W/\"x\",,{}", "*"] {
+        for form in [
+            "{}",
+            "\"999\", {}",
+            "{} , W/\"9\"",
+            "W/\"x\",,{}",
+            ", ,{},",
+            "*",
+        ] {
             let etag = add_pet_5(&app).await.etag();
             let tags = form.replace("{}", &etag);
             let (name, change) = changes(&app).into_iter().nth(index).expect("four");
@@ -80,6 +87,13 @@ async fn repeated_if_match_headers_are_one_list() {
         .header("if-match", "\"999\"")
         .header("if-match", etag);
     change.response().await.is(200);
+    // `*` is no element of a list.
+    for [first, second] in [["\"999\"", "*"], ["*", "\"999\""], ["*", "*"]] {
+        let change = app.request(Method::POST, "/pet/5?name=b");
+        let change = change.header("if-match", first).header("if-match", second);
+        let refused = change.response().await;
+        assert_eq!(refused.invalid_fields(), ["If-Match"], "{refused}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

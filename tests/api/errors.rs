@@ -44,6 +44,8 @@ async fn malformed_json_or_parameter_is_400() {
         json("\u{feff}{\"name\": \"a\"}"),
         json("{\"name\": \"\\ud800\"}"),
         json("{\"name\": \"a\", \"name\": \"b\"}"),
+        json("{\"name\": \"a\", \"category\": {\"id\": 1, \"id\": 2}}"),
+        json("{\"name\": \"a\", \"tags\": [{\"id\": 1, \"id\": 2}]}"),
         json(&format!("{{\"x\": {}}}", "[".repeat(2_000))),
         (400, app.get("/pet/x")),
         (400, app.get("/pet/findByStatus")),

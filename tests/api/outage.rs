@@ -332,11 +332,14 @@ async fn lost_embedded_postgres_is_reported_and_back_after_a_restart() {
     service.stop().await;
 }
 
-/// A request without a change: its body is invalid.
+/// A request that needs a credential, but no statement: its query is invalid.
 async fn invalid(service: &UnreliableApp, key: &str) -> Response {
-    let url = format!("http://{}/api/v3/pet", service.address);
-    let request = service.client.post(url).header("api_key", key);
-    request.json(&json!({})).response().await
+    let url = format!(
+        "http://{}/api/v3/pet/findByStatus?status=none",
+        service.address
+    );
+    let request = service.client.get(url).header("api_key", key);
+    request.response().await
 }
 
 /// Lets the service cache a key, once it listens for changes: then it clears its cache.
@@ -368,11 +371,16 @@ async fn cached_credential_is_accepted_for_a_minute_of_an_outage() {
 /// Requests with a body that begins during an outage and ends after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn credential_revoked_in_an_outage_changes_nothing_after_it() {
-    let mut service = UnreliableApp::start().await;
+    // Time stands still, so that cached credentials do not expire before the requests begin.
+    let mut service = UnreliableApp::with_clock(Clock::manual()).await;
     let keys = [
         service.make_key("revoked").await,
         service.make_key("other").await,
     ];
+    let both = |key| format!("api_key: {key}\r\nAuthorization: Bearer {key}");
+    let credentials = keys
+        .each_ref()
+        .map(|key| [format!("api_key: {key}"), both(key)]);
     service.assert_available().await;
     let add = "insert into pets (id, status, name, category, photo_urls, tags)
          values (7, 'sold', 'a', null, '{}', '[]')";
@@ -395,13 +403,13 @@ async fn credential_revoked_in_an_outage_changes_nothing_after_it() {
         ("POST /api/v3/pet/7/uploadImage", "image/png", &image),
     ];
     let mut begun = Vec::new();
-    for key in &keys {
+    for (number, credential) in credentials.as_flattened().iter().enumerate() {
         for (target, media_type, body) in bodies {
             let mut raw = RawConnection::connect(service.address).await;
             // With a key, an upload is not refused before its body: a response may be stored.
             let head = format!(
-                "{target} HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nContent-Type: {media_type}\r\n\
-                 Idempotency-Key: {media_type}\r\nContent-Length: {}\r\n\r\n",
+                "{target} HTTP/1.1\r\nHost: a\r\n{credential}\r\nContent-Type: {media_type}\r\n\
+                 Idempotency-Key: {media_type}-{number}\r\nContent-Length: {}\r\n\r\n",
                 body.len()
             );
             raw.send(head).await;
@@ -424,7 +432,7 @@ async fn credential_revoked_in_an_outage_changes_nothing_after_it() {
     for (number, (target, mut raw, last)) in begun.into_iter().enumerate() {
         raw.send([last]).await;
         let response = raw.response().await;
-        if number < bodies.len() {
+        if number < 2 * bodies.len() {
             response.problem(401);
             let unchanged =
                 "select count(*) from pets where id = 7 and name = 'a' and photo_urls = '{}'";
@@ -436,6 +444,29 @@ async fn credential_revoked_in_an_outage_changes_nothing_after_it() {
         } else {
             assert!(response.status == 200, "{target}: {response}");
         }
+    }
+    service.stop().await;
+}
+
+/// The database may be back when the handler of such a request makes its change.
+#[tokio::test(flavor = "multi_thread")]
+async fn body_that_ends_in_an_outage_is_503_unless_it_is_malformed() {
+    let mut service = UnreliableApp::with_clock(Clock::manual()).await;
+    service.assert_available().await;
+    cache(&service, &service.key).await;
+    let postgres = service.postgres.take().expect("it runs");
+    postgres.stop().await.expect("a stop");
+    service.assert_unavailable().await;
+    for (body, status) in [
+        ("{", 400),
+        ("[]", 400),
+        ("{}", 503),
+        (r#"{"name":""}"#, 503),
+    ] {
+        let url = format!("http://{}/api/v3/pet", service.address);
+        let request = service.client.post(url).header("api_key", &service.key);
+        let request = request.header("content-type", "application/json");
+        request.body(body).response().await.problem(status);
     }
     service.stop().await;
 }

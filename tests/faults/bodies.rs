@@ -1,4 +1,5 @@
-//! Rows 22 and 23: bodies in chunks of one byte cost little more than bodies in one piece.
+//! Rows 22 and 23: bodies in chunks of one byte cost little more than bodies in one piece, and bodies of many small
+//! values little more memory than others.
 
 use std::time::Duration;
 
@@ -119,6 +120,131 @@ async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
         let what = format!("MB for {bodies} bodies of {size} bytes over HTTP/2");
         row.at_most(&what, growth, bound);
         drop(held);
+    }
+    row.end();
+}
+
+/// Returns bodies of about `size` bytes that would take many times that as values: method, path, media type, body.
+fn many_values(size: usize) -> Vec<(&'static str, &'static str, &'static str, String)> {
+    let list = |element: &str| {
+        format!(
+            "[{}{element}]",
+            format!("{element},").repeat(size / (element.len() + 1))
+        )
+    };
+    let object = |member: &str| list(member).replacen('[', "{", 1).replacen(']', "}", 1);
+    let deep = "[".repeat(size / 2) + &"]".repeat(size / 2);
+    let numbers: Vec<_> = (0..size / 12)
+        .map(|number| format!("\"{number}\":{{}}"))
+        .collect();
+    let distinct = format!("{{{}}}", numbers.join(","));
+    let with = |name: &str, value: &str| format!(r#"{{"id":1,"name":"a","{name}":{value}}}"#);
+    let form = |pair: &str| pair.repeat(size / pair.len());
+    let head = "\r\n--b\r\nContent-Disposition: form-data; name=a\r\n\r\n";
+    vec![
+        ("POST", "/api/v3/pet", JSON, list("{}")),
+        ("POST", "/api/v3/pet", JSON, with("tags", &list("{}"))),
+        ("POST", "/api/v3/pet", JSON, with("tags", &list("0"))),
+        (
+            "POST",
+            "/api/v3/pet",
+            JSON,
+            with("photoUrls", &list("\"\"")),
+        ),
+        ("POST", "/api/v3/pet", JSON, with("category", &deep)),
+        ("POST", "/api/v3/pet", JSON, with("category", &distinct)),
+        ("POST", "/api/v3/pet", JSON, with("name", &list("0"))),
+        ("PUT", "/api/v3/pet", JSON, with("photoUrls", &list("0"))),
+        (
+            "PUT",
+            "/api/v3/pet",
+            JSON,
+            with("status", &object("\"a\":{}")),
+        ),
+        (
+            "PATCH",
+            "/api/v3/pet/1",
+            JSON,
+            with("tags", &list("{\"id\":1}")),
+        ),
+        (
+            "PATCH",
+            "/api/v3/pet/1",
+            JSON,
+            with("category", &with("name", &list("[]"))),
+        ),
+        ("POST", "/api/v3/user", JSON, with("username", &list("0"))),
+        ("POST", "/api/v3/user", JSON, with("password", &distinct)),
+        ("POST", "/api/v3/user/createWithList", JSON, list("{}")),
+        ("POST", "/api/v3/user/createWithList", JSON, list("0")),
+        (
+            "POST",
+            "/api/v3/user/createWithList",
+            JSON,
+            format!("[{}]", with("unknown", &distinct)),
+        ),
+        (
+            "POST",
+            "/api/v3/user/login",
+            JSON,
+            with("username", &list("0")),
+        ),
+        (
+            "POST",
+            "/api/v3/store/order",
+            JSON,
+            with("petId", &list("0")),
+        ),
+        ("POST", "/api/v3/pet/1", FORM, form("a=&")),
+        ("POST", "/api/v3/user/login", FORM, form("a=&")),
+        ("POST", "/oauth/token", FORM, form("a=&")),
+        ("POST", "/oauth/introspect", FORM, form("a&")),
+        (
+            "POST",
+            "/api/v3/pet/1/uploadImage",
+            "multipart/form-data; boundary=b",
+            form(head),
+        ),
+        (
+            "POST",
+            "/api/v3/pet/1/uploadImage",
+            "multipart/form-data; boundary=b",
+            head.replacen('a', &form("X: y\r\n"), 1),
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_22_bodies_of_many_values_take_at_most_twice_their_size() {
+    /// What the connections and buffers of any such requests take.
+    const FIXED: u64 = 16;
+    let mut row = Row::begin(22, "bodies of many small values").await;
+    let stage = Stage::start(&[]).await;
+    let pet = stage.target.request(Method::POST, "/pet");
+    let pet = pet.json(&json!({"id": 1, "name": "Rex"}));
+    pet.response().await.is(201);
+    // What the first bodies allocate for good does not count as growth.
+    for size in [10_000, pick(250_000, 1_000_000), 1_000_000] {
+        let bodies = many_values(size);
+        let bound = 2 * (bodies.len() * size) as u64 / MEGABYTE + FIXED;
+        let what = format!("MB for {} bodies of {size} bytes", bodies.len());
+        let send = bodies.into_iter().enumerate().map(async |(number, body)| {
+            let (method, path, media_type, body) = body;
+            let request = stage.target.bare(method.parse().expect("a method"), path);
+            let request = request.header("api_key", &stage.target.key);
+            let request = request.header("content-type", media_type);
+            let request = request.header("idempotency-key", format!("{number} {size}"));
+            let response = request.body(body).response().await;
+            (
+                response.status.as_u16(),
+                format!("{method} {path}: {response}"),
+            )
+        });
+        let mut responses = Vec::new();
+        let work = async { responses = join_all(send).await };
+        row.at_most(&what, stage.memory_growth(work).await / MEGABYTE, bound);
+        let others = responses.iter().filter(|(status, _)| status / 100 != 4);
+        row.none("statuses other than 4xx", others.map(|(_, text)| text));
     }
     row.end();
 }

@@ -5,8 +5,8 @@
 //! - A change of a pet's images changes its `photoUrls`, and so its version, in the same transaction.
 
 mod body;
-mod multipart;
-mod range;
+pub mod multipart;
+pub mod range;
 mod receive;
 mod serve;
 mod upload;

@@ -28,6 +28,7 @@ const MAX_BOUNDARY: usize = 70;
 /// Head of a part.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Part {
+    /// Name of the form field.
     pub name: String,
     /// True if the part has a file name.
     pub is_file: bool,

@@ -11,7 +11,7 @@ use crate::api::error::Error;
 
 /// Reads the header for a total of `size` bytes. Returns `None` for all bytes: the header is absent, malformed, or has
 /// more than one range. Fails with [`Error::RangeNotSatisfiable`] if the range begins after the end.
-pub(super) fn requested_range(headers: &HeaderMap, size: u64) -> Result<Option<Range<u64>>, Error> {
+pub fn requested_range(headers: &HeaderMap, size: u64) -> Result<Option<Range<u64>>, Error> {
     let mut values = headers.get_all(header::RANGE).iter();
     let range = match (values.next(), values.next()) {
         (Some(value), None) => value.to_str().ok().and_then(|value| parse(value, size)),

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     api::{
         conditional::IfMatch,
-        credentials::confirm,
+        credentials::recheck_stale,
         error::Error,
         extract::{Path, Query},
         fields::Violations,
@@ -190,7 +190,7 @@ async fn take(
     }
     let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;
     received.metadata = received.metadata.or(metadata);
-    confirm(parts, state).await?;
+    recheck_stale(parts, state).await?;
     Ok((received, key))
 }
 

@@ -36,12 +36,14 @@ impl Middleware for AuthenticateLayer {
         }
         let cached = match credentials(request.headers()) {
             Ok(None) => Some(anonymous(state.anonymous)),
-            Ok(Some(credentials)) => state.authenticator.get_cached(credentials).map(|cached| {
-                if cached.is_stale {
+            Ok(Some(credentials)) => {
+                let is_unreachable = state.database.breaker().is_open();
+                if is_unreachable {
                     let _ = context.has_stale_credential.set(());
                 }
-                Ok(cached.caller)
-            }),
+                let cached = state.authenticator.get_cached(credentials, is_unreachable);
+                cached.map(Ok)
+            }
             Err(_) => None,
         };
         match cached {

@@ -1,7 +1,7 @@
 //! Handles `Idempotency-Key`: replays stored responses, and stores 4xx responses. See
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::borrow::Cow;
+use std::fmt;
 
 use axum::{
     body::Body,
@@ -11,7 +11,10 @@ use axum::{
 };
 use futures_util::future::Either;
 use http_body_util::BodyExt;
-use serde_json::Value;
+use serde::{
+    Deserializer,
+    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
 use sha2::{Digest, Sha256};
 
 use super::{Inner, LayerFuture, Middleware, operation_path, respond};
@@ -90,15 +93,13 @@ impl IdempotencyLayer {
         let body = read_body(body, self.limits).await?;
         let path = parts.uri.path();
         let path = path.strip_prefix(BASE).unwrap_or(path);
-        let fingerprint = Sha256::new()
+        let mut fingerprint = Sha256::new()
             .chain_update(path)
             .chain_update([0])
             .chain_update(parts.uri.query().unwrap_or_default())
-            .chain_update([0])
-            .chain_update(without_passwords(path, &body))
-            .finalize()
-            .to_vec();
-        let idempotency = key.with_fingerprint(fingerprint);
+            .chain_update([0]);
+        hash_body(&mut fingerprint, path, &body);
+        let idempotency = key.with_fingerprint(fingerprint.finalize().to_vec());
         if let Some(response) = idempotency.stored_response(&self.database).await? {
             return Ok(response);
         }
@@ -119,25 +120,91 @@ impl IdempotencyLayer {
     }
 }
 
-/// The body of a request without its passwords: a fast hash of it is stored, from which passwords could be guessed.
-fn without_passwords<'a>(path: &str, body: &'a [u8]) -> Cow<'a, [u8]> {
-    fn blank(value: &mut Value) {
-        match value {
-            Value::Object(members) => members.retain(|name, member| {
-                blank(member);
-                name != "password"
-            }),
-            Value::Array(elements) => elements.iter_mut().for_each(blank),
-            _ => {}
-        }
-    }
+/// Adds the body of a request to its fingerprint.
+fn hash_body(hash: &mut Sha256, path: &str, body: &[u8]) {
     if !path.starts_with(WITH_PASSWORDS) {
-        return body.into();
+        hash.update(body);
+        return;
     }
+    let mut json = serde_json::Deserializer::from_slice(body);
     // Invalid JSON is rejected later.
-    let mut json = serde_json::from_slice(body).unwrap_or_default();
-    blank(&mut json);
-    json.to_string().into_bytes().into()
+    let _ = WithoutPasswords(hash).deserialize(&mut json);
+}
+
+/// Adds JSON to a hash while it is parsed, which takes no memory, without members named `password`: a fast hash is
+/// stored, from which passwords could be guessed.
+struct WithoutPasswords<'h>(&'h mut Sha256);
+
+impl WithoutPasswords<'_> {
+    /// Adds a value. No two values add the same bytes.
+    fn add<E>(self, kind: &[u8; 1], value: &[u8]) -> Result<(), E> {
+        self.0.update(kind);
+        self.0.update(value.len().to_le_bytes());
+        self.0.update(value);
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for WithoutPasswords<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for WithoutPasswords<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        self.add(b"n", &[])
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<(), E> {
+        self.add(b"b", &[u8::from(value)])
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<(), E> {
+        self.add(b"i", &value.to_le_bytes())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<(), E> {
+        self.add(b"u", &value.to_le_bytes())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<(), E> {
+        self.add(b"f", &value.to_le_bytes())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<(), E> {
+        self.add(b"s", value.as_bytes())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        self.0.update(b"[");
+        while elements
+            .next_element_seed(WithoutPasswords(self.0))?
+            .is_some()
+        {}
+        self.add(b"]", &[])
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        self.0.update(b"{");
+        while let Some(name) = members.next_key::<String>()? {
+            if name == "password" {
+                members.next_value::<IgnoredAny>()?;
+            } else {
+                WithoutPasswords(self.0).add::<A::Error>(b"m", name.as_bytes())?;
+                members.next_value_seed(WithoutPasswords(self.0))?;
+            }
+        }
+        self.add(b"}", &[])
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ mod body;
 use axum::{extract::State, http::StatusCode, response::Response};
 use utoipa_axum::routes;
 
-use self::body::{InventoryBody, NewOrderBody, OrderBody, PatchBody};
+use self::body::{InventoryBody, OrderBody};
+pub use self::body::{NewOrderBody, PatchBody};
 use super::{
     error::Error,
     extract::{Json, MergePatch, Path, Query},

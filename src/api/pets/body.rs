@@ -7,14 +7,14 @@ use utoipa::ToSchema;
 use crate::{
     api::{
         error::Error,
-        fields::{Field, FieldType, Member, Violations, present},
+        fields::{Array, Field, FieldType, Member, Violations, present},
     },
     domain::{
         Invalid, Text,
         id::PetId,
         pet::{
-            CategoryPatch, Change, Label, NewPet, Pet, PetDetails, PetName, PetPatch, PhotoUrl,
-            check_count,
+            CategoryPatch, Change, Label, MAX_ITEMS, NewPet, Pet, PetDetails, PetName, PetPatch,
+            PhotoUrl, check_count,
         },
     },
 };
@@ -150,10 +150,10 @@ pub struct NewPetBody {
     name: Field<String>,
     /// URLs of its pictures: absolute http or https URLs, or relative references.
     #[schema(value_type = Vec<PhotoUrlText>, inline, required = false, nullable, max_items = 100)]
-    photo_urls: Field<Vec<Field<String>>>,
+    photo_urls: Field<Array<String, MAX_ITEMS>>,
     /// Tags that the pet can be found by.
     #[schema(value_type = Vec<TagBody<'static>>, required = false, nullable, max_items = 100)]
-    tags: Field<Vec<Field<LabelBody>>>,
+    tags: Field<Array<LabelBody, MAX_ITEMS>>,
     /// Status of the pet in the store.
     #[schema(value_type = StatusBody, required = false, nullable)]
     status: Field<String>,
@@ -195,11 +195,11 @@ pub struct PatchBody {
     /// URLs of its pictures: absolute http or https URLs, or relative references.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<Vec<PhotoUrlText>>, inline, max_items = 100)]
-    photo_urls: Member<Vec<Field<String>>>,
+    photo_urls: Member<Array<String, MAX_ITEMS>>,
     /// Tags that the pet can be found by.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<Vec<TagBody<'static>>>, max_items = 100)]
-    tags: Member<Vec<Field<LabelBody>>>,
+    tags: Member<Array<LabelBody, MAX_ITEMS>>,
     /// Status of the pet in the store.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<StatusBody>)]
@@ -319,13 +319,13 @@ impl PatchBody {
     }
 }
 
-fn photo_urls(violations: &mut Violations, urls: Field<Vec<Field<String>>>) -> Vec<PhotoUrl> {
+fn photo_urls(violations: &mut Violations, urls: Field<Array<String, MAX_ITEMS>>) -> Vec<PhotoUrl> {
     violations.array("photoUrls", urls, check_count, |violations, at, url| {
         violations.required(at, url, PhotoUrl::new)
     })
 }
 
-fn tags(violations: &mut Violations, tags: Field<Vec<Field<LabelBody>>>) -> Vec<Label> {
+fn tags(violations: &mut Violations, tags: Field<Array<LabelBody, MAX_ITEMS>>) -> Vec<Label> {
     violations.array("tags", tags, check_count, |violations, at, tag| {
         label(violations, &at, tag)
     })

@@ -11,7 +11,8 @@ use axum::{
 };
 use utoipa_axum::routes;
 
-use self::body::{NewPetBody, PatchBody, PetBody, ReplacementBody};
+pub use self::body::{NewPetBody, PatchBody};
+use self::body::{PetBody, ReplacementBody};
 use super::{
     conditional::{IfMatch, IfNoneMatch, etag},
     error::Error,

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::{
     api::{
         error::Error,
-        fields::{Field, FieldType, Violations},
+        fields::{Array, Field, FieldType, Violations},
     },
     db::users::NewAccount,
     domain::{
@@ -217,7 +217,9 @@ impl UserDetailsBody {
 }
 
 /// Validates the body of `POST /user/createWithList`.
-pub fn into_new_users(list: Vec<Field<UserDetailsBody>>) -> Result<Vec<NewUser>, Error> {
+pub fn into_new_users(
+    Array(list): Array<UserDetailsBody, { user::MAX_LIST }>,
+) -> Result<Vec<NewUser>, Error> {
     if list.len() > user::MAX_LIST {
         return Err(Error::one_violation(
             "body",

@@ -10,7 +10,7 @@ use crate::{
     api::{
         error::Error,
         extract::Json,
-        fields::Field,
+        fields::Array,
         idempotency::Idempotency,
         openapi::BASE,
         response,
@@ -18,7 +18,7 @@ use crate::{
     },
     auth::password::Passwords,
     db::{self, Connection, Database, users::NewAccount},
-    domain::user::{User, Username},
+    domain::user::{MAX_LIST, User, Username},
 };
 
 /// Sign up
@@ -86,7 +86,7 @@ pub(super) async fn with_list(
     State(database): State<Database>,
     State(passwords): State<Passwords>,
     idempotency: Idempotency,
-    Json(list): Json<Vec<Field<UserDetailsBody>>>,
+    Json(list): Json<Array<UserDetailsBody, MAX_LIST>>,
 ) -> Result<Response, Error> {
     let (mut accounts, chosen): (Vec<_>, Vec<_>) = into_new_users(list)?.into_iter().unzip();
     refuse_taken(&database, &accounts).await?;

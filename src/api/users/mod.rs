@@ -14,7 +14,8 @@ use std::slice;
 use axum::{extract::State, http::StatusCode, response::Response};
 use utoipa_axum::{router::UtoipaMethodRouter, routes};
 
-use self::body::{UserBody, UserDetailsBody};
+use self::body::UserBody;
+pub use self::body::{UserDetailsBody, into_new_users};
 use super::{
     error::Error,
     extract::{Json, Path},

@@ -26,7 +26,8 @@ use chrono::{DateTime, Utc};
 use moka::sync::Cache;
 use sha2::{Digest as _, Sha256};
 
-use self::{source::Source, token::Token};
+use self::source::Source;
+pub use self::token::{Token, looks_like_jwt};
 use super::error::Error;
 use crate::{
     config,
@@ -71,7 +72,7 @@ impl Issuers {
 
     /// Returns true if issuers are configured and the bearer token looks like a JWT.
     pub fn handles(&self, token: &str) -> bool {
-        !self.sources.is_empty() && token::looks_like_jwt(token)
+        !self.sources.is_empty() && looks_like_jwt(token)
     }
 
     /// Returns the caller of a token at `now`. A new subject becomes a new caller.

@@ -37,14 +37,18 @@ const MAX_SUBJECT: usize = 255;
 
 /// Parsed token with an unverified signature.
 pub struct Token<'a> {
+    /// Text of the token.
     pub text: &'a str,
+    /// Header.
     pub header: Header,
+    /// Claims.
     pub claims: Claims,
 }
 
 /// Claims of a token. A registered claim with the value `null` makes the token malformed.
 #[derive(Debug, Deserialize)]
 pub struct Claims {
+    /// Issuer.
     #[serde(rename = "iss")]
     pub issuer: String,
     /// 1–255 characters, none of them a control character.
