@@ -3,21 +3,19 @@
 use std::{convert::Infallible, str::FromStr};
 
 use axum::{
-    BoxError,
-    body::{Body, Bytes, HttpBody as _},
     extract::{FromRequest, FromRequestParts, RawPathParams, Request},
     http::{HeaderMap, HeaderValue, header, request::Parts, uri::Authority},
 };
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 
 use super::{
+    body::LimitedBody,
     credentials::recheck_stale,
     error::Error,
     fields::{FieldType, Violations},
-    state::{AppState, BodyLimits},
+    state::AppState,
 };
 use crate::domain::{Invalid, address};
 
@@ -242,7 +240,7 @@ async fn read_json<T: FieldType>(
     let (parts, body) = request.into_parts();
     require_media_type(&parts.headers, accepted)?;
     require_plain(&parts.headers)?;
-    let body = read_body(body, state.body_limits).await?;
+    let body = LimitedBody::new(body, state.body_limits, 0)?.join().await?;
     let json = json_from_slice(&body)?;
     drop(body);
     recheck_stale(&parts, state).await?;
@@ -269,7 +267,7 @@ impl FromRequest<AppState> for Form {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         let (parts, body) = request.into_parts();
-        let body = read_body(body, state.body_limits).await?;
+        let body = LimitedBody::new(body, state.body_limits, 0)?.join().await?;
         recheck_stale(&parts, state).await?;
         if body.is_empty() {
             return Ok(Self(Parameters::default()));
@@ -312,43 +310,6 @@ pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
     let value = headers.get(header::CONTENT_TYPE).map(HeaderValue::to_str);
     let sent = value.and_then(|value| value.ok()?.split(';').next());
     sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
-}
-
-/// Reads a whole body within its limits into one buffer, so that no handler acts on half of a request. Fails with
-/// [`Error::BodyTooLarge`], [`Error::BodyTimeout`], or [`Error::Invalid`] if the body is cut off.
-pub async fn read_body(body: Body, limits: BodyLimits) -> Result<Bytes, Error> {
-    let too_large = || Error::BodyTooLarge(limits.max_size);
-    // A declared length over the limit is rejected without reading.
-    if body.size_hint().lower() > limits.max_size {
-        return Err(too_large());
-    }
-    let max_size = usize::try_from(limits.max_size).unwrap_or(usize::MAX);
-    let joined = tokio::time::timeout(limits.timeout, join(Limited::new(body, max_size)));
-    match joined.await {
-        Err(_) => Err(Error::BodyTimeout),
-        Ok(Ok(body)) => Ok(body),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(_)) => Err(Error::one_violation(
-            "body",
-            "must be complete; it ends early",
-        )),
-    }
-}
-
-/// Joins the chunks of a body. Each is copied when it arrives: a list of chunks of one byte takes 45 times their size. A
-/// body of one chunk is not copied.
-async fn join(mut body: Limited<Body>) -> Result<Bytes, BoxError> {
-    let mut joined = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(chunk) = frame?.into_data() else {
-            continue;
-        };
-        if joined.is_empty() && body.is_end_stream() {
-            return Ok(chunk);
-        }
-        joined.extend_from_slice(&chunk);
-    }
-    Ok(joined.into())
 }
 
 /// Parses JSON. Error messages contain positions, never parts of the body.

@@ -3,6 +3,7 @@
 //! Invariant: every error response is a problem document ([`error`]), except those that hyper sends itself.
 
 pub mod access;
+pub mod body;
 pub mod conditional;
 pub mod credentials;
 pub mod error;

@@ -177,13 +177,29 @@ pub struct TokenLifetime(pub Duration);
 #[derive(Debug, Clone, Copy)]
 pub struct SignUp(pub bool);
 
-/// Limits of a JSON or form body.
+/// Limits of a body.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyLimits {
     /// Maximum size in bytes.
     pub max_size: u64,
     /// Time limit until the whole body has arrived.
     pub timeout: Duration,
+    /// Time limit until more of the body has arrived.
+    pub pause: Duration,
+    /// Minimum average size in bytes of chunks, if there are many.
+    pub min_chunk: u64,
+}
+
+impl BodyLimits {
+    /// Limits of a JSON or form body. Some clients write it value by value.
+    pub const fn new(max_size: u64, timeout: Duration) -> Self {
+        Self {
+            max_size,
+            timeout,
+            pause: timeout,
+            min_chunk: 8,
+        }
+    }
 }
 
 /// Limits of uploads.
@@ -191,12 +207,8 @@ pub struct BodyLimits {
 pub struct Uploads {
     /// Number of uploads in progress.
     pub in_progress: Shares,
-    /// Maximum size of an image in bytes.
-    pub max_size: u64,
-    /// Time limit until the whole body has arrived.
-    pub timeout: Duration,
-    /// Time limit until more of the body has arrived.
-    pub pause: Duration,
+    /// Limits of the body; the maximum size is that of an image.
+    pub body: BodyLimits,
 }
 
 impl Uploads {
@@ -204,9 +216,12 @@ impl Uploads {
     pub fn new(config: &config::Images, pause: Duration) -> Self {
         Self {
             in_progress: Shares::new(config.max_uploads, config.max_uploads.div_ceil(8)),
-            max_size: config.max_size.as_u64(),
-            timeout: config.upload_timeout,
-            pause,
+            body: BodyLimits {
+                max_size: config.max_size.as_u64(),
+                timeout: config.upload_timeout,
+                pause,
+                min_chunk: 256,
+            },
         }
     }
 }

@@ -129,10 +129,10 @@ impl App {
             ),
             max_page_size: bytes(config.server.max_page_size),
             anonymous: config.auth.anonymous_scopes,
-            body_limits: BodyLimits {
-                max_size: config.server.max_body_size.as_u64(),
-                timeout: config.server.body_timeout,
-            },
+            body_limits: BodyLimits::new(
+                config.server.max_body_size.as_u64(),
+                config.server.body_timeout,
+            ),
             blobs,
             uploads: Uploads::new(&config.images, config.server.body_timeout),
             renderer: Renderer::new(config.images.rendering_memory.as_u64()),

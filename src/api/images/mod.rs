@@ -4,7 +4,6 @@
 //! - Bytes are stored before their row and deleted after it, so every row has its bytes.
 //! - A change of a pet's images changes its `photoUrls`, and so its version, in the same transaction.
 
-mod body;
 pub mod multipart;
 pub mod range;
 mod receive;

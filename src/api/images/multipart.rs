@@ -13,8 +13,7 @@ use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
-use super::body::UploadBody;
-use crate::api::{error::Error, state::Uploads};
+use crate::api::{body::LimitedBody, error::Error, state::Uploads};
 
 /// Maximum number of bytes in a form besides the image.
 const MAX_OTHER: u64 = 64 << 10;
@@ -36,7 +35,7 @@ pub struct Part {
 
 /// Form whose parts are read one after the other.
 pub struct Multipart {
-    body: UploadBody,
+    body: LimitedBody,
     /// Bytes that end every part.
     delimiter: Vec<u8>,
     /// Bytes received but not parsed yet.
@@ -56,7 +55,7 @@ impl Multipart {
             return Err(Error::one_violation("Content-Type", reason));
         }
         Ok(Self {
-            body: UploadBody::new(body, uploads, MAX_OTHER)?,
+            body: LimitedBody::new(body, uploads.body, MAX_OTHER)?,
             delimiter: format!("\r\n--{boundary}").into_bytes(),
             // Lets the first delimiter match, which may have no line break before it.
             buffer: BytesMut::from(&b"\r\n"[..]),

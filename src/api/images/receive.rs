@@ -8,9 +8,11 @@ use axum::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{body::UploadBody, multipart::Multipart};
+use super::multipart::Multipart;
 use crate::{
-    api::{error::Error, extract::require_plain, problem::Violation, state::Uploads},
+    api::{
+        body::LimitedBody, error::Error, extract::require_plain, problem::Violation, state::Uploads,
+    },
     blob_store::{BlobStore, Upload},
     db::images::ContentHash,
     domain::image::{self, Facts},
@@ -60,7 +62,7 @@ pub(super) async fn receive(
     if essence != "application/octet-stream" && !essence.starts_with("image/") {
         return Err(Error::UnsupportedMediaType(ACCEPTED));
     }
-    let mut body = UploadBody::new(body, uploads, 0)?;
+    let mut body = LimitedBody::new(body, uploads.body, 0)?;
     let mut sink = Sink::new(blobs, uploads, "body");
     while let Some(bytes) = body.next().await? {
         sink.write(bytes).await?;
@@ -120,7 +122,7 @@ impl<'a> Sink<'a> {
             reader: Reader::default(),
             block: Vec::new(),
             hasher: Sha256::new(),
-            max_size: uploads.max_size,
+            max_size: uploads.body.max_size,
             field,
         }
     }

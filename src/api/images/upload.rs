@@ -136,7 +136,7 @@ pub(super) async fn upload(
     let _share = share.ok_or(Error::Overloaded)?;
     let (mut parts, body) = request.into_parts();
     // A late body fails before this timeout, so the image store must be what is slow.
-    let limit = state.uploads.timeout + STALLED;
+    let limit = state.uploads.body.timeout + STALLED;
     let receiving =
         tokio::time::timeout(limit, take(&mut parts, body, pet, &if_match, &state)).await;
     let (received, key) = match receiving.unwrap_or(Err(Error::TimedOut)) {

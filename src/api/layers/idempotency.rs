@@ -20,8 +20,8 @@ use sha2::{Digest, Sha256};
 use super::{Inner, LayerFuture, Middleware, operation_path, respond};
 use crate::{
     api::{
+        body::LimitedBody,
         error::{AboutItsKey, Error},
-        extract::read_body,
         idempotency::ClientKey,
         openapi::BASE,
         request_context::RequestContext,
@@ -90,7 +90,7 @@ impl IdempotencyLayer {
     ) -> Result<Response, Error> {
         let context = RequestContext::of(&request).clone();
         let (parts, body) = request.into_parts();
-        let body = read_body(body, self.limits).await?;
+        let body = LimitedBody::new(body, self.limits, 0)?.join().await?;
         let path = parts.uri.path();
         let path = path.strip_prefix(BASE).unwrap_or(path);
         let mut fingerprint = Sha256::new()
@@ -225,10 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_post_with_a_key_needs_stored_responses() {
-        let limits = BodyLimits {
-            max_size: 64,
-            timeout: Duration::from_secs(1),
-        };
+        let limits = BodyLimits::new(64, Duration::from_secs(1));
         let (database, _) = unreachable_database();
         let service = IdempotencyLayer { limits, database }.layer(service_fn(ok));
         for (method, key, status) in [
