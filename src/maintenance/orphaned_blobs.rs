@@ -29,7 +29,6 @@ const EVERY: Duration = Duration::from_mins(1);
 const EVERY_ORPHANS: Duration = Duration::from_hours(1);
 /// Minimum age of an orphan, far longer than an upload takes.
 const ORPHANED: Duration = Duration::from_hours(24);
-
 /// Maximum number of attempts of a claim. One fails if another replica claims the store at the same time.
 const MAX_ATTEMPTS: u32 = 10;
 /// Metric: 1 if the last claim failed because of another owner.
@@ -111,7 +110,8 @@ pub async fn sweep_orphans(
     Ok(())
 }
 
-/// Claims the image store by advancing the nonce to one generated after this call. Returns false if the store has no marker or another owner.
+/// Claims the image store by advancing the nonce to one generated after this call. Returns false if the store has no
+/// marker or another owner.
 async fn claim(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
     let mut first: Option<StoreOwner> = None;
     for _ in 0..MAX_ATTEMPTS {
