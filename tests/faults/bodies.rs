@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::json;
 use test_support::{Http2, RawConnection, RequestExt as _, http2::SendStream, images::large_jpeg};
 
-use crate::stage::{Row, Stage, pick};
+use crate::stage::{Row, Stage, short_or_full};
 
 const MEGABYTE: u64 = 1_000_000;
 const JSON: &str = "application/json";
@@ -31,7 +31,7 @@ const OPERATIONS: [(&str, &str, &str, &str); 12] = [
 ];
 
 /// Encodes data with `Transfer-Encoding: chunked`, in chunks of `length` bytes and without an end.
-fn chunked(data: &[u8], length: usize) -> Vec<u8> {
+pub fn chunked(data: &[u8], length: usize) -> Vec<u8> {
     let chunks = data.chunks(length).map(|chunk| {
         let head = format!("{:x}\r\n", chunk.len());
         [head.as_bytes(), chunk, b"\r\n"].concat()
@@ -88,7 +88,7 @@ async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
         ("PLANS__FREE__PER_MINUTE", "unlimited"),
     ];
     let stage = Stage::start(&settings).await;
-    for (bodies, size) in pick(&[(16, 250_000)][..], &[(100, 100_000), (24, 1_000_000)]) {
+    for (bodies, size) in short_or_full(&[(16, 250_000)][..], &[(100, 100_000), (24, 1_000_000)]) {
         let (bodies, size) = (*bodies, *size);
         let bound = 2 * (bodies * size) as u64 / MEGABYTE;
         // What the first connections allocate for good does not count as growth.
@@ -163,7 +163,7 @@ fn form(image: &[u8]) -> Vec<u8> {
 async fn row_23_uploads_in_small_chunks_cost_at_most_three_times_the_cpu() {
     let mut row = Row::begin(23, "uploads in chunks of one byte").await;
     let stage = Stage::start(&[]).await;
-    for size in pick([50_000, 200_000], [200_000, 1_000_000]) {
+    for size in short_or_full([50_000, 200_000], [200_000, 1_000_000]) {
         let image = large_jpeg(size);
         for (kind, media_type, body) in [
             ("an image", "image/jpeg", image.clone()),
