@@ -30,4 +30,5 @@ mod outside;
 mod races;
 mod renderings;
 mod restarts;
+mod soak;
 mod stage;

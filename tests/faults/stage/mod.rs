@@ -6,7 +6,7 @@ mod proxy;
 mod row;
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -31,6 +31,17 @@ pub struct Target {
 }
 
 impl Target {
+    /// Returns the same destination for another client, with a loopback address and a key of its own.
+    pub fn of_client(&self, client: [u8; 4], key: &str) -> Arc<Self> {
+        let builder = test_support::client_builder().no_proxy();
+        let client = builder.local_address(Some(IpAddr::from(client))).build();
+        Arc::new(Self {
+            address: self.address,
+            key: key.to_owned(),
+            client: client.expect("a client"),
+        })
+    }
+
     /// Builds a request to a path of the API.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.anonymous(method, path).header("api_key", &self.key)
