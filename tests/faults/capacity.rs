@@ -6,7 +6,6 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use reqwest::Method;
 use serde_json::json;
 use tokio::{
@@ -19,8 +18,8 @@ use crate::{
     checker,
     stage::{
         Row, Stage, Target,
-        load::{Load, TimedResponse, by_status, found},
-        pick,
+        load::{Load, TimedResponse, by_status, found_of_writers},
+        loose_or_promised, raise_file_limit, short_or_full,
     },
 };
 
@@ -61,18 +60,16 @@ async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<Ti
 #[tokio::test(flavor = "multi_thread")]
 async fn row_15_memory_is_bounded_and_flat() {
     let mut row = Row::begin(15, "idle connections, large arrays, mixed load").await;
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("more files");
+    raise_file_limit();
     let settings = [
         ("SERVER__MAX_CONNECTIONS", "10200"),
         ("SERVER__MAX_CONNECTIONS_PER_ADDRESS", "10200"),
         ("SERVER__HEADER_TIMEOUT", "10m"),
     ];
     let stage = Stage::start(&settings).await;
-    let (wanted, lasting) = pick(
-        (1_000, Duration::from_secs(6)),
-        (10_000, Duration::from_mins(3)),
-    );
+    let wanted = loose_or_promised(1_000, 10_000);
+    let promised = short_or_full(Duration::from_secs(30), Duration::from_mins(3));
+    let lasting = loose_or_promised(Duration::from_secs(6), promised);
     let mut idle = Vec::new();
     for _ in 0..wanted {
         idle.push(used_connection(&stage).await);
@@ -121,7 +118,7 @@ async fn row_15_memory_is_bounded_and_flat() {
     row.at_least("of the writes acknowledged", written.count(), log.len());
     row.none(
         "lost",
-        checker::breaches(&log, &found_of_writers(&stage).await),
+        checker::breaches(&log, &found_of_writers(&stage.cluster).await),
     );
     let peak = samples.iter().max().copied().unwrap_or_default();
     row.at_most("peak of memory in MB", peak / MEGABYTE, 250);
@@ -134,22 +131,10 @@ async fn row_15_memory_is_bounded_and_flat() {
     row.at_most(
         "growth from the second third to the last in MB",
         last.saturating_sub(second) / MEGABYTE,
-        pick(40, 8),
+        loose_or_promised(40, 8),
     );
     drop(idle);
     row.end();
-}
-
-/// Returns the stored records, of pets only those that the load's writers added or replaced.
-async fn found_of_writers(stage: &Stage) -> Vec<checker::Found> {
-    let all = found(&stage.cluster).await;
-    all.into_iter()
-        .filter(|record| {
-            let by_a_writer = ["added-", "replaced-"];
-            let mut marks = by_a_writer.iter();
-            record.resource != "pet" || marks.any(|mark| record.marker.starts_with(mark))
-        })
-        .collect()
 }
 
 /// Opens a connection, sends one request on it and keeps it open.

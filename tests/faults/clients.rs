@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::stage::{
     Row, Stage, Target,
     load::{TimedResponse, by_status},
-    pick,
+    loose_or_promised, short_or_full,
 };
 
 /// Pause between two bytes of a slow client.
@@ -32,13 +32,13 @@ async fn row_06_slow_clients_are_disconnected_without_effect_on_others() {
         ("SERVER__BODY_TIMEOUT", "2s"),
         ("SERVER__IDLE_TIMEOUT", "2s"),
     ];
-    let stage = Stage::start(pick(&quick, &[])).await;
+    let stage = Stage::start(loose_or_promised(&quick, &[])).await;
     // A response of 8 MB exceeds all socket buffers on the way.
     let pets = "insert into pets (id, status, name, category, photo_urls, tags)
                 select 1000 + n, 'sold', repeat('x', 255), null, array[repeat('/y', 50)], '[]'
                 from generate_series(1, 20000) n";
     stage.cluster.run(pets).await;
-    let [headers, bodies, readers] = pick([100, 50, 50], [1_000, 500, 500]);
+    let [headers, bodies, readers] = short_or_full([100, 50, 50], [1_000, 500, 500]);
     let key = &stage.target.key;
     let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nX: ");
     let headers_closed = send_slowly_on("127.0.0.2", stage.target.address, headers, &head);
@@ -285,12 +285,12 @@ async fn row_07_malformed_requests_get_4xx_without_memory_growth() {
     endless_body(&stage, 8 << 20).await;
     let before = stage.memory();
     let (mut peak, mut sent_messages) = (before, 0);
-    for _ in 0..pick(3, 20) {
+    for _ in 0..short_or_full(3, 20) {
         wrong.extend(send_all(&stage, &messages).await);
         sent_messages += messages.len();
         peak = peak.max(stage.memory());
     }
-    let (sent, status) = endless_body(&stage, pick(64 << 20, 1 << 30)).await;
+    let (sent, status) = endless_body(&stage, short_or_full(64 << 20, 1 << 30)).await;
     peak = peak.max(stage.memory());
     if status != 413 {
         wrong.push(format!("{status} to an endless body"));

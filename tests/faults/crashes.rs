@@ -10,7 +10,7 @@ use crate::{
     stage::{
         Row, Stage, bound,
         load::{Load, broken_images, by_status, found},
-        pick, until,
+        short_or_full, until,
     },
 };
 
@@ -21,7 +21,7 @@ async fn row_01_killed_service_loses_no_acknowledged_write() {
     let mut row = Row::begin(1, "kill -9 of the service under 16 writers").await;
     let mut stage = Stage::start(&[]).await;
     let load = Load::start(&stage.target, WRITERS).await;
-    let rounds = pick(4, 50);
+    let rounds = short_or_full(4, 50);
     let mut slowest = Duration::ZERO;
     for _ in 0..rounds {
         load.success_after(Instant::now()).await;
@@ -59,7 +59,7 @@ async fn row_02_killed_postgres_loses_no_acknowledged_write_and_yields_503() {
     let mut row = Row::begin(2, "kill -9 of PostgreSQL under 16 writers").await;
     let mut stage = Stage::start(&[]).await;
     let load = Load::start(&stage.target, WRITERS).await;
-    let rounds = pick(2, 10);
+    let rounds = short_or_full(2, 10);
     let mut latest = Duration::ZERO;
     for _ in 0..rounds {
         load.success_after(Instant::now()).await;

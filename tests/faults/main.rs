@@ -2,11 +2,14 @@
 //! nothing.
 //!
 //! `cargo test` runs a short form of each row, with bounds that hold on a busy machine. This runs the full form with
-//! the promised bounds, to which the delays of the machine itself are added, and prints one line per row:
+//! the promised bounds, and prints one line per row:
 //!
 //! ```sh
-//! FAULTS=full cargo test --features outside-tools --test faults -- --nocapture
+//! FAULTS=full cargo test --release --features outside-tools --test faults -- --nocapture
 //! ```
+//!
+//! `FAULTS=short` runs the short form with the promised bounds, as `.ci/run` does. The delays of the machine itself are
+//! added to bounds of latencies.
 
 #![expect(
     clippy::disallowed_methods,
@@ -27,4 +30,5 @@ mod outside;
 mod races;
 mod renderings;
 mod restarts;
+mod soak;
 mod stage;

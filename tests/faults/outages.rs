@@ -17,7 +17,7 @@ use crate::{
     stage::{
         Cluster, Proxy, Row, Stage, Target, bound,
         load::{Load, TimedResponse, by_status, found, send_at_rate},
-        pick, until, url_at,
+        loose_or_promised, short_or_full, until, url_at,
     },
 };
 
@@ -67,8 +67,8 @@ async fn send_without_database(
 #[tokio::test(flavor = "multi_thread")]
 async fn row_03_stopped_postgres_yields_503_immediately() {
     let mut row = Row::begin(3, "PostgreSQL down").await;
-    let down = pick(Duration::from_secs(3), Duration::from_secs(20));
-    let rate = pick(100, 500);
+    let down = short_or_full(Duration::from_secs(3), Duration::from_secs(20));
+    let rate = short_or_full(100, 500);
     let mut stage = Stage::start(&[]).await;
     until(200, || stage.target.bare(Method::GET, "/readyz")).await;
     stage
@@ -147,7 +147,8 @@ async fn row_04_frozen_postgres_does_not_block_requests() {
         "PostgreSQL frozen, then a network that drops all packets",
     )
     .await;
-    let freeze = pick(Duration::from_millis(2_500), Duration::from_secs(5));
+    // Longer than the bound of a response.
+    let freeze = loose_or_promised(Duration::from_millis(2_500), Duration::from_secs(5));
     let cluster = Cluster::start().await;
     let proxy = Proxy::before(cluster.address).await;
     let url = url_at(proxy.address, "postgres");
@@ -170,7 +171,11 @@ async fn row_04_frozen_postgres_does_not_block_requests() {
         }
         let over = Instant::now();
         load.success_after(over).await;
-        tokio::time::sleep(pick(Duration::from_secs(1), Duration::from_secs(2))).await;
+        tokio::time::sleep(short_or_full(
+            Duration::from_secs(1),
+            Duration::from_secs(2),
+        ))
+        .await;
         let responses = load.responses();
         let during_outage = responses
             .iter()
@@ -247,7 +252,7 @@ async fn add_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<TimedResp
 #[tokio::test(flavor = "multi_thread")]
 async fn row_05_exhausted_pool_yields_503_in_time() {
     let mut row = Row::begin(5, "pool of 4 exhausted by a held lock, 200 clients").await;
-    let held = pick(Duration::from_secs(2), Duration::from_secs(10));
+    let held = short_or_full(Duration::from_secs(2), Duration::from_secs(10));
     let stage = Stage::start(&[("DATABASE__MAX_CONNECTIONS", "4")]).await;
     let mut connection = stage.cluster.connect().await;
     let mut lock = connection.begin().await.expect("a transaction");
@@ -290,9 +295,9 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
     // Four requests wait in PostgreSQL and 128 in the queue of the pool. Of 200 concurrent requests, the other 68 are
     // refused as soon as their shared statement is found to wait for a lock, and not after the second of the others.
     let half_a_second = Duration::from_millis(500);
-    let quick = responses
-        .iter()
-        .filter(|response| response.latency < pick(Duration::from_millis(900), half_a_second));
+    let quick = responses.iter().filter(|response| {
+        response.latency < loose_or_promised(Duration::from_millis(900), half_a_second)
+    });
     row.at_least("refused soon, the queue being full", quick.count(), 60);
     row.none("unexpected responses without a database", unexpected);
     row.p99_within("their p99", &mut times, Duration::from_millis(20));

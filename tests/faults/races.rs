@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::stage::{Row, Stage, load::TimedResponse, pick};
+use crate::stage::{Row, Stage, load::TimedResponse, short_or_full};
 
 /// Concurrent requests.
 const MANY: usize = 50;
@@ -23,7 +23,7 @@ async fn row_10_concurrent_writes_with_one_etag_have_one_winner() {
     let pet = json!({"id": 1, "name": "before"});
     let created = TimedResponse::of(target.request(Method::POST, "/pet").json(&pet)).await;
     assert!(created.is_success(), "{created:?}");
-    let rounds = pick(4, 20);
+    let rounds = short_or_full(4, 20);
     let mut unexpected = Vec::new();
     for round in 0..rounds {
         let pet = target
@@ -80,7 +80,7 @@ async fn row_11_concurrent_posts_with_one_idempotency_key_execute_once() {
     )
     .await;
     let mut stage = Stage::start(&[]).await;
-    let rounds = pick(4, 20);
+    let rounds = short_or_full(4, 20);
     let (mut unexpected, mut replayed) = (Vec::new(), 0);
     for round in 0..rounds {
         let name = format!("round-{round}");

@@ -13,14 +13,14 @@ use test_support::{
     },
 };
 
-use crate::stage::{Row, Stage, pick};
+use crate::stage::{Row, Stage, short_or_full};
 
 const MEBIBYTE: u64 = 1 << 20;
 /// Size in bytes of metadata that is not compressed.
 const LARGE: usize = 9 << 20;
 
 /// Images of 16×16 pixels with metadata that is large, or becomes so when it is decompressed.
-fn bombs() -> Vec<(&'static str, Vec<u8>)> {
+pub fn bombs() -> Vec<(&'static str, Vec<u8>)> {
     let zeros = zlib_zeros(512 << 20);
     let large = vec![b'x'; LARGE];
     let chunk = |kind: &[u8; 4], data: &[&[u8]]| png_with(16, 16, &png_chunk(*kind, data));
@@ -58,7 +58,7 @@ fn bombs() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Images of 16×16 pixels that ask for more prefix codes than pixels.
-fn codes() -> Vec<(&'static str, Vec<u8>)> {
+pub fn codes() -> Vec<(&'static str, Vec<u8>)> {
     let image = vp8l_with_many_codes();
     let frame = webp_frame([0, 0], [16, 16], &[&image]);
     let animation = webp_animation([16, 16], &[&frame]);
@@ -156,7 +156,7 @@ async fn row_25_renderings_take_no_more_memory_than_was_admitted() {
         row.check(&format!("its status {status}"), status == 200);
     }
     // Images without faults; in MiB, the memory that is admitted for each.
-    let side = pick(2_048, 8_192);
+    let side = short_or_full(2_048, 8_192);
     let pixels = u64::from(side) * u64::from(side);
     for (what, bytes, per_pixel) in [
         ("PNG", png(side, side), 12),

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::stage::{
     Cluster, Row, Stage, bound,
     load::{TimedResponse, by_status, send_at_rate},
-    pick, serve, url_at,
+    loose_or_promised, serve, short_or_full, url_at,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -22,7 +22,7 @@ async fn row_08_sigterm_drains_requests_in_flight() {
     let mut row = Row::begin(8, "SIGTERM with 50 requests in flight").await;
     // Bounds how long the half-sent header delays the stop.
     let grace = [("SERVER__SHUTDOWN_GRACE", "3s")];
-    let mut stage = Stage::start(pick(&grace, &[])).await;
+    let mut stage = Stage::start(loose_or_promised(&grace, &[])).await;
     let (address, key) = (stage.target.address, stage.target.key.clone());
     let mut in_flight = Vec::new();
     for _ in 0..IN_FLIGHT {
@@ -77,7 +77,7 @@ async fn row_08_sigterm_drains_requests_in_flight() {
 #[tokio::test(flavor = "multi_thread")]
 async fn row_09_rolling_restart_on_one_port_fails_no_request() {
     let mut row = Row::begin(9, "rolling restart on one port").await;
-    let (swaps, rate, wanted) = pick((2, 200, 400), (4, 500, 10_000));
+    let (swaps, rate, wanted) = short_or_full((2, 200, 400), (4, 500, 10_000));
     let mut stage = Stage::start(&[("SERVER__REUSE_PORT", "true")]).await;
     let stop = CancellationToken::new();
     let fresh = client_without_reuse();
@@ -101,9 +101,17 @@ async fn row_09_rolling_restart_on_one_port_fails_no_request() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     for _ in 0..swaps {
         let next = stage.serve().await;
-        tokio::time::sleep(pick(Duration::from_millis(300), Duration::from_secs(2))).await;
+        tokio::time::sleep(short_or_full(
+            Duration::from_millis(300),
+            Duration::from_secs(2),
+        ))
+        .await;
         std::mem::replace(&mut stage.service, next).stop().await;
-        tokio::time::sleep(pick(Duration::from_millis(100), Duration::from_secs(1))).await;
+        tokio::time::sleep(short_or_full(
+            Duration::from_millis(100),
+            Duration::from_secs(1),
+        ))
+        .await;
     }
     let left = Duration::from_secs_f64(f64::from(wanted) / f64::from(rate))
         .saturating_sub(started.elapsed());
@@ -117,7 +125,7 @@ async fn row_09_rolling_restart_on_one_port_fails_no_request() {
     row.at_least(
         "requests",
         u32::try_from(responses.len()).unwrap_or(u32::MAX),
-        pick(wanted * 9 / 10, wanted),
+        loose_or_promised(wanted * 9 / 10, wanted),
     );
     let failed = responses
         .iter()
@@ -143,7 +151,7 @@ async fn row_12_replicas_started_concurrently_run_each_migration_once() {
     )
     .await;
     let cluster = Cluster::start_with(&["max_connections=300"]).await;
-    let rounds = pick(2, 20);
+    let rounds = short_or_full(2, 20);
     let mut slowest = Duration::ZERO;
     let (mut twice, mut missing) = (0, 0);
     for round in 0..rounds {

@@ -9,7 +9,7 @@ use crate::{
     stage::{
         Cluster, Proxy, Row, Stage, bound,
         load::{Load, TimedResponse, by_status, found},
-        pick, program, url_at,
+        program, short_or_full, url_at,
     },
 };
 
@@ -56,7 +56,7 @@ async fn row_14_promoted_standby_has_every_acknowledged_write_and_accepts_new_on
     proxy.lead_to(standby.address);
     let started = Instant::now();
     let mut reads = Vec::new();
-    while started.elapsed() < pick(Duration::from_secs(1), Duration::from_secs(3)) {
+    while started.elapsed() < short_or_full(Duration::from_secs(1), Duration::from_secs(3)) {
         reads.push(TimedResponse::of(stage.target.request(Method::GET, "/pet/1")).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

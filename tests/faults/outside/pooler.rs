@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use crate::stage::{
     Cluster, Proxy, Row, Stage, chown_to_postgres,
     load::{TimedResponse, by_status},
-    pick, program, until, url_at,
+    program, short_or_full, until, url_at,
 };
 
 /// A PgBouncer in transaction mode, killed when dropped.
@@ -81,7 +81,7 @@ async fn row_13_pgbouncer_in_transaction_mode_fails_no_request() {
     // Migrations run through PgBouncer, too.
     let url = url_at(pgbouncer.address, "postgres");
     let mut stage = Stage::on(cluster, &url, &[("DATABASE__POOLER", "transaction")]).await;
-    let wanted: usize = pick(2_000, 10_000);
+    let wanted: usize = short_or_full(2_000, 10_000);
     let mut responses = Vec::new();
     // The second process meets server connections on which the first one prepared its statements.
     for _ in 0..2 {

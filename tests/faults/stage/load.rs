@@ -269,11 +269,21 @@ pub async fn found(cluster: &Cluster) -> Vec<Found> {
     pets.chain(orders).chain(images).collect()
 }
 
-/// Returns the paths of images that differ from the bytes that were uploaded.
+/// Returns the stored records of the load's writers, without the pets of their orders and those that they had before.
+pub async fn found_of_writers(cluster: &Cluster) -> Vec<Found> {
+    let all = found(cluster).await.into_iter();
+    let by_a_writer = |record: &Found| {
+        let mut marks = ["added-", "replaced-", "uploaded-"].iter();
+        record.resource == "order" || marks.any(|mark| record.marker.starts_with(mark))
+    };
+    all.filter(by_a_writer).collect()
+}
+
+/// Returns the paths of the writers' images that differ from the bytes that were uploaded.
 pub async fn broken_images(stage: &Stage) -> Vec<String> {
     let images: Vec<(i64, String, String)> = sqlx::query_as(
         "select pets.id, pets.name, encode(images.id, 'hex')
-         from images join pets on pets.id = images.pet_id",
+         from images join pets on pets.id = images.pet_id where pets.name like 'uploaded-%'",
     )
     .fetch_all(&mut stage.cluster.connect().await)
     .await
@@ -302,6 +312,11 @@ pub struct Load {
 impl Load {
     /// Starts `writers` writers, each with a pet of its own. Retries for up to 30 s, since a loaded machine may answer 503.
     pub async fn start(target: &Arc<Target>, writers: usize) -> Self {
+        Self::with_pause(target, writers, Duration::ZERO).await
+    }
+
+    /// Starts writers that pause after each operation.
+    pub async fn with_pause(target: &Arc<Target>, writers: usize, pause: Duration) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mut load = Self {
             writers: JoinSet::new(),
@@ -338,6 +353,7 @@ impl Load {
                     }
                     log.push(entry);
                     responses.lock().expect("never poisoned").push(response);
+                    tokio::time::sleep(pause).await;
                 }
                 log
             });

@@ -6,11 +6,12 @@ mod proxy;
 mod row;
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method, RequestBuilder};
 use test_support::{Home, Service, make_key, process::free_address};
@@ -18,7 +19,7 @@ use test_support::{Home, Service, make_key, process::free_address};
 pub use self::{
     cluster::{Cluster, chown_to_postgres, program, url_at},
     proxy::Proxy,
-    row::{Row, bound, pick},
+    row::{Row, bound, loose_or_promised, short_or_full},
 };
 
 /// The destination of requests, shared by successive processes of the service.
@@ -30,6 +31,17 @@ pub struct Target {
 }
 
 impl Target {
+    /// Returns the same destination for another client, with a loopback address and a key of its own.
+    pub fn of_client(&self, client: [u8; 4], key: &str) -> Arc<Self> {
+        let builder = test_support::client_builder().no_proxy();
+        let client = builder.local_address(Some(IpAddr::from(client))).build();
+        Arc::new(Self {
+            address: self.address,
+            key: key.to_owned(),
+            client: client.expect("a client"),
+        })
+    }
+
     /// Builds a request to a path of the API.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.anonymous(method, path).header("api_key", &self.key)
@@ -71,12 +83,11 @@ impl Stage {
         let (home, address) = (Home::new(), free_address());
         let named =
             |(name, value): &(&str, &str)| (format!("PET_INVENTORY__{name}"), (*value).to_owned());
-        let mut settings: Vec<_> = settings.iter().map(named).collect();
+        // All clients share one address here, and some send wrong credentials.
+        let budget = ("LIMITS__FAILED_AUTHENTICATION_PER_MINUTE", "1000000");
+        let mut settings: Vec<_> = [&[budget], settings].concat().iter().map(named).collect();
         settings.push(("PET_INVENTORY__SERVER__LISTEN".into(), address.to_string()));
         settings.push(("DATABASE_URL".into(), url.to_owned()));
-        // All clients share one address here, and some send wrong credentials.
-        let budget = "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE";
-        settings.push((budget.into(), "1000000".into()));
         let service = serve(&home, &settings).await;
         let key = make_key(&mut cluster.connect().await, "tester", Scopes::all(), None).await;
         let target = Target {
@@ -140,6 +151,11 @@ impl Stage {
         memory(&self.service)
     }
 
+    /// Returns the largest resident memory of the service so far in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        status(&self.service, "VmHWM:")
+    }
+
     /// Runs `work`; returns by how many bytes the resident memory of the service grew at its peak.
     pub async fn memory_growth(&self, work: impl Future<Output = ()>) -> u64 {
         self.idle().await;
@@ -147,7 +163,7 @@ impl Stage {
         std::fs::write(format!("/proc/{}/clear_refs", self.service.pid()), "5").expect("a reset");
         let before = self.memory();
         work.await;
-        status(&self.service, "VmHWM:").saturating_sub(before)
+        self.peak_memory().saturating_sub(before)
     }
 
     /// Returns the CPU time that the service has used.
@@ -171,6 +187,12 @@ impl Stage {
             }
         }
     }
+}
+
+/// Lets this process, and those that it starts, open as many files as the machine allows.
+pub fn raise_file_limit() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("more files");
 }
 
 /// Returns the resident memory of a process in bytes.

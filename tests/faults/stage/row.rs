@@ -12,20 +12,50 @@ use tokio::sync::{Mutex, MutexGuard};
 /// Held by the running row: rows measure times, so they run one at a time.
 static RUNNING: Mutex<()> = Mutex::const_new(());
 
-/// Returns true if `FAULTS=full` requests the full form with the promised bounds.
-fn full() -> bool {
-    std::env::var("FAULTS").is_ok_and(|form| form == "full")
+/// Form of a run, from the variable `FAULTS`.
+#[derive(PartialEq)]
+enum Form {
+    /// Short runs with loose bounds, in a debug build on a busy machine: the variable is not set.
+    Loose,
+    /// `short`: short runs with the promised bounds.
+    Short,
+    /// `full`: full runs with the promised bounds.
+    Full,
 }
 
-/// Returns the value for the form of this run.
-pub fn pick<T>(short: T, full_form: T) -> T {
-    if full() { full_form } else { short }
+impl Form {
+    fn of_this_run() -> Self {
+        match std::env::var("FAULTS").as_deref() {
+            Ok("full") => Self::Full,
+            Ok("short") => Self::Short,
+            Ok(other) => panic!("FAULTS={other}: use short or full"),
+            Err(_) => Self::Loose,
+        }
+    }
 }
 
-/// Returns the bound of a time: the promised one, or in the short form three times that, and at least 10 s:
-/// the hosts of continuous integration stop a virtual machine for seconds.
+/// Returns a duration or count of the run, never a bound.
+pub fn short_or_full<T>(short: T, full: T) -> T {
+    if Form::of_this_run() == Form::Full {
+        full
+    } else {
+        short
+    }
+}
+
+/// Returns a bound, or a setting or count that it depends on.
+pub fn loose_or_promised<T>(loose: T, promised: T) -> T {
+    if Form::of_this_run() == Form::Loose {
+        loose
+    } else {
+        promised
+    }
+}
+
+/// Returns the bound of a time. A loose one is three times the promised one, and at least 10 s: the hosts of continuous
+/// integration stop a virtual machine for seconds.
 pub fn bound(promised: Duration) -> Duration {
-    pick(promised.mul_f64(3.0).max(Duration::from_secs(10)), promised)
+    loose_or_promised(promised.mul_f64(3.0).max(Duration::from_secs(10)), promised)
 }
 
 /// A row: its figures so far, and the verdict.
