@@ -385,6 +385,43 @@ async fn expect_100_continue_is_answered_with_100() {
     raw.response().await.is(201);
 }
 
+/// A chunk costs as much CPU time as 4 KiB: many small ones would take it from all other clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn body_in_many_small_chunks_is_400() {
+    let app = TestApp::start().await;
+    let chunked = |body: &str, length: usize| {
+        let chunks = body.as_bytes().chunks(length).map(|chunk| {
+            let size = format!("{:x}\r\n", chunk.len());
+            [size.as_bytes(), chunk, b"\r\n"].concat()
+        });
+        let chunks: Vec<_> = chunks.collect();
+        [&chunks.concat()[..], b"0\r\n\r\n"].concat()
+    };
+    let pet = |spaces: usize| format!("{{\"name\":\"a\"{}}}", " ".repeat(spaces));
+    for (spaces, length, status) in [
+        (0, 1, 201),
+        (1_000, 1, 201),
+        (1_300, 1, 400),
+        (100_000, 1, 400),
+        (100_000, 7, 400),
+        (100_000, 8, 201),
+    ] {
+        let key = format!("Idempotency-Key: {spaces}-{length}\r\n");
+        for key in ["", &*key] {
+            let fields = format!("{key}Transfer-Encoding: chunked\r\n");
+            let mut raw = RawConnection::connect(app.address).await;
+            raw.send(post(&app, &fields, "")).await;
+            raw.send(chunked(&pet(spaces), length)).await;
+            let response = raw.response().await;
+            let what = format!("{spaces} spaces in chunks of {length}: {response}");
+            assert_eq!(response.status.as_u16(), status, "{what}");
+            if status == 400 {
+                assert_eq!(response.invalid_fields(), ["body"], "{what}");
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn truncated_body_stores_nothing() {
     let app = TestApp::start().await;
