@@ -105,22 +105,22 @@ async fn requests_without_credentials_leave_permits_for_others() {
 async fn slow_bodies_with_credentials_leave_permits_for_other_addresses() {
     const MAX_REQUESTS: usize = 16;
     let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "16")];
-    let app = TestApp::with(&settings).await;
-    let id = app.pet("a").await;
-    let get = async |address: &str| {
-        let get = client_of(address).get(app.url(&format!("/pet/{id}")));
-        let response = get.header("api_key", &app.key).response().await;
-        response.status.as_u16()
-    };
-    // Less than the time that a body has.
-    let until_attacker_gets = async |status| {
-        let started = Instant::now();
-        while get(ATTACKER).await != status {
-            assert!(started.elapsed() < Duration::from_secs(15), "not {status}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
     for is_http2 in [false, true] {
+        let app = TestApp::with(&settings).await;
+        let id = app.pet("a").await;
+        let get = async |address: &str| {
+            let get = client_of(address).get(app.url(&format!("/pet/{id}")));
+            let response = get.header("api_key", &app.key).response().await;
+            response.status.as_u16()
+        };
+        // Less than the time that a body has.
+        let until_attacker_gets = async |status| {
+            let started = Instant::now();
+            while get(ATTACKER).await != status {
+                assert!(started.elapsed() < Duration::from_secs(15), "not {status}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
         let (mut http1, mut http2) = (Vec::new(), Vec::new());
         let connection = Http2::connect_from(ATTACKER, app.address, 65_535).await;
         for _ in 0..2 * MAX_REQUESTS {
