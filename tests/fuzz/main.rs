@@ -3,6 +3,12 @@
 //! `cargo test` tries the inputs in `__fuzz__/*/corpus` and random ones. `.ci/fuzz` builds the same targets with
 //! libFuzzer, which searches for inputs that reach new code.
 
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed property panics with the reason"
+)]
+
 mod cursor;
 mod entity_tags;
 mod image;

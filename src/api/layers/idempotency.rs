@@ -127,8 +127,9 @@ fn hash_body(hash: &mut Sha256, path: &str, body: &[u8]) {
         return;
     }
     let mut json = serde_json::Deserializer::from_slice(body);
-    // Invalid JSON is rejected later.
-    let _ = WithoutPasswords(hash).deserialize(&mut json);
+    let parsed = WithoutPasswords(hash).deserialize(&mut json);
+    // Invalid JSON is rejected later, and differs from what it begins with.
+    hash.update([u8::from(parsed.and_then(|()| json.end()).is_ok())]);
 }
 
 /// Adds JSON to a hash while it is parsed, which takes no memory, without members named `password`: a fast hash is
