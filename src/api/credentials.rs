@@ -3,7 +3,10 @@
 use axum::http::{HeaderMap, HeaderName, header, request::Parts};
 
 use super::{error::Error, request_context::RequestContext, state::AppState};
-use crate::auth::{self, Credentials};
+use crate::{
+    auth::{self, Credentials},
+    db,
+};
 
 /// API key header, as in Petstore. Proxies may drop a name with an underscore: nginx needs `underscores_in_headers on`.
 pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
@@ -42,6 +45,8 @@ pub async fn recheck_stale(parts: &Parts, state: &AppState) -> Result<(), Error>
     if context.has_stale_credential.get().is_none() {
         return Ok(());
     }
+    // Before the cached result is dropped, which requests without a body still need.
+    state.database.breaker().admit().map_err(db::Error::from)?;
     let credentials = credentials(&parts.headers)?.ok_or(Error::Unauthenticated)?;
     let caller = state.authenticator.authenticate_again(credentials).await?;
     let is_same = context.caller.get() == Some(&caller);

@@ -18,7 +18,7 @@ use crate::{
         clock::whole_seconds,
     },
     images::renderings,
-    limits,
+    limits::{self, shares::Exhausted},
 };
 
 /// Failure of a request. The text of a refusal is for the client, that of a logged failure for the log.
@@ -116,6 +116,11 @@ pub enum Error {
     /// Too many requests are in progress.
     #[error("the service is overloaded")]
     Overloaded,
+    /// The client address uses its share. Counts against the limits of a caller, unlike other failures of the service.
+    #[error(
+        "the client address has too many requests in progress, or too many responses that it has not read"
+    )]
+    OverloadedByClient,
     /// The process is about to stop.
     #[error("the service is shutting down")]
     Stopping,
@@ -158,6 +163,7 @@ impl Error {
             self,
             Self::Stopping
                 | Self::Overloaded
+                | Self::OverloadedByClient
                 | Self::IssuerUnavailable
                 | Self::Database(db::Error::Unavailable(_) | db::Error::Overloaded)
         )
@@ -190,9 +196,10 @@ impl Error {
                 policies,
                 retry_after,
             } => Problem::quota_exceeded(policies, seconds(*retry_after)),
-            Self::IssuerUnavailable | Self::Overloaded | Self::Stopping => {
-                refusal(S::SERVICE_UNAVAILABLE)
-            }
+            Self::IssuerUnavailable
+            | Self::Overloaded
+            | Self::OverloadedByClient
+            | Self::Stopping => refusal(S::SERVICE_UNAVAILABLE),
             Self::TimedOut | Self::Database(db::Error::StatementTimedOut) => {
                 failure(S::SERVICE_UNAVAILABLE, "the request took too long")
             }
@@ -319,6 +326,16 @@ impl From<session::Error> for Error {
     }
 }
 
+impl From<Exhausted> for Error {
+    fn from(exhausted: Exhausted) -> Self {
+        metrics::counter!("http_server_shed_requests_total").increment(1);
+        match exhausted {
+            Exhausted::ByClient => Self::OverloadedByClient,
+            Exhausted::InTotal => Self::Overloaded,
+        }
+    }
+}
+
 impl From<renderings::Error> for Error {
     fn from(error: renderings::Error) -> Self {
         match error {
@@ -340,6 +357,14 @@ impl IntoResponse for Error {
         }
         if matches!(self, Self::IdempotencyKeyInUse | Self::IdempotencyKeyReused) {
             response.extensions_mut().insert(AboutItsKey);
+        }
+        if matches!(
+            self,
+            Self::TimedOut
+                | Self::OverloadedByClient
+                | Self::Database(db::Error::StatementTimedOut)
+        ) {
+            response.extensions_mut().insert(CountedFailure);
         }
         if status.is_server_error() && !self.is_logged_elsewhere() {
             response.extensions_mut().insert(Cause(Arc::new(self)));
@@ -373,6 +398,10 @@ pub struct OAuthErrorBody;
 /// Marks a refusal that is due to the Idempotency-Key, and so must not be stored as the response to the request.
 #[derive(Debug, Clone, Copy)]
 pub struct AboutItsKey;
+
+/// Marks a 5xx response that is due to the request or its client, so that it counts against the limits of the caller.
+#[derive(Debug, Clone, Copy)]
+pub struct CountedFailure;
 
 /// Error behind a 5xx response, passed to the layer that logs it once.
 #[derive(Debug, Clone)]

@@ -33,7 +33,7 @@ use super::{
 use crate::{
     db::{self, Database},
     domain::{Invalid, address::AddressKey},
-    limits::shares::Shares,
+    limits::shares::{Exhausted, Share, Shares},
 };
 
 /// Maximum value of `limit`.
@@ -202,6 +202,12 @@ impl Lists {
         Ok(response)
     }
 
+    /// Takes memory for a part of a list, so that a client that reads none of its responses causes no work in vain.
+    fn reserve(&self) -> Result<Share, Exhausted> {
+        let amount = Pace::BYTES.min(self.memory.max_per_address() / 4);
+        self.memory.take(self.address, amount)
+    }
+
     /// Returns up to `limit` matches as JSON and, if there may be more, the identifier of the last one. Reads them a part
     /// at a time, so that large matches beyond the maximum size are not read in vain. Fails if the memory of responses is
     /// in use.
@@ -211,8 +217,8 @@ impl Lists {
         mut after: Option<F::Id>,
         limit: usize,
     ) -> Result<(Vec<u8>, Option<F::Id>), Error> {
+        let mut share = self.reserve()?;
         let mut json = vec![b'['];
-        let mut share = self.memory.take(self.address, 0);
         let (mut count, mut pace) = (0, Pace::FIRST);
         let end = 'page: loop {
             // One more match than requested shows if there is another page.
@@ -234,9 +240,7 @@ impl Lists {
             if part.items.len() < wanted {
                 break part.continue_after;
             }
-            if !share.as_mut().is_some_and(|it| it.grow_to(json.len())) {
-                return Err(Error::Overloaded);
-            }
+            share.grow_to(json.capacity())?;
             pace = pace.after(wanted, json.len() - before);
         };
         json.push(b']');
@@ -247,8 +251,10 @@ impl Lists {
     /// Streams all matches. The first part is read before the response begins, so that most failures still get a status.
     /// A later failure cuts the connection, which no client can mistake for the end.
     async fn stream<F: Find>(self, find: F, after: Option<F::Id>) -> Result<Response, Error> {
+        let reserved = self.reserve()?;
         let first_page = find.page(&self.database, after, Pace::FIRST.0, Pace::BYTES);
         let first_page = first_page.await?;
+        drop(reserved);
         let mut is_first = true;
         let mut first = vec![b'['];
         append::<F>(&mut first, &first_page.items, &mut is_first)?;

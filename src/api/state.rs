@@ -143,6 +143,8 @@ pub struct ConcurrencyLimits {
     pub requests: Shares,
     /// Number of those without credentials.
     pub without_credentials: Shares,
+    /// Number of those whose body has not arrived yet.
+    pub arriving: Shares,
     /// Number of requests that wait for a rendering. The work goes on if the client disconnects.
     pub renderings: Shares,
     /// Bytes of responses that are being sent.
@@ -161,6 +163,7 @@ impl ConcurrencyLimits {
         Self {
             requests: Shares::new(max_requests, half),
             without_credentials: Shares::new(half, half.div_ceil(4)),
+            arriving: Shares::new(half + half / 2, half.div_ceil(4)),
             // A page of an image gallery may need many at once.
             renderings: Shares::new(MAX_RENDERINGS, MAX_RENDERINGS / 4),
             responses: Shares::new(responses, responses / 8),

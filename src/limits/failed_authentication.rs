@@ -66,12 +66,13 @@ impl FailedAuthenticationLimit {
         wait.filter(|wait| !wait.is_zero()).map_or(Ok(()), Err)
     }
 
-    /// Counts an invalid credential.
+    /// Counts an invalid credential. One of a network that is over its limit does not count against those that contain it.
     pub fn count(&self, address: AddressKey) {
         for (network, taken) in self.buckets.take_each(&(), address) {
             if let Err(wait) = taken {
                 metrics::counter!("limits_blocked_addresses_total").increment(1);
                 self.blocked_until.insert(network, self.clock.now() + wait);
+                return;
             }
         }
     }

@@ -5,11 +5,12 @@
 //!   those of several addresses; others are not affected.
 //! - The attempts of all addresses to an account are refused only if many of them wait at once. Before that, they are
 //!   delayed, in order: the owner logs in after those who came first, and an attacker with many addresses gets
-//!   [`ADDRESSES`] times the attempts of one.
+//!   [`ACCOUNT_RATIO`] times the attempts of one.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use dashmap::{DashMap, DashSet};
+use dashmap::DashMap;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::token_buckets::{AddressBuckets, NETWORKS};
 use crate::domain::{
@@ -18,8 +19,8 @@ use crate::domain::{
 };
 
 /// Ratio of the attempts to an account to those from one of the client addresses.
-const ADDRESSES: u32 = 10;
-/// Time whose attempts to an account may come at once.
+const ACCOUNT_RATIO: u32 = 10;
+/// Time whose attempts to an account are admitted at once.
 const BURST: Duration = Duration::from_mins(1);
 /// Maximum delay of an attempt, shorter than the request timeout.
 const MAX_DELAY: Duration = Duration::from_secs(20);
@@ -37,8 +38,11 @@ pub struct Logins {
     /// By account, the moment at which it has admitted its attempts so far, one per `interval`.
     busy_until: Arc<DashMap<String, Moment>>,
     interval: Duration,
-    /// Origins with a delayed attempt. Each has one at a time, so that no client takes all turns.
-    delayed: Arc<DashSet<Origin>>,
+    /// By origin, the end of the delay of its last delayed attempt. Each has one at a time, also if its client has
+    /// disconnected, so that no client reserves all attempts.
+    delayed_until: Arc<DashMap<Origin, Moment>>,
+    /// Permits to wait.
+    waiting: Arc<Semaphore>,
     clock: Clock,
 }
 
@@ -48,8 +52,9 @@ impl Logins {
         Self {
             by_address: AddressBuckets::new(per_minute, per_minute, &clock),
             busy_until: Arc::default(),
-            interval: Duration::from_mins(1) / per_minute.get().saturating_mul(ADDRESSES),
-            delayed: Arc::default(),
+            interval: Duration::from_mins(1) / per_minute.get().saturating_mul(ACCOUNT_RATIO),
+            delayed_until: Arc::default(),
+            waiting: Arc::new(Semaphore::new(MAX_DELAYED)),
             clock,
         }
     }
@@ -65,49 +70,40 @@ impl Logins {
             self.by_address.take(&account, address)?;
             widest = address.networks(&NETWORKS).last();
         }
-        let (delay, _turn) = self.reserve((account, widest.map(|(network, _)| network)))?;
+        let (delay, _permit) = self.reserve((account, widest.map(|(network, _)| network)))?;
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
         Ok(())
     }
 
-    /// Reserves the next turn of an account. Returns its delay and, for a delayed attempt, a guard to hold meanwhile.
-    fn reserve(&self, origin: Origin) -> Result<(Duration, Option<Turn>), Duration> {
+    /// Reserves the next attempt to an account. Returns its delay and, if there is one, a permit to hold meanwhile.
+    fn reserve(
+        &self,
+        origin: Origin,
+    ) -> Result<(Duration, Option<OwnedSemaphorePermit>), Duration> {
         let now = self.clock.now();
         let mut busy_until = self.busy_until.entry(origin.0.clone()).or_insert(now);
         let delay = busy_until.saturating_sub(now + BURST);
-        let turn = if delay.is_zero() {
-            None
-        } else if delay <= MAX_DELAY
-            && self.delayed.len() < MAX_DELAYED
-            && self.delayed.insert(origin.clone())
-        {
-            let delayed = Arc::clone(&self.delayed);
-            Some(Turn { delayed, origin })
-        } else {
-            return Err(delay);
-        };
+        let mut permit = None;
+        if !delay.is_zero() {
+            let is_delayed = self.delayed_until.get(&origin).is_some_and(|it| *it > now);
+            if delay > MAX_DELAY || is_delayed {
+                return Err(delay);
+            }
+            let waiting = Arc::clone(&self.waiting).try_acquire_owned();
+            permit = Some(waiting.map_err(|_| delay)?);
+            self.delayed_until.insert(origin, now + delay);
+        }
         *busy_until = now.max(*busy_until) + self.interval;
-        Ok((delay, turn))
+        Ok((delay, permit))
     }
 
     /// Removes full token buckets, and accounts without recent attempts.
     pub fn sweep(&self) {
         let now = self.clock.now();
         self.busy_until.retain(|_, busy_until| *busy_until > now);
+        self.delayed_until.retain(|_, until| *until > now);
         self.by_address.sweep();
-    }
-}
-
-/// Delayed attempt of an origin, until it is dropped.
-struct Turn {
-    delayed: Arc<DashSet<Origin>>,
-    origin: Origin,
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.delayed.remove(&self.origin);
     }
 }

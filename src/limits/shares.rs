@@ -9,7 +9,7 @@ use std::{
 use crate::domain::address::{AddressKey, Network};
 
 /// Networks of an IPv6 address whose use is bounded, and the number of addresses as which each counts.
-const NETWORKS: [(u8, u32); 2] = [(56, 1), (48, 2)];
+const SHARED_NETWORKS: [(u8, u32); 2] = [(56, 1), (48, 2)];
 
 /// A resource that client addresses share, such as memory in bytes or a number of connections. Clones share it.
 #[derive(Debug, Clone)]
@@ -29,6 +29,17 @@ struct Used {
     by_network: HashMap<Network, usize>,
 }
 
+/// Reason why an amount is not left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Exhausted {
+    /// The client address, or its network, uses its share.
+    #[error("the client address uses its share")]
+    ByClient,
+    /// All of the resource is in use.
+    #[error("all is in use")]
+    InTotal,
+}
+
 /// Amount of a resource, which is returned on drop.
 #[derive(Debug)]
 pub struct Share {
@@ -39,7 +50,7 @@ pub struct Share {
 
 impl Shares {
     /// Creates a resource of which `max` can be in use: `max_per_address` by one address, and three quarters by any
-    /// network.
+    /// network. The last quarter is only for addresses that use at most an eighth of their share.
     pub fn new(max: usize, max_per_address: usize) -> Self {
         Self(Arc::new(Inner {
             max,
@@ -48,9 +59,8 @@ impl Shares {
         }))
     }
 
-    /// Takes an amount, at most that of one address, or returns `None` if that much is not left. An unknown address
-    /// counts only in total.
-    pub fn take(&self, address: Option<AddressKey>, amount: usize) -> Option<Share> {
+    /// Takes an amount, at most that of one address, if that much is left. An unknown address counts only in total.
+    pub fn take(&self, address: Option<AddressKey>, amount: usize) -> Result<Share, Exhausted> {
         let Inner {
             max,
             max_per_address,
@@ -59,25 +69,34 @@ impl Shares {
         let amount = amount.min(max_per_address);
         let max_per_network = max - max / 4;
         let mut used = self.0.used();
-        let total = used.total.checked_add(amount).filter(|it| *it <= max)?;
-        let is_left = |(network, addresses): (Network, u32)| {
-            let used = used.by_network.get(&network).copied().unwrap_or_default();
+        let total = used.total.checked_add(amount).filter(|it| *it <= max);
+        let total = total.ok_or(Exhausted::InTotal)?;
+        let is_scarce = total > max_per_network;
+        for (network, addresses) in networks(address) {
+            let used = used.by_network.get(&network).copied().unwrap_or_default() + amount;
             let max = max_per_address.saturating_mul(addresses as usize);
-            used + amount <= max.min(max_per_network)
-        };
-        if !networks(address).all(is_left) {
-            return None;
+            if used > max.min(max_per_network) {
+                return Err(Exhausted::ByClient);
+            }
+            if is_scarce && used > max_per_address.div_ceil(8) {
+                return Err(Exhausted::InTotal);
+            }
         }
         used.total = total;
         for (network, _) in networks(address) {
             *used.by_network.entry(network).or_default() += amount;
         }
         drop(used);
-        Some(Share {
+        Ok(Share {
             shares: self.clone(),
             address,
             amount,
         })
+    }
+
+    /// Returns the maximum amount of one address.
+    pub fn max_per_address(&self) -> usize {
+        self.0.max_per_address
     }
 
     /// Returns the amount in use.
@@ -92,17 +111,14 @@ impl Shares {
 }
 
 impl Share {
-    /// Increases the share to an amount, at most that of one address. Returns false if that much is not left.
-    pub fn grow_to(&mut self, amount: usize) -> bool {
+    /// Increases the share to an amount, at most that of one address, if that much is left.
+    pub fn grow_to(&mut self, amount: usize) -> Result<(), Exhausted> {
         let amount = amount.min(self.shares.0.max_per_address);
-        let more = self
-            .shares
-            .take(self.address, amount.saturating_sub(self.amount));
+        let more = amount.saturating_sub(self.amount);
+        let mut more = self.shares.take(self.address, more)?;
         // The other share is dropped without its amount.
-        more.is_some_and(|mut more| {
-            self.amount += mem::take(&mut more.amount);
-            true
-        })
+        self.amount += mem::take(&mut more.amount);
+        Ok(())
     }
 }
 
@@ -113,7 +129,7 @@ impl Inner {
 }
 
 fn networks(address: Option<AddressKey>) -> impl Iterator<Item = (Network, u32)> {
-    let networks = |address: AddressKey| address.networks(&NETWORKS);
+    let networks = |address: AddressKey| address.networks(&SHARED_NETWORKS);
     address.into_iter().flat_map(networks)
 }
 
@@ -140,37 +156,45 @@ mod tests {
 
     #[test]
     fn bounds_hold_for_addresses_networks_and_in_total() {
-        let shares = Shares::new(20, 4);
+        let shares = Shares::new(28, 4);
         let take = |address: &str, amount| {
             let address: IpAddr = address.parse().expect("an address");
             shares.take(Some(address.into()), amount)
         };
         let all = take("192.0.2.1", 4).expect("its share");
-        assert!(take("192.0.2.1", 1).is_none());
-        assert!(take("192.0.2.2", 1).is_some());
+        let exhausted = take("192.0.2.1", 1).map(drop);
+        assert_eq!(exhausted, Err(Exhausted::ByClient));
+        assert!(take("192.0.2.2", 1).is_ok());
         drop(all);
         let mut growing = take("192.0.2.1", 3).expect("its share");
-        assert!(growing.grow_to(9), "no more than its share");
-        assert!(take("192.0.2.1", 1).is_none());
+        assert!(growing.grow_to(9).is_ok(), "no more than its share");
+        assert!(take("192.0.2.1", 1).is_err());
         drop(growing);
-        assert!(take("192.0.2.1", 9).is_some(), "no more than its share");
+        assert!(take("192.0.2.1", 9).is_ok(), "no more than its share");
 
         // A /56 has the share of an address, and a /48 twice as much.
         let held: Vec<_> = (0..4)
             .map(|n| take(&format!("2001:db8:0:0:{n}::1"), 1).expect("its share"))
             .collect();
-        assert!(take("2001:db8::9", 1).is_none());
+        assert!(take("2001:db8::9", 1).is_err());
         assert!(
-            take("2001:db8:0:1::1", 1).is_none(),
+            take("2001:db8:0:1::1", 1).is_err(),
             "another /64 of the /56"
         );
         let of_48 = take("2001:db8:0:100::1", 4).expect("another /56 of the /48");
-        assert!(take("2001:db8:0:200::1", 1).is_none());
+        assert!(take("2001:db8:0:200::1", 1).is_err());
         let others = [1, 2, 3].map(|n| take(&format!("2001:db8:{n}::1"), 4));
-        assert!(others.iter().all(Option::is_some));
-        assert!(take("192.0.2.9", 1).is_none(), "all 20 are in use");
-        assert!(shares.take(None, 1).is_none());
-        drop((held, of_48, others));
+        assert!(others.iter().all(Result::is_ok));
+
+        // The last quarter is for addresses that use little.
+        let exhausted = take("192.0.2.8", 4).map(drop);
+        assert_eq!(exhausted, Err(Exhausted::InTotal));
+        let last: Vec<_> = (0..8).map(|n| take(&format!("192.0.2.{n}"), 1)).collect();
+        assert!(last.iter().all(Result::is_ok));
+        let exhausted = take("192.0.2.9", 1).map(drop);
+        assert_eq!(exhausted, Err(Exhausted::InTotal), "all 28 are in use");
+        assert!(shares.take(None, 1).is_err());
+        drop((held, of_48, others, last));
         assert!(shares.0.used().by_network.is_empty());
         assert_eq!(shares.in_use(), 0);
     }
@@ -183,7 +207,7 @@ mod tests {
             shares.take(Some(IpAddr::from(address).into()), 1)
         };
         let held: Vec<_> = (0..6).map(|number| take(number << 8)).collect();
-        assert!(held.iter().all(Option::is_some));
-        assert!(take(6 << 8).is_none(), "three quarters are in use");
+        assert!(held.iter().all(Result::is_ok));
+        assert!(take(6 << 8).is_err(), "three quarters are in use");
     }
 }

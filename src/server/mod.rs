@@ -37,9 +37,9 @@ pub use self::{
 use crate::{domain::address::AddressKey, limits::shares::Shares};
 
 /// Maximum number of open HTTP/2 streams of a listener, at about 5 KiB each; more are refused.
-const MAX_STREAMS: usize = 32_768;
+const MAX_OPEN_STREAMS: usize = 32_768;
 /// Maximum number of them from one client address.
-const MAX_STREAMS_PER_ADDRESS: usize = MAX_STREAMS / 8;
+const MAX_OPEN_STREAMS_PER_ADDRESS: usize = MAX_OPEN_STREAMS / 8;
 
 /// Errors of `accept` that concern one connection.
 const OF_ONE_CONNECTION: [io::ErrorKind; 3] = [
@@ -77,13 +77,13 @@ pub async fn serve<S: HttpService>(
     let connections = Arc::new(Semaphore::new(max_connections));
     // The semaphore bounds the total.
     let shares = Shares::new(usize::MAX, max_per_address);
-    let streams = Shares::new(MAX_STREAMS, MAX_STREAMS_PER_ADDRESS);
+    let streams = Shares::new(MAX_OPEN_STREAMS, MAX_OPEN_STREAMS_PER_ADDRESS);
     let tasks = TaskTracker::new();
     let begin = |stream: TcpStream, permit: OwnedSemaphorePermit| {
         let Ok(address) = counted_address(&stream, &exempt) else {
             return;
         };
-        let Some(share) = shares.take(address, 1) else {
+        let Ok(share) = shares.take(address, 1) else {
             metrics::counter!("http_server_refused_connections_total", "listener" => name)
                 .increment(1);
             return;

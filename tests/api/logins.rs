@@ -135,3 +135,21 @@ async fn attempts_beyond_the_longest_delay_are_429() {
         assert!((21..=30).contains(&wait), "{response}");
     }
 }
+
+/// Otherwise a client that disconnects at once could reserve all attempts to an account.
+#[tokio::test(flavor = "multi_thread")]
+async fn delayed_attempt_whose_client_disconnects_is_its_only_one() {
+    let app = start(&[("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "2")]).await;
+    for guess in 0..21 {
+        let address = format!("192.0.2.{}", guess / 2);
+        log_in(&app, &address, "ada", GUESS)
+            .response()
+            .await
+            .is(400);
+    }
+    let attempt = || log_in(&app, "198.51.100.1", "ada", GUESS);
+    let impatient = attempt().timeout(Duration::from_millis(500)).send().await;
+    assert!(impatient.is_err_and(|error| error.is_timeout()));
+    let again = attempt().timeout(Duration::from_secs(2));
+    again.response().await.problem(429);
+}

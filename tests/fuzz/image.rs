@@ -30,7 +30,7 @@ fn check(input: &[u8]) {
     for length in [end / 3, end / 2, end.saturating_sub(1)] {
         assert_eq!(read(&input[..length], length), Err(Refusal::EndsEarly));
     }
-    for length in [end, (end + input.len()) / 2] {
+    for length in [end, usize::midpoint(end, input.len())] {
         assert_eq!(read(&input[..length], length), Ok(facts));
     }
     let decoder = ImageReader::with_format(Cursor::new(&input[..end]), format(facts.kind));

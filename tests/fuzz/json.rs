@@ -18,23 +18,23 @@ crate::target!("json", check);
 
 fn check(input: &[u8]) {
     let pet_id = PetId::new(1).expect("an identifier");
-    check_body(input, |body: NewPetBody| debug(body.into_new_pet()));
-    check_body(input, |body: NewPetBody| debug(body.into_replacement()));
+    check_body(input, |body: NewPetBody| debug(&body.into_new_pet()));
+    check_body(input, |body: NewPetBody| debug(&body.into_replacement()));
     check_body(input, |body: pets::PatchBody| {
-        debug(body.into_patch(pet_id))
+        debug(&body.into_patch(pet_id))
     });
-    check_body(input, |body: NewOrderBody| debug(body.into_new_order()));
-    check_body(input, |body: orders::PatchBody| debug(body.into_patch()));
+    check_body(input, |body: NewOrderBody| debug(&body.into_new_order()));
+    check_body(input, |body: orders::PatchBody| debug(&body.into_patch()));
     let profile =
-        |body: UserDetailsBody| debug(body.into_new_user().map(|(account, _)| account.profile));
+        |body: UserDetailsBody| debug(&body.into_new_user().map(|(account, _)| account.profile));
     check_body(input, profile);
     let number = |list: Array<UserDetailsBody, MAX_LIST>| {
-        debug(into_new_users(list).map(|users| users.len()))
+        debug(&into_new_users(list).map(|users| users.len()))
     };
     check_body(input, number);
 }
 
-fn debug<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
+fn debug<T: std::fmt::Debug>(result: &Result<T, Error>) -> String {
     format!("{result:?}")
 }
 

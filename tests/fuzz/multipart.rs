@@ -25,6 +25,9 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     runtime.expect("a runtime")
 });
 
+/// End of every part of the form that the input is put into.
+const DELIMITER: &[u8] = b"\r\n--limit";
+
 /// Checks the parameters of the media type and, in the next lines, the body.
 fn check(input: &[u8]) {
     let (parameters, body) = crate::split(input, b'\n');
@@ -48,7 +51,6 @@ fn check(input: &[u8]) {
         assert!(data <= body.len() && parts.len() <= 32);
     }
 
-    const DELIMITER: &[u8] = b"\r\n--limit";
     let form = [b"--limit\r\n\r\n", input, DELIMITER, b"--"].concat();
     // The data may end with the beginning of a delimiter.
     let at = form

@@ -148,8 +148,7 @@ async fn rendering(
     if let Some(rendering) = find_rendering(&state.database, &content, width).await? {
         return Ok(rendering);
     }
-    let share = state.concurrency.renderings.take(address, 1);
-    let share = share.ok_or(Error::Overloaded)?;
+    let share = state.concurrency.renderings.take(address, 1)?;
     let state = state.clone();
     // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {

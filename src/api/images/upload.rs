@@ -132,8 +132,7 @@ pub(super) async fn upload(
     request: Request,
 ) -> Result<Response, Error> {
     let address = RequestContext::of(&request).client_address();
-    let share = state.uploads.in_progress.take(address, 1);
-    let _share = share.ok_or(Error::Overloaded)?;
+    let share = state.uploads.in_progress.take(address, 1)?;
     let (mut parts, body) = request.into_parts();
     // A late body fails before this timeout, so the image store must be what is slow.
     let limit = state.uploads.body.timeout + STALLED;
@@ -158,6 +157,7 @@ pub(super) async fn upload(
     // In a task of its own, so that no upload is left half-stored if the client disconnects.
     let task_state = state.clone();
     let storing = async move {
+        let _share = share;
         let response = store(&task_state, idempotency, pet, &if_match, &urls, received);
         tokio::time::timeout(task_state.request_timeout, response).await
     };

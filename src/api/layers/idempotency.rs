@@ -138,11 +138,10 @@ struct WithoutPasswords<'h>(&'h mut Sha256);
 
 impl WithoutPasswords<'_> {
     /// Adds a value. No two values add the same bytes.
-    fn add<E>(self, kind: &[u8; 1], value: &[u8]) -> Result<(), E> {
-        self.0.update(kind);
+    fn add(self, kind: u8, value: &[u8]) {
+        self.0.update([kind]);
         self.0.update(value.len().to_le_bytes());
         self.0.update(value);
-        Ok(())
     }
 }
 
@@ -162,27 +161,33 @@ impl<'de> Visitor<'de> for WithoutPasswords<'_> {
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
-        self.add(b"n", &[])
+        self.add(b'n', &[]);
+        Ok(())
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<(), E> {
-        self.add(b"b", &[u8::from(value)])
+        self.add(b'b', &[u8::from(value)]);
+        Ok(())
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<(), E> {
-        self.add(b"i", &value.to_le_bytes())
+        self.add(b'i', &value.to_le_bytes());
+        Ok(())
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<(), E> {
-        self.add(b"u", &value.to_le_bytes())
+        self.add(b'u', &value.to_le_bytes());
+        Ok(())
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<(), E> {
-        self.add(b"f", &value.to_le_bytes())
+        self.add(b'f', &value.to_le_bytes());
+        Ok(())
     }
 
     fn visit_str<E>(self, value: &str) -> Result<(), E> {
-        self.add(b"s", value.as_bytes())
+        self.add(b's', value.as_bytes());
+        Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
@@ -191,7 +196,8 @@ impl<'de> Visitor<'de> for WithoutPasswords<'_> {
             .next_element_seed(WithoutPasswords(self.0))?
             .is_some()
         {}
-        self.add(b"]", &[])
+        self.add(b']', &[]);
+        Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
@@ -200,11 +206,12 @@ impl<'de> Visitor<'de> for WithoutPasswords<'_> {
             if name == "password" {
                 members.next_value::<IgnoredAny>()?;
             } else {
-                WithoutPasswords(self.0).add::<A::Error>(b"m", name.as_bytes())?;
+                WithoutPasswords(self.0).add(b'm', name.as_bytes());
                 members.next_value_seed(WithoutPasswords(self.0))?;
             }
         }
-        self.add(b"}", &[])
+        self.add(b'}', &[]);
+        Ok(())
     }
 }
 

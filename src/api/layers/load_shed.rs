@@ -1,13 +1,19 @@
 //! Bounds the number of requests in progress.
 
-use std::sync::Arc;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use axum::{
+    body::{Body, Bytes, HttpBody},
     extract::{MatchedPath, Request},
     http::header,
     response::Response,
 };
 use futures_util::future::Either;
+use http_body::{Frame, SizeHint};
 
 use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
 use crate::{
@@ -16,7 +22,8 @@ use crate::{
         state::ConcurrencyLimits,
     },
     db::deadline::{self, Scope},
-    limits::shares::Share,
+    domain::address::AddressKey,
+    limits::shares::{Exhausted, Share, Shares},
 };
 
 /// Layer that responds with 503 at once when all permits are in use: a queue would only make all requests late. The
@@ -44,40 +51,82 @@ impl Middleware for LoadShedLayer {
         if let Some(needed) = needed {
             let _ = context.needed_scopes.set(needed);
         }
-        let (limits, address) = (&self.limits, context.client_address());
-        let mut without_credentials = None;
-        if needed.is_none() || !has_credentials {
-            without_credentials = limits.without_credentials.take(address, 1);
-            if without_credentials.is_none() {
-                return respond(overloaded());
-            }
-        }
-        let Some(share) = limits.requests.take(address, 1) else {
-            return respond(overloaded());
+        let is_anonymous = needed.is_none() || !has_credentials;
+        let has_body = !request.body().is_end_stream();
+        let (permit, arriving) = match self.admit(context.client_address(), is_anonymous, has_body)
+        {
+            Ok(admitted) => admitted,
+            Err(exhausted) => return respond(Error::from(exhausted)),
+        };
+        let request = match arriving {
+            Some(share) => request.map(|body| Body::new(ArrivingBody(body, Some(share)))),
+            None => request,
         };
         Either::Left(Then {
             inner: deadline::scope(inner.call(request)),
-            then: Some(RequestPermit(share, without_credentials)),
+            then: Some(permit),
         })
     }
 }
 
-/// Permit of a request.
+impl LoadShedLayer {
+    /// Takes the permit of a request and, if it has a body, a share to hold until that has arrived.
+    fn admit(
+        &self,
+        address: Option<AddressKey>,
+        is_anonymous: bool,
+        has_body: bool,
+    ) -> Result<(RequestPermit, Option<Share>), Exhausted> {
+        let (limits, take) = (&self.limits, |shares: &Shares| shares.take(address, 1));
+        let take_if = |is_needed: bool, shares| is_needed.then(|| take(shares)).transpose();
+        let permit = RequestPermit {
+            _without_credentials: take_if(is_anonymous, &limits.without_credentials)?,
+            _request: take(&limits.requests)?,
+        };
+        Ok((permit, take_if(has_body, &limits.arriving)?))
+    }
+}
+
+/// Permit of a request, held until the response head.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held until the response head")]
-pub struct RequestPermit(Share, Option<Share>);
+pub struct RequestPermit {
+    _without_credentials: Option<Share>,
+    _request: Share,
+}
+
+/// Body of a request. Holds a share until its end has arrived, so that clients that send bodies slowly leave permits to
+/// others.
+struct ArrivingBody(Body, Option<Share>);
+
+impl HttpBody for ArrivingBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.0).poll_frame(context));
+        if frame.is_none() || self.0.is_end_stream() {
+            self.1 = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
 
 impl OnResponse for RequestPermit {
     /// Returns the permit: what is being sent is bounded by the memory of responses.
     fn on_response(self, response: Response) -> Response {
         response
     }
-}
-
-/// Counts a refusal, and returns its error.
-pub(super) fn overloaded() -> Error {
-    metrics::counter!("http_server_shed_requests_total").increment(1);
-    Error::Overloaded
 }
 
 #[cfg(test)]

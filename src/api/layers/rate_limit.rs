@@ -13,13 +13,12 @@ use futures_util::future::Either;
 use super::{Inner, LayerFuture, Middleware, OnResponse, Then, operation_path, respond};
 use crate::{
     api::{
-        error::{Cause, Error},
+        error::{CountedFailure, Error},
         openapi::BASE,
         rate_limits::RateLimits,
         request_context::RequestContext,
     },
     config::{PlanLimits, Plans},
-    db,
     domain::{
         clock::whole_seconds,
         limit::{LimitStatus, Window},
@@ -169,20 +168,14 @@ pub fn limit_open(
 }
 
 /// Returns true if a request with this response counts: not if it failed through the service's own fault, or was refused
-/// with 429. One that ended in its own timeout counts, also if it is that of a statement.
+/// with 429. One that ended in its own timeout counts, also if it is that of a statement, as does one that was refused
+/// because the client address uses its share.
 fn is_counted(response: &Response) -> bool {
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
         return false;
     }
-    let cause = response.extensions().get::<Cause>();
-    let is_timeout = |error: &Error| {
-        matches!(
-            error,
-            Error::TimedOut | Error::Database(db::Error::StatementTimedOut)
-        )
-    };
-    let timed_out = || cause.is_some_and(|Cause(error)| is_timeout(error));
-    !response.status().is_server_error() || timed_out()
+    let is_counted_failure = || response.extensions().get::<CountedFailure>().is_some();
+    !response.status().is_server_error() || is_counted_failure()
 }
 
 /// Headers of a plan that are the same in every response.

@@ -12,11 +12,12 @@ use axum::{
     http::{Version, header},
     response::{IntoResponse, Response},
 };
+use futures_util::future::Either;
 use http_body::{Frame, SizeHint};
 
-use super::{Inner, Middleware, OnResponse, Then, load_shed::overloaded};
+use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
 use crate::{
-    api::{request_context::RequestContext, state::ConcurrencyLimits},
+    api::{error::Error, request_context::RequestContext, state::ConcurrencyLimits},
     domain::address::AddressKey,
     limits::shares::Share,
 };
@@ -25,30 +26,44 @@ use crate::{
 const MAX_UNCOUNTED: usize = 16 << 10;
 /// Minimum number of bytes counted for a response, as over HTTP/2 it has a stream.
 const MIN_COUNTED: usize = 16 << 10;
+/// Bytes counted before a change is made, for its response: most are smaller.
+const OF_A_CHANGE: usize = 32 << 10;
 /// Bytes counted for a streamed list: five parts of 256 KiB, and room for large pets at their ends.
 const STREAMED_LIST: usize = 2 << 20;
 /// Bytes counted for the response with an image, which is read in pieces of 128 KiB.
 const STREAMED_IMAGE: usize = 256 << 10;
 
-/// Layer that counts a response until the client has been sent all of it. When the memory is in use, the response is 503,
-/// unless a change was made.
+/// Layer that counts a response until the client has been sent all of it. When the memory is in use, the response is 503.
+/// Requests that will need memory are refused before they cause any work; after a change, that leaves only large responses.
 #[derive(Debug, Clone)]
 pub struct ResponseMemoryLayer(pub Arc<ConcurrencyLimits>);
 
 impl_layer!(ResponseMemoryLayer);
 
 impl Middleware for ResponseMemoryLayer {
-    type Future<S: Inner> = Then<S::Future, ResponseMemory>;
+    type Future<S: Inner> = LayerFuture<Then<S::Future, ResponseMemory>>;
 
     fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
+        let address = RequestContext::of(&request).client_address();
+        let is_http2 = request.version() == Version::HTTP_2;
+        let reserved = if request.method().is_safe() {
+            is_http2.then_some(MIN_COUNTED)
+        } else {
+            Some(OF_A_CHANGE)
+        };
+        let reserved = reserved.map(|amount| self.0.responses.take(address, amount));
+        let reserved = match reserved.transpose() {
+            Ok(reserved) => reserved,
+            Err(exhausted) => return respond(Error::from(exhausted)),
+        };
         let then = Some(ResponseMemory {
             limits: Arc::clone(&self.0),
-            address: RequestContext::of(&request).client_address(),
-            is_http2: request.version() == Version::HTTP_2,
-            is_safe: request.method().is_safe(),
+            address,
+            is_http2,
+            reserved,
         });
         let inner = inner.call(request);
-        Then { inner, then }
+        Either::Left(Then { inner, then })
     }
 }
 
@@ -58,7 +73,7 @@ pub struct ResponseMemory {
     limits: Arc<ConcurrencyLimits>,
     address: Option<AddressKey>,
     is_http2: bool,
-    is_safe: bool,
+    reserved: Option<Share>,
 }
 
 impl OnResponse for ResponseMemory {
@@ -80,18 +95,18 @@ impl OnResponse for ResponseMemory {
             }
             None => content_length(&response).map_or(streamed, |length| length.min(streamed)),
         };
-        let Some(share) = shares.take(self.address, amount.max(MIN_COUNTED)) else {
-            // The response to a change that was made is sent in any case; it is small.
-            return if self.is_safe {
-                overloaded().into_response()
-            } else {
-                response
-            };
+        let amount = amount.max(MIN_COUNTED);
+        let share = match self.reserved {
+            Some(mut share) if !is_image => share.grow_to(amount).map(|()| share),
+            _ => shares.take(self.address, amount),
         };
-        response.map(|body| {
-            let share = Arc::new(share);
-            Body::new(CountedBody { body, share })
-        })
+        match share {
+            Ok(share) => response.map(|body| {
+                let share = Arc::new(share);
+                Body::new(CountedBody { body, share })
+            }),
+            Err(exhausted) => Error::from(exhausted).into_response(),
+        }
     }
 }
 

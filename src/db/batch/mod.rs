@@ -333,6 +333,11 @@ async fn execute_batch<B: BatchedStatement>(
             spawn_separately::<B>(context, input, result_sender, queued_at);
         }
     } else {
+        // Which of them made the statement slow is not known: none is to blame.
+        let error = match error {
+            Error::StatementTimedOut if result_senders.len() > 1 => Error::TimedOut,
+            error => error,
+        };
         for result_sender in result_senders {
             let _ = result_sender.send(Err(error.clone()));
         }
