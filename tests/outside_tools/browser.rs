@@ -77,6 +77,11 @@ impl Browser {
         self.post("/url", &json!({ "url": url })).await;
     }
 
+    /// Loads the page again, and waits until it is loaded.
+    pub async fn reload(&self) {
+        self.post("/refresh", &json!({})).await;
+    }
+
     /// Sets the size of the page and the preferred colour scheme.
     pub async fn set_viewport(&self, width: u32, height: u32, scheme: &str) {
         let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });

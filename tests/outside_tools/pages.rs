@@ -146,7 +146,7 @@ async fn documentation_page_executes_operations() {
 
     // A reload loses the key.
     assert_nothing_kept(&browser, "special-key").await;
-    browser.run("location.reload()").await;
+    browser.reload().await;
     toggle(&browser, "getPetById").await;
     browser.is_clean(&origin, &[]).await;
     browser
