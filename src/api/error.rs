@@ -9,7 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::problem::{Problem, Violation};
+use super::problem::{AboutItsKey, CountedFailure, Problem, Violation};
 use crate::{
     auth::{self, password, session},
     blob_store, db,
@@ -391,21 +391,6 @@ fn challenge(error: &Error) -> HeaderValue {
     HeaderValue::try_from(challenge).unwrap_or(HeaderValue::from_static("Bearer"))
 }
 
-/// Marks an error response with a body in the format of its own RFC, in place of a problem.
-#[derive(Debug, Clone, Copy)]
-pub struct OAuthErrorBody;
-
-/// Marks a refusal that is due to the Idempotency-Key, and so must not be stored as the response to the request.
-#[derive(Debug, Clone, Copy)]
-pub struct AboutItsKey;
-
-/// Marks a 5xx response that is due to the request or its client, so that it counts against the limits of the caller.
-#[derive(Debug, Clone, Copy)]
-pub struct CountedFailure;
-
 /// Error behind a 5xx response, passed to the layer that logs it once.
 #[derive(Debug, Clone)]
 pub struct Cause(pub Arc<Error>);
-
-/// Header of the request id.
-pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -10,6 +10,18 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// Marks an error response with a body in the format of its own RFC, in place of a problem.
+#[derive(Debug, Clone, Copy)]
+pub struct OAuthErrorBody;
+
+/// Marks a refusal that is due to the Idempotency-Key, and so must not be stored as the response to the request.
+#[derive(Debug, Clone, Copy)]
+pub struct AboutItsKey;
+
+/// Marks a 5xx response that is due to the request or its client, so that it counts against the limits of the caller.
+#[derive(Debug, Clone, Copy)]
+pub struct CountedFailure;
+
 /// Violation of a validation rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Violation {

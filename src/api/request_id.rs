@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::error::X_REQUEST_ID;
+/// Header of the request id.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Request id: 1–64 characters of `[A-Za-z0-9._-]`.
 #[derive(Debug, Clone)]

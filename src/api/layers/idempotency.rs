@@ -21,9 +21,10 @@ use super::{Inner, LayerFuture, Middleware, operation_path, respond};
 use crate::{
     api::{
         body::LimitedBody,
-        error::{AboutItsKey, Error},
+        error::Error,
         idempotency::ClientKey,
         openapi::BASE,
+        problem::AboutItsKey,
         request_context::RequestContext,
         state::{AppState, BodyLimits},
     },

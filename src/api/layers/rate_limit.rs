@@ -13,9 +13,7 @@ use futures_util::future::Either;
 use super::{Inner, LayerFuture, Middleware, OnResponse, Then, operation_path, respond};
 use crate::{
     api::{
-        error::{CountedFailure, Error},
-        openapi::BASE,
-        rate_limits::RateLimits,
+        error::Error, openapi::BASE, problem::CountedFailure, rate_limits::RateLimits,
         request_context::RequestContext,
     },
     config::{PlanLimits, Plans},

@@ -18,10 +18,9 @@ use tracing::{Instrument as _, Span, field::Empty, instrument::Instrumented};
 use super::{Inner, Middleware, OnResponse, Then, access_log::method_label};
 use crate::{
     api::{
-        error::{OAuthErrorBody, X_REQUEST_ID},
-        problem::Problem,
+        problem::{OAuthErrorBody, Problem},
         request_context::RequestContext,
-        request_id::RequestId,
+        request_id::{RequestId, X_REQUEST_ID},
     },
     trace_context::{self, TARGET},
 };

@@ -9,10 +9,7 @@ use serde::Serialize;
 use utoipa::{IntoResponses, ToSchema};
 
 use crate::{
-    api::{
-        error::{Error, OAuthErrorBody},
-        response,
-    },
+    api::{error::Error, problem::OAuthErrorBody, response},
     auth::oauth,
 };
 
