@@ -28,7 +28,7 @@ use test_support::TestDatabase;
 static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after each migration. A new migration adds an entry.
-const ROWS: [(i64, &str); 23] = [
+const ROWS: [(i64, &str); 24] = [
     (
         1,
         r#"insert into pets (id, status, name, category, photo_urls, tags) values
@@ -164,6 +164,15 @@ const ROWS: [(i64, &str); 23] = [
     (
         25,
         "update image_place set nonce = gen_random_uuid(), next_nonce = gen_random_uuid()",
+    ),
+    (
+        26,
+        "insert into pets (id, status, name, photo_urls, tags)
+         values (26, 'sold', 'Large', array_fill('/' || repeat('y', 2000), array[50]), '[]');
+         do $$ begin
+             assert (select pg_column_size(photo_urls) > 100000 from pets where id = 26);
+         end $$;
+         delete from pets where id = 26",
     ),
 ];
 

@@ -25,9 +25,6 @@ use crate::domain::{
 /// SHA-256 of a secret. The secret itself is never stored.
 pub type SecretHash = [u8; 32];
 
-/// Maximum size in bytes of the pets that a shared statement returns, or one pet more; the others are read separately.
-pub(super) const MAX_SHARED_BYTES: usize = 16 << 20;
-
 /// Category or tag, as stored in `jsonb`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LabelColumn<'a> {
@@ -55,13 +52,18 @@ impl From<LabelColumn<'_>> for Label {
     }
 }
 
-/// Returns the size in bytes of the columns of a pet that can be large, which are the sixth and the seventh.
-pub(super) fn row_size(row: &PgRow) -> Result<usize, sqlx::Error> {
+/// Returns the size in bytes of the columns of a pet that can be large, which are the sixth and the seventh. Returns `None`
+/// if the statement has left them out.
+pub(super) fn row_size(row: &PgRow) -> Result<Option<usize>, sqlx::Error> {
     let mut size = 0;
     for column in [5, 6] {
-        size += row.try_get_raw(column)?.as_bytes().map_or(0, <[u8]>::len);
+        let value = row.try_get_raw(column)?;
+        if value.is_null() {
+            return Ok(None);
+        }
+        size += value.as_bytes().map_or(0, <[u8]>::len);
     }
-    Ok(size)
+    Ok(Some(size))
 }
 
 /// Columns of a pet that the client sets, ready to be bound.

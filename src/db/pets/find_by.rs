@@ -4,7 +4,8 @@
 //! - The form of each query fixes the indexes that it uses, so that its speed depends neither on statistics nor on the
 //!   number of matches: ranges of one index each, no longer than the page, and one lookup by key per pet.
 //! - Small pages share a statement; larger ones would delay the others, and have a statement of their own.
-//! - A page ends early when its pets are large, so that memory is bounded for pets of any size.
+//! - A page ends early when its pets are large, so that memory is bounded for pets of any size. PostgreSQL leaves out the
+//!   large columns of the pets behind its end, whose size it knows without reading them (migration 0026).
 //!
 //! Triggers on `pets` keep `pet_tags` (migrations 0018 and 0021). Queries are public for the test that reads their plans.
 
@@ -16,7 +17,7 @@ use sqlx::{FromRow as _, Row as _, postgres::PgRow};
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
-        codec::{MAX_SHARED_BYTES, row_size},
+        codec::row_size,
         connect::Connection,
         database::Database,
         deadline::with_timeout,
@@ -32,6 +33,9 @@ use crate::{
 const MAX_SHARED_LIMIT: usize = 32;
 /// Maximum number of tag names of a page that shares a statement.
 const MAX_SHARED_NAMES: usize = 8;
+/// Maximum size in bytes of the pages of a shared statement. Each has an equal part, and is read separately if its pets
+/// are larger.
+const MAX_SHARED_BYTES: usize = 16 << 20;
 /// Maximum number of index entries that a page of pets with all of several tags reads, which takes some 30 ms.
 const MAX_STEPS: i32 = 4_000;
 
@@ -62,6 +66,17 @@ impl Range {
 
     fn limit(&self) -> i64 {
         i64::try_from(self.limit).unwrap_or(i64::MAX)
+    }
+
+    fn max_bytes(&self) -> i64 {
+        i64::try_from(self.max_bytes).unwrap_or(i64::MAX)
+    }
+
+    fn within(self, max_bytes: usize) -> Self {
+        Self {
+            max_bytes: self.max_bytes.min(max_bytes),
+            ..self
+        }
     }
 }
 
@@ -145,43 +160,59 @@ impl BatchedStatement for PagesByTag {
 /// conditions and its order include the status, so that no other index can be used.
 #[doc(hidden)]
 pub const FIND_BY_STATUS: &str = "
-    select pet.id, version, status, name, category, photo_urls, tags, page
-    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[]) with ordinality
-         as search (first_name, last_name, after, size, page)
+    select id, version, status, name, category,
+           case when bytes_before < max_bytes then photo_urls end as photo_urls,
+           case when bytes_before < max_bytes then tags end as tags,
+           page
+    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
+         as search (first_name, last_name, after, size, max_bytes, page)
     cross join lateral (
-        (select * from pets where last_name < first_name and id > after order by id limit size)
-        union all
-        (select of_status.*
-         from unnest(($1::text[])[first_name:last_name]) as wanted
-         cross join lateral (
-             select * from pets where (status, id) > (wanted, after) and status <= wanted
-             order by status, id
-             limit size
-         ) of_status
-         order by of_status.id
-         limit size)
+        select *, coalesce(sum(pg_column_size(photo_urls) + pg_column_size(tags)) over previous, 0)
+               as bytes_before
+        from (
+            (select * from pets where last_name < first_name and id > after order by id limit size)
+            union all
+            (select of_status.*
+             from unnest(($1::text[])[first_name:last_name]) as wanted
+             cross join lateral (
+                 select * from pets where (status, id) > (wanted, after) and status <= wanted
+                 order by status, id
+                 limit size
+             ) of_status
+             order by of_status.id
+             limit size)
+        ) match
+        window previous as (order by id rows between unbounded preceding and 1 preceding)
     ) pet";
 
 /// Query that merges one range of the primary key of `pet_tags` per tag. `offset 0` keeps the lookup of each pet from being
 /// planned as another kind of join.
 #[doc(hidden)]
 pub const FIND_BY_ANY_TAG: &str = "
-    select pet.id, version, status, name, category, photo_urls, tags, page
-    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[]) with ordinality
-         as search (first_name, last_name, after, size, page)
+    select id, version, status, name, category,
+           case when bytes_before < max_bytes then photo_urls end as photo_urls,
+           case when bytes_before < max_bytes then tags end as tags,
+           page
+    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
+         as search (first_name, last_name, after, size, max_bytes, page)
     cross join lateral (
-        select pet_id
-        from unnest(($1::text[])[first_name:last_name]) as wanted
-        cross join lateral (
-            select pet_id from pet_tags where tag = wanted and pet_id > after
+        select pet.*, coalesce(sum(pg_column_size(photo_urls) + pg_column_size(tags)) over previous, 0)
+               as bytes_before
+        from (
+            select pet_id
+            from unnest(($1::text[])[first_name:last_name]) as wanted
+            cross join lateral (
+                select pet_id from pet_tags where tag = wanted and pet_id > after
+                order by pet_id
+                limit size
+            ) tagged
+            group by pet_id
             order by pet_id
             limit size
-        ) tagged
-        group by pet_id
-        order by pet_id
-        limit size
-    ) match
-    cross join lateral (select * from pets where id = pet_id offset 0) pet";
+        ) match
+        cross join lateral (select * from pets where id = pet_id offset 0) pet
+        window previous as (order by pet_id rows between unbounded preceding and 1 preceding)
+    ) pet";
 
 /// Returns the page of each search. Drains `searches`, unless the statement fails.
 async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
@@ -198,7 +229,13 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
         names.extend(search.names.iter().map(String::as_str));
         last.push(count(&names));
     }
-    let ranges = || searches.iter().map(|search| search.range);
+    let is_shared = searches.len() > 1;
+    let max_bytes = if is_shared {
+        MAX_SHARED_BYTES / searches.len()
+    } else {
+        usize::MAX
+    };
+    let ranges = || searches.iter().map(|search| search.range.within(max_bytes));
     let mut pages: Vec<_> = ranges().map(Matches::of).collect();
     let mut rows = sqlx::query(statement)
         .bind(names)
@@ -206,20 +243,14 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
         .bind(last)
         .bind(ranges().map(|range| range.after()).collect::<Vec<_>>())
         .bind(ranges().map(|range| range.limit()).collect::<Vec<_>>())
+        .bind(ranges().map(|range| range.max_bytes()).collect::<Vec<_>>())
         .fetch(connection);
-    let is_shared = searches.len() > 1;
-    let mut shared_bytes = 0;
     let read = async {
         while let Some(row) = rows.try_next().await? {
             let page: i64 = row.try_get("page")?;
             let page = usize::try_from(page - 1).unwrap_or(usize::MAX);
-            let Some(page) = pages.get_mut(page) else {
-                continue;
-            };
-            if is_shared && shared_bytes > MAX_SHARED_BYTES {
-                page.is_incomplete = true;
-            } else {
-                shared_bytes += page.add(&row)?;
+            if let Some(page) = pages.get_mut(page) {
+                page.add(&row)?;
             }
         }
         Ok(())
@@ -227,7 +258,7 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
     with_timeout(read).await?;
     drop(rows);
     let result = |(search, matches): (Search, Matches)| {
-        if matches.is_incomplete {
+        if is_shared && matches.end.is_some() {
             BatchResult::ExecuteSeparately(search)
         } else {
             BatchResult::Done(matches.into_page())
@@ -243,8 +274,6 @@ struct Matches {
     max_bytes: usize,
     /// Identifier of the first match that is too much.
     end: Option<PetId>,
-    /// True if matches are missing, because the other pages of the statement are large.
-    is_incomplete: bool,
 }
 
 impl Matches {
@@ -254,21 +283,20 @@ impl Matches {
             bytes: 0,
             max_bytes: range.max_bytes,
             end: None,
-            is_incomplete: false,
         }
     }
 
-    /// Adds a match, or drops it if it is too much. Returns its size in bytes.
-    fn add(&mut self, row: &PgRow) -> Result<usize, sqlx::Error> {
+    /// Adds a match, or drops it if it is too much.
+    fn add(&mut self, row: &PgRow) -> Result<(), sqlx::Error> {
         let bytes = row_size(row)?;
-        self.bytes += bytes;
-        if self.bytes > self.max_bytes && !self.pets.is_empty() {
+        self.bytes += bytes.unwrap_or_default();
+        if bytes.is_none() || (self.bytes > self.max_bytes && !self.pets.is_empty()) {
             let id = row.try_get("id")?;
             self.end = Some(self.end.map_or(id, |end| end.min(id)));
-            return Ok(0);
+        } else {
+            self.pets.push(Pet::from_row(row)?);
         }
-        self.pets.push(Pet::from_row(row)?);
-        Ok(bytes)
+        Ok(())
     }
 
     fn into_page(mut self) -> PetPage {
@@ -296,6 +324,7 @@ pub async fn find_by_all_tags(
         .bind(range.after())
         .bind(range.limit())
         .bind(MAX_STEPS)
+        .bind(range.max_bytes())
         .fetch(connection);
     let read = async {
         let mut matches = Matches::of(range);
@@ -338,12 +367,19 @@ pub const FIND_BY_ALL_TAGS: &str = "
         ) compared
         where number < $4 and matches < $3
     )
-    select pet.id, version, status, name, category, photo_urls, tags,
-           pet.id is not null as is_match,
+    select id, version, status, name, category,
+           case when bytes_before < $5 then photo_urls end as photo_urls,
+           case when bytes_before < $5 then tags end as tags,
+           id is not null as is_match,
            case when number = $4 then candidate - (agreeing < cardinality($1::text[]))::int end
                as continue_after
-    from step
-    left join lateral (select * from pets where id = candidate offset 0) pet
-        on agreeing = cardinality($1::text[])
-    where number = $4 or (number > 0 and agreeing = cardinality($1::text[]))
+    from (
+        select *, coalesce(sum(pg_column_size(photo_urls) + pg_column_size(tags)) over previous, 0)
+               as bytes_before
+        from step
+        left join lateral (select * from pets where id = candidate offset 0) pet
+            on agreeing = cardinality($1::text[])
+        where number = $4 or (number > 0 and agreeing = cardinality($1::text[]))
+        window previous as (order by number rows between unbounded preceding and 1 preceding)
+    ) match
     order by number";

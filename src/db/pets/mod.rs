@@ -20,7 +20,7 @@ pub use self::{
 };
 use super::{
     batch::{BatchResult, BatchedStatement},
-    codec::{MAX_SHARED_BYTES, PetArrays, PetColumns, row_size},
+    codec::{PetArrays, PetColumns, row_size},
     connect::Connection,
     database::Database,
     deadline::with_timeout,
@@ -189,24 +189,29 @@ impl BatchedStatement for Reads {
         }
         let ids: Vec<i64> = inputs.iter().map(|id| id.get()).collect();
         let mut found = Vec::with_capacity(ids.len());
-        let (mut bytes, mut left_out) = (0, Vec::new());
+        let mut large = Vec::new();
+        // Pets of more than 128 KiB are read separately, so that a batch of 128 returns 16 MiB at most.
         let mut rows = sqlx::query(
-            "select id, version, status, name, category, photo_urls, tags from pets where id = any ($1)",
+            "select id, version, status, name, category,
+                    case when bytes <= 131072 then photo_urls end as photo_urls,
+                    case when bytes <= 131072 then tags end as tags
+             from pets
+             cross join lateral (values (pg_column_size(photo_urls) + pg_column_size(tags))) as size (bytes)
+             where id = any ($1)",
         )
         .bind(ids)
         .fetch(connection);
         while let Some(row) = rows.try_next().await? {
-            if bytes > MAX_SHARED_BYTES {
-                left_out.push(row.try_get("id")?);
+            if row_size(&row)?.is_none() {
+                large.push(row.try_get("id")?);
                 continue;
             }
-            bytes += row_size(&row)?;
             let pet = Pet::from_row(&row)?;
             found.push((pet.id, Arc::new(pet)));
         }
         // For so few pets, a linear search is faster than hashing.
         let find = |id| match found.iter().find(|(found, _)| *found == id) {
-            None if left_out.contains(&id) => BatchResult::ExecuteSeparately(id),
+            None if large.contains(&id) => BatchResult::ExecuteSeparately(id),
             found => BatchResult::Done(found.map(|(_, pet)| Arc::clone(pet))),
         };
         Ok(inputs.drain(..).map(find).collect())
