@@ -21,10 +21,19 @@ use crate::{
     blob_store::BlobStore,
     config::{self, Plans},
     db::{Database, HealthCheck},
-    domain::{caller::Scopes, plan::Plan},
+    domain::{address::AddressKey, caller::Scopes, plan::Plan},
     images::renderings::Renderer,
-    limits::{failed_authentication::FailedAuthenticationLimit, logins::Logins, shares::Shares},
+    limits::{
+        failed_authentication::FailedAuthenticationLimit,
+        logins::Logins,
+        shares::{Exhausted, Share, Shares},
+    },
 };
+
+/// Minimum number of bytes counted for a response, as over HTTP/2 it has a stream.
+pub const MIN_COUNTED: usize = 16 << 10;
+/// Maximum number of bytes counted for the response with an image, which is read in pieces of 128 KiB.
+const MAX_COUNTED_OF_IMAGE: usize = 256 << 10;
 
 /// Application state. A handler extracts the parts it uses (`State<Database>`). Behind one pointer, since axum clones
 /// it several times per request.
@@ -169,6 +178,17 @@ impl ConcurrencyLimits {
             responses: Shares::new(responses, responses / 8),
             images: Shares::new(images, images / 8),
         }
+    }
+
+    /// Takes memory for a response with `length` bytes of an image, which are read in pieces.
+    pub fn take_for_image(
+        &self,
+        address: Option<AddressKey>,
+        length: u64,
+    ) -> Result<Share, Exhausted> {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let amount = length.clamp(MIN_COUNTED, MAX_COUNTED_OF_IMAGE);
+        self.images.take(address, amount)
     }
 }
 

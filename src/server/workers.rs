@@ -20,6 +20,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 /// that ends before all others. Beside the timers of idle connections alone, that would be once per request.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Maximum number of threads of a worker for work that blocks, such as reads of files. Further work waits, because hundreds
+/// of threads would take the cores from the requests of other clients.
+const MAX_BLOCKING_THREADS: usize = 16;
+
 /// Functions that are called on worker threads.
 #[derive(Debug, Clone, Copy)]
 pub struct Hooks {
@@ -50,6 +54,8 @@ impl<S> Workers<S> {
         let start = |(index, service)| {
             let runtime = runtime::Builder::new_current_thread()
                 .enable_all()
+                .thread_name("blocking")
+                .max_blocking_threads(MAX_BLOCKING_THREADS)
                 .on_thread_park(hooks.on_park)
                 .build()?;
             let handle = runtime.handle().clone();

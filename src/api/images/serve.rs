@@ -25,10 +25,10 @@ use crate::{
         request_context::RequestContext,
         state::AppState,
     },
-    blob_store::{self, BlobStore},
+    blob_store,
     db::{
-        self, Connection, Database,
-        images::{Content, Rendering},
+        self, Connection,
+        images::{Content, Rendering, find_rendering},
     },
     domain::{
         address::AddressKey,
@@ -81,10 +81,7 @@ pub(super) async fn get(
     let width = query.optional(&mut violations, "width", str::parse::<RenderingWidth>);
     violations.finish(Some(()))?;
     let content = async || {
-        let image = state
-            .database
-            .run(async |connection| db::images::find(connection, pet, id).await)
-            .await?;
+        let image = db::images::find(&state.database, pet, id).await?;
         let image = image.ok_or_else(|| no_such_image(id))?;
         Ok::<_, Error>(image.content)
     };
@@ -96,12 +93,12 @@ pub(super) async fn get(
                 kind: content.facts.kind,
                 size: content.size,
             };
-            return respond(&state.blobs, &original, &tag, &method, &headers).await;
+            return respond(&state, &request, &original, &tag, &method, &headers).await;
         };
         let made = rendering(&state, request.client_address(), content, width).await?;
         // A rendering that is created again may have other bytes (of a later release), but also has another key.
         let tag = made.key.rsplit('/').next().unwrap_or_default();
-        let sent = respond(&state.blobs, &made, tag, &method, &headers).await;
+        let sent = respond(&state, &request, &made, tag, &method, &headers).await;
         if is_missing(&sent) {
             let delete = async |connection: &mut Connection| {
                 db::images::delete_rendering(connection, &made.key).await
@@ -145,7 +142,8 @@ async fn rendering(
     content: Content,
     width: RenderingWidth,
 ) -> Result<Rendering, Error> {
-    if let Some(rendering) = find_rendering(&state.database, &content, width).await? {
+    let found = find_rendering(&state.database, content.sha256, width).await?;
+    if let Some(rendering) = found {
         return Ok(rendering);
     }
     let share = state.concurrency.renderings.take(address, 1)?;
@@ -154,23 +152,12 @@ async fn rendering(
     let making = tokio::spawn(async move {
         let _share = share;
         let _lock = state.renderer.lock((content.sha256, width)).await;
-        match find_rendering(&state.database, &content, width).await? {
+        match find_rendering(&state.database, content.sha256, width).await? {
             Some(rendering) => Ok(rendering),
             None => make(&state, &content, width).await,
         }
     });
     making.await.map_err(Error::internal)?
-}
-
-async fn find_rendering(
-    database: &Database,
-    content: &Content,
-    width: RenderingWidth,
-) -> Result<Option<Rendering>, db::Error> {
-    let find = async |connection: &mut Connection| {
-        db::images::find_rendering(connection, &content.sha256, width).await
-    };
-    database.run(find).await
 }
 
 async fn make(
@@ -199,14 +186,15 @@ async fn make(
     }
     // Another replica was faster, or the image has been deleted.
     discard(&state.blobs, rendering.key).await;
-    find_rendering(&state.database, content, width)
+    find_rendering(&state.database, content.sha256, width)
         .await?
         .ok_or_else(|| Error::NotFound("this image".into()))
 }
 
 /// Responds with the bytes of an image or a rendering, which have the entity tag `tag`.
 async fn respond(
-    blobs: &BlobStore,
+    state: &AppState,
+    request: &RequestContext,
     image: &Rendering,
     tag: &str,
     method: &Method,
@@ -242,10 +230,16 @@ async fn respond(
         (CROSS_ORIGIN_RESOURCE_POLICY, "cross-origin"),
         (header::ACCEPT_RANGES, "bytes"),
     ];
-    let length = [(header::CONTENT_LENGTH, range.end - range.start)];
+    let length = range.end - range.start;
     let body = match *method {
         Method::HEAD => Body::empty(),
-        _ => Body::from_stream(blobs.read(&image.key, range).await?),
+        _ => {
+            // Until the response is counted, so that a client that reads none causes no reads in vain.
+            let (concurrency, address) = (&state.concurrency, request.client_address());
+            let _reserved = concurrency.take_for_image(address, length)?;
+            Body::from_stream(state.blobs.read(&image.key, range).await?)
+        }
     };
+    let length = [(header::CONTENT_LENGTH, length)];
     Ok((status, etag, caching, content, content_range, length, body).into_response())
 }

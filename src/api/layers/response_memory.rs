@@ -17,21 +17,21 @@ use http_body::{Frame, SizeHint};
 
 use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
 use crate::{
-    api::{error::Error, request_context::RequestContext, state::ConcurrencyLimits},
+    api::{
+        error::Error,
+        request_context::RequestContext,
+        state::{ConcurrencyLimits, MIN_COUNTED},
+    },
     domain::address::AddressKey,
     limits::shares::Share,
 };
 
 /// Maximum size in bytes of a response over HTTP/1 that is not counted: the kernel takes it at once.
 const MAX_UNCOUNTED: usize = 16 << 10;
-/// Minimum number of bytes counted for a response, as over HTTP/2 it has a stream.
-const MIN_COUNTED: usize = 16 << 10;
 /// Bytes counted before a change is made, for its response: most are smaller.
 const OF_A_CHANGE: usize = 32 << 10;
 /// Bytes counted for a streamed list: five parts of 256 KiB, and room for large pets at their ends.
 const STREAMED_LIST: usize = 2 << 20;
-/// Bytes counted for the response with an image, which is read in pieces of 128 KiB.
-const STREAMED_IMAGE: usize = 256 << 10;
 
 /// Layer that counts a response until the client has been sent all of it. When the memory is in use, the response is 503.
 /// Requests that will need memory are refused before they cause any work; after a change, that leaves only large responses.
@@ -78,27 +78,21 @@ pub struct ResponseMemory {
 
 impl OnResponse for ResponseMemory {
     fn on_response(self, response: Response) -> Response {
+        let size = response.body().size_hint().exact();
+        let size = size.map(|size| usize::try_from(size).unwrap_or(usize::MAX));
+        if size.is_some_and(|size| size == 0 || (!self.is_http2 && size <= MAX_UNCOUNTED)) {
+            return response;
+        }
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let is_image = content_type.is_some_and(|it| it.as_bytes().starts_with(b"image/"));
-        let (shares, streamed) = if is_image {
-            (&self.limits.images, STREAMED_IMAGE)
-        } else {
-            (&self.limits.responses, STREAMED_LIST)
-        };
-        let amount = match response.body().size_hint().exact() {
-            Some(size) => {
-                let size = usize::try_from(size).unwrap_or(usize::MAX);
-                if size == 0 || (!self.is_http2 && size <= MAX_UNCOUNTED) {
-                    return response;
-                }
-                size
-            }
-            None => content_length(&response).map_or(streamed, |length| length.min(streamed)),
-        };
-        let amount = amount.max(MIN_COUNTED);
+        let amount = size.unwrap_or(STREAMED_LIST).max(MIN_COUNTED);
         let share = match self.reserved {
-            Some(mut share) if !is_image => share.grow_to(amount).map(|()| share),
-            _ => shares.take(self.address, amount),
+            _ if is_image => {
+                let length = content_length(&response).unwrap_or(u64::MAX);
+                self.limits.take_for_image(self.address, length)
+            }
+            Some(mut share) => share.grow_to(amount).map(|()| share),
+            None => self.limits.responses.take(self.address, amount),
         };
         match share {
             Ok(share) => response.map(|body| {
@@ -110,7 +104,7 @@ impl OnResponse for ResponseMemory {
     }
 }
 
-fn content_length(response: &Response) -> Option<usize> {
+fn content_length(response: &Response) -> Option<u64> {
     let length = response.headers().get(header::CONTENT_LENGTH)?;
     length.to_str().ok()?.parse().ok()
 }
