@@ -7,7 +7,8 @@ use futures_util::future::join_all;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
-    Http2, RawConnection, RequestExt, Response, TestApp, client_builder, eventually, images::png,
+    Http2, RawConnection, RequestExt, Response, TestApp, client_builder, eventually,
+    images::{large_jpeg, png},
     raw::connect_from,
 };
 use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
@@ -404,5 +405,34 @@ async fn page_is_counted_while_it_is_read() {
         let response = get.response().await;
         assert_eq!(response.status, status, "{address} {limit}: {response}");
     }
+    drop(held);
+}
+
+/// An address that uses its share of the memory of images gets 503 before anything is read from the image store.
+#[tokio::test(flavor = "multi_thread")]
+async fn image_is_counted_before_it_is_read() {
+    // An address may use 384 KiB, of which a large image takes 256.
+    let settings = [
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "12MiB"),
+        ("PET_INVENTORY__SERVER__MAX_PAGE_SIZE", "700KiB"),
+    ];
+    let app = TestApp::with(&settings).await;
+    let pet = format!("/api/v3/pet/{}", app.pet("a").await);
+    let upload = app.bare(Method::POST, &format!("{pet}/uploadImage"));
+    let upload = upload.header("api_key", &app.key).body(large_jpeg(300_000));
+    let image = upload.response().await.is(200).json();
+    let image = format!("{pet}/images/{}", image["imageId"].as_str().expect("an id"));
+    let unread = Http2::connect_from(ATTACKER, app.address, 0).await;
+    let held = unread.fetch(Method::GET, &image, &app.key).await;
+    assert_eq!(held.status(), 200);
+    // From now on, the image can be found but not be read.
+    let unreadable = "update image_contents set key = repeat('0', 32)";
+    app.database.run(unreadable).await;
+    let ask = async |client: &str| {
+        let get = client_of(client).get(format!("http://{}{image}", app.address));
+        get.response().await.status
+    };
+    assert_eq!(ask(ATTACKER).await, 503);
+    assert_eq!(ask(OTHER).await, 500);
     drop(held);
 }
