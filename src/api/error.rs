@@ -303,13 +303,7 @@ impl db::AsDatabaseError for Error {
 
 impl From<password::Error> for Error {
     fn from(error: password::Error) -> Self {
-        match error {
-            password::Error::Busy => Self::Overloaded,
-            password::Error::Random(_)
-            | password::Error::Hash(_)
-            | password::Error::Argon2(_)
-            | password::Error::Interrupted(_) => Self::internal(error),
-        }
+        Self::internal(error)
     }
 }
 

@@ -143,7 +143,7 @@ mod tests {
             tokio::task::yield_now().await;
             Ok(Response::default())
         });
-        let limits = Arc::new(ConcurrencyLimits::new(1, 1 << 20));
+        let limits = Arc::new(ConcurrencyLimits::new(1, 1 << 20, 1));
         let access = Arc::default();
         let service = LoadShedLayer { limits, access }.layer(handler);
         let ask = async || {

@@ -172,7 +172,7 @@ mod tests {
     #[tokio::test]
     async fn memory_of_a_response_is_counted_until_its_bytes_are_dropped() {
         let handler = service_fn(async |_: Request| Ok(vec![0; 100 << 10].into_response()));
-        let limits = Arc::new(ConcurrencyLimits::new(32, 1_600 << 10));
+        let limits = Arc::new(ConcurrencyLimits::new(32, 1_600 << 10, 1));
         let service = ResponseMemoryLayer(limits).layer(handler);
         let ask = async || {
             let Ok(response) = service.clone().oneshot(request_of(None)).await;
