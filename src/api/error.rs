@@ -200,7 +200,8 @@ impl Error {
             | Self::Overloaded
             | Self::OverloadedByClient
             | Self::Stopping => refusal(S::SERVICE_UNAVAILABLE),
-            Self::TimedOut | Self::Database(db::Error::StatementTimedOut) => {
+            Self::TimedOut
+            | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut) => {
                 failure(S::SERVICE_UNAVAILABLE, "the request took too long")
             }
             Self::BlobStore(blob_store::Error::Full(_)) => {
@@ -356,7 +357,7 @@ impl IntoResponse for Error {
             self,
             Self::TimedOut
                 | Self::OverloadedByClient
-                | Self::Database(db::Error::StatementTimedOut)
+                | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut)
         ) {
             response.extensions_mut().insert(CountedFailure);
         }
