@@ -1,21 +1,16 @@
 //! Bounds the memory of responses that are being sent.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::sync::Arc;
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::HttpBody as _,
     extract::Request,
     http::{Version, header},
     response::{IntoResponse, Response},
 };
 use futures_util::future::Either;
-use http_body::{Frame, SizeHint};
 
-use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
+use super::{Inner, LayerFuture, Middleware, OnResponse, Then, counted_body::counted, respond};
 use crate::{
     api::{error::Error, request_context::RequestContext, state::ConcurrencyLimits},
     domain::address::AddressKey,
@@ -101,10 +96,7 @@ impl OnResponse for ResponseMemory {
             _ => shares.take(self.address, amount),
         };
         match share {
-            Ok(share) => response.map(|body| {
-                let share = Arc::new(share);
-                Body::new(CountedBody { body, share })
-            }),
+            Ok(share) => response.map(|body| counted(body, share)),
             Err(exhausted) => Error::from(exhausted).into_response(),
         }
     }
@@ -115,54 +107,10 @@ fn content_length(response: &Response) -> Option<usize> {
     length.to_str().ok()?.parse().ok()
 }
 
-/// Body of a response that holds a share until its last byte is sent, or it is dropped.
-struct CountedBody {
-    body: Body,
-    share: Arc<Share>,
-}
-
-impl HttpBody for CountedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context)?);
-        let count = |bytes| {
-            let share = Arc::clone(&self.share);
-            Bytes::from_owner(CountedBytes {
-                bytes,
-                _share: share,
-            })
-        };
-        Poll::Ready(frame.map(|frame| Ok(frame.map_data(count))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// Bytes that the server drops when it has sent them.
-struct CountedBytes {
-    bytes: Bytes,
-    _share: Arc<Share>,
-}
-
-impl AsRef<[u8]> for CountedBytes {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{pin::Pin, task::Context};
+
     use axum::http::StatusCode;
     use tower::{Layer, ServiceExt, service_fn};
 
