@@ -482,12 +482,12 @@ async fn response_is_not_replayed_to_a_credential_revoked_in_an_outage() {
     let postgres = service.postgres.take().expect("it runs");
     postgres.stop().await.expect("a stop");
     service.assert_unavailable().await;
-    let (begin, end) = BODY.split_at(5);
+    let (first_part, last_part) = BODY.split_at(5);
     let mut begun = Vec::new();
     for key in &keys {
         for target in targets {
             let mut raw = RawConnection::connect(service.address).await;
-            raw.send(head(key, target) + begin).await;
+            raw.send(head(key, target) + first_part).await;
             begun.push(raw);
         }
     }
@@ -497,7 +497,7 @@ async fn response_is_not_replayed_to_a_credential_revoked_in_an_outage() {
     service.revoke("revoked").await;
     service.assert_available().await;
     for (number, (mut raw, first)) in begun.into_iter().zip(first).enumerate() {
-        raw.send(end).await;
+        raw.send(last_part).await;
         let response = raw.response().await;
         if number < targets.len() {
             response.problem(401);
