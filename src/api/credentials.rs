@@ -2,11 +2,8 @@
 
 use axum::http::{HeaderMap, HeaderName, header, request::Parts};
 
-use super::{error::Error, request_context::RequestContext, state::AppState};
-use crate::{
-    auth::{self, Credentials},
-    db,
-};
+use super::{error::Error, request_context::RequestContext};
+use crate::auth::{self, Authenticator, Credentials};
 
 /// API key header, as in Petstore. Proxies may drop a name with an underscore: nginx needs `underscores_in_headers on`.
 pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
@@ -36,19 +33,17 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
 }
 
 /// Looks up the credential of a request again if it was accepted while PostgreSQL was unreachable. To be called between
-/// the end of the body, which may take minutes to arrive, and a change. Fails if the caller is no longer the same, or if
-/// PostgreSQL is still unreachable: it may be back for the change.
-pub async fn recheck_stale(parts: &Parts, state: &AppState) -> Result<(), Error> {
+/// the end of the body, which may take minutes to arrive, and a change or the replay of its response. Fails if the caller
+/// is no longer the same, or if PostgreSQL is still unreachable: it may be back for the change.
+pub async fn recheck_stale(parts: &Parts, authenticator: &Authenticator) -> Result<(), Error> {
     let Some(context) = parts.extensions.get::<RequestContext>() else {
         return Ok(());
     };
     if context.has_stale_credential.get().is_none() {
         return Ok(());
     }
-    // Before the cached result is dropped, which requests without a body still need.
-    state.database.breaker().admit().map_err(db::Error::from)?;
     let credentials = credentials(&parts.headers)?.ok_or(Error::Unauthenticated)?;
-    let caller = state.authenticator.authenticate_again(credentials).await?;
+    let caller = authenticator.authenticate_again(credentials).await?;
     let is_same = context.caller.get() == Some(&caller);
     is_same.then_some(()).ok_or(Error::InvalidCredential)
 }

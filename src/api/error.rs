@@ -200,7 +200,8 @@ impl Error {
             | Self::Overloaded
             | Self::OverloadedByClient
             | Self::Stopping => refusal(S::SERVICE_UNAVAILABLE),
-            Self::TimedOut | Self::Database(db::Error::StatementTimedOut) => {
+            Self::TimedOut
+            | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut) => {
                 failure(S::SERVICE_UNAVAILABLE, "the request took too long")
             }
             Self::BlobStore(blob_store::Error::Full(_)) => {
@@ -303,13 +304,7 @@ impl db::AsDatabaseError for Error {
 
 impl From<password::Error> for Error {
     fn from(error: password::Error) -> Self {
-        match error {
-            password::Error::Busy => Self::Overloaded,
-            password::Error::Random(_)
-            | password::Error::Hash(_)
-            | password::Error::Argon2(_)
-            | password::Error::Interrupted(_) => Self::internal(error),
-        }
+        Self::internal(error)
     }
 }
 
@@ -362,7 +357,7 @@ impl IntoResponse for Error {
             self,
             Self::TimedOut
                 | Self::OverloadedByClient
-                | Self::Database(db::Error::StatementTimedOut)
+                | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut)
         ) {
             response.extensions_mut().insert(CountedFailure);
         }

@@ -243,7 +243,7 @@ async fn read_json<T: FieldType>(
     let body = LimitedBody::new(body, state.body_limits, 0)?.join().await?;
     let json = json_from_slice(&body)?;
     drop(body);
-    recheck_stale(&parts, state).await?;
+    recheck_stale(&parts, &state.authenticator).await?;
     Ok(json)
 }
 
@@ -268,7 +268,7 @@ impl FromRequest<AppState> for Form {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         let (parts, body) = request.into_parts();
         let body = LimitedBody::new(body, state.body_limits, 0)?.join().await?;
-        recheck_stale(&parts, state).await?;
+        recheck_stale(&parts, &state.authenticator).await?;
         if body.is_empty() {
             return Ok(Self(Parameters::default()));
         }
@@ -281,7 +281,7 @@ impl FromRequest<AppState> for Form {
 }
 
 /// Rejects a body of another media type than those in `accepted`, separated by "or".
-fn require_media_type(headers: &HeaderMap, accepted: &'static str) -> Result<(), Error> {
+pub fn require_media_type(headers: &HeaderMap, accepted: &'static str) -> Result<(), Error> {
     let mut essences = accepted.split(" or ");
     if essences.any(|essence| has_media_type(headers, essence)) {
         return Ok(());
@@ -312,15 +312,17 @@ pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
     sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
 }
 
-/// Parses JSON. Error messages contain positions, never parts of the body.
 fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(body).map_err(|error| {
-        let place = format_args!("line {} column {}", error.line(), error.column());
-        let reason = match error.classify() {
-            Category::Data => format!("must be a JSON object without duplicate fields ({place})"),
-            Category::Eof => format!("must be complete JSON; it ends early ({place})"),
-            Category::Syntax | Category::Io => format!("must be valid JSON ({place})"),
-        };
-        Error::one_violation("body", reason)
-    })
+    serde_json::from_slice(body).map_err(|error| invalid_json(&error))
+}
+
+/// Returns the error for a body that is not JSON. Its message contains a position, never parts of the body.
+pub fn invalid_json(error: &serde_json::Error) -> Error {
+    let place = format_args!("line {} column {}", error.line(), error.column());
+    let reason = match error.classify() {
+        Category::Data => format!("must be a JSON object without duplicate fields ({place})"),
+        Category::Eof => format!("must be complete JSON; it ends early ({place})"),
+        Category::Syntax | Category::Io => format!("must be valid JSON ({place})"),
+    };
+    Error::one_violation("body", reason)
 }

@@ -84,7 +84,7 @@ pub struct Parts {
     /// Limits of login attempts.
     pub logins: Logins,
     /// True if unauthenticated clients may create accounts.
-    pub sign_up: SignUp,
+    pub sign_up: bool,
     /// Lifetime of a session.
     pub session_lifetime: Duration,
     /// Maximum number of sessions of a user.
@@ -138,12 +138,13 @@ impl_from_ref! {
     links: Links,
     token_lifetime: TokenLifetime,
     passwords: Passwords,
-    sign_up: SignUp,
     readiness: Readiness,
 }
 
 /// Maximum number of requests that wait for a rendering.
 const MAX_RENDERINGS: usize = 256;
+/// Maximum number of requests that wait for a password hash: about one second of work.
+const MAX_WAITING_HASHES: usize = 50;
 
 /// Limits of what requests use at the same time, in total and by client address.
 #[derive(Debug, Clone)]
@@ -156,6 +157,8 @@ pub struct ConcurrencyLimits {
     pub arriving: Shares,
     /// Number of requests that wait for a rendering. The work goes on if the client disconnects.
     pub renderings: Shares,
+    /// Number of requests whose password is being hashed or waits for it, except lists of accounts.
+    pub password_hashes: Shares,
     /// Bytes of responses that are being sent.
     pub responses: Shares,
     /// The same for images, so that clients that read them slowly do not hold up other responses.
@@ -163,10 +166,11 @@ pub struct ConcurrencyLimits {
 }
 
 impl ConcurrencyLimits {
-    /// Allows `max_requests` concurrent requests, of which half may be of one address and half without credentials, and
-    /// `max_response_memory` bytes of responses, of which images have a quarter.
-    pub fn new(max_requests: usize, max_response_memory: usize) -> Self {
+    /// Allows `max_requests` concurrent requests, of which half may be of one address and half without credentials,
+    /// `max_response_memory` bytes of responses, of which images have a quarter, and a queue of `hashes_at_once` passwords.
+    pub fn new(max_requests: usize, max_response_memory: usize, hashes_at_once: usize) -> Self {
         let half = max_requests.div_ceil(2);
+        let hashes = hashes_at_once + MAX_WAITING_HASHES;
         let images = max_response_memory / 4;
         let responses = max_response_memory - images;
         Self {
@@ -175,6 +179,7 @@ impl ConcurrencyLimits {
             arriving: Shares::new(half + half / 2, half.div_ceil(4)),
             // A page of an image gallery may need many at once.
             renderings: Shares::new(MAX_RENDERINGS, MAX_RENDERINGS / 4),
+            password_hashes: Shares::new(hashes, hashes / 4),
             responses: Shares::new(responses, responses / 8),
             images: Shares::new(images, images / 8),
         }
@@ -195,10 +200,6 @@ impl ConcurrencyLimits {
 /// Lifetime of an access token.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenLifetime(pub Duration);
-
-/// True if unauthenticated clients may create accounts.
-#[derive(Debug, Clone, Copy)]
-pub struct SignUp(pub bool);
 
 /// Limits of a body.
 #[derive(Debug, Clone, Copy)]

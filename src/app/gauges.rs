@@ -22,7 +22,8 @@ pub fn render(metrics: Metrics, state: AppState) -> impl Fn() -> String + Clone 
         let uploads = &state.uploads.in_progress;
         set("images_uploads_in_flight", uploads.in_use());
         set("images_uploads_in_flight_max", uploads.max());
-        set("password_hashes_waiting", state.passwords.in_progress());
+        let hashes = &state.concurrency.password_hashes;
+        set("password_hashes_waiting", hashes.in_use());
         metrics.render()
     }
 }

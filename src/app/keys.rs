@@ -39,7 +39,8 @@ pub async fn store_demo_keys(database: &Database) -> Result<Vec<Secret>, Error> 
 /// Stores the first key of a database without keys, for a caller `bootstrap` with all scopes, and returns it.
 pub async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> {
     const REASON: Invalid = Invalid::because(
-        "must be 32 to 256 visible ASCII characters; generate one with: openssl rand -hex 32",
+        "must be 32 to 256 visible ASCII characters; for an empty database, generate one with: openssl rand -hex 32; for \
+         one that has keys, unset it and create a key with: pet-inventory keys create --caller bootstrap",
     );
     if !(32..=256).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(Error::BootstrapKey(REASON));

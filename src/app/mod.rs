@@ -25,7 +25,7 @@ use crate::{
         rate_limits::RateLimits,
         state::{
             AppState, BodyLimits, ConcurrencyLimits, Links, OrphanedBlobs, Parts, Readiness,
-            SignUp, TokenLifetime, Uploads,
+            TokenLifetime, Uploads,
         },
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords},
@@ -107,6 +107,8 @@ impl App {
         let links = Links::new(config.server.public_url.as_ref());
         let document = api::document(&links);
         let access = AccessRules::from_document(&document, BASE);
+        let hashes_at_once = hashes_at_once(&config.users);
+        let server = &config.server;
         let state = AppState::new(Parts {
             demo_keys: if demo_keys { &DEMO_KEYS } else { &[] },
             authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
@@ -117,29 +119,27 @@ impl App {
                 config.limits.failed_authentication_per_minute,
                 clock.clone(),
             ),
-            passwords: Passwords::new(hashes_at_once(&config.users)),
+            passwords: Passwords::new(hashes_at_once),
             logins: Logins::new(config.users.logins_per_minute, clock),
-            sign_up: SignUp(config.users.sign_up),
+            sign_up: config.users.sign_up,
             session_lifetime: config.users.session_lifetime,
             max_sessions: config.users.max_sessions,
             trusted_proxies: config.limits.trusted_proxies.into(),
             concurrency: ConcurrencyLimits::new(
-                config.server.max_requests,
-                bytes(config.server.max_response_memory),
+                server.max_requests,
+                bytes(server.max_response_memory),
+                hashes_at_once,
             ),
-            max_page_size: bytes(config.server.max_page_size),
+            max_page_size: bytes(server.max_page_size),
             anonymous: config.auth.anonymous_scopes,
-            body_limits: BodyLimits::new(
-                config.server.max_body_size.as_u64(),
-                config.server.body_timeout,
-            ),
+            body_limits: BodyLimits::new(server.max_body_size.as_u64(), server.body_timeout),
             blobs,
-            uploads: Uploads::new(&config.images, config.server.body_timeout),
+            uploads: Uploads::new(&config.images, server.body_timeout),
             renderer: Renderer::new(config.images.rendering_memory.as_u64()),
             orphaned_blobs: OrphanedBlobs::default(),
             links,
             token_lifetime: TokenLifetime(config.auth.access_token_lifetime),
-            request_timeout: config.server.request_timeout,
+            request_timeout: server.request_timeout,
             readiness: Readiness::default(),
             database,
         });

@@ -124,6 +124,8 @@ impl Authenticator {
         &self,
         credentials: Credentials<'_>,
     ) -> Result<Arc<Caller>, Error> {
+        // Before the cached result is dropped, which requests without a body still need.
+        self.database.breaker().admit().map_err(db::Error::from)?;
         match credentials {
             Credentials::ApiKey(one) | Credentials::Bearer(one) => {
                 self.invalidate(&[secret::sha256(one)]);

@@ -1,8 +1,8 @@
 //! Hashes and verifies passwords with argon2id. A hash takes 19 MiB and about 20 ms of one core.
 //!
 //! Invariants:
-//! - A fixed number of hashes run at once, on blocking threads, so that other requests keep their cores.
-//! - With more than [`MAX_WAITING`] requests waiting, [`Passwords::hash`] and [`Passwords::verify`] fail at once.
+//! - A fixed number of hashes run at once, on blocking threads, so that other requests keep their cores. The API bounds
+//!   the number of requests that wait, in total and by client address.
 //! - A hash is not started after its request was cancelled.
 //! - Verification takes equally long with a stored hash and without, unless the hash has outdated parameters.
 
@@ -23,15 +23,10 @@ use crate::{domain::user::Password, trace_context};
 const PARAMS: Params = Params::DEFAULT;
 /// Prefix of hashes with these parameters.
 const CURRENT: &str = "$argon2id$v=19$m=19456,t=2,p=1$";
-/// Maximum number of waiting requests: about one second of work.
-const MAX_WAITING: usize = 50;
 
 /// Failure to hash or verify a password.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// More than [`MAX_WAITING`] requests are waiting.
-    #[error("too many requests wait for a password hash")]
-    Busy,
     /// The operating system returned no random numbers.
     #[error("failed to generate random numbers: {0}")]
     Random(#[from] getrandom::Error),
@@ -51,8 +46,6 @@ pub enum Error {
 pub struct Passwords {
     /// Permits for hashes in progress.
     running: Arc<Semaphore>,
-    /// Permits for requests with a hash in progress or waiting.
-    admitted: Arc<Semaphore>,
     concurrency: usize,
 }
 
@@ -74,19 +67,12 @@ impl Passwords {
         let concurrency = concurrency.max(1);
         Self {
             running: Arc::new(Semaphore::new(concurrency)),
-            admitted: Arc::new(Semaphore::new(concurrency + MAX_WAITING)),
             concurrency,
         }
     }
 
-    /// Returns the number of passwords being hashed or waiting, without those of [`Passwords::hash_all`].
-    pub fn in_progress(&self) -> usize {
-        (self.concurrency + MAX_WAITING).saturating_sub(self.admitted.available_permits())
-    }
-
     /// Hashes a password for storage.
     pub async fn hash(&self, password: Password) -> Result<SecretString, Error> {
-        let _permit = self.admitted.try_acquire().map_err(|_| Error::Busy)?;
         self.run_with_permit(move || hash(&password)).await
     }
 
@@ -114,7 +100,6 @@ impl Passwords {
         password: Password,
         stored: Option<SecretString>,
     ) -> Result<Verification, Error> {
-        let _permit = self.admitted.try_acquire().map_err(|_| Error::Busy)?;
         self.run_with_permit(move || verify(&password, stored.as_ref()))
             .await
     }
@@ -170,6 +155,8 @@ fn verify(password: &Password, stored: Option<&SecretString>) -> Result<Verifica
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use super::{
         Verification::{Match, Mismatch},
         *,
@@ -241,17 +228,16 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn excess_requests_fail_at_once_and_a_list_lets_others_through() {
+    async fn list_lets_others_through() {
         let passwords = Passwords::new(1);
-        let list = vec![Some(password("correct horse")); 8];
-        let requests =
-            (0..3 * MAX_WAITING).map(|_| passwords.verify(password("correct horse"), None));
-        let requests = futures_util::future::join_all(requests);
-        let (list, results) = tokio::join!(passwords.hash_all(list), requests);
-        assert_eq!(list.expect("hashes").len(), 8);
-        let (refused, verified): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_err);
-        assert!(verified.iter().all(|it| matches!(it, Ok(Mismatch))));
-        assert!(refused.iter().all(|it| matches!(it, Err(Error::Busy))));
-        assert_eq!(refused.len(), 2 * MAX_WAITING - 1);
+        let mut list = pin!(passwords.hash_all(vec![Some(password("correct horse")); 8]));
+        let other = passwords.hash(password("correct horse"));
+        let other = tokio::select! {
+            biased;
+            _ = &mut list => panic!("the list came first"),
+            other = other => other,
+        };
+        other.expect("a hash");
+        assert_eq!(list.await.expect("hashes").len(), 8);
     }
 }

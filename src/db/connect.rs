@@ -148,7 +148,7 @@ impl Connector {
 
     /// Updates the circuit breaker after a failure. Returns true if the connection can be used again.
     fn record_failure(&self, error: Option<&Error>) -> bool {
-        if let Some(Error::TimedOut) = error {
+        if let Some(Error::TimedOut | Error::TotalTimedOut) = error {
             // The connection is in the middle of a statement.
             self.breaker.probe_soon();
             return false;

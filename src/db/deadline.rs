@@ -44,12 +44,12 @@ where
 {
     let remaining = REMAINING.try_with(Cell::get).unwrap_or(timeout);
     if remaining.is_zero() {
-        return Err(Error::TimedOut);
+        return Err(Error::TotalTimedOut);
     }
     let started = Instant::now();
     let result = tokio::time::timeout(timeout.min(remaining), statement).await;
     deduct(remaining, started);
-    Ok(result.map_err(|_| Error::TimedOut)??)
+    Ok(result.map_err(|_| Error::timed_out(remaining < timeout))??)
 }
 
 /// Waits like [`wait`], for a statement that ends within `timeout` by itself. Sets a timer only if less than that is

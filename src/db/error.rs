@@ -19,6 +19,10 @@ pub enum Error {
     /// which therefore shows that PostgreSQL is frozen or overloaded.
     #[error("the statement took too long")]
     StatementTimedOut,
+    /// The statements of the request together took too long. If PostgreSQL is frozen or unreachable, one of them usually
+    /// exceeds its own timeout instead.
+    #[error("the statements of the request took too long")]
+    TotalTimedOut,
     /// Too many requests already wait for PostgreSQL.
     #[error("too many requests wait for PostgreSQL")]
     Overloaded,
@@ -55,6 +59,15 @@ impl AsDatabaseError for Error {
 }
 
 impl Error {
+    /// Creates the error of a statement without a result in time: in the total time of its request, or in its own.
+    pub(super) const fn timed_out(in_total: bool) -> Self {
+        if in_total {
+            Self::TotalTimedOut
+        } else {
+            Self::TimedOut
+        }
+    }
+
     /// Returns the error that PostgreSQL or the connection reported, if any.
     pub(super) fn sqlx_error(&self) -> Option<&sqlx::Error> {
         match self {

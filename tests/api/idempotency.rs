@@ -91,6 +91,45 @@ async fn key_reused_for_another_request_is_422() {
     assert_eq!(app.get("/pet/5").response().await.json()["name"], "Rex");
 }
 
+/// Accounts with an ignored member that the fingerprint cannot include, although no field needs it.
+#[tokio::test(flavor = "multi_thread")]
+async fn account_without_a_fingerprint_is_400_and_not_stored() {
+    let app = TestApp::start().await;
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    let ignored = [
+        &b"1e999"[..],
+        b"-1e999",
+        deep.as_bytes(),
+        br#""\ud800""#,
+        b"\"\xff\"",
+        br#"{"y":[1e999]}"#,
+    ];
+    for (target, success) in [("/user", 201), ("/user/createWithList", 200)] {
+        for (number, ignored) in ignored.into_iter().enumerate() {
+            let post = |media_type, email: &str, ignored: &[u8]| {
+                let (open, close) = if success == 200 { ("[", "]") } else { ("", "") };
+                let start = format!(r#"{open}{{"username":"ada","x":"#);
+                let end = format!(r#","email":"{email}"}}{close}"#);
+                let body = [start.as_bytes(), ignored, end.as_bytes()].concat();
+                let request = app.request(Method::POST, target).body(body);
+                let request = request.header("content-type", media_type);
+                let request = request.header("idempotency-key", format!("{target} {number}"));
+                request.response()
+            };
+            for email in ["a@example.com", "b@example.com"] {
+                let refused = post("application/json", email, ignored).await;
+                assert_eq!(refused.invalid_fields(), ["body"], "{target} {number}");
+                assert_eq!(refused.optional_header("idempotent-replayed"), None);
+            }
+            post("text/plain", "a", ignored).await.problem(415);
+            // A corrected request may have the same key.
+            post("application/json", "a", b"1").await.is(success);
+            post("application/json", "b", b"1").await.problem(422);
+            app.delete("/user/ada").response().await.is(200);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn error_is_replayed_although_the_request_would_succeed_now() {
     let app = TestApp::start().await;

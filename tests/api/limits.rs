@@ -586,6 +586,32 @@ async fn statement_timeout_is_counted() {
     assert_eq!(limits["minute"]["remaining"], 59, "{limits}");
 }
 
+/// No statement of the request is too slow, but together they are: that of the pet, and that of its stored response.
+#[tokio::test(flavor = "multi_thread")]
+async fn total_timeout_of_statements_is_counted() {
+    let limited = Limited::start(Plan::Free, &[]).await;
+    let slow = "create function slow() returns trigger language plpgsql as
+                    'begin perform pg_sleep(1.3); return new; end';
+                create trigger slow before insert on pets for each row execute function slow();
+                create trigger slow before insert on idempotency_keys
+                    for each row execute function slow()";
+    limited.app.database.run(slow).await;
+    let add = |key: Option<&str>| {
+        let add = limited.app.anonymous(Method::POST, "/pet");
+        let add = add.header("api_key", &limited.key);
+        let add = key
+            .into_iter()
+            .fold(add, |add, key| add.header("idempotency-key", key));
+        add.json(&json!({"name": "a"})).response()
+    };
+    add(None).await.is(201);
+    let problem = add(Some("k")).await.problem(503);
+    assert_eq!(problem["detail"], "the request took too long");
+    let limits = limited.get("/limits").await.is(200).json();
+    assert_eq!(limits["minute"]["remaining"], 58, "{limits}");
+    assert_eq!(limited.app.count().await, 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn response_for_which_its_client_has_no_memory_left_is_counted() {
     // An address may use 96 KiB, and the pets have 80 kB.

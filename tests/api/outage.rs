@@ -93,6 +93,15 @@ impl UnreliableApp {
         key.await.secret
     }
 
+    /// Revokes the keys of a caller.
+    async fn revoke(&self, caller: &str) {
+        let revoke = "update credentials set revoked_at = now()
+             where caller_id = (select id from callers where name = $1)";
+        let revoke = sqlx::query(revoke).bind(caller);
+        let revoked = revoke.execute(&mut self.connect().await).await;
+        revoked.expect("revoked");
+    }
+
     /// Symbolic link to PostgreSQL's socket directory, which changes with each start.
     fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
@@ -420,14 +429,7 @@ async fn credential_revoked_in_an_outage_changes_nothing_after_it() {
     // The heads have been read.
     tokio::time::sleep(Duration::from_millis(300)).await;
     service.start_postgres().await;
-    let revoke = "update credentials set revoked_at = now()
-         where caller_id = (select id from callers where name = 'revoked')";
-    service
-        .connect()
-        .await
-        .execute(revoke)
-        .await
-        .expect("revoked");
+    service.revoke("revoked").await;
     service.assert_available().await;
     for (number, (target, mut raw, last)) in begun.into_iter().enumerate() {
         raw.send([last]).await;
@@ -443,6 +445,66 @@ async fn credential_revoked_in_an_outage_changes_nothing_after_it() {
             assert_eq!(count, 1, "{target}");
         } else {
             assert!(response.status == 200, "{target}: {response}");
+        }
+    }
+    service.stop().await;
+}
+
+/// Requests with the key of a stored response and a body that begins during an outage and ends after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn response_is_not_replayed_to_a_credential_revoked_in_an_outage() {
+    const BODY: &str = r#"{"name":"a"}"#;
+    // Time stands still, so that cached credentials do not expire before the requests begin.
+    let mut service = UnreliableApp::with_clock(Clock::manual()).await;
+    let keys = [
+        service.make_key("revoked").await,
+        service.make_key("other").await,
+    ];
+    let targets = ["/pet", "/user/createWithList"];
+    let head = |key: &str, target: &str| {
+        format!(
+            "POST /api/v3{target} HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nIdempotency-Key: k-{target}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            BODY.len()
+        )
+    };
+    let mut first = Vec::new();
+    for key in &keys {
+        cache(&service, key).await;
+        for target in targets {
+            let request = head(key, target) + BODY;
+            let response = RawConnection::exchange(service.address, request).await;
+            let status = if target == "/pet" { 201 } else { 400 };
+            assert_eq!(response.status, status, "{response}");
+            first.push(response);
+        }
+    }
+    let postgres = service.postgres.take().expect("it runs");
+    postgres.stop().await.expect("a stop");
+    service.assert_unavailable().await;
+    let (first_part, last_part) = BODY.split_at(5);
+    let mut begun = Vec::new();
+    for key in &keys {
+        for target in targets {
+            let mut raw = RawConnection::connect(service.address).await;
+            raw.send(head(key, target) + first_part).await;
+            begun.push(raw);
+        }
+    }
+    // The heads have been read.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    service.start_postgres().await;
+    service.revoke("revoked").await;
+    service.assert_available().await;
+    for (number, (mut raw, first)) in begun.into_iter().zip(first).enumerate() {
+        raw.send(last_part).await;
+        let response = raw.response().await;
+        if number < targets.len() {
+            response.problem(401);
+            assert_eq!(response.optional_header("idempotent-replayed"), None);
+        } else {
+            assert_eq!(response.status, first.status, "{response}");
+            assert_eq!(response.header("idempotent-replayed"), "true");
         }
     }
     service.stop().await;

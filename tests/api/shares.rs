@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
@@ -98,6 +98,58 @@ async fn requests_without_credentials_leave_permits_for_others() {
     for client in [attacker, client_of(OTHER)] {
         let get = client.get(app.url(&format!("/pet/{id}")));
         get.header("api_key", &app.key).response().await.is(200);
+    }
+}
+
+/// A client has passwords hashed by each of the operations that do so.
+#[tokio::test(flavor = "multi_thread")]
+async fn password_hashes_of_an_address_leave_places_to_others() {
+    const ATTACKS: usize = 100;
+    const PASSWORD: &str = "correct horse";
+    let settings = [
+        ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "unlimited"),
+        ("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "1000"),
+        ("PET_INVENTORY__USERS__HASHES_AT_ONCE", "1"),
+    ];
+    let app = TestApp::with(&settings).await;
+    let (attacker, other) = (client_of(ATTACKER), client_of(OTHER));
+    let account = |name: &str| json!({"username": name, "password": PASSWORD});
+    for name in ["ada", "eve"] {
+        let sign_up = other.post(app.url("/user")).json(&account(name));
+        sign_up.response().await.is(201);
+    }
+    let log_in = |client: &Client, name: &str| {
+        let request = client.post(app.url("/user/login"));
+        request.json(&account(name)).response()
+    };
+    for operation in ["log in", "sign up", "change"] {
+        let attack = |number: usize| match operation {
+            "log in" => log_in(&attacker, "eve"),
+            "sign up" => {
+                let account = account(&format!("eve{number}"));
+                attacker.post(app.url("/user")).json(&account).response()
+            }
+            _ => {
+                let change = attacker.put(app.url("/user/eve")).json(&account("eve"));
+                change.header("api_key", &app.key).response()
+            }
+        };
+        let mut attacks: FuturesUnordered<_> = (0..ATTACKS).map(attack).collect();
+        let mut refused = 0;
+        while let Some(response) = attacks.next().await {
+            if response.status != 503 {
+                assert!([200, 201].contains(&response.status.as_u16()), "{response}");
+                continue;
+            }
+            if refused == 0 {
+                for response in join_all((0..5).map(|_| log_in(&other, "ada"))).await {
+                    assert_eq!(response.status, 200, "{operation}: {response}");
+                }
+            }
+            refused += 1;
+        }
+        assert!(refused > 0, "{operation}");
+        log_in(&attacker, "eve").await.is(200);
     }
 }
 

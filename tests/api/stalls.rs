@@ -312,5 +312,6 @@ async fn database_waits_of_a_request_share_one_deadline() {
     })
     .await;
     assert!(first.is_ok() && second.is_ok(), "{first:?} {second:?}");
-    assert!(matches!(third, Err(db::Error::TimedOut)), "{third:?}");
+    let third = third.expect_err("the third exceeds the total");
+    assert!(matches!(third, db::Error::TotalTimedOut), "{third:?}");
 }

@@ -190,7 +190,7 @@ async fn take(
     }
     let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;
     received.metadata = received.metadata.or(metadata);
-    recheck_stale(parts, state).await?;
+    recheck_stale(parts, &state.authenticator).await?;
     Ok((received, key))
 }
 

@@ -21,13 +21,16 @@ use super::{Inner, LayerFuture, Middleware, operation_path, respond};
 use crate::{
     api::{
         body::LimitedBody,
+        credentials::recheck_stale,
         error::Error,
+        extract::{invalid_json, require_media_type, require_plain},
         idempotency::ClientKey,
         openapi::BASE,
         problem::AboutItsKey,
         request_context::RequestContext,
         state::{AppState, BodyLimits},
     },
+    auth::Authenticator,
     db::{Connection, Database},
 };
 
@@ -45,6 +48,7 @@ const ABOUT_MESSAGE: [StatusCode; 4] = [
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     limits: BodyLimits,
+    authenticator: Authenticator,
     database: Database,
 }
 
@@ -78,6 +82,7 @@ impl IdempotencyLayer {
     pub fn new(state: &AppState) -> Self {
         Self {
             limits: state.body_limits,
+            authenticator: state.authenticator.clone(),
             database: state.database.clone(),
         }
     }
@@ -99,8 +104,14 @@ impl IdempotencyLayer {
             .chain_update([0])
             .chain_update(parts.uri.query().unwrap_or_default())
             .chain_update([0]);
-        hash_body(&mut fingerprint, path, &body);
+        if let Err(error) = hash_body(&mut fingerprint, path, &body) {
+            // As the handler does, which may ignore what cannot be hashed.
+            require_media_type(&parts.headers, "application/json")?;
+            require_plain(&parts.headers)?;
+            return Err(invalid_json(&error));
+        }
         let idempotency = key.with_fingerprint(fingerprint.finalize().to_vec());
+        recheck_stale(&parts, &self.authenticator).await?;
         if let Some(response) = idempotency.stored_response(&self.database).await? {
             return Ok(response);
         }
@@ -121,16 +132,16 @@ impl IdempotencyLayer {
     }
 }
 
-/// Adds the body of a request to its fingerprint.
-fn hash_body(hash: &mut Sha256, path: &str, body: &[u8]) {
+/// Adds the body of a request to its fingerprint. With passwords, it fails unless it is JSON in which every number is in
+/// the range of 64-bit floating point, every string is Unicode, and values are nested at most 127 deep.
+fn hash_body(hash: &mut Sha256, path: &str, body: &[u8]) -> Result<(), serde_json::Error> {
     if !path.starts_with(WITH_PASSWORDS) {
         hash.update(body);
-        return;
+        return Ok(());
     }
     let mut json = serde_json::Deserializer::from_slice(body);
-    let parsed = WithoutPasswords(hash).deserialize(&mut json);
-    // Invalid JSON is rejected later, and differs from what it begins with.
-    hash.update([u8::from(parsed.and_then(|()| json.end()).is_ok())]);
+    WithoutPasswords(hash).deserialize(&mut json)?;
+    json.end()
 }
 
 /// Adds JSON to a hash while it is parsed, which takes no memory, without members named `password`: a fast hash is
@@ -229,14 +240,22 @@ mod tests {
             idempotency::IDEMPOTENCY_KEY,
             layers::testing::{ok, request_of, unreachable_database},
         },
-        domain::plan::Plan,
+        auth::jwks::Issuers,
+        domain::{clock::Clock, plan::Plan},
     };
 
     #[tokio::test]
     async fn only_a_post_with_a_key_needs_stored_responses() {
         let limits = BodyLimits::new(64, Duration::from_secs(1));
         let (database, _) = unreachable_database();
-        let service = IdempotencyLayer { limits, database }.layer(service_fn(ok));
+        let clock = Clock::system();
+        let issuers = Issuers::new(Vec::new(), clock.clone()).expect("no issuers");
+        let service = IdempotencyLayer {
+            limits,
+            authenticator: Authenticator::new(database.clone(), [], issuers, clock),
+            database,
+        };
+        let service = service.layer(service_fn(ok));
         for (method, key, status) in [
             (Method::GET, Some("a"), StatusCode::OK),
             (Method::POST, None, StatusCode::OK),

@@ -1,21 +1,16 @@
 //! Bounds the number of requests in progress.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::sync::Arc;
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::HttpBody as _,
     extract::{MatchedPath, Request},
     http::header,
     response::Response,
 };
 use futures_util::future::Either;
-use http_body::{Frame, SizeHint};
 
-use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
+use super::{Inner, LayerFuture, Middleware, OnResponse, Then, counted_body::counted, respond};
 use crate::{
     api::{
         access::AccessRules, credentials::API_KEY, error::Error, request_context::RequestContext,
@@ -59,7 +54,7 @@ impl Middleware for LoadShedLayer {
             Err(exhausted) => return respond(Error::from(exhausted)),
         };
         let request = match arriving {
-            Some(share) => request.map(|body| Body::new(ArrivingBody(body, Some(share)))),
+            Some(share) => request.map(|body| counted(body, share)),
             None => request,
         };
         Either::Left(Then {
@@ -94,34 +89,6 @@ pub struct RequestPermit {
     _request: Share,
 }
 
-/// Body of a request. Holds a share until its end has arrived, so that clients that send bodies slowly leave permits to
-/// others.
-struct ArrivingBody(Body, Option<Share>);
-
-impl HttpBody for ArrivingBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.0).poll_frame(context));
-        if frame.is_none() || self.0.is_end_stream() {
-            self.1 = None;
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
-    }
-}
-
 impl OnResponse for RequestPermit {
     /// Returns the permit: what is being sent is bounded by the memory of responses.
     fn on_response(self, response: Response) -> Response {
@@ -143,7 +110,7 @@ mod tests {
             tokio::task::yield_now().await;
             Ok(Response::default())
         });
-        let limits = Arc::new(ConcurrencyLimits::new(1, 1 << 20));
+        let limits = Arc::new(ConcurrencyLimits::new(1, 1 << 20, 1));
         let access = Arc::default();
         let service = LoadShedLayer { limits, access }.layer(handler);
         let ask = async || {

@@ -166,8 +166,8 @@ pub fn limit_open(
 }
 
 /// Returns true if a request with this response counts: not if it failed through the service's own fault, or was refused
-/// with 429. One that ended in its own timeout counts, also if it is that of a statement, as does one that was refused
-/// because the client address uses its share.
+/// with 429. One that ended in its own timeout counts, also if it is that of a statement or of all of them, as does one that
+/// was refused because the client address uses its share.
 fn is_counted(response: &Response) -> bool {
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
         return false;

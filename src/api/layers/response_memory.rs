@@ -1,21 +1,16 @@
 //! Bounds the memory of responses that are being sent.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::sync::Arc;
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::HttpBody as _,
     extract::Request,
     http::{Version, header},
     response::{IntoResponse, Response},
 };
 use futures_util::future::Either;
-use http_body::{Frame, SizeHint};
 
-use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
+use super::{Inner, LayerFuture, Middleware, OnResponse, Then, counted_body::counted, respond};
 use crate::{
     api::{
         error::Error,
@@ -95,10 +90,7 @@ impl OnResponse for ResponseMemory {
             None => self.limits.responses.take(self.address, amount),
         };
         match share {
-            Ok(share) => response.map(|body| {
-                let share = Arc::new(share);
-                Body::new(CountedBody { body, share })
-            }),
+            Ok(share) => response.map(|body| counted(body, share)),
             Err(exhausted) => Error::from(exhausted).into_response(),
         }
     }
@@ -109,54 +101,10 @@ fn content_length(response: &Response) -> Option<u64> {
     length.to_str().ok()?.parse().ok()
 }
 
-/// Body of a response that holds a share until its last byte is sent, or it is dropped.
-struct CountedBody {
-    body: Body,
-    share: Arc<Share>,
-}
-
-impl HttpBody for CountedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context)?);
-        let count = |bytes| {
-            let share = Arc::clone(&self.share);
-            Bytes::from_owner(CountedBytes {
-                bytes,
-                _share: share,
-            })
-        };
-        Poll::Ready(frame.map(|frame| Ok(frame.map_data(count))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// Bytes that the server drops when it has sent them.
-struct CountedBytes {
-    bytes: Bytes,
-    _share: Arc<Share>,
-}
-
-impl AsRef<[u8]> for CountedBytes {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{pin::Pin, task::Context};
+
     use axum::http::StatusCode;
     use tower::{Layer, ServiceExt, service_fn};
 
@@ -166,7 +114,7 @@ mod tests {
     #[tokio::test]
     async fn memory_of_a_response_is_counted_until_its_bytes_are_dropped() {
         let handler = service_fn(async |_: Request| Ok(vec![0; 100 << 10].into_response()));
-        let limits = Arc::new(ConcurrencyLimits::new(32, 1_600 << 10));
+        let limits = Arc::new(ConcurrencyLimits::new(32, 1_600 << 10, 1));
         let service = ResponseMemoryLayer(limits).layer(handler);
         let ask = async || {
             let Ok(response) = service.clone().oneshot(request_of(None)).await;

@@ -8,13 +8,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::body::{NewUserBody, NewUsers, UserBody, UserDetailsBody, Users, into_new_users};
 use crate::{
     api::{
-        error::Error,
-        extract::Json,
-        fields::Array,
-        idempotency::Idempotency,
-        openapi::BASE,
-        response,
-        state::{Links, SignUp},
+        error::Error, extract::Json, fields::Array, idempotency::Idempotency, openapi::BASE,
+        request_context::RequestContext, response, state::AppState,
     },
     auth::password::Passwords,
     db::{self, Connection, Database, users::NewAccount},
@@ -36,30 +31,30 @@ use crate::{
     ),
 )]
 pub(super) async fn sign_up(
-    State(database): State<Database>,
-    State(passwords): State<Passwords>,
-    State(links): State<Links>,
-    State(SignUp(is_open)): State<SignUp>,
+    State(state): State<AppState>,
+    context: RequestContext,
     idempotency: Idempotency,
     Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
-    if !is_open {
+    if !state.sign_up {
         return Err(Error::SignUpClosed);
     }
     let (mut account, password) = body.into_new_user()?;
-    refuse_taken(&database, slice::from_ref(&account)).await?;
+    refuse_taken(&state.database, slice::from_ref(&account)).await?;
     if let Some(password) = password {
-        account.password_hash = Some(passwords.hash(password).await?);
+        let hashes = &state.concurrency.password_hashes;
+        let _share = hashes.take(context.client_address(), 1)?;
+        account.password_hash = Some(state.passwords.hash(password).await?);
     }
     let work = async |transaction: &mut Connection| {
         let users = insert(transaction, &[account]).await?;
         let missing = || Error::internal("the insert of the account returned no row");
         let user = users.first().ok_or_else(missing)?;
         let name = utf8_percent_encode(user.username.as_str(), RESERVED);
-        let location = links.url(&format!("{BASE}/user/{name}"));
+        let location = state.links.url(&format!("{BASE}/user/{name}"));
         response::created(location, &UserBody::from(user))
     };
-    idempotency.run(&database, work).await
+    idempotency.run(&state.database, work).await
 }
 
 /// All characters but the unreserved ones of RFC 3986 §2.3.

@@ -20,12 +20,12 @@ use super::{
     error::Error,
     extract::{Json, Path},
     operations::Operations,
-    request_context::CurrentCaller,
+    request_context::{CurrentCaller, RequestContext},
     response::{self, ApiResponse},
     state::AppState,
 };
 use crate::{
-    auth::{Authenticator, password::Passwords},
+    auth::Authenticator,
     db::{
         self, Connection, Database,
         users::{Account, NewAccount, UpdateOutcome},
@@ -94,17 +94,20 @@ async fn get(
     ),
 )]
 async fn replace(
-    State(database): State<Database>,
-    State(passwords): State<Passwords>,
-    State(authenticator): State<Authenticator>,
+    State(state): State<AppState>,
+    context: RequestContext,
     CurrentCaller(caller): CurrentCaller,
     Path(username): Path<Username>,
     Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
-    let Account { user, .. } = find(&database, &username, &caller).await?;
+    let Account { user, .. } = find(&state.database, &username, &caller).await?;
     let details = body.into_change(&user.username)?;
     let password_hash = match details.password {
-        Some(password) => Some(passwords.hash(password).await?),
+        Some(password) => {
+            let hashes = &state.concurrency.password_hashes;
+            let _share = hashes.take(context.client_address(), 1)?;
+            Some(state.passwords.hash(password).await?)
+        }
         None => None,
     };
     let status = details.status;
@@ -129,8 +132,8 @@ async fn replace(
         };
         Ok((changed, ended))
     };
-    let (changed, ended) = database.transact(work).await?;
-    authenticator.invalidate(&ended);
+    let (changed, ended) = state.database.transact(work).await?;
+    state.authenticator.invalidate(&ended);
     response::json(StatusCode::OK, &UserBody::from(&changed))
 }
 

@@ -159,6 +159,7 @@ impl Login {
         admitted
             .await
             .map_err(|retry_after| Error::limit_exceeded("logins", retry_after))?;
+        let _share = state.concurrency.password_hashes.take(client, 1)?;
         let (database, passwords) = (&state.database, &state.passwords);
         let (lifetime, max) = (state.session_lifetime, state.max_sessions);
         let opened = session::open(database, passwords, &username, password, lifetime, max).await?;
