@@ -10,12 +10,13 @@ use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{MatchedPath, Request},
     http::header,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 use futures_util::future::Either;
 use http_body::{Frame, SizeHint};
+use tracing::Instrument;
 
-use super::{Inner, LayerFuture, Middleware, OnResponse, Then, respond};
+use super::{Inner, LayerFuture, Middleware, OnResponse, Outcome, Then, respond};
 use crate::{
     api::{
         access::AccessRules, credentials::API_KEY, error::Error, request_context::RequestContext,
@@ -52,6 +53,7 @@ impl Middleware for LoadShedLayer {
             let _ = context.needed_scopes.set(needed);
         }
         let is_anonymous = needed.is_none() || !has_credentials;
+        let is_public_read = needed.is_none() && request.method().is_safe();
         let has_body = !request.body().is_end_stream();
         let (permit, arriving) = match self.admit(context.client_address(), is_anonymous, has_body)
         {
@@ -62,11 +64,22 @@ impl Middleware for LoadShedLayer {
             Some(share) => request.map(|body| Body::new(ArrivingBody(body, Some(share)))),
             None => request,
         };
-        Either::Left(Then {
+        let handled = Then {
             inner: deadline::scope(inner.call(request)),
             then: Some(permit),
-        })
+        };
+        if is_public_read {
+            return Either::Right(Box::pin(complete(handled)));
+        }
+        Either::Left(handled)
     }
+}
+
+/// Completes a request although its client disconnects, with its permit: an interrupted statement costs the connection to
+/// the database. Not needed for other requests, whose number is limited, and which may wait for more than statements.
+async fn complete(handled: impl Future<Output = Outcome> + Send + 'static) -> Outcome {
+    let completed = tokio::spawn(handled.in_current_span()).await;
+    completed.unwrap_or_else(|panic| Ok(Error::internal(panic).into_response()))
 }
 
 impl LoadShedLayer {
