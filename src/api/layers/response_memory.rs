@@ -28,8 +28,8 @@ const MAX_UNCOUNTED: usize = 16 << 10;
 const MIN_COUNTED: usize = 16 << 10;
 /// Bytes counted before a change is made, for its response: most are smaller.
 const OF_A_CHANGE: usize = 32 << 10;
-/// Bytes counted for a streamed list: five parts of 256 KiB, and room for large pets at their ends.
-const STREAMED_LIST: usize = 2 << 20;
+/// Bytes counted for a streamed list: three of the largest pets, of nearly 1 MiB, or five parts of 256 KiB.
+const STREAMED_LIST: usize = 3 << 20;
 /// Bytes counted for the response with an image, which is read in pieces of 128 KiB.
 const STREAMED_IMAGE: usize = 256 << 10;
 
