@@ -260,14 +260,28 @@ async fn unread_http2_responses_do_not_affect_other_clients_and_end() {
 async fn open_http2_streams_of_an_address_are_bounded() {
     const MAX_STREAMS: usize = 4_096;
     let app = TestApp::start().await;
+    let refused_streams = async || {
+        let metrics = client_of(OTHER).get(format!("http://{}/metrics", app.operations));
+        let metrics = metrics.response().await.is(200).text();
+        let (_, number) = metrics
+            .rsplit_once("\nhttp_server_refused_streams_total ")
+            .expect("the metric");
+        let number = number.lines().next().expect("a number");
+        number.parse::<usize>().expect("a number")
+    };
+    let refused_before = refused_streams().await;
     let (mut connections, mut open) = (Vec::new(), Vec::new());
+    let mut asked = 0;
     for _ in 0..=MAX_STREAMS / 100 {
         let connection = Http2::connect_from(ATTACKER, app.address, 0).await;
+        asked += 120;
         let responses = (0..120).map(|_| connection.try_fetch(Method::GET, "/none", "x"));
         open.extend(join_all(responses).await.into_iter().flatten());
         connections.push(connection);
     }
     assert_eq!(open.len(), MAX_STREAMS);
+    let refused = refused_streams().await - refused_before;
+    assert!(refused >= asked - MAX_STREAMS, "{refused} of {asked}");
     let other = Http2::connect_from(OTHER, app.address, 65_535).await;
     let response = other.fetch(Method::GET, "/livez", "x").await;
     assert_eq!(response.status(), 200);
