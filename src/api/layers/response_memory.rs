@@ -30,7 +30,8 @@ const MIN_COUNTED: usize = 16 << 10;
 const OF_A_CHANGE: usize = 32 << 10;
 /// Bytes counted for a streamed list: three of the largest pets, of nearly 1 MiB, or five parts of 256 KiB.
 const STREAMED_LIST: usize = 3 << 20;
-/// Bytes counted for the response with an image, which is read in pieces of 128 KiB.
+/// Bytes counted for the response with an image: two pieces of 128 KiB, of which one is being sent. Those of S3 have the
+/// size of a TLS record, 16 KiB.
 const STREAMED_IMAGE: usize = 256 << 10;
 
 /// Layer that counts a response until the client has been sent all of it. When the memory is in use, the response is 503.
