@@ -71,14 +71,16 @@ pub struct Renderer {
     /// Permits for half of the cores; the others remain free for other requests.
     cores: Arc<Semaphore>,
     locks: Arc<[Mutex<()>; LOCKS]>,
-    /// A lock for each client that has renderings waiting, and the holder of that lock waits for a core.
-    turns: Arc<SyncMutex<HashMap<Option<Network>, Weak<Mutex<()>>>>>,
+    turns: Arc<SyncMutex<Turns>>,
     /// Keys of images that could not be decoded, and are not tried again.
     undecodable: Cache<String, ()>,
 }
 
 /// Turn of a rendering, which ends when it has a core.
 pub type Turn = OwnedMutexGuard<()>;
+
+/// A lock for each client that has renderings waiting: its holder may wait for a core.
+type Turns = HashMap<Option<Network>, Weak<Mutex<()>>>;
 
 /// Smaller version of an image.
 #[derive(Debug)]
