@@ -282,8 +282,8 @@ impl Lists {
         Ok(json_response(Body::from_stream(first.chain(following))))
     }
 
-    /// Sends the parts after `last`. PostgreSQL searches for a part while the one before it is serialized and sent. No
-    /// database connection is held while waiting for a slow client.
+    /// Sends the parts after `last`. PostgreSQL searches for a part while the one before it is serialized and sent, unless
+    /// that is a single match, which may be large. No database connection is held while waiting for a slow client.
     async fn send_rest<F: Find>(
         &self,
         find: &F,
@@ -302,24 +302,39 @@ impl Lists {
             |after, Pace(limit)| find.page(&self.database, Some(after), limit, Pace::BYTES);
         let mut matches = find_page(last, pace).await?;
         let mut next_pace = pace;
-        while let Some(last) = matches.end(pace.0) {
+        loop {
+            let end = matches.end(pace.0);
             let send = async {
-                let chunk = chunk(&matches.items)?;
+                // First, so that no more chunks are held than the channel has room for.
+                let room = chunks.reserve().await;
+                let mut chunk = chunk(&matches.items)?;
                 let next_pace = pace.after(matches.items.len(), chunk.len());
+                if end.is_none() {
+                    chunk.push(b']');
+                }
                 // Over HTTP/2, an empty chunk would be a frame of its own.
-                if !chunk.is_empty() {
-                    let _ = chunks.send(Ok(chunk.into())).await;
+                if let Ok(room) = room
+                    && !chunk.is_empty()
+                {
+                    room.send(Ok(chunk.into()));
                 }
                 Ok::<_, Error>(next_pace)
             };
-            let (next, following_pace) = tokio::join!(find_page(last, next_pace), send);
-            (pace, next_pace) = (next_pace, following_pace?);
-            matches = next?;
+            let Some(last) = end else {
+                return send.await.map(drop);
+            };
+            if matches.items.len() == 1 {
+                // It may be large: the next one is not read before it is in the channel.
+                next_pace = send.await?;
+                matches.items.clear();
+                matches = find_page(last, next_pace).await?;
+                pace = next_pace;
+            } else {
+                let (next, following_pace) = tokio::join!(find_page(last, next_pace), send);
+                (pace, next_pace) = (next_pace, following_pace?);
+                matches = next?;
+            }
         }
-        let mut chunk = chunk(&matches.items)?;
-        chunk.push(b']');
-        let _ = chunks.send(Ok(chunk.into())).await;
-        Ok(())
     }
 }
 

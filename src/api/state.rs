@@ -32,7 +32,8 @@ use crate::{
 
 /// Minimum number of bytes counted for a response, as over HTTP/2 it has a stream.
 pub const MIN_COUNTED: usize = 16 << 10;
-/// Maximum number of bytes counted for the response with an image, which is read in pieces of 128 KiB.
+/// Maximum number of bytes counted for a response with an image: two pieces of 128 KiB, of which one is being sent. Those
+/// of S3 have the size of a TLS record, 16 KiB.
 const MAX_COUNTED_OF_IMAGE: usize = 256 << 10;
 
 /// Application state. A handler extracts the parts it uses (`State<Database>`). Behind one pointer, since axum clones

@@ -3,13 +3,16 @@
 //! Invariants:
 //! - Only this module decodes pixels, and not on async threads.
 //! - Decoding is bounded: by the configured memory, and by half of the cores.
+//! - Of each client, one rendering waits for a core, and its others wait before it. The next one of a client therefore
+//!   begins after at most two renderings of each other client that has some waiting.
 //! - The output has the orientation applied. Its only metadata is the colour profile, which keeps the colours right.
 
 use std::{
     borrow::Cow,
+    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     io::Cursor,
-    sync::Arc,
+    sync::{Arc, Mutex as SyncMutex, PoisonError, Weak},
     thread::available_parallelism,
     time::Instant,
 };
@@ -24,12 +27,15 @@ use image::{
     metadata::Orientation,
 };
 use moka::{policy::EvictionPolicy, sync::Cache};
-use tokio::sync::{Mutex, MutexGuard, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard, Semaphore};
 use tracing::Instrument;
 
 use super::webp_codes;
 use crate::{
-    domain::image::{Facts, ImageType, RenderingWidth},
+    domain::{
+        address::{AddressKey, Network},
+        image::{Facts, ImageType, RenderingWidth},
+    },
     trace_context,
 };
 
@@ -65,9 +71,16 @@ pub struct Renderer {
     /// Permits for half of the cores; the others remain free for other requests.
     cores: Arc<Semaphore>,
     locks: Arc<[Mutex<()>; LOCKS]>,
+    turns: Arc<SyncMutex<Turns>>,
     /// Keys of images that could not be decoded, and are not tried again.
     undecodable: Cache<String, ()>,
 }
+
+/// Turn of a rendering, which ends when it has a core.
+pub type Turn = OwnedMutexGuard<()>;
+
+/// A lock for each client that has renderings waiting: its holder may wait for a core.
+type Turns = HashMap<Option<Network>, Weak<Mutex<()>>>;
 
 /// Smaller version of an image.
 #[derive(Debug)]
@@ -88,11 +101,27 @@ impl Renderer {
             budget,
             cores: Arc::new(Semaphore::new(cores.max(1))),
             locks: Arc::new([const { Mutex::const_new(()) }; LOCKS]),
+            turns: Arc::default(),
             undecodable: Cache::builder()
                 .max_capacity(REMEMBERED)
                 .eviction_policy(EvictionPolicy::lru())
                 .build(),
         }
+    }
+
+    /// Waits for the turn of a rendering among those of the same client, to be passed to [`Self::render`].
+    pub async fn turn(&self, client: Option<AddressKey>) -> Turn {
+        let network = client.and_then(|address| address.networks(&[(48, 1)]).next());
+        let network = network.map(|(network, _)| network);
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let known = turns.get(&network).and_then(Weak::upgrade);
+            let turn = known.unwrap_or_default();
+            turns.insert(network, Arc::downgrade(&turn));
+            turn
+        };
+        turn.lock_owned().await
     }
 
     /// Locks a rendering, so that this process does not make it twice at the same time.
@@ -110,6 +139,7 @@ impl Renderer {
         key: &str,
         facts: Facts,
         width: RenderingWidth,
+        turn: Turn,
         original: impl Future<Output = Result<Bytes, E>>,
     ) -> Result<Rendered, E> {
         if self.undecodable.contains_key(key) {
@@ -123,6 +153,7 @@ impl Renderer {
         }
         let needed = u32::try_from(needed).unwrap_or(u32::MAX);
         let core = Arc::clone(&self.cores).acquire_owned().await;
+        drop(turn);
         let memory = Arc::clone(&self.memory).acquire_many_owned(needed).await;
         let bytes = original.await?;
         let work = move || {

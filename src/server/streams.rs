@@ -112,7 +112,10 @@ impl Streams {
     /// Counts a request as handled until the guard is dropped, or returns `None` if too many streams are open.
     pub fn handle(&self) -> Option<Handled> {
         let (open, address) = &self.0.open;
-        let share = open.take(*address, 1).ok()?;
+        let Ok(share) = open.take(*address, 1) else {
+            metrics::counter!("http_server_refused_streams_total").increment(1);
+            return None;
+        };
         self.0.handled.fetch_add(1, Ordering::Relaxed);
         self.note_progress();
         Some(Handled {

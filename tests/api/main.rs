@@ -37,6 +37,7 @@ mod pages;
 mod pets;
 mod properties;
 mod readiness;
+mod resets;
 mod sessions;
 mod shares;
 mod shutdown;

@@ -7,11 +7,15 @@ use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
-    Http2, RawConnection, RequestExt, Response, TestApp, client_builder, eventually,
+    Home, Http2, RawConnection, RequestExt, Response, Service, TestApp, client_builder, eventually,
     images::{large_jpeg, png},
     raw::connect_from,
 };
-use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
 
 /// Address of a client who attacks.
 const ATTACKER: &str = "127.0.0.2";
@@ -309,14 +313,28 @@ async fn unread_http2_responses_do_not_affect_other_clients_and_end() {
 async fn open_http2_streams_of_an_address_are_bounded() {
     const MAX_STREAMS: usize = 4_096;
     let app = TestApp::start().await;
+    let refused_streams = async || {
+        let metrics = client_of(OTHER).get(format!("http://{}/metrics", app.operations));
+        let metrics = metrics.response().await.is(200).text();
+        let (_, number) = metrics
+            .rsplit_once("\nhttp_server_refused_streams_total ")
+            .expect("the metric");
+        let number = number.lines().next().expect("a number");
+        number.parse::<usize>().expect("a number")
+    };
+    let refused_before = refused_streams().await;
     let (mut connections, mut open) = (Vec::new(), Vec::new());
+    let mut asked = 0;
     for _ in 0..=MAX_STREAMS / 100 {
         let connection = Http2::connect_from(ATTACKER, app.address, 0).await;
+        asked += 120;
         let responses = (0..120).map(|_| connection.try_fetch(Method::GET, "/none", "x"));
         open.extend(join_all(responses).await.into_iter().flatten());
         connections.push(connection);
     }
     assert_eq!(open.len(), MAX_STREAMS);
+    let refused = refused_streams().await - refused_before;
+    assert!(refused >= asked - MAX_STREAMS, "{refused} of {asked}");
     let other = Http2::connect_from(OTHER, app.address, 65_535).await;
     let response = other.fetch(Method::GET, "/livez", "x").await;
     assert_eq!(response.status(), 200);
@@ -487,4 +505,52 @@ async fn image_is_counted_before_it_is_read() {
     assert_eq!(ask(ATTACKER).await, 503);
     assert_eq!(ask(OTHER).await, 500);
     drop(held);
+}
+
+/// Returns the resident memory of a service in MiB, once it changes no more.
+async fn memory(service: &Service) -> u64 {
+    let path = format!("/proc/{}/status", service.pid());
+    let mut known = 0;
+    loop {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        let status = std::fs::read_to_string(&path).expect("its status");
+        let (_, rest) = status.split_once("VmRSS:").expect("its memory");
+        let kibibytes = rest.split_whitespace().next().expect("a number");
+        let now = kibibytes.parse::<u64>().expect("a number") >> 10;
+        if now.abs_diff(known) <= 1 {
+            return now;
+        }
+        known = now;
+    }
+}
+
+/// A client reads nothing of lists of the largest pets. Each holds no more memory than is counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_lists_of_large_pets_hold_what_is_counted() {
+    const LISTS: u64 = 40;
+    let home = Home::new();
+    let mut command = home.command(["serve"]);
+    command.env("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "2GiB");
+    let service = Service::start(&home, command).await;
+    for n in 0..12 {
+        let add = service.request(Method::POST, "/pet", "special-key");
+        let add = add.json(&large_pet(&n.to_string()));
+        add.response().await.is(201);
+    }
+    let before = memory(&service).await;
+    let mut unread = Vec::new();
+    for _ in 0..LISTS {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(4 << 10).expect("a buffer");
+        let mut stream = socket.connect(service.address).await.expect("connected");
+        let head = "GET /api/v3/pet/findByStatus?status=available HTTP/1.1\r\nHost: localhost\r\n\
+                    api_key: special-key\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).await.expect("a response");
+        assert_eq!(&status, b"HTTP/1.1 200");
+        unread.push(stream);
+    }
+    let growth = memory(&service).await.saturating_sub(before);
+    assert!((LISTS..=3 * LISTS + 24).contains(&growth), "{growth} MiB");
 }

@@ -51,9 +51,9 @@ async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
     app.database.run(MANY).await;
     let all = "/pet/findByStatus?status=sold";
     for reads_bytes in [false, true] {
-        // One client address has 12 MiB, and each stream needs two.
+        // One client address has 12 MiB, and each stream needs three.
         let mut unread = JoinSet::new();
-        for _ in 0..6 {
+        for _ in 0..4 {
             let mut stream = request_without_reading(&app).await;
             unread.spawn(async move {
                 while reads_bytes && stream.read_u8().await.is_ok() {

@@ -35,6 +35,7 @@ use crate::{
         id::PetId,
         image::{ImageId, RenderingWidth},
     },
+    images::renderings::Turn,
 };
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
@@ -151,10 +152,12 @@ async fn rendering(
     // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {
         let _share = share;
+        // Before the lock, so that no other client waits for a rendering whose turn has not come.
+        let turn = state.renderer.turn(address).await;
         let _lock = state.renderer.lock((content.sha256, width)).await;
         match find_rendering(&state.database, content.sha256, width).await? {
             Some(rendering) => Ok(rendering),
-            None => make(&state, &content, width).await,
+            None => make(&state, &content, width, turn).await,
         }
     });
     making.await.map_err(Error::internal)?
@@ -164,11 +167,12 @@ async fn make(
     state: &AppState,
     content: &Content,
     width: RenderingWidth,
+    turn: Turn,
 ) -> Result<Rendering, Error> {
     let original = async { Ok::<_, Error>(state.blobs.read_all(&content.key).await?) };
     let renderer = &state.renderer;
     let made = renderer
-        .render(&content.key, content.facts, width, original)
+        .render(&content.key, content.facts, width, turn, original)
         .await?;
     let size = made.bytes.len() as u64;
     let mut upload = state.blobs.upload().await?;

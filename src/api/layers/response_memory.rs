@@ -25,8 +25,8 @@ use crate::{
 const MAX_UNCOUNTED: usize = 16 << 10;
 /// Bytes counted before a change is made, for its response: most are smaller.
 const OF_A_CHANGE: usize = 32 << 10;
-/// Bytes counted for a streamed list: five parts of 256 KiB, and room for large pets at their ends.
-const STREAMED_LIST: usize = 2 << 20;
+/// Bytes counted for a streamed list: three of the largest pets, of nearly 1 MiB, or five parts of 256 KiB.
+const STREAMED_LIST: usize = 3 << 20;
 
 /// Layer that counts a response until the client has been sent all of it. When the memory is in use, the response is 503.
 /// Requests that will need memory are refused before they cause any work; after a change, that leaves only large responses.

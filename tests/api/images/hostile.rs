@@ -2,6 +2,7 @@
 
 use std::{
     io::Write as _,
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
@@ -593,4 +594,41 @@ async fn renderings_of_an_address_over_its_share_are_503_without_effect_on_other
     for response in refused {
         response.problem(503);
     }
+}
+
+/// A client asks for as many renderings as it may. One of another client begins after at most two of them per core, also if
+/// it is one of those.
+#[tokio::test(flavor = "multi_thread")]
+async fn renderings_of_an_address_do_not_delay_those_of_others() {
+    const WIDTHS: [u32; 12] = [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536];
+    let app = ImageApp::start().await;
+    let pet = app.pet("Rex").await;
+    let (mut large, done) = (Vec::new(), AtomicUsize::new(0));
+    for side in 4_000..4_004 {
+        large.push(app.image(pet, &png(side, side)).await);
+    }
+    let all: Vec<_> = WIDTHS
+        .into_iter()
+        .flat_map(|width| large.iter().map(move |image| (image, width)))
+        .collect();
+    let attack = all.iter().map(async |(image, width)| {
+        let rendering = app.image_of(pet, image).query(&[("width", width)]);
+        rendering.response().await.is(200);
+        done.fetch_add(1, Ordering::Relaxed);
+    });
+    let other = async {
+        let client = other_client();
+        let mut most = 0;
+        for (image, width) in [(&large[0], 16), (&large[3], 1536), (&large[2], 1536)] {
+            eventually(async || done.load(Ordering::Relaxed) > 0).await;
+            let before = done.load(Ordering::Relaxed);
+            let url = app.url(&format!("/pet/{pet}/images/{image}?width={width}"));
+            client.get(url).response().await.is(200);
+            most = most.max(done.load(Ordering::Relaxed) - before);
+        }
+        most
+    };
+    let (_, most) = tokio::join!(join_all(attack), other);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    assert!(most <= 1 + cores, "{most} of {} came first", all.len());
 }

@@ -1,0 +1,63 @@
+//! Clients that reset their requests, or disconnect, before the response.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use sqlx::{Connection as _, Executor as _};
+use test_support::{Http2, RawConnection, RequestExt, TestApp, eventually, images::png};
+
+/// Maximum number of database connections of the service, apart from those of batches.
+const CONNECTIONS: i64 = 2;
+
+/// Anyone can request images. Neither RST_STREAM nor a closed connection makes the service open database connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn reset_image_requests_cost_no_database_connections() {
+    let settings = [("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "2")];
+    let app = TestApp::with(&settings).await;
+    let pet = app.pet("a").await;
+    let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
+    let uploaded = upload.body(png(30, 20)).response().await.is(200).json();
+    let image = uploaded["imageId"].as_str().expect("an id");
+    let path = format!("/api/v3/pet/{pet}/images/{image}");
+    // Of the connections that look up images.
+    let number_of = async |what: &str| {
+        let query = format!(
+            "select {what}::int8 from pg_stat_activity where datname = current_database()
+             and application_name = 'pet-inventory' and query like '%from images join%'"
+        );
+        app.database.number(&query).await
+    };
+    let waiting = "count(*) filter (where wait_event_type = 'Lock')";
+    let mut locker = app.database.connect().await;
+    let mut known = None;
+    for round in 0..6 {
+        let mut transaction = locker.begin().await.expect("a transaction");
+        let lock = "lock table image_contents in access exclusive mode";
+        transaction.execute(lock).await.expect("locked");
+        let mut http2 = Http2::connect(app.address, 65_535).await;
+        let (mut streams, mut raws) = (Vec::new(), Vec::new());
+        for _ in 0..8 {
+            if round % 2 == 0 {
+                streams.push(http2.open(Method::GET, &path, "x").await);
+            } else {
+                let mut raw = RawConnection::connect(app.address).await;
+                let head = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+                raw.send(head).await;
+                raws.push(raw);
+            }
+        }
+        eventually(async || number_of(waiting).await == CONNECTIONS).await;
+        // The streams are reset.
+        drop((streams, raws));
+        http2.ping().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        transaction.rollback().await.expect("unlocked");
+        for _ in 0..4 {
+            let get = app.bare(Method::GET, &path);
+            get.response().await.is(200);
+        }
+        assert_eq!(number_of("count(*)").await, CONNECTIONS, "round {round}");
+        let now = number_of("sum(pid)").await;
+        assert_eq!(now, *known.get_or_insert(now), "round {round}");
+    }
+}
