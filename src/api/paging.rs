@@ -46,7 +46,7 @@ pub trait Find: Send + Sync + 'static {
     /// A match.
     type Item: Send + Sync;
     /// Identifier that matches are sorted by.
-    type Id: Copy + Display + FromStr + Send + Sync;
+    type Id: Copy + PartialEq + Display + FromStr + Send + Sync;
 
     /// Returns the first `limit` matches after `after`, or fewer if the search ends early: when it has cost much, or its
     /// matches have `max_bytes`.
@@ -224,7 +224,7 @@ impl Lists {
             // One more match than requested shows if there is another page.
             let wanted = pace.0.min(limit + 1 - count);
             let rest = self.max_page_size.saturating_sub(json.len());
-            let part = find.page(&self.database, after, wanted, rest);
+            let part = find.page(&self.database, after, wanted, rest.min(Pace::BYTES));
             let part = part.await?;
             let before = json.len();
             for item in &part.items {
@@ -237,11 +237,12 @@ impl Lists {
                 count += 1;
                 after = Some(F::id(item));
             }
-            if part.items.len() < wanted {
+            // A part that ends right behind a match has all that were wanted, or is large.
+            if part.items.is_empty() || part.end(wanted) != after {
                 break part.continue_after;
             }
             share.grow_to(json.capacity())?;
-            pace = pace.after(wanted, json.len() - before);
+            pace = pace.after(part.items.len(), json.len() - before);
         };
         json.push(b']');
         json.shrink_to_fit();

@@ -12,8 +12,9 @@ use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     io::Cursor,
+    panic::resume_unwind,
     sync::{Arc, Mutex as SyncMutex, PoisonError, Weak},
-    thread::available_parallelism,
+    thread::{self, available_parallelism},
     time::Instant,
 };
 
@@ -165,7 +166,14 @@ impl Renderer {
             rendered
         };
         let span = tracing::debug_span!(target: trace_context::TARGET, "make an image smaller");
-        let done = tokio::task::spawn_blocking(work).instrument(span).await;
+        // The allocator keeps what a thread frees, for that thread. This one ends with its work.
+        let in_own_thread = || {
+            thread::spawn(work)
+                .join()
+                .unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        let done = tokio::task::spawn_blocking(in_own_thread);
+        let done = done.instrument(span).await;
         let result = match &done {
             Ok(Ok(_)) => "ok",
             Ok(Err(_)) => "undecodable",
