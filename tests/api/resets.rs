@@ -10,7 +10,7 @@ use test_support::{Http2, RawConnection, RequestExt, TestApp, eventually, images
 /// look-ups share a statement, which ends by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn reset_image_requests_cost_no_database_connections() {
-    let app = TestApp::start().await;
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__WORKERS", "1")]).await;
     let pet = app.pet("a").await;
     let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
     let uploaded = upload.body(png(30, 20)).response().await.is(200).json();
