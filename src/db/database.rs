@@ -67,6 +67,15 @@ impl Database {
         self.0.pool.run(false, Duration::ZERO, work).await
     }
 
+    /// Runs `read`, which may return large rows or many, as one of a few at a time.
+    pub async fn read_large<T>(
+        &self,
+        read: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let _turn = self.0.pool.large_reads.turn_if(true).await?;
+        self.run(read).await
+    }
+
     /// Runs `work` in a transaction, rolled back if `work` fails. Retries it a few times if it is [`Error::Contended`].
     pub async fn transact<T, E, W>(&self, work: W) -> Result<T, E>
     where

@@ -26,6 +26,7 @@ pub mod idempotency;
 pub mod images;
 pub mod imports;
 pub mod inventory;
+mod large_reads;
 pub mod limits;
 pub mod migrations;
 pub mod oauth;

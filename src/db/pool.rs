@@ -23,6 +23,7 @@ use super::{
     connect::{Connection, Connector},
     deadline::with_timeout,
     error::{AsDatabaseError, Error},
+    large_reads::LargeReads,
 };
 use crate::config;
 
@@ -44,6 +45,7 @@ const BACKOFF: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     pub connector: Connector,
+    pub large_reads: LargeReads,
     connections: PgPool,
     queue: Arc<Semaphore>,
     queue_capacity: usize,
@@ -74,6 +76,7 @@ impl Pool {
             (config.max_connections as usize).saturating_mul(1 + MAX_QUEUED_PER_CONNECTION);
         Self {
             connector,
+            large_reads: LargeReads::new(config.max_connections),
             connections,
             queue: Arc::new(Semaphore::new(queue_capacity)),
             queue_capacity,

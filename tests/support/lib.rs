@@ -209,7 +209,9 @@ impl Drop for TestApp {
 /// no test uses TLS.
 pub fn client_builder() -> reqwest::ClientBuilder {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    Client::builder().tls_certs_only([])
+    // Shorter than the service keeps them: a request must not meet a connection that is being closed.
+    let idle = Duration::from_secs(20);
+    Client::builder().tls_certs_only([]).pool_idle_timeout(idle)
 }
 
 /// Returns a client without proxies and redirects.

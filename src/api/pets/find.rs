@@ -137,7 +137,7 @@ impl Find for Filter {
                 let find = async |connection: &mut Connection| {
                     db::pets::find_by_all_tags(connection, names, range).await
                 };
-                database.run(find).await?
+                database.read_large(find).await?
             }
         };
         Ok(Page {

@@ -358,7 +358,10 @@ fn spawn_separately<B: BatchedStatement>(
         }
         let execute =
             async |transaction: &mut Connection| B::execute_one(transaction, input.clone()).await;
-        let result = pool.transact(Some(queued_at), execute);
+        let result = async {
+            let _turn = pool.large_reads.turn_if(B::IS_READ_ONLY).await?;
+            pool.transact(Some(queued_at), execute).await
+        };
         let result = timeout_at(queued_at + QUERY_TIMEOUT, result).await;
         let _ = result_sender.send(result.unwrap_or(Err(Error::TimedOut)));
     });

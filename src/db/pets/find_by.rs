@@ -3,7 +3,8 @@
 //! Invariants:
 //! - The form of each query fixes the indexes that it uses, so that its speed depends neither on statistics nor on the
 //!   number of matches: ranges of one index each, no longer than the page, and one lookup by key per pet.
-//! - Small pages share a statement; larger ones would delay the others, and have a statement of their own.
+//! - Small pages share a statement; larger ones would delay the others, and have a statement of their own, of which a few
+//!   are executed at a time.
 //! - A page ends early when its pets are large, so that memory is bounded for pets of any size. PostgreSQL leaves out the
 //!   large columns of the pets behind its end, whose size it knows without reading them (migration 0026).
 //!
@@ -109,7 +110,7 @@ async fn find_page<B: BatchedStatement<Input = Search, Output = PetPage>>(
         return database.batchers().execute::<B>(search).await;
     }
     let find = async |connection: &mut Connection| B::execute_one(connection, search).await;
-    database.run(find).await
+    database.read_large(find).await
 }
 
 /// Search for the pets of a range that have any of several names.
@@ -157,18 +158,19 @@ impl BatchedStatement for PagesByTag {
 }
 
 /// Query that merges one range of `pets_by_status` per status, or reads the primary key if no status is given. Its
-/// conditions and its order include the status, so that no other index can be used.
+/// conditions and its order include the status, so that no other index can be used. If $7 is true, the first pet of a page
+/// has its large columns whatever their size.
 #[doc(hidden)]
 pub const FIND_BY_STATUS: &str = "
     select id, version, status, name, category,
-           case when bytes_before < max_bytes then photo_urls end as photo_urls,
-           case when bytes_before < max_bytes then tags end as tags,
+           case when bytes <= max_bytes or (number = 1 and $7) then photo_urls end as photo_urls,
+           case when bytes <= max_bytes or (number = 1 and $7) then tags end as tags,
            page
     from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
          as search (first_name, last_name, after, size, max_bytes, page)
     cross join lateral (
-        select *, coalesce(sum(pg_column_size(photo_urls) + pg_column_size(tags)) over previous, 0)
-               as bytes_before
+        select *, sum(pg_column_size(photo_urls) + pg_column_size(tags)) over until_here as bytes,
+               row_number() over until_here as number
         from (
             (select * from pets where last_name < first_name and id > after order by id limit size)
             union all
@@ -182,7 +184,7 @@ pub const FIND_BY_STATUS: &str = "
              order by of_status.id
              limit size)
         ) match
-        window previous as (order by id rows between unbounded preceding and 1 preceding)
+        window until_here as (order by id rows unbounded preceding)
     ) pet";
 
 /// Query that merges one range of the primary key of `pet_tags` per tag. `offset 0` keeps the lookup of each pet from being
@@ -190,14 +192,14 @@ pub const FIND_BY_STATUS: &str = "
 #[doc(hidden)]
 pub const FIND_BY_ANY_TAG: &str = "
     select id, version, status, name, category,
-           case when bytes_before < max_bytes then photo_urls end as photo_urls,
-           case when bytes_before < max_bytes then tags end as tags,
+           case when bytes <= max_bytes or (number = 1 and $7) then photo_urls end as photo_urls,
+           case when bytes <= max_bytes or (number = 1 and $7) then tags end as tags,
            page
     from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
          as search (first_name, last_name, after, size, max_bytes, page)
     cross join lateral (
-        select pet.*, coalesce(sum(pg_column_size(photo_urls) + pg_column_size(tags)) over previous, 0)
-               as bytes_before
+        select pet.*, sum(pg_column_size(photo_urls) + pg_column_size(tags)) over until_here as bytes,
+               row_number() over until_here as number
         from (
             select pet_id
             from unnest(($1::text[])[first_name:last_name]) as wanted
@@ -211,7 +213,7 @@ pub const FIND_BY_ANY_TAG: &str = "
             limit size
         ) match
         cross join lateral (select * from pets where id = pet_id offset 0) pet
-        window previous as (order by pet_id rows between unbounded preceding and 1 preceding)
+        window until_here as (order by pet_id rows unbounded preceding)
     ) pet";
 
 /// Returns the page of each search. Drains `searches`, unless the statement fails.
@@ -244,6 +246,7 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
         .bind(ranges().map(|range| range.after()).collect::<Vec<_>>())
         .bind(ranges().map(|range| range.limit()).collect::<Vec<_>>())
         .bind(ranges().map(|range| range.max_bytes()).collect::<Vec<_>>())
+        .bind(!is_shared)
         .fetch(connection);
     let read = async {
         while let Some(row) = rows.try_next().await? {

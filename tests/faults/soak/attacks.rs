@@ -233,7 +233,7 @@ impl Means {
                 next: Box::new(|_, _| b"x".to_vec()),
                 ..heads
             },
-            Attack::of_requests("readiness probes", 300, 2 * SECOND, |_, _| {
+            Attack::of_requests("readiness probes", 900, 2 * SECOND, |_, _| {
                 request("GET", "/readyz", "", "")
             }),
         ]

@@ -122,7 +122,7 @@ impl Honest {
             ),
             9 => (
                 "find by status",
-                get("/pet/findByStatus?status=sold&limit=20"),
+                get("/pet/findByStatus?status=available&limit=20"),
             ),
             10 => ("inventory", get("/store/inventory")),
             11 | 12 => ("image", target.anonymous(Method::GET, &self.image)),

@@ -83,11 +83,10 @@ async fn start() -> (Stage, Arc<Honest>, Arc<Vec<Attack>>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "these bounds do not hold yet: for some seconds after the attacks begin, requests get 503 or are late"]
 async fn row_26_honest_clients_are_served_beside_all_attacks() {
     let mut row = Row::begin(26, "all attacks at once, beside honest clients").await;
     let (stage, honest, attacks) = start().await;
-    let promised = short_or_full(Duration::from_secs(70), Duration::from_mins(10));
+    let promised = short_or_full(Duration::from_mins(2), Duration::from_mins(10));
     let lasting = loose_or_promised(Duration::from_secs(12), promised);
     let rate = honest.capacity(lasting / 20).await / 2;
     row.note(format!("{rate} requests per second"));
