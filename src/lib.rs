@@ -49,7 +49,7 @@
 //!   if_match         no If-Match where the resource has no entity tag
 //!   client_address   client address, also behind a proxy
 //!   load_shed        maximum number of requests in progress, in total and by address (limits::shares); shared database
-//!                    deadline (db::deadline); public reads complete although their client disconnects
+//!                    deadline (db::deadline)
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   response_memory  maximum memory of responses that are being sent

@@ -337,7 +337,7 @@ impl From<renderings::Error> for Error {
             renderings::Error::Undecodable(_) => {
                 Self::NotFound("a rendering of this image, which cannot be decoded,".into())
             }
-            renderings::Error::Panicked(_) => Self::internal(error),
+            renderings::Error::Panicked(_) | renderings::Error::Thread(_) => Self::internal(error),
         }
     }
 }

@@ -209,7 +209,7 @@ impl Lists {
     }
 
     /// Returns up to `limit` matches as JSON and, if there may be more, the identifier of the last one. Reads them a part
-    /// at a time, so that large matches beyond the maximum size are not read in vain. Fails if the memory of responses is
+    /// at a time, so that no large matches beyond the maximum size are read. Fails if the memory of responses is
     /// in use.
     async fn page<F: Find>(
         &self,

@@ -154,7 +154,7 @@ pub struct ConcurrencyLimits {
     pub requests: Shares,
     /// Number of those without credentials.
     pub without_credentials: Shares,
-    /// Number of those whose body has not arrived yet.
+    /// Number of those whose body is not read yet.
     pub arriving: Shares,
     /// Number of requests that wait for a rendering. The work goes on if the client disconnects.
     pub renderings: Shares,

@@ -72,7 +72,7 @@ impl Database {
         &self,
         read: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let _turn = self.0.pool.large_reads.turn_if(true).await?;
+        let _permit = self.0.pool.large_reads.acquire(self.breaker()).await?;
         self.run(read).await
     }
 

@@ -1,32 +1,40 @@
-//! Bounds the reads of large rows, or of many, so that other statements do not wait for the connections of the pool.
+//! Limits the concurrent reads of large rows, or of many rows, to a quarter of the pool's connections, so that other
+//! statements do not wait for these.
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::timeout,
+};
 
-use super::{deadline::with_timeout, error::Error};
+use super::{breaker::Breaker, deadline::QUERY_TIMEOUT, error::Error};
 
-/// Part of the connections that such reads use at most.
-const PART: u32 = 4;
+/// Divisor of the number of connections.
+const FRACTION: u32 = 4;
 
-/// Limit of such reads. Clones share it.
+/// Permits of large reads. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct LargeReads(Arc<Semaphore>);
 
 impl LargeReads {
-    /// Creates the limit for a pool with this many connections.
+    /// Creates the permits for a pool with this many connections.
     pub fn new(connections: u32) -> Self {
-        let at_once = connections.div_ceil(PART) as usize;
-        Self(Arc::new(Semaphore::new(at_once)))
+        let permits = connections.div_ceil(FRACTION) as usize;
+        Self(Arc::new(Semaphore::new(permits)))
     }
 
-    /// Waits until a large read may begin, in order of arrival and for at most the timeout of a statement. Another
-    /// statement does not wait.
-    pub async fn turn_if(&self, is_large: bool) -> Result<Option<SemaphorePermit<'_>>, Error> {
-        if !is_large {
-            return Ok(None);
+    /// Waits for a permit, in order of arrival. Fails with [`Error::Overloaded`] after [`QUERY_TIMEOUT`], and at once while
+    /// PostgreSQL is known to be unavailable. The wait is not part of the time of the request's statements.
+    pub async fn acquire(&self, breaker: &Breaker) -> Result<SemaphorePermit<'_>, Error> {
+        tokio::select! {
+            biased;
+            () = breaker.opened() => breaker.admit()?,
+            permit = timeout(QUERY_TIMEOUT, self.0.acquire()) => {
+                // The semaphore is never closed.
+                return permit.ok().and_then(Result::ok).ok_or(Error::Overloaded);
+            }
         }
-        // The semaphore is never closed.
-        with_timeout(async { Ok(self.0.acquire().await.ok()) }).await
+        Err(Error::Overloaded)
     }
 }

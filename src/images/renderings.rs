@@ -3,17 +3,14 @@
 //! Invariants:
 //! - Only this module decodes pixels, and not on async threads.
 //! - Decoding is bounded: by the configured memory, and by half of the cores.
-//! - Of each client, one rendering waits for a core, and its others wait before it. The next one of a client therefore
-//!   begins after at most two renderings of each other client that has some waiting.
+//! - Clients are served in turn ([`super::client_queues`]).
 //! - The output has the orientation applied. Its only metadata is the colour profile, which keeps the colours right.
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
-    io::Cursor,
-    panic::resume_unwind,
-    sync::{Arc, Mutex as SyncMutex, PoisonError, Weak},
+    io::{self, Cursor},
+    sync::Arc,
     thread::{self, available_parallelism},
     time::Instant,
 };
@@ -28,15 +25,15 @@ use image::{
     metadata::Orientation,
 };
 use moka::{policy::EvictionPolicy, sync::Cache};
-use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, Semaphore, oneshot};
 use tracing::Instrument;
 
-use super::webp_codes;
+use super::{
+    client_queues::{ClientQueues, Head},
+    webp_codes,
+};
 use crate::{
-    domain::{
-        address::{AddressKey, Network},
-        image::{Facts, ImageType, RenderingWidth},
-    },
+    domain::image::{Facts, ImageType, RenderingWidth},
     trace_context,
 };
 
@@ -60,7 +57,10 @@ pub enum Error {
     Undecodable(String),
     /// A decoder or this module panicked.
     #[error("the image decoder panicked: {0}")]
-    Panicked(#[from] tokio::task::JoinError),
+    Panicked(#[from] oneshot::error::RecvError),
+    /// There is no thread for the work.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
 }
 
 /// Renderer of images. Clones share its limits.
@@ -72,16 +72,11 @@ pub struct Renderer {
     /// Permits for half of the cores; the others remain free for other requests.
     cores: Arc<Semaphore>,
     locks: Arc<[Mutex<()>; LOCKS]>,
-    turns: Arc<SyncMutex<Turns>>,
+    /// Queues of the clients that have renderings waiting.
+    pub client_queues: ClientQueues,
     /// Keys of images that could not be decoded, and are not tried again.
     undecodable: Cache<String, ()>,
 }
-
-/// Turn of a rendering, which ends when it has a core.
-pub type Turn = OwnedMutexGuard<()>;
-
-/// A lock for each client that has renderings waiting: its holder may wait for a core.
-type Turns = HashMap<Option<Network>, Weak<Mutex<()>>>;
 
 /// Smaller version of an image.
 #[derive(Debug)]
@@ -102,27 +97,12 @@ impl Renderer {
             budget,
             cores: Arc::new(Semaphore::new(cores.max(1))),
             locks: Arc::new([const { Mutex::const_new(()) }; LOCKS]),
-            turns: Arc::default(),
+            client_queues: ClientQueues::default(),
             undecodable: Cache::builder()
                 .max_capacity(REMEMBERED)
                 .eviction_policy(EvictionPolicy::lru())
                 .build(),
         }
-    }
-
-    /// Waits for the turn of a rendering among those of the same client, to be passed to [`Self::render`].
-    pub async fn turn(&self, client: Option<AddressKey>) -> Turn {
-        let network = client.and_then(|address| address.networks(&[(48, 1)]).next());
-        let network = network.map(|(network, _)| network);
-        let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.retain(|_, turn| turn.strong_count() > 0);
-            let known = turns.get(&network).and_then(Weak::upgrade);
-            let turn = known.unwrap_or_default();
-            turns.insert(network, Arc::downgrade(&turn));
-            turn
-        };
-        turn.lock_owned().await
     }
 
     /// Locks a rendering, so that this process does not make it twice at the same time.
@@ -140,7 +120,7 @@ impl Renderer {
         key: &str,
         facts: Facts,
         width: RenderingWidth,
-        turn: Turn,
+        head: Head,
         original: impl Future<Output = Result<Bytes, E>>,
     ) -> Result<Rendered, E> {
         if self.undecodable.contains_key(key) {
@@ -154,7 +134,7 @@ impl Renderer {
         }
         let needed = u32::try_from(needed).unwrap_or(u32::MAX);
         let core = Arc::clone(&self.cores).acquire_owned().await;
-        drop(turn);
+        drop(head);
         let memory = Arc::clone(&self.memory).acquire_many_owned(needed).await;
         let bytes = original.await?;
         let work = move || {
@@ -166,13 +146,10 @@ impl Renderer {
             rendered
         };
         let span = tracing::debug_span!(target: trace_context::TARGET, "make an image smaller");
-        // The allocator keeps what a thread frees, for that thread. This one ends with its work.
-        let in_own_thread = || {
-            thread::spawn(work)
-                .join()
-                .unwrap_or_else(|panic| resume_unwind(panic))
-        };
-        let done = tokio::task::spawn_blocking(in_own_thread);
+        let (sender, done) = oneshot::channel();
+        // In a thread of its own: the allocator keeps what a thread frees for that thread, and this one ends.
+        let started = thread::Builder::new().spawn(move || drop(sender.send(work())));
+        started.map_err(Error::Thread)?;
         let done = done.instrument(span).await;
         let result = match &done {
             Ok(Ok(_)) => "ok",

@@ -35,7 +35,7 @@ use crate::{
         id::PetId,
         image::{ImageId, RenderingWidth},
     },
-    images::renderings::Turn,
+    images::client_queues::Head,
 };
 
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
@@ -152,12 +152,12 @@ async fn rendering(
     // In a task of its own, so that the work is not lost if the client disconnects.
     let making = tokio::spawn(async move {
         let _share = share;
-        // Before the lock, so that no other client waits for a rendering whose turn has not come.
-        let turn = state.renderer.turn(address).await;
+        // Before the lock, so that no other client waits for a rendering that is not at the head of its queue.
+        let head = state.renderer.client_queues.head(address).await;
         let _lock = state.renderer.lock((content.sha256, width)).await;
         match find_rendering(&state.database, content.sha256, width).await? {
             Some(rendering) => Ok(rendering),
-            None => make(&state, &content, width, turn).await,
+            None => make(&state, &content, width, head).await,
         }
     });
     making.await.map_err(Error::internal)?
@@ -167,12 +167,12 @@ async fn make(
     state: &AppState,
     content: &Content,
     width: RenderingWidth,
-    turn: Turn,
+    head: Head,
 ) -> Result<Rendering, Error> {
     let original = async { Ok::<_, Error>(state.blobs.read_all(&content.key).await?) };
     let renderer = &state.renderer;
     let made = renderer
-        .render(&content.key, content.facts, width, turn, original)
+        .render(&content.key, content.facts, width, head, original)
         .await?;
     let size = made.bytes.len() as u64;
     let mut upload = state.blobs.upload().await?;
@@ -238,7 +238,7 @@ async fn respond(
     let body = match *method {
         Method::HEAD => Body::empty(),
         _ => {
-            // Until the response is counted, so that a client that reads none causes no reads in vain.
+            // Until the response is counted, so that a client that reads none causes no unnecessary reads.
             let (concurrency, address) = (&state.concurrency, request.client_address());
             let _reserved = concurrency.take_for_image(address, length)?;
             Body::from_stream(state.blobs.read(&image.key, range).await?)

@@ -65,7 +65,7 @@ impl Middleware for LoadShedLayer {
 }
 
 impl LoadShedLayer {
-    /// Takes the permit of a request and, if it has a body, a share to hold until that has arrived.
+    /// Takes the permit of a request and, if it has a body, a share to hold until its bytes are read.
     fn admit(
         &self,
         address: Option<AddressKey>,

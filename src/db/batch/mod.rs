@@ -313,7 +313,8 @@ async fn execute_batch<B: BatchedStatement>(
                     // Sending fails if the request was cancelled meanwhile.
                     BatchResult::Done(output) => drop(result_sender.send(Ok(output))),
                     BatchResult::ExecuteSeparately(input) => {
-                        spawn_separately::<B>(context, input, result_sender, queued_at);
+                        let is_large = B::IS_READ_ONLY;
+                        spawn_separately::<B>(context, input, result_sender, queued_at, is_large);
                     }
                 }
             }
@@ -330,7 +331,7 @@ async fn execute_batch<B: BatchedStatement>(
     // If the inputs are drained, the statement succeeded and the commit failed: a retry could execute them twice.
     if may_succeed_separately && inputs.len() == result_senders.len() {
         for (input, result_sender) in inputs.into_iter().zip(result_senders) {
-            spawn_separately::<B>(context, input, result_sender, queued_at);
+            spawn_separately::<B>(context, input, result_sender, queued_at, false);
         }
     } else {
         // Which of them made the statement slow is not known: none is to blame.
@@ -348,18 +349,31 @@ async fn execute_batch<B: BatchedStatement>(
 fn spawn_separately<B: BatchedStatement>(
     context: &BatchContext,
     input: B::Input,
-    result_sender: ResultSender<B>,
+    mut result_sender: ResultSender<B>,
     queued_at: Instant,
+    is_large: bool,
 ) {
     let pool = context.pool.clone();
     context.tasks.spawn(async move {
-        if result_sender.is_closed() {
-            return;
-        }
+        let permit = async {
+            if is_large {
+                return pool
+                    .large_reads
+                    .acquire(&pool.connector.breaker)
+                    .await
+                    .map(Some);
+            }
+            Ok(None)
+        };
+        let permit = tokio::select! {
+            biased;
+            () = result_sender.closed() => return,
+            permit = permit => permit,
+        };
         let execute =
             async |transaction: &mut Connection| B::execute_one(transaction, input.clone()).await;
         let result = async {
-            let _turn = pool.large_reads.turn_if(B::IS_READ_ONLY).await?;
+            let _permit = permit?;
             pool.transact(Some(queued_at), execute).await
         };
         let result = timeout_at(queued_at + QUERY_TIMEOUT, result).await;

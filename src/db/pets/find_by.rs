@@ -34,9 +34,9 @@ use crate::{
 const MAX_SHARED_LIMIT: usize = 32;
 /// Maximum number of tag names of a page that shares a statement.
 const MAX_SHARED_NAMES: usize = 8;
-/// Maximum size in bytes of the pages of a shared statement. Each has an equal part, and is read separately if its pets
-/// are larger.
-const MAX_SHARED_BYTES: usize = 16 << 20;
+/// Maximum size in bytes of the pages of a shared statement. Each has an equal part and ends behind it, or is read
+/// separately if its first pet is larger.
+pub(super) const MAX_SHARED_BYTES: usize = 16 << 20;
 /// Maximum number of index entries that a page of pets with all of several tags reads, which takes some 30 ms.
 const MAX_STEPS: i32 = 4_000;
 
@@ -159,7 +159,7 @@ impl BatchedStatement for PagesByTag {
 
 /// Query that merges one range of `pets_by_status` per status, or reads the primary key if no status is given. Its
 /// conditions and its order include the status, so that no other index can be used. If $7 is true, the first pet of a page
-/// has its large columns whatever their size.
+/// has its large columns, of any size.
 #[doc(hidden)]
 pub const FIND_BY_STATUS: &str = "
     select id, version, status, name, category,
@@ -261,7 +261,8 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
     with_timeout(read).await?;
     drop(rows);
     let result = |(search, matches): (Search, Matches)| {
-        if is_shared && matches.end.is_some() {
+        let is_large = matches.pets.is_empty() && matches.end.is_some();
+        if is_large {
             BatchResult::ExecuteSeparately(search)
         } else {
             BatchResult::Done(matches.into_page())
@@ -371,18 +372,18 @@ pub const FIND_BY_ALL_TAGS: &str = "
         where number < $4 and matches < $3
     )
     select id, version, status, name, category,
-           case when bytes_before < $5 then photo_urls end as photo_urls,
-           case when bytes_before < $5 then tags end as tags,
+           case when bytes <= $5 or bytes = size then photo_urls end as photo_urls,
+           case when bytes <= $5 or bytes = size then tags end as tags,
            id is not null as is_match,
            case when number = $4 then candidate - (agreeing < cardinality($1::text[]))::int end
                as continue_after
     from (
-        select *, coalesce(sum(pg_column_size(photo_urls) + pg_column_size(tags)) over previous, 0)
-               as bytes_before
+        select *, sum(size) over (order by number rows unbounded preceding) as bytes
         from step
-        left join lateral (select * from pets where id = candidate offset 0) pet
-            on agreeing = cardinality($1::text[])
+        left join lateral (
+            select *, pg_column_size(photo_urls) + pg_column_size(tags) as size
+            from pets where id = candidate offset 0
+        ) pet on agreeing = cardinality($1::text[])
         where number = $4 or (number > 0 and agreeing = cardinality($1::text[]))
-        window previous as (order by number rows between unbounded preceding and 1 preceding)
     ) match
     order by number";

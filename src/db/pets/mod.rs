@@ -9,7 +9,6 @@ use std::sync::Arc;
 use futures_util::TryStreamExt as _;
 use sqlx::{FromRow as _, Row as _};
 
-use self::change::{MAX_BATCHED_ELEMENTS, number_of_elements};
 pub use self::{
     change::{ChangeOutcome, ChangeRequest, change, change_in},
     find_by::{
@@ -17,6 +16,10 @@ pub use self::{
         find_by_any_tag, find_by_status,
     },
     row::{exists, find_for_update, replace},
+};
+use self::{
+    change::{MAX_BATCHED_ELEMENTS, number_of_elements},
+    find_by::MAX_SHARED_BYTES,
 };
 use super::{
     batch::{BatchResult, BatchedStatement},
@@ -187,22 +190,26 @@ impl BatchedStatement for Reads {
             inputs.clear();
             return Ok(vec![BatchResult::Done(found.map(Arc::new))]);
         }
-        let ids: Vec<i64> = inputs.iter().map(|id| id.get()).collect();
+        let mut ids: Vec<i64> = inputs.iter().map(|id| id.get()).collect();
+        ids.sort_unstable();
+        ids.dedup();
         let mut found = Vec::with_capacity(ids.len());
         let mut large = Vec::new();
-        // Pets of more than 128 KiB are read separately, so that a batch of 128 returns 16 MiB at most.
+        // Larger pets are read separately. Those that are compressed (0026) are larger than they seem to PostgreSQL.
+        let max_bytes = MAX_SHARED_BYTES / ids.len();
         let mut rows = sqlx::query(
             "select id, version, status, name, category,
-                    case when bytes <= 131072 then photo_urls end as photo_urls,
-                    case when bytes <= 131072 then tags end as tags
+                    case when bytes <= $2 then photo_urls end as photo_urls,
+                    case when bytes <= $2 then tags end as tags
              from pets
              cross join lateral (values (pg_column_size(photo_urls) + pg_column_size(tags))) as size (bytes)
              where id = any ($1)",
         )
         .bind(ids)
+        .bind(i64::try_from(max_bytes).unwrap_or(i64::MAX))
         .fetch(connection);
         while let Some(row) = rows.try_next().await? {
-            if row_size(&row)?.is_none() {
+            if row_size(&row)?.is_none_or(|size| size > max_bytes) {
                 large.push(row.try_get("id")?);
                 continue;
             }

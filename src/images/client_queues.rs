@@ -1,0 +1,38 @@
+//! Queues of the renderings of each client.
+//!
+//! Invariant: of each client, one rendering waits for a core, and its others wait before it. The next one of a client
+//! therefore begins after at most two renderings of each other client that has some waiting.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex as SyncMutex, PoisonError, Weak},
+};
+
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use crate::domain::address::{AddressKey, Network};
+
+/// Position at the head of a client's queue, to be dropped when the rendering has a core.
+pub type Head = OwnedMutexGuard<()>;
+
+/// A lock for each client that has renderings waiting; its holder may wait for a core. Clones share the locks.
+#[derive(Debug, Clone, Default)]
+pub struct ClientQueues(Arc<SyncMutex<HashMap<Option<Network>, Weak<Mutex<()>>>>>);
+
+impl ClientQueues {
+    /// Waits until a rendering is at the head of its client's queue. A /48 of IPv6 is one client, as are all unknown
+    /// addresses.
+    pub async fn head(&self, client: Option<AddressKey>) -> Head {
+        let network = client.and_then(|address| address.networks(&[(48, 1)]).next());
+        let network = network.map(|(network, _)| network);
+        let queue = {
+            let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            queues.retain(|_, queue| queue.strong_count() > 0);
+            let queue = queues.get(&network).and_then(Weak::upgrade);
+            let queue = queue.unwrap_or_default();
+            queues.insert(network, Arc::downgrade(&queue));
+            queue
+        };
+        queue.lock_owned().await
+    }
+}
