@@ -247,6 +247,28 @@ pub const OPERATIONS: &[Operation] = &[
         ..GET
     },
     Operation {
+        name: "patchOrder",
+        request: ("PATCH", "/api/v3/store/order/<n>"),
+        content_type: JSON,
+        body: r#"{"status":"approved"}"#,
+        prepare: &[
+            NO_MORE_ORDERS,
+            NO_MORE_PETS,
+            "{pending pets}",
+            "insert into orders (id, owner, pet_id, held_pet, quantity, status, complete)
+             select i, 0, i, i, 1, 'placed', false from generate_series({first}, {last}) i",
+            "vacuum pets",
+        ],
+        connections: FEW,
+        against: &[Pgbench(
+            "begin;
+             select id, pet_id, quantity, ship_date, status, complete from orders where id = :n for update;
+             update orders set status = 'approved' where id = :n;
+             commit;",
+        )],
+        ..GET
+    },
+    Operation {
         name: "getOrderById",
         request: ("GET", "/api/v3/store/order/<1+n%1000>"),
         connections: FEW,

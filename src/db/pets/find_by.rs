@@ -159,7 +159,7 @@ impl BatchedStatement for PagesByTag {
 
 /// Query that merges one range of `pets_by_status` per status, or reads the primary key if no status is given. Its
 /// conditions and its order include the status, so that no other index can be used. If $7 is true, the first pet of a page
-/// has its large columns, of any size.
+/// has its large columns, of any size. The window has no order of its own, which would cost a sort: its rows are sorted.
 #[doc(hidden)]
 pub const FIND_BY_STATUS: &str = "
     select id, version, status, name, category,
@@ -184,7 +184,7 @@ pub const FIND_BY_STATUS: &str = "
              order by of_status.id
              limit size)
         ) match
-        window until_here as (order by id rows unbounded preceding)
+        window until_here as (rows unbounded preceding)
     ) pet";
 
 /// Query that merges one range of the primary key of `pet_tags` per tag. `offset 0` keeps the lookup of each pet from being
@@ -213,7 +213,7 @@ pub const FIND_BY_ANY_TAG: &str = "
             limit size
         ) match
         cross join lateral (select * from pets where id = pet_id offset 0) pet
-        window until_here as (order by pet_id rows unbounded preceding)
+        window until_here as (rows unbounded preceding)
     ) pet";
 
 /// Returns the page of each search. Drains `searches`, unless the statement fails.
