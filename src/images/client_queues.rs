@@ -15,9 +15,12 @@ use crate::domain::address::{AddressKey, Network};
 /// Position at the head of a client's queue, to be dropped when the rendering has a core.
 pub type Head = OwnedMutexGuard<()>;
 
-/// A lock for each client that has renderings waiting; its holder may wait for a core. Clones share the locks.
+/// Queues of the clients that have renderings waiting. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct ClientQueues(Arc<SyncMutex<HashMap<Option<Network>, Weak<Mutex<()>>>>>);
+pub struct ClientQueues(Arc<SyncMutex<Queues>>);
+
+/// A fair lock for each client, whose holder may wait for a core.
+type Queues = HashMap<Option<Network>, Weak<Mutex<()>>>;
 
 impl ClientQueues {
     /// Waits until a rendering is at the head of its client's queue. A /48 of IPv6 is one client, as are all unknown

@@ -396,7 +396,7 @@ async fn check_pages_of_large_pets(max_page_size: &str, longest: usize) {
             };
             let link = link.to_str().expect("text");
             let url = link.trim_start_matches("</api/v3").split('>').next();
-            next = url.expect("a URL").to_owned();
+            url.expect("a URL").clone_into(&mut next);
         }
         assert!(pages > 2, "{find}: {pages} pages");
         assert!(

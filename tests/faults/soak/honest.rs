@@ -115,7 +115,9 @@ impl Honest {
         let get = |path: &str| target.request(Method::GET, path);
         let pet = self.pets[number / 16 % PETS];
         match number % 16 {
-            0 if number % 160 == 0 => ("long find", get("/pet/findByTags?tags=friendly&limit=200")),
+            0 if number.is_multiple_of(160) => {
+                ("long find", get("/pet/findByTags?tags=friendly&limit=200"))
+            }
             0..8 => ("GET pet", get(&format!("/pet/{pet}"))),
             8 => (
                 "find by tags",
