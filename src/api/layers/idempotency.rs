@@ -1,7 +1,7 @@
 //! Handles `Idempotency-Key`: replays stored responses, and stores 4xx responses. See
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use axum::{
     body::Body,
@@ -48,7 +48,8 @@ const ABOUT_MESSAGE: [StatusCode; 4] = [
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     limits: BodyLimits,
-    authenticator: Authenticator,
+    /// Behind a pointer of its own: axum clones the layer for each request, and cores would contend for shared counts.
+    authenticator: Arc<Authenticator>,
     database: Database,
 }
 
@@ -82,7 +83,7 @@ impl IdempotencyLayer {
     pub fn new(state: &AppState) -> Self {
         Self {
             limits: state.body_limits,
-            authenticator: state.authenticator.clone(),
+            authenticator: Arc::new(state.authenticator.clone()),
             database: state.database.clone(),
         }
     }
@@ -252,7 +253,7 @@ mod tests {
         let issuers = Issuers::new(Vec::new(), clock.clone()).expect("no issuers");
         let service = IdempotencyLayer {
             limits,
-            authenticator: Authenticator::new(database.clone(), [], issuers, clock),
+            authenticator: Arc::new(Authenticator::new(database.clone(), [], issuers, clock)),
             database,
         };
         let service = service.layer(service_fn(ok));
