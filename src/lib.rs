@@ -61,7 +61,8 @@
 //! api::extract       every invalid field at once (api::fields); uploads: api::images::receive
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
 //!   db::batch        one statement for concurrent requests
-//!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker)
+//!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker);
+//!                    of large reads, a few at a time (db::large_reads)
 //! ```
 //!
 //! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The cause of a 5xx

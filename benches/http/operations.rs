@@ -102,6 +102,15 @@ macro_rules! page_by_tag {
 
 const NO_MORE_PETS: &str = "delete from pets where id >= {first}";
 const NO_MORE_ORDERS: &str = "delete from orders where pet_id >= {first}";
+/// Prepares one placed order for each number.
+const PLACED_ORDERS: &[&str] = &[
+    NO_MORE_ORDERS,
+    NO_MORE_PETS,
+    "{pending pets}",
+    "insert into orders (id, owner, pet_id, held_pet, quantity, status, complete)
+     select i, 0, i, i, 1, 'placed', false from generate_series({first}, {last}) i",
+    "vacuum pets",
+];
 
 /// Operations on pets, orders and images.
 pub const OPERATIONS: &[Operation] = &[
@@ -228,14 +237,7 @@ pub const OPERATIONS: &[Operation] = &[
     Operation {
         name: "deleteOrder",
         request: ("DELETE", "/api/v3/store/order/<n>"),
-        prepare: &[
-            NO_MORE_ORDERS,
-            NO_MORE_PETS,
-            "{pending pets}",
-            "insert into orders (id, owner, pet_id, held_pet, quantity, status, complete)
-             select i, 0, i, i, 1, 'placed', false from generate_series({first}, {last}) i",
-            "vacuum pets",
-        ],
+        prepare: PLACED_ORDERS,
         connections: FEW,
         against: &[Pgbench(
             "begin;
@@ -251,14 +253,7 @@ pub const OPERATIONS: &[Operation] = &[
         request: ("PATCH", "/api/v3/store/order/<n>"),
         content_type: JSON,
         body: r#"{"status":"approved"}"#,
-        prepare: &[
-            NO_MORE_ORDERS,
-            NO_MORE_PETS,
-            "{pending pets}",
-            "insert into orders (id, owner, pet_id, held_pet, quantity, status, complete)
-             select i, 0, i, i, 1, 'placed', false from generate_series({first}, {last}) i",
-            "vacuum pets",
-        ],
+        prepare: PLACED_ORDERS,
         connections: FEW,
         against: &[Pgbench(
             "begin;

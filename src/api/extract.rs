@@ -312,6 +312,7 @@ pub fn has_media_type(headers: &HeaderMap, essence: &str) -> bool {
     sent.is_some_and(|sent| sent.trim().eq_ignore_ascii_case(essence))
 }
 
+/// Reads a body as JSON.
 fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(body).map_err(|error| invalid_json(&error))
 }

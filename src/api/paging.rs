@@ -202,7 +202,7 @@ impl Lists {
         Ok(response)
     }
 
-    /// Takes memory for a part of a list, so that a client that reads none of its responses causes no work in vain.
+    /// Takes memory for a part of a list, before it is read, so that a client that reads none of its responses causes no work.
     fn reserve(&self) -> Result<Share, Exhausted> {
         let amount = Pace::BYTES.min(self.memory.max_per_address() / 4);
         self.memory.take(self.address, amount)
@@ -346,7 +346,7 @@ struct Pace(usize);
 impl Pace {
     /// Small, so that the response begins early, and that pages of pets share a statement.
     const FIRST: Self = Self(32);
-    /// Bounds what is read in vain if the matches that follow have the maximum size of a pet.
+    /// Bounds what is read and not sent if the matches that follow have the maximum size of a pet.
     const MOST: usize = 512;
     const BYTES: usize = 256 << 10;
 

@@ -29,12 +29,11 @@ impl LargeReads {
     pub async fn acquire(&self, breaker: &Breaker) -> Result<SemaphorePermit<'_>, Error> {
         tokio::select! {
             biased;
-            () = breaker.opened() => breaker.admit()?,
+            () = breaker.opened() => Err(breaker.admit().err().map_or(Error::Overloaded, Error::from)),
+            // The semaphore is never closed.
             permit = timeout(QUERY_TIMEOUT, self.0.acquire()) => {
-                // The semaphore is never closed.
-                return permit.ok().and_then(Result::ok).ok_or(Error::Overloaded);
+                permit.ok().and_then(Result::ok).ok_or(Error::Overloaded)
             }
         }
-        Err(Error::Overloaded)
     }
 }

@@ -56,7 +56,7 @@ pub enum Error {
     #[error("the image cannot be decoded: {0}")]
     Undecodable(String),
     /// A decoder or this module panicked.
-    #[error("the image decoder panicked: {0}")]
+    #[error("the image decoder panicked")]
     Panicked(#[from] oneshot::error::RecvError),
     /// There is no thread for the work.
     #[error("cannot start a thread: {0}")]

@@ -20,8 +20,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 /// that ends before all others. Beside the timers of idle connections alone, that would be once per request.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Maximum number of threads of a worker for work that blocks, such as reads of files. Further work waits, because hundreds
-/// of threads would take the cores from the requests of other clients.
+/// Maximum number of threads of a worker for work that blocks, such as reads of files. Further work waits: requests could
+/// otherwise start tokio's default of 512.
 const MAX_BLOCKING_THREADS: usize = 16;
 
 /// Functions that are called on worker threads.

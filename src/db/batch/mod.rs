@@ -313,6 +313,7 @@ async fn execute_batch<B: BatchedStatement>(
                     // Sending fails if the request was cancelled meanwhile.
                     BatchResult::Done(output) => drop(result_sender.send(Ok(output))),
                     BatchResult::ExecuteSeparately(input) => {
+                        // A read is executed separately because its rows are large, a change for other reasons.
                         let is_large = B::IS_READ_ONLY;
                         spawn_separately::<B>(context, input, result_sender, queued_at, is_large);
                     }

@@ -157,11 +157,13 @@ impl BatchedStatement for PagesByTag {
     }
 }
 
-/// Query that merges one range of `pets_by_status` per status, or reads the primary key if no status is given. Its
-/// conditions and its order include the status, so that no other index can be used. If $7 is true, the first pet of a page
-/// has its large columns, of any size. The window has no order of its own, which would cost a sort: its rows are sorted.
-#[doc(hidden)]
-pub const FIND_BY_STATUS: &str = "
+/// Query for the pages of searches whose matches, sorted by identifier, are the rows `pet` of the given `from` clause. If
+/// $7 is true, the first pet of a page has its large columns, of any size. The window has no order of its own, which would
+/// cost a sort.
+macro_rules! pages {
+    ($matches:literal) => {
+        concat!(
+            "
     select id, version, status, name, category,
            case when bytes <= max_bytes or (number = 1 and $7) then photo_urls end as photo_urls,
            case when bytes <= max_bytes or (number = 1 and $7) then tags end as tags,
@@ -169,9 +171,22 @@ pub const FIND_BY_STATUS: &str = "
     from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
          as search (first_name, last_name, after, size, max_bytes, page)
     cross join lateral (
-        select *, sum(pg_column_size(photo_urls) + pg_column_size(tags)) over until_here as bytes,
+        select pet.*, sum(pg_column_size(photo_urls) + pg_column_size(tags)) over until_here as bytes,
                row_number() over until_here as number
-        from (
+        from ",
+            $matches,
+            "
+        window until_here as (rows unbounded preceding)
+    ) pet"
+        )
+    };
+}
+
+/// Query that merges one range of `pets_by_status` per status, or reads the primary key if no status is given. Its
+/// conditions and its order include the status, so that no other index can be used.
+#[doc(hidden)]
+pub const FIND_BY_STATUS: &str = pages!(
+    "(
             (select * from pets where last_name < first_name and id > after order by id limit size)
             union all
             (select of_status.*
@@ -183,24 +198,14 @@ pub const FIND_BY_STATUS: &str = "
              ) of_status
              order by of_status.id
              limit size)
-        ) match
-        window until_here as (rows unbounded preceding)
-    ) pet";
+        ) pet"
+);
 
 /// Query that merges one range of the primary key of `pet_tags` per tag. `offset 0` keeps the lookup of each pet from being
 /// planned as another kind of join.
 #[doc(hidden)]
-pub const FIND_BY_ANY_TAG: &str = "
-    select id, version, status, name, category,
-           case when bytes <= max_bytes or (number = 1 and $7) then photo_urls end as photo_urls,
-           case when bytes <= max_bytes or (number = 1 and $7) then tags end as tags,
-           page
-    from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
-         as search (first_name, last_name, after, size, max_bytes, page)
-    cross join lateral (
-        select pet.*, sum(pg_column_size(photo_urls) + pg_column_size(tags)) over until_here as bytes,
-               row_number() over until_here as number
-        from (
+pub const FIND_BY_ANY_TAG: &str = pages!(
+    "(
             select pet_id
             from unnest(($1::text[])[first_name:last_name]) as wanted
             cross join lateral (
@@ -212,9 +217,8 @@ pub const FIND_BY_ANY_TAG: &str = "
             order by pet_id
             limit size
         ) match
-        cross join lateral (select * from pets where id = pet_id offset 0) pet
-        window until_here as (rows unbounded preceding)
-    ) pet";
+        cross join lateral (select * from pets where id = pet_id offset 0) pet"
+);
 
 /// Returns the page of each search. Drains `searches`, unless the statement fails.
 async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
