@@ -38,6 +38,7 @@ use crate::{
 use axum::Router;
 use bytesize::ByteSize;
 use secrecy::ExposeSecret;
+use tokio::runtime::Handle;
 
 /// The service: built and bound, not yet serving.
 pub struct App {
@@ -179,6 +180,11 @@ impl App {
     /// Address of metrics and health.
     pub const fn operations_addr(&self) -> &ListenAddress {
         &self.operations.1
+    }
+
+    /// Runtimes of the workers of the API.
+    pub fn runtimes(&self) -> Vec<Handle> {
+        self.api.2.runtimes()
     }
 
     /// True if [`DEMO_KEYS`] are valid.

@@ -1,7 +1,10 @@
 //! `serve`: runs the service, prints its addresses, and tells a service manager its state.
 
+use std::slice;
+
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 
 use super::output::{Error, print};
 use crate::{
@@ -30,6 +33,7 @@ pub async fn run(config: Config, json: bool) -> Result<(), Error> {
     // A closed stdout must not end the service.
     let _ = print(json, greeting(&app, &database), &summary(&app, &database));
     notify(&NotifyState::Ready);
+    tokio::spawn(watch(app.runtimes()));
     let stopping = shutdown.clone();
     tokio::spawn(async move {
         stopping.graceful().await;
@@ -40,8 +44,20 @@ pub async fn run(config: Config, json: bool) -> Result<(), Error> {
 
 /// Tells the service manager a state, if it asks for states (`NOTIFY_SOCKET`).
 fn notify(state: &NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(std::slice::from_ref(state)) {
+    if let Err(error) = sd_notify::notify(slice::from_ref(state)) {
         tracing::warn!(%error, "failed to notify the service manager");
+    }
+}
+
+/// Tells the service manager twice in each of its periods that no worker hangs, if it asks for that (`WATCHDOG_USEC`).
+async fn watch(workers: Vec<Handle>) {
+    let period = sd_notify::watchdog_enabled().filter(|period| !period.is_zero());
+    while let Some(period) = period {
+        for worker in &workers {
+            let _ = worker.spawn(async {}).await;
+        }
+        notify(&NotifyState::Watchdog);
+        tokio::time::sleep(period / 2).await;
     }
 }
 

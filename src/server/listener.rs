@@ -16,7 +16,7 @@ use std::{
 
 use listenfd::ListenFd;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use socket2::Socket;
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
@@ -181,11 +181,14 @@ fn limit_unsent(socket: &impl AsFd) -> io::Result<()> {
 /// Replaces the file of a process that has ended, or of any if `reuse`. No other file is removed.
 fn bind_unix(path: &Path, reuse: bool) -> io::Result<UnixListener> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    let is_unused = || {
-        let refused = StdUnixStream::connect(path).map_err(|error| error.kind());
-        refused.is_err_and(|kind| kind == io::ErrorKind::ConnectionRefused)
+    // Does not wait for room in the queue of a process that is alive.
+    let is_unused = || -> io::Result<bool> {
+        let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        probe.set_nonblocking(true)?;
+        let connected = probe.connect(&SockAddr::unix(path)?);
+        Ok(connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
     };
-    if is_socket && (reuse || is_unused()) {
+    if is_socket && (reuse || is_unused()?) {
         fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;

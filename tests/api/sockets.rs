@@ -12,7 +12,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::Stdio,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::future::join_all;
@@ -220,6 +220,20 @@ async fn service_manager_is_notified_once_the_service_is_ready_and_when_it_stops
     get(&client_of(&socket), "/readyz").response().await.is(200);
     service.stop().await;
     home.wait_until_unused().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watchdog_is_notified_twice_in_each_period() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let mut command = serve(&home, &database, "127.0.0.1:0");
+    command.env("WATCHDOG_USEC", "400000");
+    let service = Notified::start(&home, command).await;
+    let started = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(service.next().await, "WATCHDOG=1\n");
+    }
+    let elapsed = started.elapsed();
+    assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

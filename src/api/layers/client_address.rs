@@ -2,7 +2,7 @@
 //! Unix socket is a trusted proxy.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -33,15 +33,16 @@ pub fn client_address(
     }
 }
 
-/// Returns the client address of a request; `None` if it came through a Unix socket and has no `X-Forwarded-For`.
+/// Returns the client address of a request, if it came through a socket. For a Unix socket without `X-Forwarded-For` it is
+/// 127.0.0.1, so that limits apply to all such requests together.
 pub fn address_of(request: &Request, trusted_proxies: &[IpNet]) -> Option<IpAddr> {
     let PeerAddress(peer) = request.extensions().get()?;
     let peer = peer.map(|peer| peer.ip());
-    address(peer, request.headers(), trusted_proxies)
+    Some(address(peer, request.headers(), trusted_proxies))
 }
 
 /// The right-most address of `X-Forwarded-For` that is not a trusted proxy's: clients can invent those to its left.
-fn address(peer: Option<IpAddr>, headers: &HeaderMap, trusted: &[IpNet]) -> Option<IpAddr> {
+fn address(peer: Option<IpAddr>, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: Option<IpAddr>| {
         let address = address.map(|address| address.to_canonical());
         address.is_none_or(|address| trusted.iter().any(|net| net.contains(&address)))
@@ -60,7 +61,7 @@ fn address(peer: Option<IpAddr>, headers: &HeaderMap, trusted: &[IpNet]) -> Opti
         };
         last = Some(address);
     }
-    last
+    last.unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
 #[cfg(test)]
@@ -74,8 +75,8 @@ mod tests {
             ("192.0.2.1", &["198.51.100.1"][..], "192.0.2.1"),
             ("unix", &["6.6.6.6, 198.51.100.1"], "198.51.100.1"),
             ("unix", &["198.51.100.1, 10.0.0.1"], "198.51.100.1"),
-            ("unix", &["nonsense"], ""),
-            ("unix", &[], ""),
+            ("unix", &["nonsense"], "127.0.0.1"),
+            ("unix", &[], "127.0.0.1"),
             ("10.0.0.1", &[], "10.0.0.1"),
             ("10.0.0.1", &["198.51.100.1"], "198.51.100.1"),
             (
@@ -93,7 +94,7 @@ mod tests {
                 headers.append(X_FORWARDED_FOR, value.parse().expect("a value"));
             }
             let address = address(peer.parse().ok(), &headers, &trusted);
-            assert_eq!(address, client.parse().ok(), "{peer} {forwarded:?}");
+            assert_eq!(address.to_string(), client, "{peer} {forwarded:?}");
         }
     }
 }
