@@ -88,13 +88,7 @@ impl App {
         if let Some(key) = &config.environment.bootstrap_api_key {
             admitted.push(Box::pin(keys::bootstrap(&database, key.expose_secret())).await?);
         }
-        // These keys are public, so they are valid on this machine only.
-        let demo_keys = is_embedded
-            && match config.local_postgres.demo_keys {
-                DemoKeys::Loopback => api.1.is_loopback(),
-                DemoKeys::Always => true,
-                DemoKeys::Never => false,
-            };
+        let demo_keys = is_embedded && has_demo_keys(&config, &api.1);
         if demo_keys {
             admitted.extend(Box::pin(keys::store_demo_keys(&database)).await?);
         }
@@ -234,6 +228,15 @@ impl App {
             postgres.stop().await?;
         }
         Ok(())
+    }
+}
+
+/// These keys are public, so by default they are valid on this machine only.
+fn has_demo_keys(config: &Config, listen: &ListenAddress) -> bool {
+    match config.local_postgres.demo_keys {
+        DemoKeys::Loopback => listen.is_loopback(),
+        DemoKeys::Always => true,
+        DemoKeys::Never => false,
     }
 }
 
