@@ -7,6 +7,8 @@
     reason = "the command line reports errors on stderr"
 )]
 
+mod archive;
+mod backup;
 mod callers;
 mod check;
 mod clients;
@@ -19,6 +21,7 @@ mod keys;
 mod migrate;
 mod output;
 mod pet_file;
+mod restore;
 mod serve;
 mod session;
 mod sessions;
@@ -91,6 +94,13 @@ enum Command {
     Import(import::ImportPets),
     /// Write all pets to a file or to stdout, as one consistent snapshot
     Export(export::ExportPets),
+    /// Write the database and the images to one archive, as of one point in time, while the service runs
+    ///
+    /// The archive is a tar file with credentials and personal data. To compress and encrypt it:
+    /// pet-inventory backup - | zstd | age --recipient KEY > FILE
+    Backup(backup::Backup),
+    /// Restore a backup into an empty database and an empty image store, all of it or nothing
+    Restore(restore::Restore),
     /// Check that the service would run with this configuration, and suggest fixes
     Check,
     /// Show the effective settings and their origins
@@ -144,6 +154,8 @@ impl Cli {
             Command::Callers(command) => command.run(&config).await,
             Command::Import(command) => command.run(&config).await,
             Command::Export(command) => command.run(&config).await,
+            Command::Backup(command) => Box::pin(command.run(&config)).await,
+            Command::Restore(command) => Box::pin(command.run(&config)).await,
             Command::Check => return check::run(&config).await,
             Command::Config(command) => command.run(self.config.as_deref()),
             Command::Healthcheck => healthcheck::run(&config).await,
