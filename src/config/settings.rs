@@ -61,6 +61,7 @@ fn collect(
             "database.url" | "images.url" | "telemetry.otlp_endpoint" => {
                 quoted(&without_password(&value.to_string()))
             }
+            "database.password" => quoted(HIDDEN),
             "telemetry.otlp_headers" => quoted(&names_alone(&value.to_string())),
             _ => toml(value),
         },
