@@ -16,6 +16,7 @@ mod upload;
 
 use std::{
     fs::{DirBuilder, File},
+    future::ready,
     ops::Range,
     os::unix::fs::DirBuilderExt,
     path::PathBuf,
@@ -32,8 +33,8 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use object_store::{
-    GetOptions, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, local::LocalFileSystem,
-    path::Path,
+    GetOptions, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    local::LocalFileSystem, path::Path,
 };
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -260,18 +261,29 @@ impl BlobStore {
             blocking(move || key::remove_staged(&folder, before)).await?;
         }
         let before = chrono::DateTime::<chrono::Utc>::from(before);
-        let store = Arc::clone(self.store().await?);
-        // Directory by directory: objects outside of them may be unreadable.
-        let all = stream::iter(key::folders())
-            .flat_map(move |folder| store.list(Some(&Path::from(folder))));
-        let old = all.try_filter_map(move |found| {
-            let name = found.location.to_string();
-            let is_meant = found.last_modified < before && key::is_one(&name);
-            std::future::ready(Ok(is_meant.then_some(name)))
+        let old = objects(self.store().await?).try_filter_map(move |found| {
+            let is_old = found.last_modified < before;
+            ready(Ok(is_old.then(|| found.location.to_string())))
         });
         let keys = old.map_err(Error::from).try_chunks(KEYS);
         Ok(keys.map_err(|stopped| stopped.1).boxed())
     }
+
+    /// Returns true if the store has no blobs.
+    pub async fn is_empty(&self) -> Result<bool, Error> {
+        let mut objects = std::pin::pin!(objects(self.store().await?));
+        Ok(objects.try_next().await?.is_none())
+    }
+}
+
+/// Lists the objects that have names of keys, directory by directory: objects outside of them may be unreadable.
+fn objects(
+    store: &Arc<dyn ObjectStore>,
+) -> impl Stream<Item = object_store::Result<ObjectMeta>> + Send + use<> {
+    let store = Arc::clone(store);
+    stream::iter(key::folders())
+        .flat_map(move |folder| store.list(Some(&Path::from(folder))))
+        .try_filter(|found| ready(key::is_one(found.location.as_ref())))
 }
 
 /// Reads a file in pieces, on blocking threads. An open file stays complete when it is deleted.

@@ -7,6 +7,8 @@
     reason = "the command line reports errors on stderr"
 )]
 
+mod archive;
+mod backup;
 mod callers;
 mod check;
 mod clients;
@@ -19,6 +21,7 @@ mod keys;
 mod migrate;
 mod output;
 mod pet_file;
+mod restore;
 mod serve;
 mod session;
 mod sessions;
@@ -113,6 +116,17 @@ enum Command {
     ///
     /// With --json, for a file: {"file":…,"bytes":…}
     Export(export::ExportPets),
+    /// Write the database and the images to one archive, as of one point in time, while the service runs
+    ///
+    /// The archive is a tar file with credentials and personal data. To compress and encrypt it:
+    /// pet-inventory backup - | zstd | age --recipient KEY > FILE
+    ///
+    /// With --json, for a file: {"file":…,"bytes":…,"pets":…,"images":…}
+    Backup(backup::Backup),
+    /// Restore a backup into an empty database and an empty image store, all of it or nothing
+    ///
+    /// With --json: {"pets":…,"images":…}
+    Restore(restore::Restore),
     /// Check that the service would run with this configuration, and suggest fixes
     ///
     /// With --json: {"ok":…,"checks":[{"part":…,"ok":…,"message":…}],"warnings":[{"part":…,"message":…}]}
@@ -194,6 +208,8 @@ impl Cli {
             Command::Callers(command) => command.run(&config, json).await,
             Command::Import(command) => command.run(&config, json).await,
             Command::Export(command) => command.run(&config, json).await,
+            Command::Backup(command) => Box::pin(command.run(&config, json)).await,
+            Command::Restore(command) => Box::pin(command.run(&config, json)).await,
             Command::Check => return check::run(&config, json).await,
             Command::Config(command) => command.run(&options, json),
             Command::Healthcheck => healthcheck::run(&config, json).await,

@@ -175,6 +175,7 @@ impl Config {
                 .map(|(name, _)| name.to_owned())
                 .collect(),
         };
+        config.database.add_password();
         config.validate().map_err(|(key, reason)| Error::Value {
             key,
             reason,
@@ -234,6 +235,9 @@ impl Config {
         let refuse = |key, reason| Err((key, reason));
         if let Some((key, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
             return refuse(key, "must not be empty or zero");
+        }
+        if url.is_none() && database.password.is_some() {
+            return refuse("database.password", "must not be set without database.url");
         }
         if !(8 << 10..=1 << 20).contains(&server.max_header_size.0) {
             return refuse("server.max_header_size", "must be from 8KiB to 1MiB");

@@ -64,11 +64,28 @@ pub struct Operations {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Database {
+    /// With [`Database::password`], if that is set.
     pub url: Option<SecretString>,
+    pub password: Option<SecretString>,
     pub max_connections: u32,
     #[serde(with = "humantime_serde")]
     pub acquire_timeout: Duration,
     pub pooler: Pooler,
+}
+
+impl Database {
+    /// Adds the password to the URL, whose own it replaces.
+    pub(super) fn add_password(&mut self) {
+        let (Some(url), Some(password)) = (&self.url, &self.password) else {
+            return;
+        };
+        // If it is not a URL, the database client reports that.
+        if let Ok(mut url) = Url::parse(url.expose_secret()) {
+            url.query_pairs_mut()
+                .append_pair("password", password.expose_secret());
+            self.url = Some(String::from(url).into());
+        }
+    }
 }
 
 /// Connection pooler between this process and PostgreSQL.

@@ -63,6 +63,7 @@ fn collect(
             | "images.url"
             | "telemetry.otlp_endpoint"
             | "telemetry.otlp_traces_endpoint" => without_password(&value.to_string()).into(),
+            "database.password" => HIDDEN.into(),
             "telemetry.otlp_headers" => names_alone(&value.to_string()).into(),
             _ => value.clone().try_deserialize().unwrap_or_default(),
         },

@@ -151,6 +151,12 @@ pub async fn pending(
     Ok(pending)
 }
 
+/// Returns the version of the schema after all migrations.
+pub fn latest() -> i64 {
+    let versions = MIGRATOR.iter().map(|migration| migration.version);
+    versions.max().unwrap_or_default()
+}
+
 async fn pending_on(connection: &mut PgConnection) -> Result<Vec<&'static Migration>, Error> {
     let has_table = sqlx::query_scalar("select to_regclass('_sqlx_migrations') is not null");
     let applied = if has_table.fetch_one(&mut *connection).await? {

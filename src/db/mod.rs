@@ -10,6 +10,7 @@
 //! - Every failure is classified here, once ([`Error`]).
 //! - There are no import cycles: files import from the file that owns an item, not from this one.
 
+pub mod backups;
 mod batch;
 pub mod breaker;
 pub mod callers;

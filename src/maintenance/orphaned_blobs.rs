@@ -10,6 +10,7 @@
 //! - A physical copy of the cluster has the same name, so each sweep claims the store: it advances a nonce in the database
 //!   and in the marker of the store. A database that finds another nonce than its own deletes nothing, and marks the store
 //!   as shared, so that the copy that wrote the nonce deletes nothing from then on either.
+//! - While a backup is in progress, no blob is deleted.
 
 use std::time::Duration;
 
@@ -74,7 +75,7 @@ async fn sweep_deleted(database: &Database, blobs: &BlobStore) -> Result<(), Err
         let Some(last) = keys.last() else {
             return Ok(());
         };
-        if !claim(database, blobs).await? {
+        if !may_delete(database, blobs).await? {
             return Ok(());
         }
         after.clone_from(last);
@@ -100,7 +101,7 @@ pub async fn sweep_orphans(
             .run(async |connection| db::images::keys_without_rows(connection, &keys).await)
             .await?;
         if !orphans.is_empty() {
-            if !claim(database, blobs).await? {
+            if !may_delete(database, blobs).await? {
                 return Ok(());
             }
             let number = delete(blobs, orphans, "orphan").await?.len();
@@ -108,6 +109,13 @@ pub async fn sweep_orphans(
         }
     }
     Ok(())
+}
+
+/// Returns true if blobs whose keys have been read already may be deleted: if the store belongs to this database, and no
+/// backup is in progress.
+async fn may_delete(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
+    let is_backed_up = database.run(db::backups::is_in_progress).await?;
+    Ok(!is_backed_up && claim(database, blobs).await?)
 }
 
 /// Claims the image store by advancing the nonce to one generated after this call. Returns false if the store has no

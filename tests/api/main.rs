@@ -13,6 +13,7 @@ mod auth;
 mod batches;
 mod changes;
 mod cli;
+mod cli_backup;
 mod cli_callers;
 mod cli_files;
 mod cli_json;

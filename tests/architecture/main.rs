@@ -46,7 +46,7 @@ const DB_SHARED: &[&str] =
 /// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
-    (&["clap", "clap_complete", "comfy_table", "csv", "indicatif", "sd_notify"], &["cli"]),
+    (&["clap", "clap_complete", "comfy_table", "csv", "indicatif", "sd_notify", "tar"], &["cli"]),
     (&["axum", "tower_http", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
     (&["h2", "hyper", "hyper_util", "listenfd", "socket2"], &["server"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),

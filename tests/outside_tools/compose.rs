@@ -1,13 +1,29 @@
-//! `config/compose.yaml` as docker-compose reads it: missing secrets, confinement, and the service's settings.
+//! `config/compose.yaml` as docker-compose reads it: missing secrets, any characters in them, confinement, and the settings
+//! of the service and PgBouncer.
 
-use std::{path::Path, process::Stdio};
+use std::{
+    fs,
+    net::SocketAddr,
+    os::unix::fs::{MetadataExt as _, chown},
+    path::Path,
+    process::Stdio,
+};
 
 use serde_json::Value;
-use test_support::{Output, process::Home};
-use tokio::{io::AsyncWriteExt as _, process::Command};
+use test_support::{
+    Output, TestDatabase, eventually,
+    process::{Home, free_address},
+};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::TcpStream,
+    process::{Child, Command},
+};
 
 const FILE: &str = include_str!("../../config/compose.yaml");
 const SECRETS: [&str; 3] = ["POSTGRES_PASSWORD", "S3_SECRET_KEY", "BOOTSTRAP_API_KEY"];
+/// Secret with all kinds of characters.
+const SECRET: &str = r##"p@s:s/w?o=r&d#%41"'\$HOME${}`;|<>~!*()[]^+,0123456789abcdef"##;
 
 /// Runs `docker-compose config` with these secrets set.
 async fn read(secrets: &[&str]) -> Output {
@@ -17,11 +33,7 @@ async fn read(secrets: &[&str]) -> Output {
         .current_dir(folder())
         .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-        .envs(
-            secrets
-                .iter()
-                .map(|name| (name, "0123456789abcdef0123456789abcdef")),
-        )
+        .envs(secrets.iter().map(|name| (name, SECRET)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -54,7 +66,8 @@ async fn resolved() -> Value {
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", TO_JSON, &yaml]);
     let json = Output::of(python).await.is(0).stdout;
-    serde_json::from_str(&json).expect("JSON")
+    // docker-compose escapes $ in its output.
+    serde_json::from_str(&json.replace("$$", "$")).expect("JSON")
 }
 
 #[tokio::test]
@@ -128,6 +141,8 @@ async fn service_accepts_the_settings_of_the_compose_file() {
     ] {
         command.env_remove(image);
     }
+    assert_eq!(variables["PET_INVENTORY__DATABASE__PASSWORD"], SECRET);
+    assert_eq!(variables["AWS_SECRET_ACCESS_KEY"], SECRET);
     let shown = Output::of(command).await.is(0).stdout;
     for wanted in [
         "0.0.0.0:8080",
@@ -138,4 +153,109 @@ async fn service_accepts_the_settings_of_the_compose_file() {
         assert!(shown.contains(wanted), "no {wanted} in {shown}");
     }
     assert_eq!(service["command"][0], "--config", "{service}");
+}
+
+/// Runs PgBouncer as the file does, but for addresses and folders, in front of the server of a database.
+async fn pgbouncer(
+    service: &Value,
+    database: &TestDatabase,
+    folder: &Path,
+    address: SocketAddr,
+) -> Child {
+    let socket = database.options().get_socket().expect("a socket");
+    // As the user of the server: both refuse root.
+    let owner = fs::metadata(socket).expect("a folder");
+    chown(folder, Some(owner.uid()), Some(owner.gid())).expect("a folder of its own");
+    let (settings, users) = (folder.join("pgbouncer.ini"), folder.join("userlist.txt"));
+    let mut file = include_str!("../../config/pgbouncer.ini").to_owned();
+    let mut command = service["command"][0]
+        .as_str()
+        .expect("a command")
+        .to_owned();
+    for (text, theirs, ours) in [
+        (
+            &mut file,
+            "host=postgres port=5432",
+            format!("host={} port=5432 user=postgres", socket.display()),
+        ),
+        (
+            &mut file,
+            "listen_addr = 0.0.0.0",
+            format!("listen_addr = {}", address.ip()),
+        ),
+        (
+            &mut file,
+            "listen_port = 5432",
+            format!("listen_port = {}", address.port()),
+        ),
+        (
+            &mut file,
+            "/etc/pgbouncer/userlist.txt",
+            users.display().to_string(),
+        ),
+        (
+            &mut command,
+            "/etc/pgbouncer/userlist.txt",
+            users.display().to_string(),
+        ),
+        (
+            &mut command,
+            "/etc/pgbouncer.ini",
+            settings.display().to_string(),
+        ),
+    ] {
+        assert!(text.contains(theirs), "no {theirs} in it");
+        *text = text.replace(theirs, &ours);
+    }
+    fs::write(&settings, file).expect("its settings");
+    let entrypoint = service["entrypoint"].as_array().expect("a list");
+    let mut words = entrypoint.iter().map(|word| word.as_str().expect("text"));
+    let child = Command::new(words.next().expect("a program"))
+        .args(words)
+        .arg(command)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/bin")
+        .env(
+            "PASSWORD",
+            service["environment"]["PASSWORD"].as_str().expect("text"),
+        )
+        .uid(owner.uid())
+        .gid(owner.gid())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn();
+    let child = child.expect("a shell");
+    eventually(async || TcpStream::connect(address).await.is_ok()).await;
+    child
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_logs_in_to_pgbouncer_with_any_password() {
+    let services = resolved().await["services"].take();
+    let database = TestDatabase::migrated().await;
+    let (folder, address) = (tempfile::tempdir().expect("a folder"), free_address());
+    let _pgbouncer = pgbouncer(&services["pgbouncer"], &database, folder.path(), address).await;
+    let variables = &services["service-1"]["environment"];
+    let url = variables["DATABASE_URL"].as_str().expect("text");
+    let name = database.options().get_database().expect("a name");
+    let url = url.replace("pgbouncer:5432/pets", &format!("{address}/{name}"));
+    let home = Home::new();
+    let check = async |password: &str| {
+        let mut command = home.command(["check"]);
+        command
+            .env("DATABASE_URL", &url)
+            .env("PET_INVENTORY__DATABASE__PASSWORD", password)
+            .env("PET_INVENTORY__DATABASE__POOLER", "transaction")
+            .env(
+                "PET_INVENTORY__IMAGES__URL",
+                format!("file://{}", home.path().display()),
+            );
+        Output::of(command).await
+    };
+    let password = variables["PET_INVENTORY__DATABASE__PASSWORD"]
+        .as_str()
+        .expect("text");
+    check(password).await.is(0);
+    let wrong = check("another").await.is(1);
+    assert!(wrong.stdout.contains("FAILED  database"), "{wrong:?}");
 }

@@ -10,7 +10,7 @@ use nix::unistd::{geteuid, getuid};
 use pet_inventory::blob_store::BlobStore;
 use reqwest::Method;
 use test_support::{
-    RequestExt, Response, TestApp, config, eventually,
+    Output, RequestExt, Response, TestApp, TestDatabase, config, eventually,
     images::{jpeg, large_jpeg, png, size},
     process::{Home, Service, free_address},
 };
@@ -122,7 +122,7 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
 }
 
 const ACCESS_KEY: &str = "AKIAEXAMPLE";
-const SECRET_KEY: &str = "wJalrXUtnFEMIexample";
+const SECRET_KEY: &str = "w@J/a:l#r%41 X\"'\\$U+=example";
 
 /// An S3 server that checks signatures and stores objects as files.
 struct S3 {
@@ -302,4 +302,81 @@ async fn older_state_of_the_database_deletes_no_images_of_a_bucket() {
     delete(second).await;
     eventually(async || content() == format!("{unclaimed}/shared")).await;
     assert_eq!(objects(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_of_a_bucket_is_restored_into_another_prefix() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("pets")).expect("a bucket");
+    let s3 = S3::start(folder.path(), free_address()).await;
+    let app = app_with(s3.address, SECRET_KEY).await;
+    let pet = app.pet("Rex").await;
+    // The second one is sent in parts.
+    let (small, large) = (png(20, 20), large_jpeg(9_000_000));
+    let mut images = Vec::new();
+    for bytes in [&small, &large] {
+        let stored = upload(&app, pet, bytes).await.is(200).json();
+        images.push(stored["imageId"].as_str().expect("an id").to_owned());
+    }
+    let (home, copy) = (Home::new(), TestDatabase::empty().await);
+    let run = async |arguments: [&str; 2], url: String, prefix: &str| {
+        let mut command = home.command(arguments);
+        command
+            .envs(settings(s3.address, SECRET_KEY))
+            .env("DATABASE_URL", url)
+            .env("PET_INVENTORY__IMAGES__URL", format!("s3://pets/{prefix}"));
+        Output::of(command).await
+    };
+    run(["backup", "a.tar"], app.database.url(), "images/of")
+        .await
+        .is(0);
+    // The store of the original is refused, and kept.
+    let refused = run(["restore", "a.tar"], copy.url(), "images/of")
+        .await
+        .is(1);
+    assert!(refused.stderr.contains("the image store"), "{refused:?}");
+    let started = std::time::Instant::now();
+    let restored = run(["restore", "a.tar"], copy.url(), "copy").await.is(0);
+    println!(
+        "{} into a bucket in {:.0?}",
+        restored.stdout.trim(),
+        started.elapsed()
+    );
+    let again = run(
+        ["restore", "a.tar"],
+        TestDatabase::empty().await.url(),
+        "copy",
+    )
+    .await
+    .is(1);
+    assert!(
+        again
+            .stderr
+            .contains("the image store belongs to another database"),
+        "{again:?}"
+    );
+
+    let mut environment = settings(s3.address, SECRET_KEY);
+    environment[0].1 = "s3://pets/copy".to_owned();
+    let environment = environment
+        .each_ref()
+        .map(|(name, value)| (*name, &**value));
+    let service = TestApp::on(copy, &environment).await;
+    for (image, bytes) in images.iter().zip([&small, &large]) {
+        let get = service.get(&format!("/pet/{pet}/images/{image}"));
+        assert!(&get.response().await.is(200).body == bytes, "other bytes");
+    }
+    // The copy deletes its own bytes only.
+    service
+        .delete(&format!("/pet/{pet}"))
+        .response()
+        .await
+        .is(200);
+    let of_copy = folder.path().join("pets/copy");
+    let is_blob = |path: &PathBuf| path.file_name().is_some_and(|name| name.len() == 32);
+    eventually(async || !files_in(&of_copy).iter().any(is_blob)).await;
+    for image in &images {
+        let get = app.get(&format!("/pet/{pet}/images/{image}"));
+        get.response().await.is(200);
+    }
 }

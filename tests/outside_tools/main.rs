@@ -8,7 +8,9 @@
 )]
 
 mod browser;
+mod caddy;
 mod compose;
+mod deployment;
 mod images;
 mod nginx;
 mod pages;

@@ -1,0 +1,194 @@
+//! Archive of a backup: a tar file, written and read as a stream in bounded memory.
+//!
+//! | Entry, in this order | Content |
+//! |---|---|
+//! | `header/SHA256` | [`Header`] |
+//! | `tables/NAME/SHA256` | rows of a table in the text format of `COPY`; any number per table |
+//! | `images/SHA256` | bytes of an image |
+//! | `manifest/SHA256` | [`Manifest`] |
+//!
+//! Invariant: each name ends with the SHA-256 of the content, and the manifest counts the rows and images. So a reader finds
+//! damaged, incomplete and missing entries.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read, Write},
+};
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use sha2::{Digest, Sha256};
+
+use super::output::Error;
+use crate::db::backups::Sequences;
+
+/// Version of the format.
+pub const FORMAT: u32 = 1;
+/// Entries of rows are ended at this size, in bytes, after the current row.
+pub const ROWS: usize = 4 << 20;
+/// Size of the pieces in which entries are read, in bytes.
+const PIECE: u64 = 128 << 10;
+/// Maximum size of a header or manifest, in bytes.
+const MAX_JSON: u64 = 1 << 20;
+/// Size of a tar block, in bytes.
+const BLOCK: u64 = 512;
+const TRUNCATED: &str = "the archive is incomplete";
+/// Error of a file that is not an archive.
+pub const UNKNOWN: &str = "this is not a backup that pet-inventory has written";
+
+/// Origin of an archive.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Header {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Version of the schema of the rows.
+    pub schema: i64,
+    /// Version of the program that wrote the archive.
+    pub program: String,
+    /// Time of the snapshot.
+    pub created_at: DateTime<Utc>,
+}
+
+/// Content of an archive.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    /// Number of rows by table.
+    pub rows: BTreeMap<String, u64>,
+    /// Number of images.
+    pub images: u64,
+    /// Sequences of the database.
+    pub sequences: Sequences,
+}
+
+/// Returns a SHA-256 in hexadecimal.
+pub fn hexadecimal(digest: Sha256) -> String {
+    format!("{:x}", Bytes::copy_from_slice(&digest.finalize()))
+}
+
+/// Writes an archive.
+pub struct Writer<W> {
+    out: W,
+    created_at: DateTime<Utc>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Creates the writer of an archive with the given modification time.
+    pub fn new(out: W, created_at: DateTime<Utc>) -> Self {
+        Self { out, created_at }
+    }
+
+    /// Writes an entry `kind/SHA256`.
+    pub fn write(&mut self, kind: &str, content: &[u8]) -> io::Result<()> {
+        let size = content.len() as u64;
+        let sha256 = hexadecimal(Sha256::new().chain_update(content));
+        self.begin(&format!("{kind}/{sha256}"), size)?;
+        self.out.write_all(content)?;
+        self.end(size)
+    }
+
+    /// Writes a header or manifest.
+    pub fn write_json(&mut self, kind: &str, content: &impl Serialize) -> Result<(), Error> {
+        Ok(self.write(kind, &serde_json::to_vec(content)?)?)
+    }
+
+    /// Begins an entry whose content is written to [`Writer::content`].
+    pub fn begin(&mut self, path: &str, size: u64) -> io::Result<()> {
+        let mut header = tar::Header::new_gnu();
+        header.set_path(path)?;
+        header.set_size(size);
+        header.set_mode(0o600);
+        header.set_mtime(u64::try_from(self.created_at.timestamp()).unwrap_or_default());
+        header.set_cksum();
+        self.out.write_all(header.as_bytes())
+    }
+
+    /// Returns the writer of the content of the current entry.
+    pub fn content(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    /// Ends an entry of `size` bytes.
+    pub fn end(&mut self, size: u64) -> io::Result<()> {
+        io::copy(
+            &mut io::repeat(0).take(size.next_multiple_of(BLOCK) - size),
+            &mut self.out,
+        )?;
+        Ok(())
+    }
+
+    /// Writes the end of the archive.
+    pub fn finish(mut self) -> io::Result<()> {
+        io::copy(&mut io::repeat(0).take(2 * BLOCK), &mut self.out)?;
+        self.out.flush()
+    }
+}
+
+/// Entry of an archive that is being read.
+pub struct Entry<'a, R: Read> {
+    /// Path without the SHA-256.
+    pub kind: String,
+    /// SHA-256 of the content, in hexadecimal.
+    pub sha256: String,
+    content: tar::Entry<'a, R>,
+}
+
+impl<'a, R: Read> Entry<'a, R> {
+    /// Reads the head of the next entry. Fails at the end of the archive.
+    pub fn next(entries: &mut tar::Entries<'a, R>) -> Result<Self, Error> {
+        let entry = entries.next().ok_or(TRUNCATED)?;
+        let content = entry.map_err(|error| format!("the archive is damaged: {error}"))?;
+        let path = content.path()?;
+        let (kind, sha256) = path
+            .to_str()
+            .and_then(|path| path.rsplit_once('/'))
+            .ok_or(UNKNOWN)?;
+        Ok(Self {
+            kind: kind.to_owned(),
+            sha256: sha256.to_owned(),
+            content,
+        })
+    }
+
+    /// Passes on the content in pieces. Fails at its end if it is damaged or incomplete.
+    pub async fn read(
+        &mut self,
+        mut pass_on: impl AsyncFnMut(Vec<u8>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut digest = Sha256::new();
+        loop {
+            let mut piece = Vec::new();
+            let content = &mut self.content;
+            content.take(PIECE).read_to_end(&mut piece)?;
+            if piece.is_empty() {
+                break;
+            }
+            digest.update(&piece);
+            pass_on(piece).await?;
+        }
+        if hexadecimal(digest) != self.sha256 {
+            return Err(format!(
+                "the archive is damaged or incomplete: {}/{}",
+                self.kind, self.sha256
+            )
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Reads a header or manifest.
+    pub async fn read_json<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        let mut json = Vec::new();
+        self.read(async |piece| {
+            json.extend(piece);
+            if json.len() as u64 > MAX_JSON {
+                return Err("the archive is damaged".into());
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(serde_json::from_slice(&json)?)
+    }
+}

@@ -1,0 +1,209 @@
+//! `restore`: restores a backup into an empty database and an empty image store.
+//!
+//! Invariants:
+//! - Until the commit, the database is empty. After a failure, neither the database nor the image store has anything of the
+//!   archive.
+//! - The bytes of images are stored before their rows are committed, under new keys: the database that the backup was made
+//!   of has none of them, and keeps its own image store.
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Read},
+    path::PathBuf,
+};
+
+use clap::Args;
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::{
+    archive::{self, Entry, FORMAT, Header, Manifest},
+    output::{Error, print, progress},
+    session::Session,
+};
+use crate::{
+    blob_store::BlobStore,
+    config::Config,
+    db::{
+        self, Database,
+        backups::{self, TABLES},
+    },
+    maintenance::orphaned_blobs,
+};
+
+const NOT_EMPTY: &str =
+    "the database is not empty; restore into a new one, before a service or a command has used it";
+const STORE_NOT_EMPTY: &str =
+    "the image store is not empty; set images.url to a new folder or prefix";
+const STORE_OF_ANOTHER: &str =
+    "the image store belongs to another database; set images.url to a new folder or prefix";
+
+type Entries<'a> = tar::Entries<'a, Box<dyn Read>>;
+
+#[derive(Debug, Args)]
+pub struct Restore {
+    /// Archive that backup has written; - is stdin
+    file: PathBuf,
+}
+
+impl Restore {
+    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
+        let (length, file): (_, Box<dyn Read>) = if self.file.as_os_str() == "-" {
+            (None, Box::new(io::stdin().lock()))
+        } else {
+            let file = File::open(&self.file);
+            let file = file.map_err(|error| format!("{}: {error}", self.file.display()))?;
+            (Some(file.metadata()?.len()), Box::new(file))
+        };
+        let bar = ProgressBar::no_length();
+        if let Some(length) = length {
+            bar.set_length(length);
+        }
+        let bar = progress(
+            bar,
+            "{wide_bar} {binary_bytes} {binary_bytes_per_sec} {eta} {msg}",
+        )?;
+        let file: Box<dyn Read> = Box::new(BufReader::with_capacity(1 << 20, bar.wrap_read(file)));
+        let mut archive = tar::Archive::new(file);
+        let mut entries = archive.entries()?;
+        read_header(&mut entries).await?;
+        let session = Session::open(config).await?;
+        let result = restore(config, &session, &mut entries, &bar).await;
+        session.close().await?;
+        bar.finish_and_clear();
+        let manifest = result?;
+        let (pets, images) = (manifest.rows["pets"], manifest.images);
+        let text = format_args!("restored {pets} pets and {images} images");
+        print(json, text, &json!({"pets": pets, "images": images}))
+    }
+}
+
+/// Reads the header. Fails if this program cannot restore the archive.
+async fn read_header(entries: &mut Entries<'_>) -> Result<(), Error> {
+    let mut entry = Entry::next(entries)?;
+    if entry.kind != "header" {
+        return Err(archive::UNKNOWN.into());
+    }
+    let header: Header = entry.read_json().await?;
+    let Header {
+        format,
+        schema,
+        program,
+        ..
+    } = header;
+    let latest = db::migrations::latest();
+    if format != FORMAT || schema != latest {
+        return Err(format!(
+            "the archive is of pet-inventory {program} with schema {schema:04}, and this program has schema {latest:04}: \
+             restore it with the program that wrote it, then upgrade"
+        )
+        .into());
+    }
+    Ok(())
+}
+
+async fn restore(
+    config: &Config,
+    session: &Session,
+    entries: &mut Entries<'_>,
+    bar: &ProgressBar,
+) -> Result<Manifest, Error> {
+    let database = Database::new(session.options.clone(), &config.database);
+    let blobs = BlobStore::new(config)?;
+    let pooler = config.database.pooler;
+    let mut connection = database.connect_without_timeout().await?;
+    let is_current = db::migrations::pending(&session.options, pooler)
+        .await?
+        .is_empty();
+    if !is_current && backups::has_tables(&mut connection).await? {
+        return Err(NOT_EMPTY.into());
+    }
+    Box::pin(db::migrations::apply(&session.options, pooler)).await?;
+    let mut restore = backups::Restore::begin(connection)
+        .await?
+        .ok_or(NOT_EMPTY)?;
+    check_owner(&database, &blobs).await?;
+    if !blobs.is_empty().await? {
+        return Err(STORE_NOT_EMPTY.into());
+    }
+    let mut keys = Vec::new();
+    let result = async {
+        let manifest = read(entries, &mut restore, &blobs, &mut keys, bar).await?;
+        let name = async { Ok::<_, Error>(database.run(db::images::begin_sweep).await?.database) };
+        blobs.mark(name).await?;
+        // Another database may have marked the store meanwhile.
+        check_owner(&database, &blobs).await?;
+        Ok(manifest)
+    };
+    let result: Result<Manifest, Error> = result.await;
+    match result {
+        Ok(manifest) => {
+            let committed = restore.commit().await;
+            committed.map_err(|error| {
+                format!("failed to commit, so the database may be empty; then empty the image store too: {error}")
+            })?;
+            Ok(manifest)
+        }
+        Err(error) => {
+            blobs.delete(&keys).await.map_err(|failed| {
+                format!("{error}; and failed to delete the restored images: {failed}")
+            })?;
+            Err(error)
+        }
+    }
+}
+
+/// Fails if the image store belongs to another database.
+async fn check_owner(database: &Database, blobs: &BlobStore) -> Result<(), Error> {
+    match orphaned_blobs::find_owner(database, blobs).await? {
+        Some((marker, owner)) if !owner.matches(&marker.owner) => Err(STORE_OF_ANOTHER.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Adds the content of the archive to the database and the image store. Appends the keys of the images to `keys`.
+async fn read(
+    entries: &mut Entries<'_>,
+    restore: &mut backups::Restore,
+    blobs: &BlobStore,
+    keys: &mut Vec<String>,
+    bar: &ProgressBar,
+) -> Result<Manifest, Error> {
+    let mut found = Manifest::default();
+    for (table, _) in TABLES {
+        found.rows.insert(table.to_owned(), 0);
+    }
+    loop {
+        let mut entry = Entry::next(entries)?;
+        let table = entry.kind.strip_prefix("tables/");
+        if let Some((table, number)) = table.and_then(|table| found.rows.get_key_value(table)) {
+            bar.set_message(table.clone());
+            let mut rows = restore.rows(table).await?;
+            entry.read(async |piece| Ok(rows.add(piece).await?)).await?;
+            let number = number + rows.finish().await?;
+            found.rows.insert(table.clone(), number);
+        } else if entry.kind == "images" {
+            bar.set_message("images");
+            let mut upload = blobs.upload().await?;
+            entry
+                .read(async |piece| Ok(upload.write(piece.into()).await?))
+                .await?;
+            let key = upload.finish().await?;
+            keys.push(key.clone());
+            found.images += u64::from(restore.set_key(&entry.sha256, &key).await?);
+        } else if entry.kind == "manifest" {
+            let manifest: Manifest = entry.read_json().await?;
+            found.sequences.clone_from(&manifest.sequences);
+            let is_last = entries.next().is_none();
+            if !is_last || found != manifest || found.images != found.rows["image_contents"] {
+                return Err(
+                    "the archive is damaged: it has other content than its manifest says".into(),
+                );
+            }
+            restore.set_sequences(manifest.sequences).await?;
+            return Ok(found);
+        } else {
+            return Err(archive::UNKNOWN.into());
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Backups: the rows of one snapshot in the text format of `COPY`, and their restore into an empty database.
+//!
+//! Invariants:
+//! - A backup is one snapshot. While it is read, the blobs of its rows are not deleted ([`is_in_progress`]).
+//! - A restore is one transaction: until its commit, the database is empty.
+//! - Statements have no timeout: a person waits for them, on a separate connection.
+//! - Both work behind a transaction pooler.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use futures_util::{Stream, TryStreamExt};
+use sqlx::{
+    AssertSqlSafe, Connection as _, Executor as _, FromRow, PgConnection, postgres::PgCopyIn,
+};
+
+use super::{deadline::with_timeout, error::Error};
+
+/// Tables of a backup, each after those that its rows refer to, with the rows in the syntax of `COPY`. Rows refer to
+/// earlier rows of their own table only.
+pub const TABLES: [(&str, &str); 8] = [
+    ("callers", "callers"),
+    ("credentials", "(select * from credentials order by id)"),
+    ("pets", "pets"),
+    ("orders", "orders"),
+    ("users", "users"),
+    ("idempotency_keys", "idempotency_keys"),
+    ("image_contents", "image_contents"),
+    ("images", "images"),
+];
+
+/// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
+/// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use
+/// of limits (`daily_usage`, `minute_usage`, `limit_usage`); or they hold an unfinished import.
+pub const OMITTED_TABLES: [&str; 11] = [
+    "_sqlx_migrations",
+    "daily_usage",
+    "image_leftovers",
+    "image_place",
+    "image_renderings",
+    "inventory_changes",
+    "limit_usage",
+    "minute_usage",
+    "pet_import_rows",
+    "pet_imports",
+    "pet_tags",
+];
+
+/// Advance of the versions of pets by a restore, so that none is given again that a client got after the backup.
+const VERSIONS_AFTER_BACKUP: i64 = 1 << 32;
+
+/// Last value of each sequence, by name.
+pub type Sequences = BTreeMap<String, i64>;
+
+/// Bytes of an image in the image store.
+#[derive(Debug, FromRow)]
+pub struct StoredImage {
+    /// SHA-256 of the bytes, in hexadecimal.
+    pub sha256: String,
+    /// Key in the image store.
+    pub key: String,
+    /// Size in bytes.
+    #[sqlx(try_from = "i64")]
+    pub size: u64,
+    /// Pet that has the image, for messages.
+    pub pet_id: Option<i64>,
+}
+
+/// Snapshot that is being read.
+#[derive(Debug)]
+pub struct Backup {
+    connection: PgConnection,
+    /// Version of the schema: that of its last migration.
+    pub schema: i64,
+    /// Time of the snapshot.
+    pub created_at: DateTime<Utc>,
+}
+
+impl Backup {
+    /// Takes the snapshot, of a database that has the schema.
+    pub async fn begin(mut connection: PgConnection) -> Result<Self, Error> {
+        // The lock comes before the first statement that takes a snapshot. It excludes nothing; `is_in_progress` finds it.
+        const BEGIN: &str = "begin isolation level repeatable read, read only;
+            set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0;
+            lock table image_leftovers in row share mode;
+            deallocate all";
+        connection.execute(BEGIN).await?;
+        let query = sqlx::query_as("select max(version), now() from _sqlx_migrations");
+        let (schema, created_at) = query.fetch_one(&mut connection).await?;
+        Ok(Self {
+            connection,
+            schema,
+            created_at,
+        })
+    }
+
+    /// Streams the rows of one of [`TABLES`]. Each chunk ends with a complete row, and each row with a line break, which
+    /// rows do not contain otherwise.
+    pub async fn rows(
+        &mut self,
+        rows: &str,
+    ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]>, Error>>, Error> {
+        let statement = format!("copy {rows} to stdout");
+        let chunks = self.connection.copy_out_raw(&statement).await?;
+        Ok(chunks.map_err(Error::from))
+    }
+
+    /// Streams the images, each content once.
+    pub fn images(&mut self) -> impl Stream<Item = Result<StoredImage, Error>> {
+        let query = sqlx::query_as(
+            "select encode(sha256, 'hex') as sha256, key, size,
+                    (select pet_id from images where sha256 = content.sha256 limit 1)
+             from image_contents content",
+        );
+        query.fetch(&mut self.connection).map_err(Error::from)
+    }
+
+    /// Returns the sequences, with at least the values of the snapshot.
+    pub async fn sequences(&mut self) -> Result<Sequences, Error> {
+        let query = sqlx::query_as(
+            "select sequencename::text, last_value from pg_sequences
+             where schemaname = any (current_schemas(false)) and last_value is not null",
+        );
+        let sequences: Vec<(String, i64)> = query.fetch_all(&mut self.connection).await?;
+        Ok(sequences.into_iter().collect())
+    }
+}
+
+/// Returns true if a backup of this database is in progress, which may need the blobs of rows that have been deleted since
+/// its snapshot. Keys that were read before this call may be deleted after it: no later snapshot refers to them.
+pub async fn is_in_progress(connection: &mut PgConnection) -> Result<bool, Error> {
+    let query = sqlx::query_scalar(
+        "select exists (
+             select from pg_locks join pg_database on pg_database.oid = pg_locks.database
+             where datname = current_database() and relation = 'image_leftovers'::regclass
+               and mode = 'RowShareLock' and granted
+         )",
+    );
+    with_timeout(query.fetch_one(connection)).await
+}
+
+/// Returns true if the database has any table, of this program or of another.
+pub async fn has_tables(connection: &mut PgConnection) -> Result<bool, Error> {
+    let query =
+        "select exists (select from pg_tables where schemaname = any (current_schemas(false)))";
+    Ok(sqlx::query_scalar(query).fetch_one(connection).await?)
+}
+
+/// Restore in progress. Dropped before its commit, it changes nothing.
+#[derive(Debug)]
+pub struct Restore {
+    connection: PgConnection,
+}
+
+impl Restore {
+    /// Begins a restore into a database with the schema. Returns `None` if one of its tables has rows. Other transactions
+    /// can only read them until the end.
+    pub async fn begin(mut connection: PgConnection) -> Result<Option<Self>, Error> {
+        let tables = TABLES.map(|(table, _)| table).join(", ");
+        let begin = format!(
+            "begin; set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0;
+             lock table {tables} in exclusive mode;
+             deallocate all"
+        );
+        connection.execute(AssertSqlSafe(begin)).await?;
+        let has_rows = TABLES.map(|(table, _)| format!("exists (select from {table})"));
+        let has_rows = AssertSqlSafe(format!("select {}", has_rows.join(" or ")));
+        let has_rows: bool = sqlx::query_scalar(has_rows)
+            .fetch_one(&mut connection)
+            .await?;
+        Ok((!has_rows).then_some(Self { connection }))
+    }
+
+    /// Begins to add rows to one of [`TABLES`].
+    pub async fn rows(&mut self, table: &str) -> Result<RestoredRows<'_>, Error> {
+        let statement = format!("copy {table} from stdin");
+        Ok(RestoredRows(self.connection.copy_in_raw(&statement).await?))
+    }
+
+    /// Replaces the key of the bytes with this SHA-256, in hexadecimal. Returns false if no row has them.
+    pub async fn set_key(&mut self, sha256: &str, key: &str) -> Result<bool, Error> {
+        let query =
+            sqlx::query("update image_contents set key = $2 where sha256 = decode($1, 'hex')");
+        let query = query.bind(sha256).bind(key);
+        let updated = query.execute(&mut self.connection).await?;
+        Ok(updated.rows_affected() == 1)
+    }
+
+    /// Sets the sequences, so that no identifier of the backup is generated again.
+    pub async fn set_sequences(&mut self, mut sequences: Sequences) -> Result<(), Error> {
+        *sequences.entry("pet_versions".to_owned()).or_default() += VERSIONS_AFTER_BACKUP;
+        let (names, values): (Vec<String>, Vec<i64>) = sequences.into_iter().unzip();
+        let query = sqlx::query(
+            "select setval(format('%I.%I', schemaname, sequencename)::regclass, greatest(value, last_value))
+             from unnest($1::text[], $2::bigint[]) as saved (name, value)
+             join pg_sequences on sequencename = name and schemaname = any (current_schemas(false))",
+        );
+        let query = query.bind(names).bind(values);
+        query.execute(&mut self.connection).await?;
+        Ok(())
+    }
+
+    /// Commits. After an error, it is unknown whether the rows are in the database.
+    pub async fn commit(mut self) -> Result<(), Error> {
+        self.connection.execute("commit").await?;
+        Ok(self.connection.close().await?)
+    }
+}
+
+/// Rows of one table that are being added.
+pub struct RestoredRows<'a>(PgCopyIn<&'a mut PgConnection>);
+
+impl RestoredRows<'_> {
+    /// Adds a piece of the rows.
+    pub async fn add(&mut self, piece: Vec<u8>) -> Result<(), Error> {
+        self.0.send(piece).await?;
+        Ok(())
+    }
+
+    /// Returns the number of added rows. Fails if PostgreSQL does not accept them.
+    pub async fn finish(self) -> Result<u64, Error> {
+        Ok(self.0.finish().await?)
+    }
+}

@@ -1,0 +1,529 @@
+//! Tests of `backup` and `restore`: a restore drill under load, damaged archives, refusals, and images that are deleted
+//! meanwhile.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use pet_inventory::db::backups::{OMITTED_TABLES, TABLES};
+use reqwest::{Method, RequestBuilder};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use test_support::{
+    Home, Output, RequestExt, TestApp, TestDatabase, eventually,
+    images::{large_jpeg, png},
+};
+use tokio::{io::AsyncReadExt as _, process::Command, task::JoinSet};
+
+/// Database and image folder, and the folder in which commands on them run.
+struct Store {
+    home: Home,
+    database: TestDatabase,
+}
+
+impl Store {
+    /// Creates a store without the schema.
+    async fn empty() -> Self {
+        let (home, database) = (Home::new(), TestDatabase::empty().await);
+        Self { home, database }
+    }
+
+    fn images(&self) -> PathBuf {
+        self.home.path().join("images")
+    }
+
+    fn images_url(&self) -> String {
+        format!("file://{}", self.images().display())
+    }
+
+    async fn serve(&self) -> TestApp {
+        let settings = [("PET_INVENTORY__IMAGES__URL", &*self.images_url())];
+        TestApp::on(self.database.shared(), &settings).await
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.home.command(arguments);
+        command
+            .env("DATABASE_URL", self.database.url())
+            .env("PET_INVENTORY__IMAGES__URL", self.images_url());
+        command
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Output {
+        Output::of(self.command(arguments)).await
+    }
+
+    /// Backs up, and returns the path of the archive.
+    async fn back_up(&self) -> String {
+        let archive = self.home.path().join("backup.tar");
+        let archive = archive.to_str().expect("text").to_owned();
+        self.run(&["backup", &archive]).await.is(0);
+        archive
+    }
+
+    /// Returns the names of the files of images.
+    fn files(&self) -> BTreeSet<String> {
+        let folders = fs::read_dir(self.images()).into_iter().flatten();
+        let folders = folders.map(|entry| entry.expect("an entry").path());
+        let folders = folders.filter(|path| path.is_dir());
+        let files = folders.flat_map(|folder| fs::read_dir(folder).expect("a folder"));
+        files
+            .map(|file| file.expect("an entry").file_name())
+            .map(|name| name.into_string().expect("text"))
+            .collect()
+    }
+
+    fn marker(&self) -> String {
+        fs::read_to_string(self.images().join(".database")).expect("a marker")
+    }
+
+    /// Checks that the store has no rows and no images.
+    async fn assert_empty(&self) {
+        let has_schema = "select count(*) from pg_tables where tablename = 'pets'";
+        if self.database.number(has_schema).await > 0 {
+            for (table, _) in TABLES {
+                let count = format!("select count(*) from {table}");
+                assert_eq!(self.database.number(&count).await, 0, "{table}");
+            }
+        }
+        assert_eq!(self.files(), BTreeSet::new());
+        assert!(!self.images().join(".database").exists());
+    }
+}
+
+fn upload(app: &TestApp, pet: i64, bytes: Vec<u8>) -> RequestBuilder {
+    app.request(Method::POST, &format!("/pet/{pet}/uploadImage"))
+        .body(bytes)
+}
+
+/// Uploads an image and returns its path.
+async fn image(app: &TestApp, pet: i64, bytes: Vec<u8>) -> String {
+    let stored = upload(app, pet, bytes).response().await.is(200).json();
+    let image = stored["imageId"].as_str().expect("an id").to_owned();
+    format!("/pet/{pet}/images/{image}")
+}
+
+/// Adds pets with an image and an order each, and deletes a second image of each, until `stop`.
+async fn write(app: Arc<TestApp>, writer: u32, stop: Arc<AtomicBool>) -> u32 {
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let pet = app.pet("Rex").await;
+        image(&app, pet, png(100 + writer, 20 + number)).await;
+        let order = app.post("/store/order", &json!({ "petId": pet }));
+        order.response().await.is(201);
+        let second = image(&app, pet, png(200 + writer, 20 + number)).await;
+        app.delete(&second).response().await.is(200);
+        number += 1;
+    }
+    number
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restore_drill_under_write_load_restores_one_point_in_time() {
+    const IMAGES: &str = "select count(*) from images";
+    let original = Store::empty().await;
+    let app = Arc::new(original.serve().await);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = JoinSet::new();
+    for writer in 0..4 {
+        writers.spawn(write(app.clone(), writer, stop.clone()));
+    }
+    eventually(async || original.database.number(IMAGES).await >= 8).await;
+    let started = Instant::now();
+    let archive = original.back_up().await;
+    let backed_up = started.elapsed();
+    stop.store(true, Ordering::Relaxed);
+    let written: u32 = writers.join_all().await.into_iter().sum();
+    let mode = fs::metadata(&archive).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+
+    let copy = Store::empty().await;
+    let started = Instant::now();
+    let output = copy.run(&["restore", &archive]).await.is(0);
+    let restored = started.elapsed();
+    let size = fs::metadata(&archive).expect("a file").len() >> 10;
+    let summary = output.stdout.trim();
+    println!(
+        "drill: backup {backed_up:.0?} ({size} KiB, {written} pets in the end), {summary} in {restored:.0?}"
+    );
+
+    // A transaction adds an image and its URL, another one an order and the status of the pet.
+    for torn in [
+        "select (select sum(cardinality(photo_urls)) from pets) - (select count(*) from images)",
+        "select (select count(*) from pets where status = 'pending') - (select count(*) from orders)",
+        "select (select sum(pets)::bigint from inventory_changes) - (select count(*) from pets)",
+        "select count(*) from orders where held_pet is null or held_pet <> pet_id",
+    ] {
+        assert_eq!(copy.database.number(torn).await, 0, "{torn}");
+    }
+    let images = copy.database.number(IMAGES).await;
+    assert!((8..=i64::from(written) * 2).contains(&images), "{images}");
+    assert!(copy.files().is_disjoint(&original.files()));
+    assert_ne!(copy.marker(), original.marker());
+    let service = copy.serve().await;
+    for pet in service
+        .get("/pet/findByStatus?status=pending,available")
+        .response()
+        .await
+        .is(200)
+        .ids()
+    {
+        let list = service
+            .get(&format!("/pet/{pet}/images"))
+            .response()
+            .await
+            .is(200);
+        for image in list.json().as_array().expect("a list") {
+            let path = format!("/pet/{pet}/images/{}", image["id"].as_str().expect("an id"));
+            service.get(&path).response().await.is(200);
+        }
+    }
+    let check = copy.run(&["check"]).await.is(0).stdout;
+    assert!(!check.contains("FAILED"), "{check}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restored_service_goes_on_where_the_backup_was_made() {
+    let original = Store::empty().await;
+    let app = original.serve().await;
+    let pet = json!({"id": 70, "name": "Rex\t\\N\\.\u{1}", "tags": [{"name": "big"}], "status": "available",
+                     "category": {"id": 1, "name": "Dogs\n"}, "photoUrls": ["/x,y"]});
+    app.post("/pet", &pet).response().await.is(201);
+    let retried = |app: &TestApp| {
+        let request = app
+            .anonymous(Method::POST, "/pet")
+            .json(&json!({"name": "Max"}));
+        request.header("idempotency-key", "k")
+    };
+    let first = retried(&app)
+        .header("api_key", &app.key)
+        .response()
+        .await
+        .is(201);
+    let user = json!({"username": "ada", "password": "correct horse battery staple"});
+    app.post("/user", &user).response().await.is(201);
+    let log_in = app.anonymous(Method::POST, "/user/login").json(&user);
+    let session = log_in.response().await.is(200).json();
+    let image = image(&app, 70, png(300, 200)).await;
+    app.get(&format!("{image}?width=64"))
+        .response()
+        .await
+        .is(200);
+    let before = app.get("/pet/70").response().await.is(200);
+
+    let archive = original.back_up().await;
+    let (key, rename) = (app.key.clone(), json!({"name": "after the backup"}));
+    let lost = app.patch("/pet/70", &rename).response().await.is(200);
+    let copy = Store::empty().await;
+    copy.run(&["restore", &archive]).await.is(0);
+    let restored = copy.serve().await;
+
+    let after = restored
+        .anonymous(Method::GET, "/pet/70")
+        .header("api_key", &key)
+        .response()
+        .await
+        .is(200);
+    assert_eq!((after.json(), after.etag()), (before.json(), before.etag()));
+    // A client that knows a version from after the backup must not overwrite another change of the same number.
+    let changed = restored.patch("/pet/70", &rename).response().await.is(200);
+    assert_ne!(changed.etag(), lost.etag());
+    let stale = restored
+        .patch("/pet/70", &rename)
+        .header("if-match", lost.etag());
+    stale.response().await.problem(412);
+    let again = retried(&restored)
+        .header("api_key", &key)
+        .response()
+        .await
+        .is(201);
+    assert_eq!(again.json(), first.json());
+    let with_session = restored.anonymous(Method::GET, "/limits");
+    let session = session.as_str().expect("a token");
+    with_session.bearer_auth(session).response().await.is(200);
+    restored
+        .anonymous(Method::POST, "/user/login")
+        .json(&user)
+        .response()
+        .await
+        .is(200);
+    assert_eq!(
+        restored
+            .get("/pet/findByTags?tags=big")
+            .response()
+            .await
+            .is(200)
+            .ids(),
+        [70]
+    );
+    let inventory = restored
+        .get("/store/inventory")
+        .response()
+        .await
+        .is(200)
+        .json();
+    assert_eq!(
+        inventory,
+        app.get("/store/inventory").response().await.is(200).json()
+    );
+    let bytes = restored.get(&image).response().await.is(200).body;
+    assert!(bytes == png(300, 200), "other bytes");
+    restored
+        .get(&format!("{image}?width=64"))
+        .response()
+        .await
+        .is(200);
+    let next = restored.pet("next").await;
+    assert!(next > first.id(), "{next}");
+    // The copy deletes its own bytes only.
+    let kept = original.files();
+    restored.delete("/pet/70").response().await.is(200);
+    eventually(async || copy.files().is_empty()).await;
+    assert_eq!(original.files(), kept);
+    app.get(&image).response().await.is(200);
+}
+
+/// Returns the archive of a store with pets and two images.
+async fn sample() -> Vec<u8> {
+    let original = Store::empty().await;
+    let app = original.serve().await;
+    for (name, side) in [("Rex", 30), ("Max", 40)] {
+        let pet = app.pet(name).await;
+        image(&app, pet, png(side, side)).await;
+    }
+    fs::read(original.back_up().await).expect("a file")
+}
+
+/// Returns the offset and the size of each entry's content.
+fn entries(archive: &[u8]) -> Vec<(String, usize, usize)> {
+    let mut archive = tar::Archive::new(archive);
+    let entries = archive.entries().expect("a tar file").map(|entry| {
+        let entry = entry.expect("an entry");
+        let path = entry
+            .path()
+            .expect("a path")
+            .to_str()
+            .expect("text")
+            .to_owned();
+        let number = |number: u64| usize::try_from(number).expect("a small file");
+        (
+            path,
+            number(entry.raw_file_position()),
+            number(entry.size()),
+        )
+    });
+    entries.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_or_incomplete_archive_leaves_nothing() {
+    let archive = sample().await;
+    let entries = entries(&archive);
+    let find = |kind: &str| {
+        let found = entries.iter().find(|(path, ..)| path.starts_with(kind));
+        found.unwrap_or_else(|| panic!("no {kind} in {entries:?}"))
+    };
+    let mut damaged = vec![Vec::new(), b"no tar file".to_vec(), vec![b'x'; 4096]];
+    for kind in [
+        "header/",
+        "tables/pets/",
+        "tables/images/",
+        "images/",
+        "manifest/",
+    ] {
+        let (_, offset, size) = *find(kind);
+        // In the content, in the name, before the entry, and within it.
+        for changed in [offset + size / 2, offset - 512 + 10] {
+            let mut copy = archive.clone();
+            copy[changed] ^= 1;
+            damaged.push(copy);
+        }
+        damaged.push(archive[..offset - 512].to_vec());
+        damaged.push(archive[..offset + size / 2].to_vec());
+        let end = (offset + size).next_multiple_of(512);
+        damaged.push([&archive[..offset - 512], &archive[end..]].concat());
+        damaged.push([&archive[..end], &archive[offset - 512..]].concat());
+    }
+    let store = Store::empty().await;
+    let file = store.home.path().join("damaged.tar");
+    let restore = ["restore", "damaged.tar"];
+    for (number, bytes) in damaged.iter().enumerate() {
+        fs::write(&file, bytes).expect("a file");
+        let output = store.run(&restore).await.is(1);
+        assert!(output.stderr.starts_with("error: "), "{number}: {output:?}");
+        store.assert_empty().await;
+    }
+    fs::write(&file, &archive).expect("a file");
+    let output = store.run(&restore).await.is(0);
+    assert!(
+        output.stdout.contains("restored 2 pets and 2 images"),
+        "{output:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restore_refuses_a_store_in_use_and_another_schema() {
+    let archive = sample().await;
+    let refused = async |store: &Store, archive: &[u8], reason: &str| {
+        fs::write(store.home.path().join("a.tar"), archive).expect("a file");
+        let output = store.run(&["restore", "a.tar"]).await.is(1);
+        assert!(output.stderr.contains(reason), "{output:?}");
+    };
+    // Rows, another program's table, and the schema of an older program.
+    let used = Store::empty().await;
+    let app = used.serve().await;
+    app.pet("Rex").await;
+    refused(&used, &archive, "the database is not empty").await;
+    assert_eq!(app.count().await, 1);
+    let foreign = Store::empty().await;
+    foreign.database.run("create table pets (id int)").await;
+    refused(&foreign, &archive, "the database is not empty").await;
+    let tables = "select count(*) from pg_tables where schemaname = 'public'";
+    assert_eq!(foreign.database.number(tables).await, 1);
+
+    // Images without a marker, and the store of another database.
+    let store = Store::empty().await;
+    let orphan = store.images().join("ab/ab000000000000000000000000000000");
+    fs::create_dir_all(orphan.parent().expect("a folder")).expect("a folder");
+    fs::write(&orphan, "x").expect("a file");
+    refused(&store, &archive, "the image store is not empty").await;
+    fs::remove_file(&orphan).expect("removed");
+    fs::write(store.images().join(".database"), "another").expect("a file");
+    refused(
+        &store,
+        &archive,
+        "the image store belongs to another database",
+    )
+    .await;
+    assert_eq!(store.marker(), "another");
+    fs::remove_file(store.images().join(".database")).expect("removed");
+    store.assert_empty().await;
+
+    let header =
+        json!({"format": 1, "schema": 1, "program": "0.0.9", "createdAt": "2026-01-01T00:00:00Z"});
+    let header = header.to_string().into_bytes();
+    let mut older = tar::Builder::new(Vec::new());
+    let mut entry = tar::Header::new_gnu();
+    entry.set_size(header.len() as u64);
+    let digits: String = Sha256::digest(&header)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    older
+        .append_data(&mut entry, format!("header/{digits}"), &*header)
+        .expect("an entry");
+    let older = older.into_inner().expect("a file");
+    refused(&store, &older, "of pet-inventory 0.0.9 with schema 0001").await;
+
+    used.database.run("insert into _sqlx_migrations select 9999, description, now(), success, checksum, 1 from _sqlx_migrations limit 1").await;
+    let newer = used.run(&["backup", "a.tar2"]).await.is(1);
+    assert!(
+        newer.stderr.contains("newer than this program"),
+        "{newer:?}"
+    );
+    assert!(!used.home.path().join("a.tar2").exists());
+    let existing = used.run(&["backup", "a.tar"]).await.is(1);
+    assert!(existing.stderr.contains("a.tar: "), "{existing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn image_deleted_during_a_backup_is_in_it() {
+    let original = Store::empty().await;
+    let app = original.serve().await;
+    let pet = app.pet("Rex").await;
+    let mut images = Vec::new();
+    for size in [3_000_000, 4_000_000] {
+        images.push(image(&app, pet, large_jpeg(size)).await);
+    }
+    // The pipe is full before the first image is read completely.
+    let mut backup = original
+        .command(&["backup", "-"])
+        .spawn()
+        .expect("the program");
+    let mut stdout = backup.stdout.take().expect("piped");
+    let locks = "select count(*) from pg_locks join pg_database on pg_database.oid = database
+                 where datname = current_database() and mode = 'RowShareLock' and relation = 'image_leftovers'::regclass";
+    eventually(async || original.database.number(locks).await == 1).await;
+    for image in &images {
+        app.delete(image).response().await.is(200);
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(original.files().len(), 2);
+    let mut archive = Vec::new();
+    stdout.read_to_end(&mut archive).await.expect("the archive");
+    let output = backup.wait_with_output().await.expect("its end");
+    let log = String::from_utf8(output.stderr).expect("text");
+    assert!(
+        output.status.success() && log.contains("1 pets and 2 images"),
+        "{log}"
+    );
+
+    // The next deletion also deletes what was kept.
+    let another = image(&app, pet, png(9, 9)).await;
+    app.delete(&another).response().await.is(200);
+    eventually(async || original.files().is_empty()).await;
+
+    let copy = Store::empty().await;
+    fs::write(copy.home.path().join("a.tar"), &archive).expect("a file");
+    let file = fs::File::open(copy.home.path().join("a.tar")).expect("a file");
+    let mut restore = copy.command(&["restore", "-"]);
+    restore.stdin(Stdio::from(file));
+    Output::of(restore).await.is(0);
+    let restored = copy.serve().await;
+    for image in &images {
+        restored.get(image).response().await.is(200);
+    }
+}
+
+fn change_one_byte(file: &Path) {
+    let mut bytes = fs::read(file).expect("a file");
+    bytes[20] ^= 1;
+    fs::write(file, bytes).expect("written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_reports_lost_and_damaged_images() {
+    let store = Store::empty().await;
+    let app = store.serve().await;
+    let pet = app.pet("Rex").await;
+    image(&app, pet, png(30, 30)).await;
+    let name = store.files().pop_first().expect("a file");
+    let file = store.images().join(&name[..2]).join(&name);
+    for damage in [change_one_byte, |file: &Path| {
+        fs::remove_file(file).expect("removed")
+    }] {
+        damage(&file);
+        let output = store.run(&["backup", "a.tar"]).await.is(1);
+        assert!(
+            output.stderr.contains(&format!("an image of pet {pet}")),
+            "{output:?}"
+        );
+        assert!(!store.home.path().join("a.tar").exists());
+    }
+    app.delete(&format!("/pet/{pet}")).response().await.is(200);
+    store.run(&["backup", "a.tar"]).await.is(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_has_or_omits_every_table() {
+    let database = TestDatabase::migrated().await;
+    let tables = "select string_agg(tablename, ' ' order by tablename) from pg_tables where schemaname = 'public'";
+    let tables: String = sqlx::query_scalar(tables)
+        .fetch_one(&mut database.connect().await)
+        .await
+        .expect("tables");
+    let known = TABLES.map(|(table, _)| table);
+    let mut known: Vec<&str> = known.into_iter().chain(OMITTED_TABLES).collect();
+    known.sort_unstable();
+    let tables: Vec<&str> = tables.split(' ').collect();
+    assert_eq!(tables, known, "add a new table to db::backups");
+}
