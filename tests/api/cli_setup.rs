@@ -79,11 +79,16 @@ async fn config_show_prints_each_setting_with_its_source() {
             "OTEL_EXPORTER_OTLP_HEADERS",
             "authorization=hunter2, x=hunter2=",
         )
+        .env("PET_INVENTORY__DATABASE__PASSWORD", "hunter2")
         .env("PET_INVENTORY__TELEMETRY__LOG", "error");
     let output = Output::of(command).await.is(0);
     for (setting, origin) in [
         ("server.max_requests = 7", "ours.toml"),
         ("server.header_timeout = \"10s\"", "default"),
+        (
+            "database.password = \"***\"",
+            "PET_INVENTORY__DATABASE__PASSWORD",
+        ),
         (
             "telemetry.otlp_headers = \"authorization=***,x=***\"",
             "OTEL_EXPORTER_OTLP_HEADERS",

@@ -183,6 +183,8 @@ fn errors_name_the_key() {
         ("server.request_timeout", "0s"),
         ("database.max_connections", "many"),
         ("database.pooler", "session"),
+        // Without a URL.
+        ("database.password", "hunter2"),
         ("plans.free.per_day", "0"),
         ("auth.anonymous_scopes", "root"),
         ("auth.anonymous_plan", "gold"),
@@ -205,6 +207,25 @@ fn errors_name_the_key() {
     }
     assert!(message("server.listne", "127.0.0.1:1").contains("listne"));
     assert!(message("nosuch.key", "1").contains("nosuch"));
+}
+
+#[test]
+fn password_replaces_that_of_the_database_url() {
+    let password = r##"p@s:s/w?o=r&d#%41+"'\ {é"##;
+    for url in [
+        "postgres://pets@h/d",
+        "postgres://pets:other@h/d?sslmode=disable",
+        "postgres:///d?host=/run&password=other",
+    ] {
+        let settings = [("database.url", url), ("database.password", password)];
+        let config = load("", &settings).expect("valid");
+        assert!(!format!("{config:?}").contains(password), "{config:?}");
+        let url = config.database.url.expect("a URL");
+        let url: url::Url = url.expose_secret().parse().expect("a URL");
+        // The last one counts.
+        let (name, value) = url.query_pairs().last().expect("a pair");
+        assert_eq!((&*name, &*value), ("password", password));
+    }
 }
 
 #[test]

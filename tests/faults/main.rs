@@ -19,6 +19,7 @@
     reason = "a failed test panics with the reason; its clock is the machine's"
 )]
 
+mod backups;
 mod bodies;
 mod capacity;
 mod checker;

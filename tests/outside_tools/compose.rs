@@ -167,46 +167,32 @@ async fn pgbouncer(
     let owner = fs::metadata(socket).expect("a folder");
     chown(folder, Some(owner.uid()), Some(owner.gid())).expect("a folder of its own");
     let (settings, users) = (folder.join("pgbouncer.ini"), folder.join("userlist.txt"));
-    let mut file = include_str!("../../config/pgbouncer.ini").to_owned();
-    let mut command = service["command"][0]
-        .as_str()
-        .expect("a command")
-        .to_owned();
-    for (text, theirs, ours) in [
-        (
-            &mut file,
-            "host=postgres port=5432",
-            format!("host={} port=5432 user=postgres", socket.display()),
-        ),
-        (
-            &mut file,
-            "listen_addr = 0.0.0.0",
-            format!("listen_addr = {}", address.ip()),
-        ),
-        (
-            &mut file,
-            "listen_port = 5432",
-            format!("listen_port = {}", address.port()),
-        ),
-        (
-            &mut file,
-            "/etc/pgbouncer/userlist.txt",
-            users.display().to_string(),
-        ),
-        (
-            &mut command,
-            "/etc/pgbouncer/userlist.txt",
-            users.display().to_string(),
-        ),
-        (
-            &mut command,
-            "/etc/pgbouncer.ini",
-            settings.display().to_string(),
-        ),
-    ] {
-        assert!(text.contains(theirs), "no {theirs} in it");
-        *text = text.replace(theirs, &ours);
-    }
+    let replace = |text: &str, with: &[(&str, String)]| {
+        with.iter().fold(text.to_owned(), |text, (theirs, ours)| {
+            assert!(text.contains(theirs), "no {theirs} in it");
+            text.replace(theirs, ours)
+        })
+    };
+    let users = ("/etc/pgbouncer/userlist.txt", users.display().to_string());
+    let server = format!("host={} port=5432 user=postgres", socket.display());
+    let file = replace(
+        include_str!("../../config/pgbouncer.ini"),
+        &[
+            ("host=postgres port=5432", server),
+            (
+                "listen_addr = 0.0.0.0",
+                format!("listen_addr = {}", address.ip()),
+            ),
+            (
+                "listen_port = 5432",
+                format!("listen_port = {}", address.port()),
+            ),
+            users.clone(),
+        ],
+    );
+    let ini = ("/etc/pgbouncer.ini", settings.display().to_string());
+    let command = service["command"][0].as_str().expect("a command");
+    let command = replace(command, &[users, ini]);
     fs::write(&settings, file).expect("its settings");
     let entrypoint = service["entrypoint"].as_array().expect("a list");
     let mut words = entrypoint.iter().map(|word| word.as_str().expect("text"));
@@ -229,33 +215,80 @@ async fn pgbouncer(
     child
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn service_logs_in_to_pgbouncer_with_any_password() {
-    let services = resolved().await["services"].take();
-    let database = TestDatabase::migrated().await;
-    let (folder, address) = (tempfile::tempdir().expect("a folder"), free_address());
-    let _pgbouncer = pgbouncer(&services["pgbouncer"], &database, folder.path(), address).await;
-    let variables = &services["service-1"]["environment"];
-    let url = variables["DATABASE_URL"].as_str().expect("text");
-    let name = database.options().get_database().expect("a name");
-    let url = url.replace("pgbouncer:5432/pets", &format!("{address}/{name}"));
-    let home = Home::new();
-    let check = async |password: &str| {
-        let mut command = home.command(["check"]);
+/// PgBouncer with the password of the file, ended when dropped, and the settings of the service behind it.
+struct Pooled {
+    _pgbouncer: Child,
+    url: String,
+    password: String,
+    home: Home,
+    _folder: tempfile::TempDir,
+}
+
+impl Pooled {
+    async fn before(database: &TestDatabase) -> Self {
+        let services = resolved().await["services"].take();
+        let (folder, address) = (tempfile::tempdir().expect("a folder"), free_address());
+        let child = pgbouncer(&services["pgbouncer"], database, folder.path(), address).await;
+        let variables = &services["service-1"]["environment"];
+        let text = |name: &str| variables[name].as_str().expect("text").to_owned();
+        Self {
+            _pgbouncer: child,
+            url: text("DATABASE_URL").replace("pgbouncer:5432", &address.to_string()),
+            password: text("PET_INVENTORY__DATABASE__PASSWORD"),
+            home: Home::new(),
+            _folder: folder,
+        }
+    }
+
+    /// Runs a command on a database, with a folder for its images.
+    async fn run(&self, database: &TestDatabase, password: &str, arguments: &[&str]) -> Output {
+        let name = database.options().get_database().expect("a name");
+        let images = self.home.path().join(name);
+        let mut command = self.home.command(arguments);
         command
-            .env("DATABASE_URL", &url)
+            .env(
+                "DATABASE_URL",
+                self.url.replace("/pets", &format!("/{name}")),
+            )
             .env("PET_INVENTORY__DATABASE__PASSWORD", password)
             .env("PET_INVENTORY__DATABASE__POOLER", "transaction")
             .env(
                 "PET_INVENTORY__IMAGES__URL",
-                format!("file://{}", home.path().display()),
+                format!("file://{}", images.display()),
             );
         Output::of(command).await
-    };
-    let password = variables["PET_INVENTORY__DATABASE__PASSWORD"]
-        .as_str()
-        .expect("text");
-    check(password).await.is(0);
-    let wrong = check("another").await.is(1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_logs_in_to_pgbouncer_with_any_password() {
+    let database = TestDatabase::migrated().await;
+    let pooled = Pooled::before(&database).await;
+    pooled
+        .run(&database, &pooled.password, &["check"])
+        .await
+        .is(0);
+    let wrong = pooled.run(&database, "another", &["check"]).await.is(1);
     assert!(wrong.stdout.contains("FAILED  database"), "{wrong:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_and_restore_work_behind_pgbouncer() {
+    let (database, copy) = (TestDatabase::migrated().await, TestDatabase::empty().await);
+    let pooled = Pooled::before(&database).await;
+    let insert = "insert into pets (id, status, name, photo_urls, tags)
+                  select id, 'sold', 'Rex', '{}', '[]' from generate_series(1, 50000) as id";
+    database.run(insert).await;
+    for (database, command) in [(&database, "backup"), (&copy, "restore")] {
+        pooled
+            .run(database, &pooled.password, &[command, "a.tar"])
+            .await
+            .is(0);
+    }
+    assert_eq!(copy.number("select count(*) from pets").await, 50_000);
+    // PgBouncer's connections are free again.
+    pooled
+        .run(&database, &pooled.password, &["check"])
+        .await
+        .is(0);
 }
