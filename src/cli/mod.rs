@@ -29,12 +29,12 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use self::output::{Error, say};
 use crate::{
-    api::{self, state::Links},
+    api::{self, openapi, state::Links},
     config::Config,
     telemetry,
 };
@@ -70,8 +70,12 @@ enum Command {
     Serve,
     /// Bring the database schema up to date; serve does so too
     Migrate(migrate::Migrate),
-    /// Print the OpenAPI 3.1 document
-    Openapi,
+    /// Print the OpenAPI document
+    Openapi {
+        /// Form of the document: OpenAPI 3.1 as JSON or YAML, or OpenAPI 3.0 as JSON
+        #[arg(long, value_enum, default_value = "json")]
+        format: DocumentFormat,
+    },
     /// Create, rotate, list and revoke API keys
     #[command(subcommand)]
     Keys(keys::Keys),
@@ -105,6 +109,26 @@ enum Command {
     Healthcheck,
 }
 
+/// Form of the OpenAPI document.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DocumentFormat {
+    Json,
+    Yaml,
+    #[value(name = "json-3.0")]
+    Json30,
+}
+
+impl DocumentFormat {
+    fn print(self, links: &Links) -> Result<(), Error> {
+        let document = api::document(links);
+        say(match self {
+            Self::Json => serde_json::to_string_pretty(&document)?,
+            Self::Yaml => openapi::to_yaml(&document)?,
+            Self::Json30 => serde_json::to_string_pretty(&openapi::to_version_3_0(&document)?)?,
+        })
+    }
+}
+
 /// Runs the command line of this process and returns the exit code.
 pub async fn run() -> ExitCode {
     let cli = Cli::parse();
@@ -134,9 +158,8 @@ impl Cli {
         match self.command.unwrap_or(Command::Serve) {
             Command::Serve => serve::run(config).await,
             Command::Migrate(command) => return command.run(&config).await,
-            Command::Openapi => {
-                let links = Links::new(config.server.public_url.as_ref());
-                say(serde_json::to_string_pretty(&api::document(&links))?)
+            Command::Openapi { format } => {
+                format.print(&Links::new(config.server.public_url.as_ref()))
             }
             Command::Keys(command) => command.run(&config).await,
             Command::Clients(command) => command.run(&config).await,

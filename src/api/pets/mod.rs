@@ -168,7 +168,7 @@ async fn patch(
         ("status" = Option<body::StatusBody>, Query, description = "New status."),
         ("If-Match", Header),
     ),
-    request_body(content = Option<FormUpdate>, content_type = "application/x-www-form-urlencoded"),
+    request_body(content = inline(Option<FormUpdate>), content_type = "application/x-www-form-urlencoded"),
     responses(
         (status = 200, description = "The changed pet.", body = PetBody<'static>, headers(("ETag"))),
         (status = 409, description = "The pet has an open order, and cannot be made available; or a request with this `Idempotency-Key` is in progress."),
@@ -207,6 +207,7 @@ async fn update_with_form(
 
 /// Form fields of a pet update.
 #[derive(utoipa::ToSchema)]
+#[schema(example = json!({"name": "Rex", "status": "sold"}))]
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct FormUpdate {
     /// New name.
