@@ -77,6 +77,74 @@ async fn document_is_served_without_a_credential() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn index_names_the_forms_of_the_document_which_have_weak_entity_tags() {
+    let app = TestApp::start().await;
+    let get = |path: &str| app.bare(Method::GET, path);
+    let index = get("/api/v3").response().await.is(200);
+    assert_eq!(
+        get("/api/v3/").response().await.is(200).text(),
+        index.text()
+    );
+    let urls = index.json()["openapi"].clone();
+    let urls: Vec<&str> = urls
+        .as_array()
+        .expect("URLs")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let paths = ["openapi.json", "openapi.yaml", "openapi-3.0.json"];
+    assert_eq!(urls, paths.map(|path| format!("/api/v3/{path}")));
+    for (path, media_type) in urls
+        .into_iter()
+        .zip(["json", "yaml", "json"])
+        .chain([("/api/v3", "json")])
+    {
+        let served = get(path).response().await.is(200);
+        assert_eq!(
+            served.header("content-type"),
+            format!("application/{media_type}")
+        );
+        let tag = served.header("etag");
+        let opaque = tag.strip_prefix("W/").expect("a weak tag");
+        for tags in [tag, opaque, "*", &format!("\"x\", {tag}")] {
+            let cached = get(path)
+                .header("if-none-match", tags)
+                .response()
+                .await
+                .is(304);
+            assert_eq!((cached.header("etag"), cached.body.len()), (tag, 0));
+        }
+        let other = get(path)
+            .header("if-none-match", "W/\"x\"")
+            .response()
+            .await;
+        assert_eq!(other.is(200).body, served.body);
+        let head = app.bare(Method::HEAD, path).response().await.is(200);
+        assert_eq!(head.header("etag"), tag);
+    }
+    let version_3_0 = get("/api/v3/openapi-3.0.json").response().await.json();
+    assert_eq!(version_3_0["openapi"], "3.0.3");
+    assert_eq!(
+        version_3_0["components"]["schemas"]["NewPet"]["properties"]["id"]["nullable"],
+        true
+    );
+    visit(&version_3_0, &mut |value| {
+        assert!(
+            !value["type"].is_array() && value["type"] != "null",
+            "{value}"
+        );
+        let members = value.as_object().map_or(0, serde_json::Map::len);
+        assert!(value["$ref"].is_null() || members == 1, "{value}");
+    });
+    let document = document();
+    let paths = |document: &Value| {
+        let paths = document["paths"].as_object().expect("paths");
+        paths.keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(paths(&version_3_0), paths(&document));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn routes_are_exactly_the_documented_operations() {
     let app = TestApp::start().await;
     let document = document();

@@ -354,13 +354,12 @@ fn complete_response(status: &str, response: &mut Response) {
     }
     // Some errors have the format of another RFC.
     if status.starts_with(['4', '5']) && response.content.is_empty() {
-        let example = Problem::new(
-            status.parse().unwrap_or(StatusCode::BAD_REQUEST),
-            &*response.description,
-        );
+        let status = status.parse().unwrap_or(StatusCode::BAD_REQUEST);
+        let example = Problem::new(status, &*response.description);
+        let example = example.into_json("9f86d081884c7d659a2feaa0c55ad015");
         let problem = ContentBuilder::new()
             .schema(Some(Ref::from_schema_name(Problem::name())))
-            .example(serde_json::to_value(example).ok())
+            .example(serde_json::from_slice(&example).ok())
             .build();
         response
             .content

@@ -57,12 +57,13 @@ fn convert_null(schema: &mut Map<String, Value>) {
             schema.insert("nullable".to_owned(), true.into());
         }
     }
-    if let Some(Value::Array(schemas)) = schema.get_mut("oneOf") {
-        schemas.retain(|schema| schema["type"] != "null");
-        if let Some(only) = schemas.pop_if(|_| true).filter(|_| schemas.is_empty()) {
-            schema.remove("oneOf");
-            schema.insert("allOf".to_owned(), json!([only]));
-            schema.insert("nullable".to_owned(), true.into());
-        }
+    // A reference cannot be nullable. Where it may be absent, null means the same, except in a merge patch.
+    let Some(Value::Array(choices)) = schema.get("oneOf") else {
+        return;
+    };
+    if let [Value::Object(only), null] = &choices[..]
+        && null["type"] == "null"
+    {
+        *schema = only.clone();
     }
 }

@@ -186,7 +186,12 @@ async fn update_with_form(
     let given = form.and(query);
     let name = given.optional(&mut violations, "name", |name| PetName::new(name.into()));
     let status = given.optional(&mut violations, "status", str::parse::<Status>);
-    if given.list("name").is_empty() && given.list("status").is_empty() {
+    if given
+        .all("name")
+        .chain(given.all("status"))
+        .next()
+        .is_none()
+    {
         violations.add("name", "or status is required");
     }
     violations.finish(Some(()))?;
