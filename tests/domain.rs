@@ -462,8 +462,21 @@ proptest! {
 }
 
 #[test]
+fn ship_date_may_have_an_offset_without_a_colon() {
+    for (text, read) in [
+        ("2026-01-31T12:00:00+0000", "2026-01-31T12:00:00Z"),
+        ("2026-01-31T12:00:00.250+0130", "2026-01-31T10:30:00.250Z"),
+        ("2026-01-31T12:00:00-0800", "2026-01-31T20:00:00Z"),
+    ] {
+        let date: ShipDate = text.parse().expect(text);
+        assert_eq!(date.to_string(), read);
+    }
+}
+
+#[test]
 fn ship_date_and_quantity_refuse_other_texts_and_numbers() {
-    let bad = "2026-01-31 2026-01-31T12:00:00 2026-02-30T12:00:00Z 1 now";
+    let bad = "2026-01-31 2026-01-31T12:00:00 2026-02-30T12:00:00Z 1 now é 2026-01-31T12:0000Z \
+               2026-01-31T12:00:00+00 2026-01-31T12:00:00+000 2026-01-31T12:00:00+00000 2026-01-31T12:00:000000";
     for bad in bad.split(' ').chain([""]) {
         assert!(bad.parse::<ShipDate>().is_err(), "{bad}");
     }

@@ -93,7 +93,7 @@ pub const OPERATIONS: &[Operation] = &[
         ..GET
     },
     Operation {
-        name: "logIn",
+        name: "createSession",
         request: ("POST", "/api/v3/user/login"),
         credential: Absent,
         content_type: JSON,

@@ -21,10 +21,18 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
             }
         }
     };
-    let bearer = once(&header::AUTHORIZATION)?
-        .map(|value| bearer_token(value).ok_or(auth::Error::Invalid))
-        .transpose()?;
-    Ok(match (once(&API_KEY)?, bearer) {
+    let bearer = once(&header::AUTHORIZATION).and_then(|value| {
+        let token = value.map(|value| bearer_token(value).ok_or(auth::Error::Invalid));
+        token.transpose()
+    });
+    let of_two = |error: auth::Error, other: &HeaderName, which| {
+        let has_both = headers.contains_key(other);
+        if has_both { error.of_two(which) } else { error }
+    };
+    let api_key = once(&API_KEY)
+        .map_err(|error| of_two(error, &header::AUTHORIZATION, auth::Error::InvalidApiKey))?;
+    let bearer = bearer.map_err(|error| of_two(error, &API_KEY, auth::Error::InvalidBearer))?;
+    Ok(match (api_key, bearer) {
         (None, None) => None,
         (Some(api_key), None) => Some(Credentials::ApiKey(api_key)),
         (None, Some(bearer)) => Some(Credentials::Bearer(bearer)),
@@ -45,7 +53,7 @@ pub async fn recheck_stale(parts: &Parts, authenticator: &Authenticator) -> Resu
     let credentials = credentials(&parts.headers)?.ok_or(Error::Unauthenticated)?;
     let caller = authenticator.authenticate_again(credentials).await?;
     let is_same = context.caller.get() == Some(&caller);
-    is_same.then_some(()).ok_or(Error::InvalidCredential)
+    is_same.then_some(()).ok_or(auth::Error::Invalid.into())
 }
 
 /// Returns the token of an `Authorization` value (RFC 6750 §2.1). The scheme is case-insensitive (RFC 9110 §11.1).

@@ -32,9 +32,9 @@ pub enum Error {
         "a credential is required: an API key in the api_key header, or a token in Authorization: Bearer"
     )]
     Unauthenticated,
-    /// Invalid credential.
-    #[error("the credential is not valid")]
-    InvalidCredential,
+    /// Invalid credential; of two, the text names the header.
+    #[error("{0}")]
+    InvalidCredential(&'static str),
     /// Unverifiable token: its issuer does not respond.
     #[error("the signing keys of the token's issuer are not available right now")]
     IssuerUnavailable,
@@ -176,7 +176,7 @@ impl Error {
         let failure = |status, detail: &str| Problem::new(status, detail);
         match self {
             Self::Invalid(violations) => Problem::invalid(violations.clone()),
-            Self::Unauthenticated | Self::InvalidCredential => refusal(S::UNAUTHORIZED),
+            Self::Unauthenticated | Self::InvalidCredential(_) => refusal(S::UNAUTHORIZED),
             Self::Forbidden { .. } | Self::DemoKeyNotLocal | Self::SignUpClosed => {
                 refusal(S::FORBIDDEN)
             }
@@ -241,7 +241,7 @@ impl Error {
     fn header(&self, status: StatusCode) -> Option<(HeaderName, HeaderValue)> {
         let list = |names: &str| HeaderValue::from_str(&names.replace(" or ", ", ")).ok();
         Some(match self {
-            Self::Unauthenticated | Self::InvalidCredential | Self::Forbidden { .. } => {
+            Self::Unauthenticated | Self::InvalidCredential(_) | Self::Forbidden { .. } => {
                 (header::WWW_AUTHENTICATE, challenge(self))
             }
             Self::LimitExceeded { retry_after, .. } => {
@@ -286,7 +286,16 @@ impl From<limits::Error> for Error {
 impl From<auth::Error> for Error {
     fn from(error: auth::Error) -> Self {
         match error {
-            auth::Error::Invalid => Self::InvalidCredential,
+            auth::Error::Invalid => Self::InvalidCredential("the credential is not valid"),
+            auth::Error::InvalidApiKey => {
+                Self::InvalidCredential("the credential in api_key is not valid")
+            }
+            auth::Error::InvalidBearer => {
+                Self::InvalidCredential("the credential in Authorization is not valid")
+            }
+            auth::Error::DifferentCallers => Self::InvalidCredential(
+                "the credentials in api_key and Authorization belong to different callers",
+            ),
             auth::Error::IssuerUnavailable => Self::IssuerUnavailable,
             auth::Error::Database(error) => Self::Database(error),
         }
@@ -379,7 +388,7 @@ fn challenge(error: &Error) -> HeaderValue {
         Error::Forbidden { needed, .. } => {
             format!(r#", error="insufficient_scope", scope="{needed}""#)
         }
-        Error::InvalidCredential => r#", error="invalid_token""#.to_owned(),
+        Error::InvalidCredential(_) => r#", error="invalid_token""#.to_owned(),
         _ => String::new(),
     };
     let challenge = format!(r#"Bearer realm="pet-inventory"{detail}"#);

@@ -116,6 +116,20 @@ struct Parameter {
     encoded: String,
 }
 
+impl Parameter {
+    /// Returns true if the parameter is called `list` or, as some clients write the items of a list, `list[]` or `list[0]`.
+    fn is_item_of(&self, list: &str) -> bool {
+        let index = self.name.strip_prefix(list);
+        index.is_some_and(|index| {
+            let digits = index
+                .strip_prefix('[')
+                .and_then(|rest| rest.strip_suffix(']'));
+            index.is_empty()
+                || digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()))
+        })
+    }
+}
+
 impl Parameters {
     /// Parses `application/x-www-form-urlencoded`, which is the format of queries, too.
     pub fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
@@ -154,7 +168,8 @@ impl Parameters {
 
     /// Returns the values of a list parameter, which may be repeated, separated by commas, or both.
     pub fn list<'a>(&'a self, name: &'a str) -> Vec<&'a str> {
-        self.all(name).flat_map(|value| value.split(',')).collect()
+        let items = self.0.iter().filter(|one| one.is_item_of(name));
+        items.flat_map(|one| one.value.split(',')).collect()
     }
 
     /// Reads and checks a parameter that may be absent. Repeating it is a violation.
@@ -186,7 +201,7 @@ impl Parameters {
         let kept = self
             .0
             .iter()
-            .filter(|one| names.contains(&one.name.as_str()));
+            .filter(|one| names.iter().any(|name| one.is_item_of(name)));
         let mut query: String = kept.map(|one| one.encoded.clone() + "&").collect();
         query.extend([name, "=", value]);
         query

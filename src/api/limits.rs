@@ -44,7 +44,7 @@ struct LimitsBody {
 
 /// State of one limit.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = LimitWindow)]
+#[schema(as = LimitWindow, example = json!({"limit": 60, "remaining": 59, "reset": 60}))]
 struct WindowBody {
     /// Maximum number of requests in the window.
     #[schema(value_type = i64, minimum = 0, maximum = 4_294_967_295_i64)]

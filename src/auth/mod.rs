@@ -143,9 +143,12 @@ impl Authenticator {
             Credentials::ApiKey(secret) => self.caller(secret).await,
             Credentials::Bearer(token) => self.bearer(token).await,
             Credentials::Both { api_key, bearer } => {
-                let (one, other) = (self.caller(api_key).await?, self.bearer(bearer).await?);
+                let one = self.caller(api_key).await;
+                let one = one.map_err(|error| error.of_two(Error::InvalidApiKey))?;
+                let other = self.bearer(bearer).await;
+                let other = other.map_err(|error| error.of_two(Error::InvalidBearer))?;
                 if one.id != other.id {
-                    return Err(Error::Invalid);
+                    return Err(Error::DifferentCallers);
                 }
                 // Neither secret extends the scopes of the other.
                 let scopes = one.scopes.intersection(other.scopes);

@@ -32,13 +32,13 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use secrecy::SecretString;
 
 use self::output::{Error, say};
 use crate::{
-    api::{self, state::Links},
+    api::{self, openapi, state::Links},
     config::{Config, Options},
     domain::address::ListenAddress,
     telemetry,
@@ -92,8 +92,12 @@ enum Command {
     ///
     /// With --json: {"applied":[{"version":…,"description":…}]}, or "missing" with --check
     Migrate(migrate::Migrate),
-    /// Print the OpenAPI 3.1 document
-    Openapi,
+    /// Print the OpenAPI document
+    Openapi {
+        /// Form of the document: OpenAPI 3.1 as JSON or YAML, or OpenAPI 3.0 as JSON
+        #[arg(long, value_enum, default_value = "json")]
+        format: DocumentFormat,
+    },
     /// Create, rotate, list and revoke API keys
     #[command(subcommand)]
     Keys(keys::Keys),
@@ -152,13 +156,33 @@ impl Command {
         let ignored = match self {
             Self::Serve | Self::Check | Self::Config(_) => None,
             Self::Healthcheck => has_url.then_some("--database-url"),
-            Self::Openapi | Self::Completions { .. } if has_url => Some("--database-url"),
+            Self::Openapi { .. } | Self::Completions { .. } if has_url => Some("--database-url"),
             _ => has_listen.then_some("--listen"),
         };
         match ignored {
             Some(option) => Err(format!("this command does not use {option}; omit it").into()),
             None => Ok(()),
         }
+    }
+}
+
+/// Form of the OpenAPI document.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum DocumentFormat {
+    Json,
+    Yaml,
+    #[value(name = "json-3.0")]
+    Json30,
+}
+
+impl DocumentFormat {
+    fn print(self, links: &Links) -> Result<(), Error> {
+        let document = api::document(links);
+        say(match self {
+            Self::Json => serde_json::to_string_pretty(&document)?,
+            Self::Yaml => openapi::to_yaml(&document)?,
+            Self::Json30 => serde_json::to_string_pretty(&openapi::to_version_3_0(&document)?)?,
+        })
     }
 }
 
@@ -198,9 +222,8 @@ impl Cli {
         match command {
             Command::Serve => serve::run(config, json).await,
             Command::Migrate(command) => return command.run(&config, json).await,
-            Command::Openapi => {
-                let links = Links::new(config.server.public_url.as_ref());
-                say(serde_json::to_string_pretty(&api::document(&links))?)
+            Command::Openapi { format } => {
+                format.print(&Links::new(config.server.public_url.as_ref()))
             }
             Command::Keys(command) => command.run(&config, json).await,
             Command::Clients(command) => command.run(&config, json).await,

@@ -1,6 +1,7 @@
 //! Identifiers of resources.
 //!
-//! Invariant: each is within 1…2^53−1, so that JavaScript reads it exactly.
+//! Invariant: each is within 1…2^53−1, so that JavaScript reads it exactly; those of categories and tags, which the
+//! service does not interpret, are within ±(2^53−1).
 
 use std::{fmt, str::FromStr};
 
@@ -50,6 +51,17 @@ macro_rules! identifiers {
             }
         }
     )*};
+}
+
+/// Checks the identifier of a category or tag, which the client chooses: an integer that JavaScript reads exactly, of
+/// either sign.
+pub const fn check_label_id(id: i64) -> Result<i64, Invalid> {
+    match id {
+        ..=MAX if id >= -MAX => Ok(id),
+        _ => Err(Invalid::because(
+            "must be an integer from -9007199254740991 to 9007199254740991",
+        )),
+    }
 }
 
 identifiers! {

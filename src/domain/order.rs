@@ -112,8 +112,14 @@ impl FromStr for ShipDate {
     fn from_str(text: &str) -> Result<Self, Invalid> {
         // RFC 3339 does not limit the number of fractional digits.
         check_text(text, MAX_DATE)?;
-        let instant = DateTime::parse_from_rfc3339(text).map_err(|_| NOT_RFC_3339)?;
-        Self::new(instant.to_utc())
+        let parse = DateTime::parse_from_rfc3339;
+        // ISO 8601 also has offsets without a colon, as in +0000, which some clients send.
+        let instant = parse(text).or_else(|error| {
+            let minutes = text.len().saturating_sub(2);
+            let (rest, minutes) = text.split_at_checked(minutes).ok_or(error)?;
+            parse(&format!("{rest}:{minutes}"))
+        });
+        Self::new(instant.map_err(|_| NOT_RFC_3339)?.to_utc())
     }
 }
 

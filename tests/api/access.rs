@@ -172,7 +172,7 @@ impl Resources {
             "placeOrder" => ("", Some(json!({"petId": number + 1}))),
             "createUser" => ("", Some(json!({ "username": fresh }))),
             "createUsersWithListInput" => ("", Some(json!([{ "username": fresh }]))),
-            "loginUser" | "logIn" => ("?username=nobody&password=wrong", None),
+            "loginUser" | "createSession" => ("?username=nobody&password=wrong", None),
             _ => ("", None),
         };
         let request = app.anonymous(method.clone(), &format!("{target}{query}"));

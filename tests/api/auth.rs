@@ -203,8 +203,41 @@ async fn two_credentials_must_both_be_valid_and_of_one_caller() {
     ] {
         unauthorized(&both(one, two).response().await);
     }
+    let detail = async |request: RequestBuilder| {
+        let problem = unauthorized(&request.response().await);
+        problem["detail"].as_str().map(str::to_owned)
+    };
+    // The response names the header, but never tells an unknown credential from a malformed or a revoked one.
+    let revoked = revoked_key(&app, Scopes::all()).await;
+    for wrong in ["x", &unknown_key(), &revoked] {
+        let of_key = detail(both(wrong, &app.key)).await;
+        assert_eq!(
+            of_key.as_deref(),
+            Some("the credential in api_key is not valid")
+        );
+        let of_token = detail(both(&app.key, wrong)).await;
+        assert_eq!(
+            of_token.as_deref(),
+            Some("the credential in Authorization is not valid")
+        );
+    }
     let basic = by_key(&app, &app.key).header("authorization", "Basic dXNlcjpwYXNz");
-    unauthorized(&basic.response().await);
+    let of_token = detail(basic).await;
+    assert_eq!(
+        of_token.as_deref(),
+        Some("the credential in Authorization is not valid")
+    );
+    let two = both(&app.key, &app.key).header("api_key", &app.key);
+    let of_key = detail(two).await;
+    assert_eq!(
+        of_key.as_deref(),
+        Some("the credential in api_key is not valid")
+    );
+    let of_callers = detail(both(&app.key, &other)).await;
+    assert_eq!(
+        of_callers.as_deref(),
+        Some("the credentials in api_key and Authorization belong to different callers")
+    );
     // Only the scopes that both keys have count.
     for (one, two) in [(&app.key, &reader), (&reader, &app.key)] {
         let add = app

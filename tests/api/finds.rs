@@ -53,6 +53,9 @@ async fn find_by_status_returns_matches_of_any_status_in_id_order() {
         ),
         ("status=sold,sold&status=sold", vec![10, 50]),
         ("status=sold%2Cpending&unknown=1", vec![10, 30, 50]),
+        ("status[]=sold&status[]=available", vec![10, 20, 40, 50]),
+        ("status%5B%5D=pending", vec![30]),
+        ("status[0]=sold&status[1]=pending,pending", vec![10, 30, 50]),
     ] {
         let found = app
             .get(&format!("/pet/findByStatus?{query}"))
@@ -83,6 +86,8 @@ async fn find_by_tags_returns_each_pet_once_for_any_or_all_tags() {
         ("tags=Red", vec![]),
         ("tags=%C3%BCn%C3%AF+%26+co", vec![20]),
         ("tags=pet", vec![]),
+        ("tags[]=red&tags[]=big&match=all", vec![30, 40]),
+        ("tags[0]=red&tags%5B1%5D=big&match=all", vec![30, 40]),
     ] {
         let found = app
             .get(&format!("/pet/findByTags?{query}"))
@@ -125,6 +130,11 @@ async fn find_with_invalid_parameter_is_400() {
         ("findByStatus?status=Sold", "status"),
         ("findByStatus?Status=sold", "status"),
         ("findByStatus?status=%00", "status"),
+        ("findByStatus?status[]=", "status"),
+        ("findByStatus?status[]=lost", "status"),
+        ("findByStatus?status[x]=sold", "status"),
+        ("findByStatus?status[=sold", "status"),
+        ("findByStatus?statuses[]=sold", "status"),
         ("findByStatus?status=%FF", "query"),
         ("findByTags", "tags"),
         ("findByTags?tags=", "tags"),
@@ -210,6 +220,7 @@ async fn find_without_limit_streams_every_match() {
 async fn find_pages_add_up_to_the_unpaged_response() {
     let app = many_pets().await;
     for (query, limit) in [
+        ("findByStatus?status[]=available&status[1]=sold", 100),
         ("findByStatus?status=available,sold", 100),
         ("findByStatus?status=pending", 1_000),
         ("findByTags?tags=even", 7),

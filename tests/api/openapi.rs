@@ -77,6 +77,74 @@ async fn document_is_served_without_a_credential() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn index_names_the_forms_of_the_document_which_have_weak_entity_tags() {
+    let app = TestApp::start().await;
+    let get = |path: &str| app.bare(Method::GET, path);
+    let index = get("/api/v3").response().await.is(200);
+    assert_eq!(
+        get("/api/v3/").response().await.is(200).text(),
+        index.text()
+    );
+    let urls = index.json()["openapi"].clone();
+    let urls: Vec<&str> = urls
+        .as_array()
+        .expect("URLs")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let paths = ["openapi.json", "openapi.yaml", "openapi-3.0.json"];
+    assert_eq!(urls, paths.map(|path| format!("/api/v3/{path}")));
+    for (path, media_type) in urls
+        .into_iter()
+        .zip(["json", "yaml", "json"])
+        .chain([("/api/v3", "json")])
+    {
+        let served = get(path).response().await.is(200);
+        assert_eq!(
+            served.header("content-type"),
+            format!("application/{media_type}")
+        );
+        let tag = served.header("etag");
+        let opaque = tag.strip_prefix("W/").expect("a weak tag");
+        for tags in [tag, opaque, "*", &format!("\"x\", {tag}")] {
+            let cached = get(path)
+                .header("if-none-match", tags)
+                .response()
+                .await
+                .is(304);
+            assert_eq!((cached.header("etag"), cached.body.len()), (tag, 0));
+        }
+        let other = get(path)
+            .header("if-none-match", "W/\"x\"")
+            .response()
+            .await;
+        assert_eq!(other.is(200).body, served.body);
+        let head = app.bare(Method::HEAD, path).response().await.is(200);
+        assert_eq!(head.header("etag"), tag);
+    }
+    let version_3_0 = get("/api/v3/openapi-3.0.json").response().await.json();
+    assert_eq!(version_3_0["openapi"], "3.0.3");
+    assert_eq!(
+        version_3_0["components"]["schemas"]["NewPet"]["properties"]["id"]["nullable"],
+        true
+    );
+    visit(&version_3_0, &mut |value| {
+        assert!(
+            !value["type"].is_array() && value["type"] != "null",
+            "{value}"
+        );
+        let members = value.as_object().map_or(0, serde_json::Map::len);
+        assert!(value["$ref"].is_null() || members == 1, "{value}");
+    });
+    let document = document();
+    let paths = |document: &Value| {
+        let paths = document["paths"].as_object().expect("paths");
+        paths.keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(paths(&version_3_0), paths(&document));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn routes_are_exactly_the_documented_operations() {
     let app = TestApp::start().await;
     let document = document();
@@ -677,17 +745,94 @@ fn document_bounds_equal_those_of_the_domain() {
             "NewOrder/properties/shipDate/maxLength",
             order::MAX_DATE as u64,
         ),
-        (
-            "ImageForm/properties/additionalMetadata/maxLength",
-            image::MAX_METADATA as u64,
-        ),
         ("Image/properties/width/maximum", u64::from(image::MAX_SIDE)),
     ] {
         let pointer = format!("/components/schemas/{schemas}");
         assert_eq!(max(&pointer), bound, "{pointer}");
     }
+    let form =
+        "/paths/~1pet~1{petId}~1uploadImage/post/requestBody/content/multipart~1form-data/schema";
+    let metadata = format!("{form}/properties/additionalMetadata/maxLength");
+    assert_eq!(max(&metadata), image::MAX_METADATA as u64);
     let list = "/paths/~1user~1createWithList/post/requestBody/content/application~1json/schema";
     assert_eq!(max(&format!("{list}/maxItems")), user::MAX_LIST as u64);
+}
+
+/// Calls `check` with each value within `value`, except the values of examples.
+fn visit<'a>(value: &'a Value, check: &mut impl FnMut(&'a Value)) {
+    check(value);
+    let members = value.as_object().into_iter().flatten();
+    let members = members.filter(|(name, _)| *name != "example" && *name != "examples");
+    let items = value.as_array().into_iter().flatten();
+    for inner in members.map(|(_, member)| member).chain(items) {
+        visit(inner, check);
+    }
+}
+
+#[test]
+fn document_has_no_construct_that_a_generator_misreads() {
+    let document = document();
+    let max = PetId::MAX;
+    visit(&document, &mut |value| {
+        // JavaScript corrupts larger numbers, and aiopenapi3 cannot load the document.
+        for bound in ["minimum", "maximum"].map(|name| &value[name]) {
+            let within = bound
+                .as_i64()
+                .is_some_and(|bound| (-max..=max).contains(&bound));
+            assert!(bound.is_null() || within, "{value}");
+        }
+        // openapi-python-client drops operations whose schemas narrow a property in this way.
+        assert!(value["allOf"].is_null(), "{value}");
+        // openapi-generator refuses a document with another type in a link.
+        if value["operationId"].is_string() && value["responses"].is_null() {
+            assert!(
+                matches!(value["requestBody"], Value::Null | Value::String(_)),
+                "{value}"
+            );
+        }
+    });
+    // openapi-typescript makes properties with a default required.
+    for (name, schema) in document["components"]["schemas"]
+        .as_object()
+        .expect("schemas")
+    {
+        visit(schema, &mut |value| {
+            assert!(value["default"].is_null(), "{name}: {value}")
+        });
+    }
+    // typescript-fetch imports a module for each named schema of a form, and does not write it.
+    for content in document["paths"].as_object().expect("paths").values() {
+        visit(content, &mut |value| {
+            let form = &value["requestBody"]["content"]["multipart/form-data"];
+            assert!(form["schema"]["$ref"].is_null(), "{form}");
+        });
+    }
+}
+
+/// Returns true if the schema has an example, or lists its values, or all of its parts do.
+fn has_example(document: &Value, schema: &Value) -> bool {
+    let schema = resolve(document, schema);
+    let has = |part: &Value| has_example(document, part);
+    ["example", "examples", "enum"].iter().any(|name| !schema[name].is_null())
+        // Bytes of an image.
+        || schema["format"] == "binary"
+        || (schema["items"].is_object() && has(&schema["items"]))
+        || schema["properties"].as_object().is_some_and(|properties| properties.values().all(has))
+}
+
+#[test]
+fn document_has_examples_everywhere() {
+    let document = document();
+    let mut missing = BTreeSet::new();
+    visit(&document, &mut |value| {
+        // A parameter, a header, or the content of a body.
+        let schema = &value["schema"];
+        let own = !value["example"].is_null();
+        if schema.is_object() && !own && !has_example(&document, schema) {
+            missing.insert(value.to_string());
+        }
+    });
+    assert!(missing.is_empty(), "{missing:#?}");
 }
 
 #[test]

@@ -508,9 +508,9 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
     let many = |count: usize, item: Value| Value::from(vec![item; count]);
     let within = json!({
         "id": MAX_ID, "name": name(255),
-        "category": {"id": i64::MIN, "name": name(255)},
+        "category": {"id": -MAX_ID, "name": name(255)},
         "photoUrls": many(100, json!(url(2_048))),
-        "tags": many(100, json!({"id": i64::MAX, "name": name(255)})),
+        "tags": many(100, json!({"id": MAX_ID, "name": name(255)})),
     });
     let added = app.post("/pet", &within).response().await.is(201);
     let mut expected = within.clone();
@@ -531,6 +531,7 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
         ("category", json!("Dogs"), "category"),
         ("category", json!({"id": "1"}), "category.id"),
         ("category", json!({"id": u64::MAX}), "category.id"),
+        ("category", json!({"id": -MAX_ID - 1}), "category.id"),
         ("category", json!({"name": name(256)}), "category.name"),
         ("category", json!({"name": "\0"}), "category.name"),
         ("photoUrls", json!("https://example.com"), "photoUrls"),
@@ -550,6 +551,7 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
         ("tags", json!([{}, null]), "tags[1]"),
         ("tags", json!([{"name": ["a"]}]), "tags[0].name"),
         ("tags", json!([{"id": 1.5}]), "tags[0].id"),
+        ("tags", json!([{"id": MAX_ID + 1}]), "tags[0].id"),
         ("tags", json!([{"name": name(256)}]), "tags[0].name"),
         ("status", json!("lost"), "status"),
         ("status", json!("Available"), "status"),
@@ -603,6 +605,8 @@ async fn add_pet_accepts_integers_in_any_notation() {
     // The last two are the first integers beyond 64 bits; as doubles they equal `i64::MAX` and `i64::MIN`.
     for number in [
         "1.5",
+        "9007199254740992",
+        "-9.007199254740992e15",
         "1e300",
         "9223372036854775808",
         "-9223372036854775809",

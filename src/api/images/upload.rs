@@ -95,14 +95,19 @@ pub(super) struct ImageBytes(#[expect(dead_code, reason = "describes a streamed 
 
 /// Upload as a form.
 #[derive(ToSchema)]
-#[schema(as = ImageForm, rename_all = "camelCase")]
+#[schema(rename_all = "camelCase")]
 #[expect(dead_code, reason = "describes the form, which is read as it comes")]
 struct FormBody {
     /// The image: the form's first file.
     #[schema(value_type = String, format = Binary, min_length = 1)]
     file: Vec<u8>,
     /// Any text; repeated in the response.
-    #[schema(nullable = false, max_length = 1_000, pattern = r"^[^\x00]*$")]
+    #[schema(
+        nullable = false,
+        example = "from the left",
+        max_length = 1_000,
+        pattern = r"^[^\x00]*$"
+    )]
     additional_metadata: Option<String>,
 }
 
@@ -116,7 +121,7 @@ struct FormBody {
     security(("bearer" = ["write:pets"])),
     params(("If-Match", Header), ("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$")),
     request_body(
-        content((FormBody = "multipart/form-data"), (ImageBytes = "application/octet-stream"), (ImageBytes = "image/*")),
+        content((inline(FormBody) = "multipart/form-data"), (ImageBytes = "application/octet-stream"), (ImageBytes = "image/*")),
         description = "The image."),
     responses(
         (status = 200, description = "The stored image.", body = UploadedBody),

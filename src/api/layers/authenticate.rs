@@ -98,7 +98,8 @@ async fn look_up(
         Ok(credentials) => state.authenticator.authenticate(credentials).await,
         Err(malformed) => Err(malformed),
     };
-    if let (Some(client), Err(auth::Error::Invalid)) = (client, &found) {
+    let is_invalid = found.as_ref().is_err_and(auth::Error::is_invalid);
+    if let Some(client) = client.filter(|_| is_invalid) {
         limit.count(client);
     }
     drop(permits);

@@ -43,7 +43,12 @@ pub fn router() -> OpenApiRouter<AppState> {
 
 /// Access token (RFC 6749 §5.1).
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = AccessToken)]
+#[schema(as = AccessToken, example = json!({
+    "access_token": "pia_0123456789ABCDEFGHIJabcdefghij01234567",
+    "token_type": "Bearer",
+    "expires_in": 3600,
+    "scope": "read:pets"
+}))]
 struct TokenBody<'a> {
     /// Token to send as `Authorization: Bearer …`.
     #[schema(min_length = 42, max_length = 42, pattern = "^pia_[0-9A-Za-z]{38}$")]
@@ -52,7 +57,7 @@ struct TokenBody<'a> {
     #[schema(max_length = 6, pattern = "^Bearer$")]
     token_type: &'static str,
     /// Lifetime in seconds.
-    #[schema(minimum = 1, maximum = 9_223_372_036_854_775_807_i64)]
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     expires_in: u64,
     /// Granted scopes, separated by spaces.
     #[schema(
@@ -64,10 +69,15 @@ struct TokenBody<'a> {
 
 /// Token request (RFC 6749 §4.4.2). Empty parameters count as missing (§3.2).
 #[derive(ToSchema)]
+#[schema(example = json!({"grant_type": "client_credentials", "scope": "read:pets"}))]
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct TokenRequest {
     /// Always `client_credentials`.
-    #[schema(max_length = 18, pattern = "^client_credentials$")]
+    #[schema(
+        example = "client_credentials",
+        max_length = 18,
+        pattern = "^client_credentials$"
+    )]
     grant_type: String,
     /// Requested scopes, separated by spaces. Without it, all scopes of the client.
     #[schema(
@@ -87,6 +97,7 @@ struct TokenRequest {
 
 /// Reference to a token (RFC 7009 §2.1, RFC 7662 §2.1).
 #[derive(ToSchema)]
+#[schema(example = json!({"token": "pia_0123456789ABCDEFGHIJabcdefghij01234567"}))]
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct TokenReference {
     /// Token. Malformed text counts as an invalid token.
@@ -153,7 +164,15 @@ async fn revoke(
 
 /// Token introspection (RFC 7662 §2.2).
 #[derive(Debug, Default, Serialize, ToSchema)]
-#[schema(as = Introspection)]
+#[schema(as = Introspection, example = json!({
+    "active": true,
+    "scope": "read:pets",
+    "client_id": "pic_0123456789ABCDEFGHIJ",
+    "sub": "acme",
+    "token_type": "Bearer",
+    "exp": 1_769_860_800,
+    "iat": 1_769_857_200
+}))]
 struct IntrospectionBody {
     /// True if the token is valid. If not, there are no other members.
     active: bool,
@@ -175,11 +194,11 @@ struct IntrospectionBody {
     token_type: Option<&'static str>,
     /// Expiry time, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, minimum = 0, maximum = 9_223_372_036_854_775_807_i64)]
+    #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     exp: Option<i64>,
     /// Issue time, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, minimum = 0, maximum = 9_223_372_036_854_775_807_i64)]
+    #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     iat: Option<i64>,
 }
 
@@ -210,7 +229,19 @@ async fn introspect(
 
 /// Authorization server metadata (RFC 8414 §2).
 #[derive(ToSchema, Serialize)]
-#[schema(as = OAuthMetadata)]
+#[schema(as = OAuthMetadata, example = json!({
+    "issuer": "https://pets.example.com",
+    "token_endpoint": "https://pets.example.com/oauth/token",
+    "token_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+    "revocation_endpoint": "https://pets.example.com/oauth/revoke",
+    "revocation_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+    "introspection_endpoint": "https://pets.example.com/oauth/introspect",
+    "introspection_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
+    "grant_types_supported": ["client_credentials"],
+    "response_types_supported": [],
+    "scopes_supported": ["read:pets", "write:pets", "read:orders", "write:orders", "admin"],
+    "service_documentation": "https://pets.example.com/docs/"
+}))]
 struct MetadataBody {
     /// Issuer of the tokens.
     #[schema(format = "uri", max_length = 2_048)]

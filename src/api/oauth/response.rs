@@ -15,7 +15,7 @@ use crate::{
 
 /// OAuth error (RFC 6749 §5.2).
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = OAuthError)]
+#[schema(as = OAuthError, example = json!({"error": "invalid_request", "error_description": "grant_type is required"}))]
 pub struct ErrorBody {
     /// Error code of RFC 6749.
     #[schema(max_length = 32, pattern = "^[a-z_]+$")]

@@ -2,7 +2,7 @@
 //!
 //! Handlers only name these headers and parameters. A header or parameter has the same schema everywhere.
 
-use serde_json::json;
+use serde_json::Value;
 use utoipa::openapi::{
     Components, Header, HeaderBuilder, KnownFormat, Object, ObjectBuilder, Ref, RefOr, Required,
     Response, Schema, SchemaFormat, Type,
@@ -16,10 +16,8 @@ use crate::domain::id::{OrderId, PetId};
 const HEADERS: &[(&str, &str)] = &[
     ("X-Request-Id", "Request id: the client's value if it is valid, else a generated one."),
     ("Idempotent-Replayed", "`true` if the response is a replay of a stored one."),
-    ("RateLimit-Policy", "Limits of the caller's plan; absent if unlimited. Example: `\"minute\";q=60;w=60, \
-        \"day\";q=1000;w=86400`."),
-    ("RateLimit", "Remaining requests (`r`) of each limit, and the seconds until more are available (`t`). Example: \
-        `\"minute\";r=59;t=60, \"day\";r=999;t=3600`."),
+    ("RateLimit-Policy", "Limits of the caller's plan; absent if unlimited."),
+    ("RateLimit", "Remaining requests (`r`) of each limit, and the seconds until more are available (`t`)."),
     ("X-RateLimit-Limit", "The limit with fewer remaining requests."),
     ("X-RateLimit-Remaining", "Remaining requests of that limit."),
     ("X-RateLimit-Reset", "Seconds until more requests are available."),
@@ -133,9 +131,9 @@ pub fn add(components: &mut Components) {
             .required(Required::False)
             .description(Some(*description))
             .schema(Some(schema(name)))
+            // Swagger UI sends it unless the user changes it.
             .example(match *name {
-                "petId" | "orderId" => Some(json!(1)),
-                "username" => Some(json!("ada")),
+                "petId" | "orderId" | "username" | "imageId" | "limit" => example(name),
                 _ => None,
             });
         let parameter = parameter.build().into();
@@ -202,7 +200,41 @@ pub fn schema(name: &str) -> RefOr<Schema> {
         // Values of this service: challenges, media types, cache directives.
         _ => text("^[ -~]+$", 512),
     };
-    schema.build().into()
+    schema.examples(example(name)).build().into()
+}
+
+/// Returns an example of a header or parameter, unless its schema lists the values.
+#[rustfmt::skip]
+pub fn example(name: &str) -> Option<Value> {
+    Some(match name {
+        "Accept" => "application/json".into(),
+        "Accept-Encoding" => "identity".into(),
+        "Cache-Control" => "no-store".into(),
+        "Content-Range" => "bytes 0-1023/183734".into(),
+        "ETag" | "If-Match" | "If-None-Match" | "If-Range" => "\"42\"".into(),
+        "Idempotency-Key" => "4e3c7a52-order-1".into(),
+        "Link" => "</api/v3/pet/findByStatus?status=available&limit=20&cursor=MjA>; rel=\"next\"".into(),
+        "Location" => "/api/v3/pet/1".into(),
+        "Range" => "bytes=0-1023".into(),
+        "RateLimit" => "\"minute\";r=59;t=60, \"day\";r=999;t=43200".into(),
+        "RateLimit-Policy" => "\"minute\";q=60;w=60, \"day\";q=1000;w=86400".into(),
+        "Retry-After" => 30.into(),
+        "WWW-Authenticate" => "Bearer realm=\"pet-inventory\"".into(),
+        "X-Expires-After" => "2026-01-31T12:00:00Z".into(),
+        "X-Rate-Limit" => 3_600.into(),
+        "X-RateLimit-Limit" | "X-RateLimit-Reset" => 60.into(),
+        "X-RateLimit-Remaining" => 59.into(),
+        "X-Request-Id" | "imageId" => "9f86d081884c7d659a2feaa0c55ad015".into(),
+        "additionalMetadata" => "from the left".into(),
+        "cursor" => "MjA".into(),
+        "limit" => 20.into(),
+        "name" => "Rex".into(),
+        "orderId" | "petId" => 1.into(),
+        "password" => "correct horse battery staple".into(),
+        "username" => "ada".into(),
+        "width" => 256.into(),
+        _ => return None,
+    })
 }
 
 /// Maximum length of a URL: the operator's public URL, and the request target, which is bounded itself.

@@ -7,13 +7,17 @@
 
 mod components;
 mod links;
+mod serve;
+mod version_3_0;
 
-use axum::{Router, http::header::CONTENT_TYPE, routing::get};
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
 use utoipa::{
     OpenApi, PartialSchema, ToSchema,
     openapi::{
-        Components, ContentBuilder, OpenApi as Document, Ref, RefOr, Response, Schema, Server,
-        Type,
+        Components, Contact, ContentBuilder, Object, OpenApi as Document, Ref, RefOr, Response,
+        Schema, Server, Type,
         extensions::Extensions,
         path::{Operation, Parameter, ParameterIn, PathItem},
         schema::SchemaType,
@@ -26,6 +30,10 @@ use utoipa::{
 
 use self::components::{
     ERRORS, LIMIT_HEADERS, SharedError, add_headers, errors_of, header, reference,
+};
+pub use self::{
+    serve::{router, to_yaml},
+    version_3_0::convert as to_version_3_0,
 };
 use super::{
     problem::{Problem, Violation},
@@ -45,6 +53,7 @@ pub const BASE: &str = "/api/v3";
             Every error is `application/problem+json` (RFC 9457) and also has Petstore's `code` and `message`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
+    external_docs(url = "https://petstore3.swagger.io", description = "Petstore v3, the interface that this service implements."),
     tags(
         (name = "pet", description = "The pets of the store."),
         (name = "store", description = "Orders for pets, and the inventory."),
@@ -68,6 +77,10 @@ pub fn complete(
     mut outside_base: Document,
     links: &Links,
 ) -> Document {
+    let contact = Contact::builder().name(Some("Operator of this service"));
+    // Generators refuse a relative URL.
+    let home = Some(links.url("/")).filter(|url| !url.starts_with('/'));
+    document.info.contact = Some(contact.url(home).build());
     document.servers = Some(vec![server(links, BASE)]);
     for (path, item) in &mut outside_base.paths.paths {
         item.servers = Some(vec![server(links, "/")]);
@@ -100,6 +113,7 @@ pub fn complete(
     let components = document.components.get_or_insert_default();
     components::add(components);
     let schemas = &mut components.schemas;
+    merge_combined(schemas);
     schemas.insert(Problem::name().into_owned(), Problem::schema());
     schemas.insert(Violation::name().into_owned(), Violation::schema());
     for error in ERRORS {
@@ -119,6 +133,31 @@ pub fn complete(
     }
     add_security_schemes(components, links);
     document
+}
+
+/// Replaces each schema that combines others by one object with all of their properties, of which the last of a name
+/// counts. Generators drop operations whose combined schemas narrow a property.
+fn merge_combined(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
+    let all = schemas.clone();
+    for schema in schemas.values_mut() {
+        let RefOr::T(Schema::AllOf(combined)) = schema else {
+            continue;
+        };
+        let mut merged = Object::new();
+        merged.description = combined.description.take();
+        merged.example = combined.example.take();
+        for part in &combined.items {
+            let part = match part {
+                RefOr::Ref(part) => all.get(part.ref_location.rsplit('/').next().unwrap_or("")),
+                RefOr::T(_) => Some(part),
+            };
+            if let Some(RefOr::T(Schema::Object(part))) = part {
+                merged.properties.extend(part.properties.clone());
+                merged.required.extend(part.required.clone());
+            }
+        }
+        *schema = merged.into();
+    }
 }
 
 /// Returns the operations of a path, for the methods that this service uses.
@@ -220,6 +259,8 @@ fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_
                 described.schema.iter_mut().for_each(remove_null);
                 if described.parameter_in == ParameterIn::Header {
                     described.schema = Some(components::schema(&described.name));
+                } else if let Some(RefOr::T(Schema::Object(schema))) = &mut described.schema {
+                    schema.examples.extend(components::example(&described.name));
                 }
             }
             RefOr::T(Parameter { name, .. }) => {
@@ -313,20 +354,15 @@ fn complete_response(status: &str, response: &mut Response) {
     }
     // Some errors have the format of another RFC.
     if status.starts_with(['4', '5']) && response.content.is_empty() {
+        let status = status.parse().unwrap_or(StatusCode::BAD_REQUEST);
+        let example = Problem::new(status, &*response.description);
+        let example = example.into_json("9f86d081884c7d659a2feaa0c55ad015");
         let problem = ContentBuilder::new()
             .schema(Some(Ref::from_schema_name(Problem::name())))
+            .example(serde_json::from_slice(&example).ok())
             .build();
         response
             .content
             .insert(Problem::MEDIA_TYPE.to_owned(), problem.into());
     }
-}
-
-/// Returns the router of `/api/v3/openapi.json`, which needs no credential.
-pub fn router<S: Clone + Send + Sync + 'static>(
-    document: &Document,
-) -> Result<Router<S>, serde_json::Error> {
-    let json: axum::body::Bytes = serde_json::to_vec(document)?.into();
-    let respond = async || ([(CONTENT_TYPE, "application/json")], json);
-    Ok(Router::new().route(&format!("{BASE}/openapi.json"), get(respond)))
 }

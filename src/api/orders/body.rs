@@ -48,7 +48,7 @@ pub struct OrderBody {
 
 /// Status of an order.
 #[derive(ToSchema)]
-#[schema(as = OrderStatus, rename_all = "lowercase", default = "placed")]
+#[schema(as = OrderStatus, rename_all = "lowercase", example = "placed")]
 #[expect(dead_code, reason = "describes what is read and written as text")]
 pub enum StatusBody {
     Placed,
@@ -80,17 +80,17 @@ pub struct NewOrderBody {
     /// Identifier of the pet, which must be for sale.
     #[schema(value_type = i64, required = true, minimum = 1, maximum = 9_007_199_254_740_991_i64)]
     pet_id: Field<i64>,
-    /// Number of pets.
-    #[schema(value_type = i32, required = false, nullable, minimum = 1, maximum = 2_147_483_647, default = 1)]
+    /// Number of pets; 1 if absent.
+    #[schema(value_type = i32, required = false, nullable, minimum = 1, maximum = 2_147_483_647)]
     quantity: Field<i64>,
     /// Shipping date (RFC 3339), stored to the microsecond and returned in UTC.
     #[schema(value_type = String, required = false, nullable, format = "date-time", max_length = 64)]
     ship_date: Field<String>,
-    /// Status of the order. Only administrators may set it to another one than `placed`.
+    /// Status of the order; `placed` if absent. Only administrators may set it to another one.
     #[schema(value_type = StatusBody, required = false, nullable)]
     status: Field<String>,
-    /// True if nothing is left to do. Only administrators may set it.
-    #[schema(value_type = bool, required = false, nullable, default = false)]
+    /// True if nothing is left to do; false if absent. Only administrators may set it.
+    #[schema(value_type = bool, required = false, nullable)]
     complete: Field<bool>,
 }
 

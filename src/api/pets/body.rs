@@ -11,7 +11,7 @@ use crate::{
     },
     domain::{
         Invalid, Text,
-        id::PetId,
+        id::{PetId, check_label_id},
         pet::{
             CategoryPatch, Change, Label, MAX_ITEMS, NewPet, Pet, PetDetails, PetName, PetPatch,
             PhotoUrl, check_count,
@@ -80,7 +80,7 @@ struct PhotoUrlText(String);
 pub struct CategoryBody<'a> {
     /// Identifier that the client chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = -9_223_372_036_854_775_808_i64, maximum = 9_223_372_036_854_775_807_i64)]
+    #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
     id: Option<i64>,
     /// Name of the category.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +94,7 @@ pub struct CategoryBody<'a> {
 pub struct TagBody<'a> {
     /// Identifier that the client chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = -9_223_372_036_854_775_808_i64, maximum = 9_223_372_036_854_775_807_i64)]
+    #[schema(minimum = -9_007_199_254_740_991_i64, maximum = 9_007_199_254_740_991_i64)]
     id: Option<i64>,
     /// Name of the tag.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -104,7 +104,7 @@ pub struct TagBody<'a> {
 
 /// Status of a pet in the store.
 #[derive(ToSchema)]
-#[schema(as = PetStatus, rename_all = "lowercase", default = "available")]
+#[schema(as = PetStatus, rename_all = "lowercase", example = "available")]
 #[expect(dead_code, reason = "describes what is read and written as text")]
 pub enum StatusBody {
     Available,
@@ -154,7 +154,7 @@ pub struct NewPetBody {
     /// Tags that the pet can be found by.
     #[schema(value_type = Vec<TagBody<'static>>, required = false, nullable, max_items = 100)]
     tags: Field<Array<LabelBody, MAX_ITEMS>>,
-    /// Status of the pet in the store.
+    /// Status of the pet in the store; `available` if absent.
     #[schema(value_type = StatusBody, required = false, nullable)]
     status: Field<String>,
 }
@@ -295,7 +295,7 @@ impl PatchBody {
         let category = self.category.map(|category| {
             let CategoryPatchBody { id, name } = violations.optional("category", category, Ok)?;
             Some(CategoryPatch {
-                id: id.map(|id| violations.optional("category.id", id, Ok)),
+                id: id.map(|id| violations.optional("category.id", id, check_label_id)),
                 name: name.map(|name| violations.optional("category.name", name, Text::new)),
             })
         });
@@ -334,7 +334,7 @@ fn tags(violations: &mut Violations, tags: Field<Array<LabelBody, MAX_ITEMS>>) -
 fn label(violations: &mut Violations, at: &str, label: Field<LabelBody>) -> Option<Label> {
     let LabelBody { id, name } = violations.required(at, label, Ok)?;
     Some(Label {
-        id: violations.optional(format_args!("{at}.id"), id, Ok),
+        id: violations.optional(format_args!("{at}.id"), id, check_label_id),
         name: violations.optional(format_args!("{at}.name"), name, Text::new),
     })
 }

@@ -168,7 +168,7 @@ async fn patch(
         ("status" = Option<body::StatusBody>, Query, description = "New status."),
         ("If-Match", Header),
     ),
-    request_body(content = Option<FormUpdate>, content_type = "application/x-www-form-urlencoded"),
+    request_body(content = inline(Option<FormUpdate>), content_type = "application/x-www-form-urlencoded"),
     responses(
         (status = 200, description = "The changed pet.", body = PetBody<'static>, headers(("ETag"))),
         (status = 409, description = "The pet has an open order, and cannot be made available; or a request with this `Idempotency-Key` is in progress."),
@@ -186,7 +186,12 @@ async fn update_with_form(
     let given = form.and(query);
     let name = given.optional(&mut violations, "name", |name| PetName::new(name.into()));
     let status = given.optional(&mut violations, "status", str::parse::<Status>);
-    if given.list("name").is_empty() && given.list("status").is_empty() {
+    if given
+        .all("name")
+        .chain(given.all("status"))
+        .next()
+        .is_none()
+    {
         violations.add("name", "or status is required");
     }
     violations.finish(Some(()))?;
@@ -207,6 +212,7 @@ async fn update_with_form(
 
 /// Form fields of a pet update.
 #[derive(utoipa::ToSchema)]
+#[schema(example = json!({"name": "Rex", "status": "sold"}))]
 #[expect(dead_code, reason = "describes the form, which is read as parameters")]
 struct FormUpdate {
     /// New name.

@@ -37,7 +37,7 @@ const X_EXPIRES_AFTER: HeaderName = HeaderName::from_static("x-expires-after");
 /// Username and password.
 // Without `Debug`: it holds a password.
 #[derive(Default, Deserialize, ToSchema)]
-#[schema(as = Login)]
+#[schema(as = Login, example = json!({"username": "ada", "password": "correct horse battery staple"}))]
 struct LoginBody {
     /// Username, in any case.
     #[schema(value_type = UsernameText, required = true)]
@@ -51,7 +51,7 @@ impl FieldType for LoginBody {}
 
 /// Session token.
 #[derive(ToSchema)]
-#[schema(value_type = String, min_length = 42, max_length = 42, pattern = "^pis_[0-9A-Za-z]{38}$")]
+#[schema(value_type = String, min_length = 42, max_length = 42, pattern = "^pis_[0-9A-Za-z]{38}$", example = "pis_0123456789ABCDEFGHIJabcdefghij01234567")]
 #[expect(dead_code, reason = "describes a response that is written as text")]
 struct TokenText(String);
 
@@ -98,7 +98,7 @@ impl FromRequest<AppState> for Login {
 /// Returns a token to send as `Authorization: Bearer …`. If the account has too many sessions, the oldest ends. A refusal
 /// does not reveal if the account exists.
 #[utoipa::path(
-    post, path = "/user/login", operation_id = "logIn", tag = "user", security(()),
+    post, path = "/user/login", operation_id = "createSession", tag = "user", security(()),
     request_body(content((LoginBody = "application/x-www-form-urlencoded"), (LoginBody = "application/json"))),
     responses((status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
         headers(("X-Rate-Limit"), ("X-Expires-After"), ("Cache-Control")))),
@@ -117,8 +117,8 @@ pub(super) async fn log_in(
 #[utoipa::path(
     get, path = "/user/login", operation_id = "loginUser", tag = "user", security(()),
     params(
-        ("username" = inline(UsernameText), Query, description = "Username of the account, in any case."),
-        ("password" = String, Query, description = "Password of the account.", format = Password, min_length = 8, max_length = 128),
+        ("username" = inline(UsernameText), Query, description = "Username of the account, in any case.", example = "ada"),
+        ("password" = String, Query, description = "Password of the account.", example = "correct horse battery staple", format = Password, min_length = 8, max_length = 128),
     ),
     responses((status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
         headers(("X-Rate-Limit"), ("X-Expires-After"), ("Cache-Control")))),
