@@ -50,6 +50,7 @@ use self::{
         catch_panic::catch_panic,
         check::CheckLayer,
         client_address::client_address,
+        cors::CorsLayer,
         demo_keys::local_demo_keys,
         idempotency::IdempotencyLayer,
         if_match::refuse_if_match,
@@ -108,6 +109,7 @@ pub fn router(
         .layer(RequestSpanLayer) // first: every response and log line has the request's id
         .layer(AccessLogLayer) // also of requests that are refused, panic, or whose client disconnects
         .layer(catch_panic()) // inside the access log, which records the 500, and the request id
+        .layer(CorsLayer::new(&state.cors_origins)) // preflight requests have no credential; errors have CORS headers too
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let api_layers = public_layers
         .clone()

@@ -18,6 +18,7 @@ mod cli_keys;
 mod cli_setup;
 mod conditional;
 mod config;
+mod cors;
 mod errors;
 mod finds;
 mod idempotency;
