@@ -2,7 +2,7 @@
 //!
 //! - tower-http's layer writes the headers. It takes every `OPTIONS` request for a preflight request, and adds headers for
 //!   every origin; requests that it must not see pass it by.
-//! - A preflight request needs no credential and no permit, so this layer is outside those that check them.
+//! - A preflight request needs no credential and is not rate limited, so this layer is outside those that check it.
 //! - Credentials mode is never enabled: pages send API keys and tokens in headers, which need no cookies.
 
 use std::{sync::Arc, time::Duration};
@@ -14,9 +14,9 @@ use axum::{
 };
 use futures_util::future::Either;
 use tower::{Layer, Service};
-use tower_http::cors::{AllowOrigin, CorsLayer as HeadersLayer, ResponseFuture};
+use tower_http::cors::{AllowOrigin, CorsLayer as HeadersLayer};
 
-use super::{Inner, Middleware, OnResponse, Then};
+use super::{Inner, LayerFuture, Middleware, OnResponse, Then};
 use crate::config::CorsOrigins;
 
 /// Time for which a browser may remember the response to a preflight request. Chromium's maximum.
@@ -33,7 +33,7 @@ const METHODS: [Method; 6] = [
 ];
 
 /// Request headers that the API reads, but for those that a page may always send.
-const REQUEST_HEADERS: [HeaderName; 12] = [
+const REQUEST_HEADERS: [HeaderName; 11] = [
     header::AUTHORIZATION,
     header::CONTENT_TYPE,
     header::IF_MATCH,
@@ -42,7 +42,6 @@ const REQUEST_HEADERS: [HeaderName; 12] = [
     header::RANGE,
     HeaderName::from_static("api_key"),
     HeaderName::from_static("idempotency-key"),
-    HeaderName::from_static("last-event-id"),
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
     HeaderName::from_static("x-request-id"),
@@ -110,26 +109,25 @@ impl Cors {
 impl_layer!(CorsLayer);
 
 impl Middleware for CorsLayer {
-    type Future<S: Inner> =
-        Either<S::Future, Either<ResponseFuture<S::Future>, Then<S::Future, Vary>>>;
+    type Future<S: Inner> = LayerFuture<S::Future>;
 
     fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
         let Some(cors) = &self.0 else {
             return Either::Left(inner.call(request));
         };
+        // Boxed: requests to a service without CORS must not carry the state of this.
         Either::Right(if cors.applies(&request) {
-            Either::Left(cors.headers.layer(inner.clone()).call(request))
+            Box::pin(cors.headers.layer(inner.clone()).call(request))
         } else {
-            Either::Right(Then {
-                inner: inner.call(request),
-                then: Some(Vary),
-            })
+            let inner = inner.call(request);
+            let then = Some(Vary);
+            Box::pin(Then { inner, then })
         })
     }
 }
 
 /// Tells caches that another origin may get another response.
-pub struct Vary;
+struct Vary;
 
 impl OnResponse for Vary {
     fn on_response(self, mut response: Response) -> Response {
