@@ -16,6 +16,7 @@ mod cli_callers;
 mod cli_files;
 mod cli_keys;
 mod cli_setup;
+mod compression;
 mod conditional;
 mod config;
 mod cors;

@@ -139,7 +139,11 @@ fn complete(
     let (mut head, body) = response.into_parts();
     let compressed = match (constant, size) {
         (Some(constant), _) => {
-            let compressed = if is_zstd { &constant.zstd } else { &constant.gzip };
+            let compressed = if is_zstd {
+                &constant.zstd
+            } else {
+                &constant.gzip
+            };
             whole(body, compressed)
         }
         (None, Some(..=SLICE)) => whole(body, &OnceLock::new()),
@@ -201,7 +205,11 @@ impl HttpBody for Slices {
             match frame.map(Frame::into_data) {
                 Some(Ok(data)) => self.rest = data,
                 Some(Err(trailers)) => return Poll::Ready(Some(Ok(trailers))),
-                None => return Poll::Ready(None),
+                None => {
+                    // It must not be polled again, which tower-http does.
+                    self.body = Body::empty();
+                    return Poll::Ready(None);
+                }
             }
         } else if !self.has_yielded {
             self.has_yielded = true;
