@@ -151,8 +151,8 @@ async fn row_27_large_lists_are_compressed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn row_27_unread_compressed_lists_hold_what_is_counted() {
     let mut row = Row::begin(27, "compressed lists that clients do not read").await;
-    for (encoding, kibibytes) in [("gzip", 3_456), ("zstd", 4_608)] {
-        // A client address may use 192 MiB: for 53 lists with gzip, 42 with zstd.
+    for (encoding, kibibytes) in [("gzip", 3_456), ("zstd", 5_120)] {
+        // A client address may use 192 MiB: for 56 lists with gzip, 38 with zstd.
         let stage = Stage::start(&[("SERVER__MAX_RESPONSE_MEMORY", "2GiB")]).await;
         stage.cluster.run(RANDOM_PETS).await;
         let mut held = Vec::new();
@@ -165,7 +165,7 @@ async fn row_27_unread_compressed_lists_hold_what_is_counted() {
         let growth = growth.await / 1_024;
         let admitted = held.iter().filter(|(_, is_admitted)| *is_admitted).count();
         let counted = u64::try_from(admitted).unwrap_or_default() * kibibytes;
-        row.at_least("lists", admitted, 40);
+        row.at_least("lists", admitted, 38);
         row.at_most("of 64", admitted, 63);
         row.at_most(&format!("KiB of memory with {encoding}"), growth, counted);
     }

@@ -5,6 +5,7 @@
 //! - The memory of a response that is compressed while it is sent is counted by
 //!   [`ResponseMemoryLayer`](super::response_memory::ResponseMemoryLayer), which is therefore outside of this layer.
 //! - If the body fails, the compressed one fails too, so that the response is cut off.
+//! - tower-http 0.7 would respond with 406 where 0.6 sends the body as it is, after the handler has run.
 
 use std::{
     pin::Pin,
@@ -38,15 +39,16 @@ use crate::api::error::Error;
 
 /// Minimum size in bytes of a body that is compressed.
 const MIN_SIZE: u16 = 1 << 10;
-/// Level of both encoders: a low one, since they take the time of other requests.
-const LEVEL: CompressionLevel = CompressionLevel::Fastest;
-/// Maximum number of bytes that are compressed before other requests get their turn: about half a millisecond of work. Bodies
-/// of at most this size are compressed before the response begins, so that no encoder waits for a client.
+/// Level of both encoders. Lists of pets become 5 to 7 % with gzip and 2 % with zstd, at 560 and 1,600 MB/s of a core. gzip is
+/// three times as slow at its default, 6, for the same size; zstd takes 1.5 MiB more memory at its default, 3.
+const LEVEL: CompressionLevel = CompressionLevel::Precise(2);
+/// Maximum number of bytes that are compressed before other requests get their turn: 0.1 to 0.3 ms of work. Bodies of at most
+/// this size are compressed before the response begins, so that no encoder waits for a client.
 const SLICE: usize = 64 << 10;
 /// Memory in bytes of a gzip encoder at [`LEVEL`].
 const GZIP_MEMORY: usize = 384 << 10;
-/// Memory in bytes of a zstd encoder at [`LEVEL`], with its window of 512 KiB.
-const ZSTD_MEMORY: usize = 1_536 << 10;
+/// Memory in bytes of a zstd encoder at [`LEVEL`], with its window of 1 MiB.
+const ZSTD_MEMORY: usize = 2 << 20;
 
 /// Layer that compresses responses of at least 1 KiB.
 #[derive(Clone)]
