@@ -11,8 +11,10 @@ mod browser;
 mod compose;
 mod images;
 mod nginx;
+mod other_origins;
 mod pages;
 mod prometheus;
+mod swagger_ui;
 
 use std::{
     fs,

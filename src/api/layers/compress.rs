@@ -233,3 +233,66 @@ impl HttpBody for Slices {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tower::service_fn;
+
+    use super::*;
+    use crate::api::layers::testing::get;
+
+    const TEXT: &str = "0123456789abcdef";
+
+    /// Returns the response to a request that accepts gzip, whose handler responds with `length` bytes and an entity tag.
+    async fn respond(length: usize, etag: &'static str) -> Response {
+        let handler = service_fn(async move |_: Request| {
+            let body = Body::from(TEXT.repeat(length / TEXT.len()));
+            Ok(([(header::ETAG, etag)], body).into_response())
+        });
+        let mut request = get("/");
+        let gzip = HeaderValue::from_static("gzip");
+        request.headers_mut().insert(header::ACCEPT_ENCODING, gzip);
+        let Ok(response) = CompressLayer::new().layer(handler).oneshot(request).await;
+        response
+    }
+
+    #[tokio::test]
+    async fn bodies_with_a_strong_entity_tag_and_small_ones_are_not_compressed() {
+        for (length, etag, is_compressed) in [
+            (1 << 10, "W/\"1\"", true),
+            (1 << 10, "\"1\"", false),
+            (1_008, "W/\"1\"", false),
+        ] {
+            let response = respond(length, etag).await;
+            let headers = response.headers();
+            assert_eq!(
+                headers.contains_key(header::CONTENT_ENCODING),
+                is_compressed
+            );
+            assert_eq!(headers.contains_key(header::VARY), is_compressed);
+            let size = response.body().size_hint().exact();
+            assert_eq!(size == Some(length as u64), !is_compressed);
+        }
+    }
+
+    #[tokio::test]
+    async fn large_body_is_counted_with_its_encoder_and_gives_way_to_other_tasks() {
+        let response = respond(1 << 20, "W/\"1\"").await;
+        let counted = response.extensions().get::<CompressedWhileSent>();
+        assert_eq!(counted.map(|it| it.0), Some((1 << 20) + GZIP_MEMORY));
+        let turns = Cell::new(0);
+        let other = async {
+            loop {
+                turns.set(turns.get() + 1);
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            collected = response.into_body().collect() => assert!(collected.is_ok()),
+            () = other => {}
+        }
+        assert!(turns.get() >= 15, "{}", turns.get());
+    }
+}
