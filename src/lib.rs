@@ -45,6 +45,7 @@
 //!   request_span     request id, span, body of error responses
 //!   access_log       log line and metrics, also of a request whose client disconnects
 //!   catch_panic      500 after a panic
+//!   cors             web pages of configured origins (server.cors_origins)
 //!   validate_request Host and authority, length of the target and of conditional fields
 //!   if_match         no If-Match where the resource has no entity tag
 //!   client_address   client address, also behind a proxy
@@ -58,6 +59,7 @@
 //!   catch_panic      again: inside the limits, against which a panic does not count
 //!   timeout          503 after the request timeout
 //!   idempotency      stored responses to a repeated POST
+//!   compress         gzip or zstd, only of lists; also around the document, pages and metrics
 //! api::extract       every invalid field at once (api::fields); uploads: api::images::receive
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
 //!   db::batch        one statement for concurrent requests

@@ -50,6 +50,8 @@ use self::{
         catch_panic::catch_panic,
         check::CheckLayer,
         client_address::client_address,
+        compress::CompressLayer,
+        cors::CorsLayer,
         demo_keys::local_demo_keys,
         idempotency::IdempotencyLayer,
         if_match::refuse_if_match,
@@ -75,14 +77,20 @@ fn resources() -> Operations {
         .merge(limits::router())
 }
 
+/// Lists of callers, whose responses may be compressed.
+fn lists() -> Operations {
+    pets::lists().merge(orders::lists()).merge(images::lists())
+}
+
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
 pub fn document(links: &Links) -> OpenApi {
-    let operations = resources().merge(images::uploads()).into_document();
+    let operations = resources().merge(lists()).merge(images::uploads());
+    let operations = operations.into_document();
     let open = users::open_router().into_document();
     openapi::complete(operations, open, oauth::router().into_openapi(), links)
 }
 
-/// Routes of the operations of callers, without layers and without uploads, which have layers of their own.
+/// Routes of the operations of callers, without layers, and without lists and uploads, which have layers of their own.
 pub fn operations() -> Router<AppState> {
     resources().router
 }
@@ -94,11 +102,12 @@ pub fn router(
     state: AppState,
     document: &OpenApi,
 ) -> Result<Router, serde_json::Error> {
+    let lists = lists().router;
     let uploads = images::uploads().router;
     let open = users::open_router().router.merge(oauth::router());
     let public = health::router()
-        .merge(pages::router())
-        .merge(openapi::router(document, &state.links)?)
+        .merge(pages::router().layer(CompressLayer::of_constants()))
+        .merge(openapi::router(document, &state.links)?.layer(CompressLayer::of_constants()))
         .fallback(async || Error::NoSuchRoute);
 
     let concurrency = Arc::new(state.concurrency.clone());
@@ -108,6 +117,7 @@ pub fn router(
         .layer(RequestSpanLayer) // first: every response and log line has the request's id
         .layer(access_log(&state)) // also of requests that are refused, panic, or whose client disconnects
         .layer(catch_panic()) // inside the access log, which records the 500, and the request id
+        .layer(CorsLayer::new(&state.cors_origins)) // preflight requests have no credential; errors have CORS headers too
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let api_layers = public_layers
         .clone()
@@ -129,6 +139,7 @@ pub fn router(
         .clone()
         .layer(TimeoutLayer(state.request_timeout)) // an upload has timeouts for the parts of its body
         .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
+    let list_layers = operation_layers.clone().layer(CompressLayer::new()); // only lists; inside the memory of responses
     let open_layers = api_layers
         .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
         .layer(ResponseMemoryLayer(concurrency))
@@ -136,6 +147,7 @@ pub fn router(
         .layer(IdempotencyLayer::new(&state));
     let routes = operations
         .layer(operation_layers)
+        .merge(lists.layer(list_layers))
         .merge(open.layer(open_layers))
         .merge(uploads.layer(upload_layers))
         .merge(public.layer(public_layers));
@@ -154,7 +166,8 @@ pub fn operations_router(
         .layer(access_log(&state))
         .layer(catch_panic())
         .layer(CheckLayer(validate_request));
-    let routes = health::router().route("/metrics", get(metrics));
+    let metrics = get(metrics).layer(CompressLayer::new());
+    let routes = health::router().route("/metrics", metrics);
     let routes = routes.fallback(async || Error::NoSuchRoute);
     routes.layer(layers).with_state(state)
 }

@@ -19,7 +19,7 @@ use super::{access::AccessRules, rate_limits::RateLimits};
 use crate::{
     auth::{Authenticator, password::Passwords},
     blob_store::BlobStore,
-    config::{self, Plans},
+    config::{self, CorsOrigins, Plans},
     db::{Database, HealthCheck},
     domain::{address::AddressKey, caller::Scopes, plan::Plan},
     images::renderings::Renderer,
@@ -60,6 +60,8 @@ pub struct Parts {
     pub failed_authentication: FailedAuthenticationLimit,
     /// Proxies that are trusted to set `X-Forwarded-For`.
     pub trusted_proxies: Arc<[IpNet]>,
+    /// Origins of web pages that may use the API.
+    pub cors_origins: CorsOrigins,
     /// Limits of concurrent requests.
     pub concurrency: ConcurrencyLimits,
     /// Scopes of anonymous callers.

@@ -118,6 +118,7 @@ impl App {
             session_lifetime: config.users.session_lifetime,
             max_sessions: config.users.max_sessions,
             trusted_proxies: config.limits.trusted_proxies.into(),
+            cors_origins: config.server.cors_origins.clone(),
             concurrency: ConcurrencyLimits::new(
                 server.max_requests,
                 bytes(server.max_response_memory),

@@ -29,8 +29,9 @@ use url::Url;
 pub use self::files::FileError;
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
-    Auth, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres, LogFormat,
-    Operations, OtlpHeaders, PlanLimits, Plans, Pooler, Sampler, Server, Telemetry, Users,
+    Auth, CorsOrigins, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres,
+    LogFormat, Operations, OtlpHeaders, PlanLimits, Plans, Pooler, Sampler, Server, Telemetry,
+    Users,
 };
 pub use self::settings::Setting;
 use self::variables::{ALIASES, LISTEN, OPTIONS, PORT, PREFIX, is_ignored, variable};

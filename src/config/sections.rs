@@ -34,6 +34,8 @@ pub struct Server {
     pub listen: ListenAddress,
     pub reuse_port: bool,
     pub public_url: Option<Url>,
+    #[serde(deserialize_with = "cors_origins")]
+    pub cors_origins: CorsOrigins,
     pub workers: Option<NonZeroUsize>,
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
@@ -52,6 +54,15 @@ pub struct Server {
     pub max_page_size: ByteSize,
     pub max_header_size: ByteSize,
     pub max_body_size: ByteSize,
+}
+
+/// Origins whose web pages may use the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CorsOrigins {
+    /// Any origin: `*`.
+    Any,
+    /// These origins, as browsers write them.
+    Listed(Vec<HeaderValue>),
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -344,6 +355,26 @@ fn networks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<IpNet>, D::Error>
         let address = text.parse::<IpAddr>().map(IpNet::from);
         address.or_else(|_| text.parse())
     })
+}
+
+/// Deserializes `*`, or a list of origins.
+fn cors_origins<'de, D: Deserializer<'de>>(value: D) -> Result<CorsOrigins, D::Error> {
+    const EXPECTED: &str =
+        "must be \"*\", or origins such as https://shop.example.com, without a path";
+    let names: Vec<String> = list(value, str::parse::<String>)?;
+    if names == ["*"] {
+        return Ok(CorsOrigins::Any);
+    }
+    let origin = |name: &String| {
+        let url = Url::parse(name).ok()?;
+        // As browsers write it: in lower case, and without the default port.
+        let origin = url.origin().ascii_serialization();
+        let is_origin = name.trim_end_matches('/').eq_ignore_ascii_case(&origin);
+        HeaderValue::try_from(origin).ok().filter(|_| is_origin)
+    };
+    let origins: Option<Vec<_>> = names.iter().map(origin).collect();
+    let origins = origins.ok_or_else(|| de::Error::custom(EXPECTED))?;
+    Ok(CorsOrigins::Listed(origins))
 }
 
 /// Deserializes a list, or text separated by commas or spaces: environment variables cannot hold lists.

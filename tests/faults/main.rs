@@ -24,6 +24,7 @@ mod bodies;
 mod capacity;
 mod checker;
 mod clients;
+mod compression;
 mod crashes;
 mod limits;
 mod outages;

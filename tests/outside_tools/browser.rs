@@ -152,7 +152,7 @@ impl Browser {
         }
     }
 
-    /// Replaces the text of an input. A file input takes a path.
+    /// Replaces the text of an input, or selects an option. A file input takes a path.
     pub async fn enter(&self, selector: &str, text: &str) {
         let element = self.find(selector).await;
         self.run(&format!("document.querySelector('{selector}').select?.()"))
@@ -209,6 +209,11 @@ impl Browser {
             let ours = [&format!("{origin}/"), "data:", "blob:"];
             assert!(ours.iter().any(|ours| url.starts_with(*ours)), "{url}");
         }
+        self.has_no_errors(expected).await;
+    }
+
+    /// Checks the log since the last call: no warning or error on the console except `expected`.
+    pub async fn has_no_errors(&self, expected: &[&str]) {
         for entry in self.log("browser").await {
             let message = entry["message"].as_str().expect("a message");
             let level = entry["level"].as_str().expect("a level");

@@ -13,8 +13,10 @@ mod compose;
 mod deployment;
 mod images;
 mod nginx;
+mod other_origins;
 mod pages;
 mod prometheus;
+mod swagger_ui;
 mod systemd;
 
 use std::{

@@ -1,8 +1,12 @@
 //! HTTP responses and checks of them. A failed check prints the response.
 
-use std::fmt;
+use std::{
+    fmt,
+    io::{self, Read as _},
+};
 
 use bytes::Bytes;
+use flate2::read::GzDecoder;
 use reqwest::{
     RequestBuilder, StatusCode,
     header::{HeaderMap, HeaderName},
@@ -64,6 +68,33 @@ impl Response {
     /// Returns the body as text, with invalid UTF-8 replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// Returns the body without its content encoding, and checks that it is complete.
+    #[track_caller]
+    pub fn decoded(&self) -> Vec<u8> {
+        let mut decoded = Vec::new();
+        let result = self.decode(&mut decoded);
+        result.unwrap_or_else(|error| panic!("{error}: {self}"));
+        decoded
+    }
+
+    /// Returns what can be decoded of a body of which only a part has arrived.
+    pub fn decoded_part(&self) -> Vec<u8> {
+        let mut decoded = Vec::new();
+        // Fails at the end of the part.
+        let _ = self.decode(&mut decoded);
+        decoded
+    }
+
+    fn decode(&self, decoded: &mut Vec<u8>) -> io::Result<usize> {
+        let mut body = &self.body[..];
+        match self.optional_header("content-encoding") {
+            None => body.read_to_end(decoded),
+            Some("gzip") => GzDecoder::new(body).read_to_end(decoded),
+            Some("zstd") => zstd::Decoder::new(body)?.read_to_end(decoded),
+            Some(other) => panic!("unknown encoding {other}"),
+        }
     }
 
     /// Returns the body as JSON.

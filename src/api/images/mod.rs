@@ -35,11 +35,14 @@ use crate::{
     domain::{id::PetId, image::ImageId},
 };
 
-/// Returns the operations on images, except uploads.
+/// Returns the operations on images, except the list and uploads.
 pub fn router() -> Operations {
-    Operations::new()
-        .routes(routes!(list))
-        .routes(routes!(serve::get, delete))
+    Operations::new().routes(routes!(serve::get, delete))
+}
+
+/// Returns the list of a pet's images.
+pub fn lists() -> Operations {
+    Operations::new().routes(routes!(list))
 }
 
 /// Returns the upload operation, which has limits of its own.

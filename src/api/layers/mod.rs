@@ -43,6 +43,8 @@ pub mod authorize;
 pub mod catch_panic;
 pub mod check;
 pub mod client_address;
+pub mod compress;
+pub mod cors;
 mod counted_body;
 pub mod demo_keys;
 pub mod idempotency;

@@ -26,7 +26,11 @@ const MAX_UNCOUNTED: usize = 16 << 10;
 /// Bytes counted before a change is made, for its response: most are smaller.
 const OF_A_CHANGE: usize = 32 << 10;
 /// Bytes counted for a streamed list: three of the largest pets, of nearly 1 MiB, or five parts of 256 KiB.
-const STREAMED_LIST: usize = 3 << 20;
+pub(super) const STREAMED_LIST: usize = 3 << 20;
+
+/// Extension of a response that is compressed while it is sent: the memory in bytes of its encoder and of its source.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CompressedWhileSent(pub usize);
 
 /// Layer that counts a response until the client has been sent all of it. When the memory is in use, the response is 503.
 /// Requests that will need memory are refused before they cause any work; after a change, that leaves only large responses.
@@ -80,7 +84,9 @@ impl OnResponse for ResponseMemory {
         }
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let is_image = content_type.is_some_and(|it| it.as_bytes().starts_with(b"image/"));
-        let amount = size.unwrap_or(STREAMED_LIST).max(MIN_COUNTED);
+        let compressed = response.extensions().get::<CompressedWhileSent>();
+        let amount = compressed.map(|it| it.0).or(size);
+        let amount = amount.unwrap_or(STREAMED_LIST).max(MIN_COUNTED);
         let share = match self.reserved {
             _ if is_image => {
                 let length = content_length(&response).unwrap_or(u64::MAX);

@@ -36,13 +36,17 @@ use crate::{
     },
 };
 
-/// Returns the operations of the store.
+/// Returns the operations of the store, except the list of orders.
 pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(inventory))
         .routes(routes!(place))
-        .routes(routes!(list))
         .routes(routes!(get, patch, delete))
+}
+
+/// Returns the list of orders.
+pub fn lists() -> Operations {
+    Operations::new().routes(routes!(list))
 }
 
 /// Count the pets of each status

@@ -35,13 +35,18 @@ use crate::{
     },
 };
 
-/// Returns the operations on pets, except images.
+/// Returns the operations on pets, except lists and images.
 pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(add, replace))
+        .routes(routes!(get, patch, update_with_form, delete))
+}
+
+/// Returns the finds.
+pub fn lists() -> Operations {
+    Operations::new()
         .routes(routes!(find::by_status))
         .routes(routes!(find::by_tags))
-        .routes(routes!(get, patch, update_with_form, delete))
 }
 
 /// Reads a new pet from the JSON that `POST /pet` takes.

@@ -1,0 +1,138 @@
+//! Lets web pages of other origins use the API (CORS, as the Fetch standard defines it).
+//!
+//! - tower-http's layer writes the headers. It takes every `OPTIONS` request for a preflight request, and adds headers for
+//!   every origin; requests that it must not see pass it by.
+//! - A preflight request needs no credential and is not rate limited, so this layer is outside those that check it.
+//! - Credentials mode is never enabled: pages send API keys and tokens in headers, which need no cookies.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::Request,
+    http::{HeaderName, HeaderValue, Method, header},
+    response::Response,
+};
+use futures_util::future::Either;
+use tower::{Layer, Service};
+use tower_http::cors::{AllowOrigin, CorsLayer as HeadersLayer};
+
+use super::{Inner, LayerFuture, Middleware, OnResponse, Then};
+use crate::config::CorsOrigins;
+
+/// Time for which a browser may remember the response to a preflight request. Chromium's maximum.
+const MAX_AGE: Duration = Duration::from_hours(2);
+
+/// Methods of the API's operations.
+const METHODS: [Method; 6] = [
+    Method::GET,
+    Method::HEAD,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+];
+
+/// Request headers that the API reads, but for those that a page may always send.
+const REQUEST_HEADERS: [HeaderName; 11] = [
+    header::AUTHORIZATION,
+    header::CONTENT_TYPE,
+    header::IF_MATCH,
+    header::IF_NONE_MATCH,
+    header::IF_RANGE,
+    header::RANGE,
+    HeaderName::from_static("api_key"),
+    HeaderName::from_static("idempotency-key"),
+    HeaderName::from_static("traceparent"),
+    HeaderName::from_static("tracestate"),
+    HeaderName::from_static("x-request-id"),
+];
+
+/// Response headers that a page can read.
+const EXPOSED_HEADERS: [HeaderName; 11] = [
+    header::ETAG,
+    header::LINK,
+    header::LOCATION,
+    header::RETRY_AFTER,
+    HeaderName::from_static("ratelimit"),
+    HeaderName::from_static("ratelimit-policy"),
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("idempotent-replayed"),
+];
+
+/// Layer that answers preflight requests, and adds CORS headers to responses. Without origins, it does nothing.
+#[derive(Debug, Clone)]
+pub struct CorsLayer(Option<Arc<Cors>>);
+
+#[derive(Debug)]
+struct Cors {
+    origins: CorsOrigins,
+    headers: HeadersLayer,
+}
+
+impl CorsLayer {
+    /// Creates a layer that admits pages of `origins`.
+    pub fn new(origins: &CorsOrigins) -> Self {
+        let allowed = match origins {
+            CorsOrigins::Any => AllowOrigin::any(),
+            CorsOrigins::Listed(origins) if origins.is_empty() => return Self(None),
+            CorsOrigins::Listed(_) => AllowOrigin::mirror_request(),
+        };
+        let headers = HeadersLayer::new()
+            .allow_origin(allowed)
+            .allow_methods(METHODS)
+            .allow_headers(REQUEST_HEADERS)
+            .expose_headers(EXPOSED_HEADERS)
+            .max_age(MAX_AGE);
+        Self(Some(Arc::new(Cors {
+            origins: origins.clone(),
+            headers,
+        })))
+    }
+}
+
+impl Cors {
+    /// Returns true if the response gets CORS headers.
+    fn applies(&self, request: &Request) -> bool {
+        let (headers, origin) = (request.headers(), request.headers().get(header::ORIGIN));
+        let is_preflight = headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+        let is_admitted = match &self.origins {
+            CorsOrigins::Any => true,
+            CorsOrigins::Listed(origins) => origin.is_some_and(|origin| origins.contains(origin)),
+        };
+        is_admitted && (request.method() != Method::OPTIONS || (is_preflight && origin.is_some()))
+    }
+}
+
+impl_layer!(CorsLayer);
+
+impl Middleware for CorsLayer {
+    type Future<S: Inner> = LayerFuture<S::Future>;
+
+    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
+        let Some(cors) = &self.0 else {
+            return Either::Left(inner.call(request));
+        };
+        // Boxed: requests to a service without CORS must not carry the state of this.
+        Either::Right(if cors.applies(&request) {
+            Box::pin(cors.headers.layer(inner.clone()).call(request))
+        } else {
+            let inner = inner.call(request);
+            let then = Some(Vary);
+            Box::pin(Then { inner, then })
+        })
+    }
+}
+
+/// Tells caches that another origin may get another response.
+struct Vary;
+
+impl OnResponse for Vary {
+    fn on_response(self, mut response: Response) -> Response {
+        let origin = HeaderValue::from_static("origin");
+        response.headers_mut().append(header::VARY, origin);
+        response
+    }
+}
