@@ -55,15 +55,15 @@ use crate::{
 #[command(version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
     /// TOML file that overrides the defaults; the environment (PET_INVENTORY__SECTION__KEY) overrides both
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]
     config: Option<PathBuf>,
-    /// Address of the API, over server.listen of all others: 127.0.0.1:8080 or unix:/run/pet-inventory/api.sock. For serve,
-    /// check, config and healthcheck
-    #[arg(long, global = true, value_name = "ADDRESS")]
+    /// Address of the API, in place of server.listen: 127.0.0.1:8080 or unix:/run/pet-inventory/api.sock; for serve, check,
+    /// config and healthcheck
+    #[arg(long, global = true, value_name = "ADDRESS", help_heading = SETTINGS)]
     listen: Option<ListenAddress>,
-    /// URL of the database, over database.url of all others. Other users of the machine can see it in the list of processes:
-    /// if it has a password, use DATABASE_URL or DATABASE_URL_FILE
-    #[arg(long, global = true, value_name = "URL")]
+    /// URL of the database, in place of database.url. Other users of the machine can see it in the list of processes: if it
+    /// has a password, use DATABASE_URL or DATABASE_URL_FILE
+    #[arg(long, global = true, value_name = "URL", help_heading = SETTINGS)]
     database_url: Option<SecretString>,
     /// Print the result as one line of JSON
     #[arg(long, global = true)]
@@ -71,6 +71,9 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
 }
+
+/// Heading of the options that are settings.
+const SETTINGS: &str = "Settings";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -151,11 +154,12 @@ enum Command {
 
 impl Command {
     /// Fails for an option that the command would ignore.
-    fn check(&self, options: &Options) -> Result<(), Error> {
+    fn check(&self, options: &Options, json: bool) -> Result<(), Error> {
         let (has_listen, has_url) = (options.listen.is_some(), options.database_url.is_some());
         let ignored = match self {
             Self::Serve | Self::Check | Self::Config(_) => None,
             Self::Healthcheck => has_url.then_some("--database-url"),
+            Self::Completions { .. } if json => Some("--json"),
             Self::Openapi { .. } | Self::Completions { .. } if has_url => Some("--database-url"),
             _ => has_listen.then_some("--listen"),
         };
@@ -216,7 +220,7 @@ impl Cli {
             listen: self.listen,
             database_url: self.database_url,
         };
-        command.check(&options)?;
+        command.check(&options, json)?;
         let config = Config::load(&options)?;
         let _telemetry = telemetry::start(&config.telemetry)?;
         match command {

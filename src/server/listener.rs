@@ -109,6 +109,7 @@ impl Listener {
             Self::Tcp(listener) => ListenAddress::Tcp(listener.local_addr()?),
             Self::Unix(listener) => {
                 let address = listener.local_addr()?;
+                // An abstract socket, which only a service manager can pass, has no path.
                 ListenAddress::Unix(address.as_pathname().unwrap_or(Path::new("@")).to_owned())
             }
         })

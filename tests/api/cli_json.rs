@@ -297,6 +297,7 @@ async fn options_replace_variables_and_are_refused_where_they_have_no_effect() {
             1,
             "--database-url",
         ),
+        (&["completions", "bash", "--json"], 1, "--json"),
         (&["serve", "--listen", "nowhere"], 2, "unix:"),
         (&["serve", "--help"], 0, "list of processes"),
     ] {
