@@ -53,7 +53,8 @@ async fn add_swagger_ui(server: &MockHttp, app: &TestApp) {
         <link rel="stylesheet" href="swagger-ui.css"><div id="ui"></div>
         <script src="swagger-ui-bundle.js"></script>
         <script>window.ui = SwaggerUIBundle({{
-            url: "{}", dom_id: "#ui", tryItOutEnabled: true, validatorUrl: null,
+            url: "{}", dom_id: "#ui", defaultModelsExpandDepth: -1, tryItOutEnabled: true,
+            validatorUrl: null,
             onComplete: () => {{ ui.preauthorizeApiKey("api_key", "{}"); window.isComplete = true }},
         }})</script>"##,
         app.url("/openapi.json"),
@@ -126,9 +127,10 @@ async fn fields(app: &TestApp, operation: &str, client: &(String, String), file:
                 images[0]["id"].as_str().expect("an image").to_owned(),
             )]
         }
-        // The status is sent once, in the form.
+        // The status is sent once, in the form. An order holds the pet, so it cannot be made available.
         "updatePetWithForm" => vec![
             ("[data-param-name=status] select", "--".to_owned()),
+            ("[data-property-name=status] select", "sold".to_owned()),
             ("[data-property-name=name] input", "Max".to_owned()),
         ],
         "createUser" | "logIn" => vec![(BODY, ada.to_owned())],

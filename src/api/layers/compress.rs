@@ -127,14 +127,14 @@ impl Middleware for Compress {
     }
 }
 
-/// Restores a body that is not compressed, and compresses a small or constant one at once.
+/// Completes the response: compresses a small or constant body at once, and counts a larger one.
 fn complete(
     response: Response<CompressionBody<Slices>>,
     constant: Option<&CompressedConstant>,
 ) -> Response {
     let is_zstd = match response.headers().get(header::CONTENT_ENCODING) {
         Some(encoding) => encoding == "zstd",
-        None => return response.map(|body| body.into_inner().body),
+        None => return uncompressed(response),
     };
     let size = response.body().get_ref().size_hint().exact();
     let size = size.map(|size| usize::try_from(size).unwrap_or(usize::MAX));
@@ -160,6 +160,16 @@ fn complete(
         Ok(compressed) => Response::from_parts(head, Body::from(compressed)),
         Err(error) => error.into_response(),
     }
+}
+
+fn uncompressed(response: Response<CompressionBody<Slices>>) -> Response {
+    let mut response = response.map(|body| body.into_inner().body);
+    if response.status() == StatusCode::NOT_MODIFIED {
+        // As the 200 would have (RFC 9110 §15.4.5).
+        let encoding = HeaderValue::from_static("accept-encoding");
+        response.headers_mut().append(header::VARY, encoding);
+    }
+    response
 }
 
 /// Returns the bytes in `known`, or compresses the body. It must be of one slice, so that it never waits.
@@ -236,7 +246,7 @@ impl HttpBody for Slices {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::{cell::Cell, future};
 
     use tower::service_fn;
 
@@ -245,33 +255,39 @@ mod tests {
 
     const TEXT: &str = "0123456789abcdef";
 
-    /// Returns the response to a request that accepts gzip, whose handler responds with `length` bytes and an entity tag.
-    async fn respond(length: usize, etag: &'static str) -> Response {
-        let handler = service_fn(async move |_: Request| {
+    /// Returns the response to a request that accepts gzip. The handler responds with `length` bytes and an entity tag.
+    async fn respond(status: StatusCode, length: usize, etag: &'static str) -> Response {
+        let handler = service_fn(move |_: Request| {
             let body = Body::from(TEXT.repeat(length / TEXT.len()));
-            Ok(([(header::ETAG, etag)], body).into_response())
+            let response = (status, [(header::ETAG, etag)], body).into_response();
+            future::ready(Ok(response))
         });
         let mut request = get("/");
         let gzip = HeaderValue::from_static("gzip");
         request.headers_mut().insert(header::ACCEPT_ENCODING, gzip);
-        let Ok(response) = CompressLayer::new().layer(handler).oneshot(request).await;
+        let service = CompressLayer::new().layer(handler);
+        let Ok(response) = service.oneshot(request).await;
         response
     }
 
     #[tokio::test]
-    async fn bodies_with_a_strong_entity_tag_and_small_ones_are_not_compressed() {
-        for (length, etag, is_compressed) in [
-            (1 << 10, "W/\"1\"", true),
-            (1 << 10, "\"1\"", false),
-            (1_008, "W/\"1\"", false),
+    async fn strong_entity_tags_small_bodies_and_other_statuses_prevent_compression() {
+        use StatusCode as S;
+        for (status, length, etag, is_compressed) in [
+            (S::OK, 1 << 10, "W/\"1\"", true),
+            (S::OK, 1 << 10, "\"1\"", false),
+            (S::OK, 1_008, "W/\"1\"", false),
+            (S::NOT_FOUND, 1 << 10, "W/\"1\"", false),
+            (S::PARTIAL_CONTENT, 1 << 10, "W/\"1\"", false),
+            (S::NOT_MODIFIED, 0, "W/\"1\"", false),
         ] {
-            let response = respond(length, etag).await;
+            let response = respond(status, length, etag).await;
             let headers = response.headers();
-            assert_eq!(
-                headers.contains_key(header::CONTENT_ENCODING),
-                is_compressed
-            );
-            assert_eq!(headers.contains_key(header::VARY), is_compressed);
+            let has_encoding = headers.contains_key(header::CONTENT_ENCODING);
+            assert_eq!(has_encoding, is_compressed, "{status} {length} {etag}");
+            let varies = is_compressed || status == S::NOT_MODIFIED;
+            let has_vary = headers.contains_key(header::VARY);
+            assert_eq!(has_vary, varies, "{status} {length} {etag}");
             let size = response.body().size_hint().exact();
             assert_eq!(size == Some(length as u64), !is_compressed);
         }
@@ -279,7 +295,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_body_is_counted_with_its_encoder_and_gives_way_to_other_tasks() {
-        let response = respond(1 << 20, "W/\"1\"").await;
+        let response = respond(StatusCode::OK, 1 << 20, "W/\"1\"").await;
         let counted = response.extensions().get::<CompressedWhileSent>();
         assert_eq!(counted.map(|it| it.0), Some((1 << 20) + GZIP_MEMORY));
         let turns = Cell::new(0);
