@@ -213,7 +213,20 @@ async fn caddy_uses_the_other_replica_and_reports_that_there_is_none() {
         replica.signal(Signal::SIGTERM);
         assert_eq!(replica.wait_for_exit().await, Some(0), "{}", replica.log());
     };
+    let pet = deployment
+        .request(Method::POST, "/pet")
+        .json(&json!({"name": "Rex"}));
+    let path = format!("/pet/{}", pet.response().await.is(201).id());
     stop(&mut deployment, 0).await;
+    for _ in 0..20 {
+        deployment
+            .request(Method::GET, &path)
+            .response()
+            .await
+            .is(200);
+    }
+    // Two health checks, after which it gets no requests.
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
     for number in 0..20 {
         let add = deployment
             .request(Method::POST, "/pet")

@@ -244,12 +244,10 @@ impl Pooled {
     async fn run(&self, database: &TestDatabase, password: &str, arguments: &[&str]) -> Output {
         let name = database.options().get_database().expect("a name");
         let images = self.home.path().join(name);
+        let (server, _) = self.url.rsplit_once('/').expect("a path");
         let mut command = self.home.command(arguments);
         command
-            .env(
-                "DATABASE_URL",
-                self.url.replace("/pets", &format!("/{name}")),
-            )
+            .env("DATABASE_URL", format!("{server}/{name}"))
             .env("PET_INVENTORY__DATABASE__PASSWORD", password)
             .env("PET_INVENTORY__DATABASE__POOLER", "transaction")
             .env(
