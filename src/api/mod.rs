@@ -106,7 +106,7 @@ pub fn router(
     // The layers, from the outermost to the innermost.
     let public_layers = ServiceBuilder::new()
         .layer(RequestSpanLayer) // first: every response and log line has the request's id
-        .layer(AccessLogLayer) // also of requests that are refused, panic, or whose client disconnects
+        .layer(access_log(&state)) // also of requests that are refused, panic, or whose client disconnects
         .layer(catch_panic()) // inside the access log, which records the 500, and the request id
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let api_layers = public_layers
@@ -151,12 +151,17 @@ pub fn operations_router(
     let metrics = async move || ([(header::CONTENT_TYPE, TEXT)], metrics());
     let layers = ServiceBuilder::new()
         .layer(RequestSpanLayer)
-        .layer(AccessLogLayer)
+        .layer(access_log(&state))
         .layer(catch_panic())
         .layer(CheckLayer(validate_request));
     let routes = health::router().route("/metrics", get(metrics));
     let routes = routes.fallback(async || Error::NoSuchRoute);
     routes.layer(layers).with_state(state)
+}
+
+fn access_log(state: &AppState) -> AccessLogLayer {
+    let has_details = state.access_details;
+    AccessLogLayer(has_details.then(|| state.trusted_proxies.clone()))
 }
 
 /// A router as the server calls it, with its type of request bodies.

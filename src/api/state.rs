@@ -63,7 +63,11 @@ pub struct Parts {
     /// Limits of concurrent requests.
     pub concurrency: ConcurrencyLimits,
     /// Scopes of anonymous callers.
-    pub anonymous: Scopes,
+    pub anonymous_scopes: Scopes,
+    /// Plan of anonymous callers.
+    pub anonymous_plan: Plan,
+    /// True if access lines have the path, the client address and the size of the response.
+    pub access_details: bool,
     /// Limits of JSON and form bodies.
     pub body_limits: BodyLimits,
     /// Image store.

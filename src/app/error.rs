@@ -1,8 +1,12 @@
 //! Errors at the start and stop of the service.
 
-use std::{io, net::SocketAddr};
+use std::io;
 
-use crate::{blob_store, config, db, domain::Invalid, embedded_postgres, telemetry};
+use crate::{
+    blob_store, config, db,
+    domain::{Invalid, address::ListenAddress},
+    embedded_postgres, telemetry,
+};
 
 /// Error at the start or stop of the service. Each message ends with what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -13,11 +17,16 @@ pub enum Error {
          port: PET_INVENTORY__{variable}=127.0.0.1:0"
     )]
     Listen {
-        address: SocketAddr,
+        address: ListenAddress,
         key: &'static str,
         variable: String,
         source: io::Error,
     },
+    #[error(
+        "cannot use the sockets of the service manager (LISTEN_FDS): {0}. Pass one or two stream sockets: for the \
+         API, then for operations"
+    )]
+    Inherited(#[source] io::Error),
     #[error(transparent)]
     Config(#[from] config::Error),
     #[error("{0}. Check database.url (DATABASE_URL), or unset it to run an embedded PostgreSQL")]

@@ -7,14 +7,9 @@ mod gauges;
 mod keys;
 mod listen;
 
-use std::{net::SocketAddr, num::NonZeroUsize, sync::Arc, thread::available_parallelism};
+use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
-use axum::Router;
-use bytesize::ByteSize;
-use secrecy::ExposeSecret;
-use tokio::net::TcpListener;
-
-use self::listen::listen;
+use self::listen::Listeners;
 pub use self::{error::Error, keys::DEMO_KEYS};
 use crate::{
     api::{
@@ -32,19 +27,23 @@ use crate::{
     blob_store::BlobStore,
     config::{self, Config, DemoKeys, Pooler},
     db::{self, Database},
-    domain::clock::Clock,
+    domain::{address::ListenAddress, clock::Clock},
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
     images::renderings::Renderer,
     limits::{failed_authentication::FailedAuthenticationLimit, logins::Logins},
     maintenance,
-    server::{self, Admission, Hooks, Limits, RequestBody, Shutdown, Workers, cores},
+    server::{self, Admission, Hooks, Limits, Listener, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
 };
+use axum::Router;
+use bytesize::ByteSize;
+use secrecy::ExposeSecret;
+use tokio::runtime::Handle;
 
 /// The service: built and bound, not yet serving.
 pub struct App {
-    api: (TcpListener, SocketAddr, Workers<HttpApi<RequestBody>>),
-    operations: (TcpListener, SocketAddr, HttpApi<RequestBody>),
+    api: (Listener, ListenAddress, Workers<HttpApi<RequestBody>>),
+    operations: (Listener, ListenAddress, HttpApi<RequestBody>),
     limits: Limits,
     admission: Admission,
     state: AppState,
@@ -82,20 +81,14 @@ impl App {
         let is_embedded = embedded_postgres.is_some();
         let database = open_database(options, &config.database).await?;
 
-        let listen = |key, setting| listen(&config, key, setting, is_embedded);
-        let api = listen("server.listen", |it| it.server.listen)?;
-        let private = listen("operations.listen", |it| it.operations.listen)?;
+        let mut listen = Listeners::new(&config, is_embedded)?;
+        let api = listen.next("server.listen", |it| &it.server.listen)?;
+        let private = listen.next("operations.listen", |it| &it.operations.listen)?;
         let mut admitted = Vec::new();
         if let Some(key) = &config.environment.bootstrap_api_key {
             admitted.push(Box::pin(keys::bootstrap(&database, key.expose_secret())).await?);
         }
-        // These keys are public, so they are valid on this machine only.
-        let demo_keys = is_embedded
-            && match config.local_postgres.demo_keys {
-                DemoKeys::Loopback => api.1.ip().is_loopback(),
-                DemoKeys::Always => true,
-                DemoKeys::Never => false,
-            };
+        let demo_keys = is_embedded && has_demo_keys(&config, &api.1);
         if demo_keys {
             admitted.extend(Box::pin(keys::store_demo_keys(&database)).await?);
         }
@@ -131,7 +124,9 @@ impl App {
                 hashes_at_once,
             ),
             max_page_size: bytes(server.max_page_size),
-            anonymous: config.auth.anonymous_scopes,
+            anonymous_scopes: config.auth.anonymous_scopes,
+            anonymous_plan: config.auth.anonymous_plan,
+            access_details: config.telemetry.access_details,
             body_limits: BodyLimits::new(server.max_body_size.as_u64(), server.body_timeout),
             blobs,
             uploads: Uploads::new(&config.images, server.body_timeout),
@@ -172,13 +167,18 @@ impl App {
     }
 
     /// Address of the API.
-    pub const fn local_addr(&self) -> SocketAddr {
-        self.api.1
+    pub const fn local_addr(&self) -> &ListenAddress {
+        &self.api.1
     }
 
     /// Address of metrics and health.
-    pub const fn operations_addr(&self) -> SocketAddr {
-        self.operations.1
+    pub const fn operations_addr(&self) -> &ListenAddress {
+        &self.operations.1
+    }
+
+    /// Runtimes of the workers of the API.
+    pub fn runtimes(&self) -> Vec<Handle> {
+        self.api.2.runtimes()
     }
 
     /// True if [`DEMO_KEYS`] are valid.
@@ -228,6 +228,15 @@ impl App {
             postgres.stop().await?;
         }
         Ok(())
+    }
+}
+
+/// These keys are public, so by default they are valid on this machine only.
+fn has_demo_keys(config: &Config, listen: &ListenAddress) -> bool {
+    match config.local_postgres.demo_keys {
+        DemoKeys::Loopback => listen.is_loopback(),
+        DemoKeys::Always => true,
+        DemoKeys::Never => false,
     }
 }
 

@@ -4,8 +4,8 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
-    credentials::{time, time_or_dash, unknown_caller},
-    output::{Error, say, table},
+    credentials::{scope_names, time, time_or_dash, unknown_caller},
+    output::{Error, print, table},
     session::{with_connection, with_database},
 };
 use crate::{
@@ -20,20 +20,19 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub enum Callers {
     /// List all callers
-    List {
-        /// Print a JSON array
-        #[arg(long)]
-        json: bool,
-    },
+    ///
+    /// With --json, an array of {"name":…,"plan":…,"perMinute":…,"perDay":…,"scopes":[…],"disabledAt":…,"credentials":…}
+    List,
     /// Show a caller and its requests of the UTC day
+    ///
+    /// With --json, an object as of: pet-inventory callers list, with "usedToday"
     Show {
         /// Name of the caller
         name: CallerName,
-        /// Print a JSON object
-        #[arg(long)]
-        json: bool,
     },
     /// Set the plan of a caller
+    ///
+    /// With --json: {"name":…,"plan":…}
     SetPlan {
         /// Name of the caller
         name: CallerName,
@@ -42,7 +41,8 @@ pub enum Callers {
     },
     /// Replace the scopes of a caller, within a second
     ///
-    /// They limit those of its keys, clients and tokens. To refuse all of them, use: pet-inventory callers disable
+    /// They limit those of its keys, clients and tokens. To refuse all of them, use: pet-inventory callers disable. With
+    /// --json: {"name":…,"scopes":[…]}
     SetScopes {
         /// Name of the caller
         name: CallerName,
@@ -52,12 +52,15 @@ pub enum Callers {
     },
     /// Refuse all credentials of a caller, and an issuer's tokens for it, within a second
     ///
-    /// Its requests get 401 until it is enabled again. A user cannot log in, and a client gets no tokens.
+    /// Its requests get 401 until it is enabled again. A user cannot log in, and a client gets no tokens. With --json:
+    /// {"name":…,"disabled":true}
     Disable {
         /// Name of the caller, as listed by: pet-inventory callers list
         name: CallerName,
     },
     /// Accept the credentials of a disabled caller again
+    ///
+    /// With --json: {"name":…,"disabled":false}
     Enable {
         /// Name of the caller
         name: CallerName,
@@ -65,7 +68,7 @@ pub enum Callers {
     /// Delete a caller with all of its credentials, permanently, within a second
     ///
     /// The account of a user is deleted too. Orders are kept. The caller of an issuer's subject can only be disabled,
-    /// because the next token for it would create it again.
+    /// because the next token for it would create it again. With --json: {"name":…,"deleted":true}
     Delete {
         /// Name of the caller
         name: CallerName,
@@ -73,23 +76,20 @@ pub enum Callers {
 }
 
 impl Callers {
-    pub async fn run(self, config: &Config) -> Result<(), Error> {
+    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
         let plans = &config.plans;
         match self {
-            Self::List { json } => {
+            Self::List => {
                 let callers = with_connection(config, async |connection| {
                     Ok(db::callers::list(connection).await?)
                 })
                 .await?;
                 let rows = callers.iter();
-                say(if json {
-                    let callers: Value = rows.map(|caller| to_json(caller, plans)).collect();
-                    callers.to_string()
-                } else {
-                    table(&HEADING, rows.map(|caller| to_row(caller, plans)))
-                })
+                let value = rows.clone().map(|caller| to_json(caller, plans)).collect();
+                let rows = rows.map(|caller| to_row(caller, plans));
+                print(json, table(&HEADING, rows), &value)
             }
-            Self::Show { name, json } => {
+            Self::Show { name } => {
                 let (used, caller) = with_connection(config, async |connection| {
                     let found = db::callers::find(connection, &name).await?;
                     let caller = found.ok_or_else(|| unknown_caller(&name))?;
@@ -97,13 +97,10 @@ impl Callers {
                     Ok((db::limits::used_today(connection, &key).await?, caller))
                 })
                 .await?;
-                if json {
-                    let mut json = to_json(&caller, plans);
-                    // Includes requests that replicas leased but have not used, for about a second.
-                    json["usedToday"] = json!(used);
-                    return say(json);
-                }
-                say(format_args!(
+                let mut value = to_json(&caller, plans);
+                // Includes requests that replicas leased but have not used, for about a second.
+                value["usedToday"] = json!(used);
+                let text = format!(
                     "Name        {}\nPlan        {}\nScopes      {}\nDisabled    {}\nCredentials {}\nUsed today  {used} of {}",
                     caller.name,
                     caller.plan,
@@ -111,14 +108,20 @@ impl Callers {
                     time_or_dash(caller.disabled_at),
                     caller.live_credentials,
                     or_unlimited(plans.limits(caller.plan).per_day)
-                ))
+                );
+                print(json, text, &value)
             }
             Self::SetPlan { name, plan } => {
                 change(config, &name, async |connection| {
                     db::callers::set_plan(connection, &name, plan).await
                 })
                 .await?;
-                say(format_args!("caller {name} is on plan {plan}"))
+                let value = json!({"name": name.as_str(), "plan": plan.as_str()});
+                print(
+                    json,
+                    format_args!("caller {name} is on plan {plan}"),
+                    &value,
+                )
             }
             Self::SetScopes { name, scopes } => {
                 let scopes: Scopes = scopes.into_iter().collect();
@@ -126,25 +129,33 @@ impl Callers {
                     db::callers::set_scopes(connection, &name, scopes).await
                 })
                 .await?;
-                say(format_args!("caller {name} has the scopes: {scopes}"))
+                let value = json!({"name": name.as_str(), "scopes": scope_names(scopes)});
+                let text = format!("caller {name} has the scopes: {scopes}");
+                print(json, text, &value)
             }
             Self::Disable { name } => {
                 change(config, &name, async |connection| {
                     db::callers::set_disabled(connection, &name, true).await
                 })
                 .await?;
-                say(format_args!(
+                let text = format!(
                     "caller {name} is disabled; to accept its credentials again: pet-inventory callers enable '{name}'"
-                ))
+                );
+                print(
+                    json,
+                    text,
+                    &json!({"name": name.as_str(), "disabled": true}),
+                )
             }
             Self::Enable { name } => {
                 change(config, &name, async |connection| {
                     db::callers::set_disabled(connection, &name, false).await
                 })
                 .await?;
-                say(format_args!("caller {name} is enabled"))
+                let value = json!({"name": name.as_str(), "disabled": false});
+                print(json, format_args!("caller {name} is enabled"), &value)
             }
-            Self::Delete { name } => delete(config, &name).await,
+            Self::Delete { name } => delete(config, &name, json).await,
         }
     }
 }
@@ -164,7 +175,7 @@ async fn change(
     }
 }
 
-async fn delete(config: &Config, name: &CallerName) -> Result<(), Error> {
+async fn delete(config: &Config, name: &CallerName, json: bool) -> Result<(), Error> {
     if name.is_of_an_issuer() {
         return Err(format!(
             "the next token of its issuer would create caller {name} again; \
@@ -181,9 +192,8 @@ async fn delete(config: &Config, name: &CallerName) -> Result<(), Error> {
     if !is_found {
         return Err(unknown_caller(name));
     }
-    say(format_args!(
-        "caller {name} and its credentials are deleted"
-    ))
+    let text = format!("caller {name} and its credentials are deleted");
+    print(json, text, &json!({"name": name.as_str(), "deleted": true}))
 }
 
 fn or_unlimited(limit: Option<u32>) -> String {
@@ -197,7 +207,7 @@ fn to_json(caller: &CallerRecord, plans: &Plans) -> Value {
         "plan": caller.plan.as_str(),
         "perMinute": limits.per_minute,
         "perDay": limits.per_day,
-        "scopes": caller.scopes.iter().map(Scope::as_str).collect::<Vec<_>>(),
+        "scopes": scope_names(caller.scopes),
         "disabledAt": caller.disabled_at.map(time),
         "credentials": caller.live_credentials,
     })

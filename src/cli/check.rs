@@ -1,12 +1,13 @@
 //! `check`: checks configuration, database, schema and image store, suggests fixes, and warns of insecure settings.
 
-use std::process::ExitCode;
+use std::{net::SocketAddr, process::ExitCode};
 
 use bytes::Bytes;
 use ipnet::IpNet;
+use serde_json::{Value, json};
 
 use super::{
-    output::{Error, say},
+    output::{Error, print},
     session::Session,
 };
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// Prints one line per part and one per warning; the exit code is a failure if any check fails.
-pub async fn run(config: &Config) -> Result<ExitCode, Error> {
+pub async fn run(config: &Config, json: bool) -> Result<ExitCode, Error> {
     // `Config` is always valid.
     let valid = Ok("valid; see: pet-inventory config show".to_owned());
     let mut results = vec![("configuration", valid)];
@@ -35,20 +36,33 @@ pub async fn run(config: &Config) -> Result<ExitCode, Error> {
             results.push(("images", images(config, None).await));
         }
     }
-    let mut code = ExitCode::SUCCESS;
-    for (part, result) in results {
-        match result {
-            Ok(status) => say(format_args!("ok      {part:<14} {status}"))?,
-            Err(problem) => {
-                say(format_args!("FAILED  {part:<14} {problem}"))?;
-                code = ExitCode::FAILURE;
-            }
-        }
-    }
-    for (part, warning) in warnings(config) {
-        say(format_args!("WARNING {part:<14} {warning}"))?;
-    }
-    Ok(code)
+    let is_ok = results.iter().all(|(_, result)| result.is_ok());
+    let checks = results.into_iter().map(|(part, result)| match result {
+        Ok(status) => ("ok", part, status),
+        Err(problem) => ("FAILED", part, problem.to_string()),
+    });
+    let warnings = warnings(config).into_iter();
+    let warnings = warnings.map(|(part, warning)| ("WARNING", part, warning));
+    let (checks, warnings): (Vec<_>, Vec<_>) = (checks.collect(), warnings.collect());
+    let lines = checks.iter().chain(&warnings);
+    let lines = lines.map(|(kind, part, message)| format!("{kind:<7} {part:<14} {message}"));
+    let value = json!({
+        "ok": is_ok,
+        "checks": checks
+            .iter()
+            .map(|(kind, part, message)| json!({"part": part, "ok": *kind == "ok", "message": message}))
+            .collect::<Value>(),
+        "warnings": warnings
+            .iter()
+            .map(|(_, part, message)| json!({"part": part, "message": message}))
+            .collect::<Value>(),
+    });
+    print(json, lines.collect::<Vec<_>>().join("\n"), &value)?;
+    Ok(if is_ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Returns settings that work but may be insecure, with their parts.
@@ -56,8 +70,9 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
     /// Logarithm of the number of addresses in the largest network that plausibly has proxies only.
     const MAX_HOST_BITS: u8 = 8;
     let mut warnings = Vec::new();
-    let (listen, proxies) = (config.server.listen, &config.limits.trusted_proxies);
-    if !listen.ip().is_loopback() && proxies.is_empty() {
+    let (listen, proxies) = (&config.server.listen, &config.limits.trusted_proxies);
+    let is_remote = |address: SocketAddr| !address.ip().is_loopback();
+    if listen.tcp().is_some_and(is_remote) && proxies.is_empty() {
         warnings.push(("configuration", format!(
             "server.listen is {listen}, but limits.trusted_proxies is empty: put a proxy with TLS in front of the service \
              and list its address, otherwise credentials are sent in the clear or all clients share one address"
@@ -68,6 +83,10 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
         warnings.push(("configuration", format!(
             "limits.trusted_proxies has {net}: every client in it can forge its address; list only the proxies"
         )));
+    }
+    for name in &config.environment.ignored {
+        let warning = format!("{name} has no effect; unset it, or see: pet-inventory config show");
+        warnings.push(("configuration", warning));
     }
     let url = config.database.url.as_ref();
     let options = url.and_then(|url| db::parse_url(url).ok());

@@ -4,27 +4,27 @@ use clap::Subcommand;
 
 use super::{
     credentials::{self, Owner},
-    output::{Error, say},
+    output::{Error, print},
 };
 use crate::{config::Config, db::credentials::CredentialKind};
 
 #[derive(Debug, Subcommand)]
 pub enum Clients {
     /// Create a client, which gets access tokens at /oauth/token; its secret is shown only once
+    ///
+    /// With --json: {"caller":…,"plan":…,"id":…,"client_id":…,"client_secret":…}
     Create {
         #[command(flatten)]
         owner: Owner,
-        /// Print only {"caller":…,"plan":…,"id":…,"client_id":…,"client_secret":…}
-        #[arg(long)]
-        json: bool,
     },
     /// List all clients, without their secrets
-    List {
-        /// Print a JSON array
-        #[arg(long)]
-        json: bool,
-    },
+    ///
+    /// With --json, an array of {"id":…,"client_id":…,"caller":…,"plan":…,"scopes":[…],"createdAt":…,"expiresAt":…,
+    /// "revokedAt":…}
+    List,
     /// Revoke a client and all of its access tokens, permanently
+    ///
+    /// With --json: {"id":…,"revoked":true}
     Revoke {
         /// Id of the client, as listed by: pet-inventory clients list
         id: i64,
@@ -32,15 +32,12 @@ pub enum Clients {
 }
 
 impl Clients {
-    pub async fn run(self, config: &Config) -> Result<(), Error> {
+    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
         const KIND: CredentialKind = CredentialKind::ClientSecret;
         match self {
-            Self::Create { owner, json } => {
+            Self::Create { owner } => {
                 let created = owner.create(config, KIND, None).await?;
-                if json {
-                    return say(created.to_json("client_secret")?);
-                }
-                say(format_args!(
+                let text = format!(
                     "Caller         {} (plan {})\nId             {}\nclient_id      {}\nclient_secret  {}\n\n\
                      This is the only time the secret is shown. Get a token with it:\n\
                      \x20 curl -u 'CLIENT_ID:CLIENT_SECRET' -d grant_type=client_credentials http://HOST/oauth/token",
@@ -49,10 +46,11 @@ impl Clients {
                     created.id,
                     created.client_id.as_deref().unwrap_or_default(),
                     created.secret.expose()
-                ))
+                );
+                print(json, text, &created.to_json("client_secret")?)
             }
-            Self::List { json } => credentials::list(config, KIND, None, json).await,
-            Self::Revoke { id } => credentials::revoke(config, KIND, "client", id).await,
+            Self::List => credentials::list(config, KIND, None, json).await,
+            Self::Revoke { id } => credentials::revoke(config, KIND, "client", id, json).await,
         }
     }
 }

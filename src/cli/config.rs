@@ -1,23 +1,27 @@
 //! `config`: prints the effective settings.
 
-use std::path::Path;
-
 use clap::Subcommand;
+use serde_json::{Value, json};
 
-use super::output::{Error, say};
-use crate::config::Config;
+use super::output::{Error, print};
+use crate::config::{Config, Options, Setting};
 
 #[derive(Debug, Subcommand)]
 pub enum Settings {
-    /// Print every setting and its origin (the defaults, the file or a variable), with secrets hidden
+    /// Print every setting and its origin (the defaults, the file, a variable or an option), with secrets hidden
     ///
-    /// The output is TOML: its lines can be copied to the file given to --config.
+    /// The output is TOML: its lines can be copied to the file given to --config. With --json, an array of
+    /// {"key":…,"value":…,"origin":…}
     Show,
 }
 
 impl Settings {
-    pub fn run(&self, file: Option<&Path>) -> Result<(), Error> {
+    pub fn run(&self, options: &Options, json: bool) -> Result<(), Error> {
         let Self::Show = self;
-        Config::settings(file)?.into_iter().try_for_each(say)
+        let settings = Config::settings(options)?;
+        let to_json = |it: &Setting| json!({"key": it.key, "value": it.value, "origin": it.origin});
+        let value: Value = settings.iter().map(to_json).collect();
+        let lines: Vec<_> = settings.iter().map(ToString::to_string).collect();
+        print(json, lines.join("\n"), &value)
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    output::{Error, say, table},
+    output::{Error, print, table},
     session::{with_connection, with_database},
 };
 use crate::{
@@ -65,7 +65,7 @@ pub struct Replaced {
 
 impl Created {
     /// Formats it as JSON, with the secret as the member `name`.
-    pub fn to_json(&self, name: &str) -> Result<String, Error> {
+    pub fn to_json(&self, name: &str) -> Result<Value, Error> {
         #[derive(Serialize)]
         struct Json<'a> {
             #[serde(flatten)]
@@ -75,7 +75,7 @@ impl Created {
         }
         let secret = BTreeMap::from([(name, self.secret.expose())]);
         let created = self;
-        Ok(serde_json::to_string(&Json { created, secret })?)
+        Ok(serde_json::to_value(Json { created, secret })?)
     }
 }
 
@@ -128,17 +128,20 @@ impl Owner {
         let name = &self.caller;
         if let Some(known) = db::callers::find(&mut *connection, name).await? {
             let plan = known.plan;
-            if self.plan.is_some_and(|wanted| wanted != plan) {
+            if let Some(wanted) = self.plan.filter(|wanted| *wanted != plan) {
                 return Err(format!(
-                    "caller {name} is on plan {plan} already; change it with: \
-                     pet-inventory callers set-plan {name} PLAN"
+                    "caller {name} exists and is on plan {plan}; omit --plan to keep it, or first change it with: \
+                     pet-inventory callers set-plan '{name}' {wanted}"
                 )
                 .into());
             }
-            if scopes.is_some_and(|scopes| !known.scopes.contains_all(scopes)) {
+            if let Some(wanted) = scopes.filter(|scopes| !known.scopes.contains_all(*scopes)) {
                 return Err(format!(
-                    "caller {name} has only these scopes: {}; omit --scope, or choose from them",
-                    known.scopes
+                    "caller {name} exists and has only these scopes: {}. Choose --scope from them, or omit it for \
+                     all of them. To give the caller the other scopes too, first run: \
+                     pet-inventory callers set-scopes '{name}' {}",
+                    known.scopes,
+                    known.scopes.iter().chain(wanted.iter()).collect::<Scopes>()
                 )
                 .into());
             }
@@ -226,18 +229,15 @@ pub async fn list(
     .await?;
     let has_uses = kind == CredentialKind::ApiKey;
     let records = records.iter();
-    say(if json {
-        let records = records.map(|record| to_json(record, has_uses));
-        records.collect::<Value>().to_string()
-    } else {
-        let mut heading = vec![
-            "ID", "NAME", "CALLER", "PLAN", "CREATED", "EXPIRES", "REVOKED", "SCOPES",
-        ];
-        if has_uses {
-            heading.insert(LAST_USED, "LAST USED");
-        }
-        table(&heading, records.map(|record| to_row(record, has_uses)))
-    })
+    let value = (records.clone().map(|record| to_json(record, has_uses))).collect();
+    let mut heading = vec![
+        "ID", "NAME", "CALLER", "PLAN", "CREATED", "EXPIRES", "REVOKED", "SCOPES",
+    ];
+    if has_uses {
+        heading.insert(LAST_USED, "LAST USED");
+    }
+    let rows = records.map(|record| to_row(record, has_uses));
+    print(json, table(&heading, rows), &value)
 }
 
 /// Revokes a credential of a kind. `what` is the kind's name in messages, such as "key".
@@ -246,6 +246,7 @@ pub async fn revoke(
     kind: CredentialKind,
     what: &str,
     id: i64,
+    json: bool,
 ) -> Result<(), Error> {
     let revoked = with_database(config, async |database| {
         let revoke = async |transaction: &mut Connection| {
@@ -260,7 +261,13 @@ pub async fn revoke(
         )
         .into());
     }
-    say(format_args!("{what} {id} is revoked"))
+    let value = json!({"id": id, "revoked": true});
+    print(json, format_args!("{what} {id} is revoked"), &value)
+}
+
+/// Returns the names of scopes, for JSON.
+pub fn scope_names(scopes: Scopes) -> Vec<&'static str> {
+    scopes.iter().map(Scope::as_str).collect()
 }
 
 /// Formats a time as RFC 3339, to the second.
@@ -282,7 +289,7 @@ fn to_json(record: &CredentialRecord, has_uses: bool) -> Value {
         "hint": record.hint,
         "caller": record.caller,
         "plan": record.plan.as_str(),
-        "scopes": record.scopes.iter().map(Scope::as_str).collect::<Vec<_>>(),
+        "scopes": scope_names(record.scopes),
         "createdAt": time(record.created_at),
         "expiresAt": record.expires_at.map(time),
         "revokedAt": record.revoked_at.map(time),

@@ -10,9 +10,10 @@ use std::{
 use clap::Args;
 use futures_util::TryStreamExt;
 use indicatif::ProgressBar;
+use serde_json::json;
 
 use super::{
-    output::{Error, progress, say},
+    output::{Error, print, progress},
     pet_file::Format,
     session::{connect_without_timeout, with_database},
 };
@@ -32,7 +33,7 @@ pub struct ExportPets {
 }
 
 impl ExportPets {
-    pub async fn run(self, config: &Config) -> Result<(), Error> {
+    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
         let format = match Format::of(self.format, self.file.as_deref())? {
             Format::Csv if self.spreadsheet_safe => exports::Format::SPREADSHEET_CSV,
             Format::Ndjson if self.spreadsheet_safe => {
@@ -40,6 +41,9 @@ impl ExportPets {
             }
             format => format.into(),
         };
+        if json && self.file.is_none() {
+            return Err("--json prints a summary, but stdout is for the pets; add a file".into());
+        }
         let out: Box<dyn Write> = match &self.file {
             Some(file) => Box::new(
                 File::create_new(file).map_err(|error| format!("{}: {error}", file.display()))?,
@@ -63,11 +67,11 @@ impl ExportPets {
         .await?;
         bar.finish_and_clear();
         match &self.file {
-            Some(file) => say(format_args!(
-                "wrote {} bytes to {}",
-                bar.position(),
-                file.display()
-            )),
+            Some(file) => {
+                let (bytes, file) = (bar.position(), file.display());
+                let value = json!({"file": file.to_string(), "bytes": bytes});
+                print(json, format_args!("wrote {bytes} bytes to {file}"), &value)
+            }
             None => Ok(()),
         }
     }

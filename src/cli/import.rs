@@ -8,10 +8,11 @@ use std::{
 
 use clap::Args;
 use indicatif::ProgressBar;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{
-    output::{Error, progress, say},
+    output::{Error, print, progress},
     pet_file::{self, Format},
     session::{connect_without_timeout, with_database},
 };
@@ -38,7 +39,7 @@ pub struct ImportPets {
 }
 
 impl ImportPets {
-    pub async fn run(self, config: &Config) -> Result<(), Error> {
+    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
         let format = Format::of(self.format, Some(&self.file))?;
         let digest =
             sha256(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
@@ -50,7 +51,11 @@ impl ImportPets {
             self.import(import, format).await
         })
         .await?;
-        say(format_args!("added {count} pets"))
+        print(
+            json,
+            format_args!("added {count} pets"),
+            &json!({"added": count}),
+        )
     }
 
     /// Returns the number of added pets.

@@ -7,26 +7,26 @@ use clap::Subcommand;
 
 use super::{
     credentials::{self, Created, Owner},
-    output::{Error, say},
+    output::{Error, print},
 };
 use crate::{config::Config, db::credentials::CredentialKind, domain::caller::CallerName};
 
 #[derive(Debug, Subcommand)]
 pub enum Keys {
     /// Create an API key; it is shown only once
+    ///
+    /// With --json: {"caller":…,"plan":…,"id":…,"expiresAt":…,"key":…}
     Create {
         #[command(flatten)]
         owner: Owner,
         /// Lifetime of the key, such as 90d or 12h, or never; default: auth.api_key_lifetime, or never
         #[arg(long, value_name = "DURATION")]
         expires: Option<Lifetime>,
-        /// Print only {"caller":…,"plan":…,"id":…,"expiresAt":…,"key":…}
-        #[arg(long)]
-        json: bool,
     },
     /// Replace an API key by another with the same caller and scopes; both are valid for a while
     ///
-    /// Give the new key to the clients during the overlap. To end the old key earlier, use: pet-inventory keys revoke
+    /// Give the new key to the clients during the overlap. To end the old key earlier, use: pet-inventory keys revoke. With
+    /// --json: {"caller":…,"plan":…,"id":…,"expiresAt":…,"replaced":{"id":…,"expiresAt":…},"key":…}
     Rotate {
         /// Id of the old key, as listed by: pet-inventory keys list
         id: i64,
@@ -36,20 +36,19 @@ pub enum Keys {
         /// Lifetime of the new key, such as 90d or 12h, or never; default: auth.api_key_lifetime, or never
         #[arg(long, value_name = "DURATION")]
         expires: Option<Lifetime>,
-        /// Print only {"caller":…,"plan":…,"id":…,"expiresAt":…,"replaced":{"id":…,"expiresAt":…},"key":…}
-        #[arg(long)]
-        json: bool,
     },
     /// List all API keys or those of a caller, with their last use to the minute, without their secrets
+    ///
+    /// With --json, an array of {"id":…,"hint":…,"caller":…,"plan":…,"scopes":[…],"createdAt":…,"expiresAt":…,
+    /// "revokedAt":…,"lastUsedAt":…}
     List {
         /// Caller whose keys are listed; default: all callers
         #[arg(long, value_name = "NAME")]
         caller: Option<CallerName>,
-        /// Print a JSON array
-        #[arg(long)]
-        json: bool,
     },
     /// Revoke an API key, permanently
+    ///
+    /// With --json: {"id":…,"revoked":true}
     Revoke {
         /// Id of the key, as listed by: pet-inventory keys list
         id: i64,
@@ -77,14 +76,10 @@ impl FromStr for Lifetime {
 }
 
 impl Keys {
-    pub async fn run(self, config: &Config) -> Result<(), Error> {
+    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
         const KIND: CredentialKind = CredentialKind::ApiKey;
         match self {
-            Self::Create {
-                owner,
-                expires,
-                json,
-            } => {
+            Self::Create { owner, expires } => {
                 let expires_at = expiry(config, expires)?;
                 show(&owner.create(config, KIND, expires_at).await?, json)
             }
@@ -92,25 +87,19 @@ impl Keys {
                 id,
                 overlap,
                 expires,
-                json,
             } => {
                 let (until, expires_at) = (from_now(*overlap)?, expiry(config, expires)?);
                 let created = credentials::rotate(config, id, until, expires_at).await?;
                 show(&created, json)
             }
-            Self::List { caller, json } => {
-                credentials::list(config, KIND, caller.as_ref(), json).await
-            }
-            Self::Revoke { id } => credentials::revoke(config, KIND, "key", id).await,
+            Self::List { caller } => credentials::list(config, KIND, caller.as_ref(), json).await,
+            Self::Revoke { id } => credentials::revoke(config, KIND, "key", id, json).await,
         }
     }
 }
 
 fn show(created: &Created, json: bool) -> Result<(), Error> {
-    if json {
-        return say(created.to_json("key")?);
-    }
-    say(format_args!(
+    let mut text = format!(
         "Caller  {} (plan {})\nKey id  {}\nKey     {}\nExpires {}\n\nThis is the only time the key is shown. \
          Send it in the header api_key, or as Authorization: Bearer.",
         created.caller,
@@ -118,15 +107,15 @@ fn show(created: &Created, json: bool) -> Result<(), Error> {
         created.id,
         created.secret.expose(),
         created.expires_at.as_deref().unwrap_or("never"),
-    ))?;
-    let Some(old) = &created.replaced else {
-        return Ok(());
-    };
-    say(format_args!(
-        "Key {id} expires at {}. To end it now: pet-inventory keys revoke {id}",
-        old.expires_at,
-        id = old.id,
-    ))
+    );
+    if let Some(old) = &created.replaced {
+        text = format!(
+            "{text}\nKey {id} expires at {}. To end it now: pet-inventory keys revoke {id}",
+            old.expires_at,
+            id = old.id,
+        );
+    }
+    print(json, text, &created.to_json("key")?)
 }
 
 /// Returns the expiry of a new key: by the option, or else by the configuration.

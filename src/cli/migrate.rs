@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::{Value, json};
 
 use super::{
-    output::{Error, say},
+    output::{Error, print},
     session::Session,
 };
 use crate::{
@@ -21,9 +22,10 @@ pub struct Migrate {
 }
 
 impl Migrate {
-    pub async fn run(self, config: &Config) -> Result<ExitCode, Error> {
+    pub async fn run(self, config: &Config, json: bool) -> Result<ExitCode, Error> {
         let session = Session::open(config).await?;
-        let result = self.migrate(&session.options, config.database.pooler).await;
+        let migrated = self.migrate(&session.options, config.database.pooler, json);
+        let result = migrated.await;
         session.close().await?;
         result
     }
@@ -32,21 +34,25 @@ impl Migrate {
         &self,
         options: &db::ConnectOptions,
         pooler: Pooler,
+        json: bool,
     ) -> Result<ExitCode, Error> {
         let pending = db::migrations::pending(options, pooler).await?;
         if !self.check {
             db::migrations::apply(options, pooler).await?;
         }
         let verb = if self.check { "missing" } else { "applied" };
-        for migration in &pending {
-            say(format_args!(
-                "{verb} {:04} {}",
-                migration.version, migration.description
-            ))?;
-        }
-        if pending.is_empty() {
-            say("the schema is up to date")?;
-        } else if self.check {
+        let lines = pending
+            .iter()
+            .map(|migration| format!("{verb} {:04} {}", migration.version, migration.description));
+        let lines = match pending.len() {
+            0 => "the schema is up to date".to_owned(),
+            _ => lines.collect::<Vec<_>>().join("\n"),
+        };
+        let listed: Value = (pending.iter())
+            .map(|it| json!({"version": it.version, "description": it.description}))
+            .collect();
+        print(json, lines, &json!({ verb: listed }))?;
+        if self.check && !pending.is_empty() {
             eprintln!("apply the missing migrations with: pet-inventory migrate");
             return Ok(ExitCode::FAILURE);
         }

@@ -31,11 +31,13 @@ use std::{
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use secrecy::SecretString;
 
 use self::output::{Error, say};
 use crate::{
     api::{self, state::Links},
-    config::Config,
+    config::{Config, Options},
+    domain::address::ListenAddress,
     telemetry,
 };
 
@@ -44,16 +46,31 @@ use crate::{
 /// Without a command, it runs serve. Without DATABASE_URL, it starts an embedded PostgreSQL in ./data, with demo keys,
 /// for evaluation and development.
 ///
-/// A variable with the suffix _FILE names a file with the value: DATABASE_URL_FILE=/run/secrets/database_url.
+/// PORT replaces the port of server.listen. A variable with the suffix _FILE names a file with the value:
+/// DATABASE_URL_FILE=/run/secrets/database_url.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {
     /// TOML file that overrides the defaults; the environment (PET_INVENTORY__SECTION__KEY) overrides both
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]
     config: Option<PathBuf>,
+    /// Address of the API, in place of server.listen: 127.0.0.1:8080 or unix:/run/pet-inventory/api.sock; for serve, check,
+    /// config and healthcheck
+    #[arg(long, global = true, value_name = "ADDRESS", help_heading = SETTINGS)]
+    listen: Option<ListenAddress>,
+    /// URL of the database, in place of database.url. Other users of the machine can see it in the list of processes: if it
+    /// has a password, use DATABASE_URL or DATABASE_URL_FILE
+    #[arg(long, global = true, value_name = "URL", help_heading = SETTINGS)]
+    database_url: Option<SecretString>,
+    /// Print the result as one line of JSON
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
+
+/// Heading of the options that are settings.
+const SETTINGS: &str = "Settings";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,8 +84,13 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve the API until Ctrl-C or SIGTERM
+    ///
+    /// With --json, it prints once it is ready:
+    /// {"api":…,"docs":…,"metrics":…,"data":…,"demoKeys":[{"key":…,"plan":…}]}
     Serve,
     /// Bring the database schema up to date; serve does so too
+    ///
+    /// With --json: {"applied":[{"version":…,"description":…}]}, or "missing" with --check
     Migrate(migrate::Migrate),
     /// Print the OpenAPI 3.1 document
     Openapi,
@@ -87,11 +109,16 @@ enum Command {
     /// Add the pets of a file, all of them or none
     ///
     /// Each record must be valid for POST /pet; one without an id gets a new one. Invalid records are listed by line,
-    /// and then nothing is added. If the import is interrupted, run the same command again to continue it.
+    /// and then nothing is added. If the import is interrupted, run the same command again to continue it. With --json:
+    /// {"added":…}
     Import(import::ImportPets),
     /// Write all pets to a file or to stdout, as one consistent snapshot
+    ///
+    /// With --json, for a file: {"file":…,"bytes":…}
     Export(export::ExportPets),
     /// Check that the service would run with this configuration, and suggest fixes
+    ///
+    /// With --json: {"ok":…,"checks":[{"part":…,"ok":…,"message":…}],"warnings":[{"part":…,"message":…}]}
     Check,
     /// Show the effective settings and their origins
     #[command(subcommand)]
@@ -102,7 +129,27 @@ enum Command {
         shell: Shell,
     },
     /// Check the liveness of the running service, for the HEALTHCHECK of a container
+    ///
+    /// With --json: {"ok":true}
     Healthcheck,
+}
+
+impl Command {
+    /// Fails for an option that the command would ignore.
+    fn check(&self, options: &Options, json: bool) -> Result<(), Error> {
+        let (has_listen, has_url) = (options.listen.is_some(), options.database_url.is_some());
+        let ignored = match self {
+            Self::Serve | Self::Check | Self::Config(_) => None,
+            Self::Healthcheck => has_url.then_some("--database-url"),
+            Self::Completions { .. } if json => Some("--json"),
+            Self::Openapi | Self::Completions { .. } if has_url => Some("--database-url"),
+            _ => has_listen.then_some("--listen"),
+        };
+        match ignored {
+            Some(option) => Err(format!("this command does not use {option}; omit it").into()),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Runs the command line of this process and returns the exit code.
@@ -129,24 +176,31 @@ fn is_broken_pipe(error: &Error) -> bool {
 
 impl Cli {
     async fn run(self) -> Result<ExitCode, Error> {
-        let config = Config::load(self.config.as_deref())?;
+        let (command, json) = (self.command.unwrap_or(Command::Serve), self.json);
+        let options = Options {
+            file: self.config,
+            listen: self.listen,
+            database_url: self.database_url,
+        };
+        command.check(&options, json)?;
+        let config = Config::load(&options)?;
         let _telemetry = telemetry::start(&config.telemetry)?;
-        match self.command.unwrap_or(Command::Serve) {
-            Command::Serve => serve::run(config).await,
-            Command::Migrate(command) => return command.run(&config).await,
+        match command {
+            Command::Serve => serve::run(config, json).await,
+            Command::Migrate(command) => return command.run(&config, json).await,
             Command::Openapi => {
                 let links = Links::new(config.server.public_url.as_ref());
                 say(serde_json::to_string_pretty(&api::document(&links))?)
             }
-            Command::Keys(command) => command.run(&config).await,
-            Command::Clients(command) => command.run(&config).await,
-            Command::Sessions(command) => command.run(&config).await,
-            Command::Callers(command) => command.run(&config).await,
-            Command::Import(command) => command.run(&config).await,
-            Command::Export(command) => command.run(&config).await,
-            Command::Check => return check::run(&config).await,
-            Command::Config(command) => command.run(self.config.as_deref()),
-            Command::Healthcheck => healthcheck::run(&config).await,
+            Command::Keys(command) => command.run(&config, json).await,
+            Command::Clients(command) => command.run(&config, json).await,
+            Command::Sessions(command) => command.run(&config, json).await,
+            Command::Callers(command) => command.run(&config, json).await,
+            Command::Import(command) => command.run(&config, json).await,
+            Command::Export(command) => command.run(&config, json).await,
+            Command::Check => return check::run(&config, json).await,
+            Command::Config(command) => command.run(&options, json),
+            Command::Healthcheck => healthcheck::run(&config, json).await,
             Command::Completions { shell } => {
                 let (mut command, mut script) = (Self::command(), Vec::new());
                 clap_complete::generate(shell, &mut command, "pet-inventory", &mut script);

@@ -3,10 +3,11 @@
 use std::{
     fmt::Display,
     io::{self, Write as _},
-    iter,
 };
 
+use comfy_table::{Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
 
 use crate::db;
 
@@ -25,25 +26,19 @@ pub fn say(line: impl Display) -> Result<(), Error> {
     Ok(writeln!(io::stdout(), "{line}")?)
 }
 
-/// Formats a table with aligned columns.
+/// Writes the result of a command to stdout: one line of JSON with `--json`, else a text for people.
+pub fn print(is_json: bool, text: impl Display, json: &Value) -> Result<(), Error> {
+    if is_json { say(json) } else { say(text) }
+}
+
+/// Formats a table with columns that are aligned on a terminal, also behind wide characters.
 pub fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let heading = heading.iter().map(|&name| name.to_owned()).collect();
-    let rows: Vec<Vec<String>> = iter::once(heading).chain(rows).collect();
-    let mut widths = vec![0; rows[0].len()];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(heading).add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
-    let lines = rows.iter().map(|row| {
-        let cells: Vec<_> = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, &width)| format!("{cell:width$}"))
-            .collect();
-        cells.join("  ").trim_end().to_owned()
-    });
-    lines.collect::<Vec<_>>().join("\n")
+    table.trim_fmt()
 }
 
 /// Shows a progress bar on stderr if that is a terminal.

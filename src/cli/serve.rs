@@ -1,14 +1,21 @@
-//! `serve`: runs the service and prints its addresses.
+//! `serve`: runs the service, prints its addresses, and tells a service manager its state.
 
-use super::output::{Error, say};
+use std::slice;
+
+use sd_notify::NotifyState;
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+
+use super::output::{Error, print};
 use crate::{
     app::{App, DEMO_KEYS},
     config::Config,
+    domain::address::ListenAddress,
     server::{Shutdown, listener::raise_file_limit},
 };
 
 /// Serves until SIGINT or SIGTERM.
-pub async fn run(config: Config) -> Result<(), Error> {
+pub async fn run(config: Config, json: bool) -> Result<(), Error> {
     let shutdown = Shutdown::on_signals(config.server.shutdown_grace)?;
     raise_file_limit(config.server.max_connections);
     let database = match &config.database.url {
@@ -24,39 +31,96 @@ pub async fn run(config: Config) -> Result<(), Error> {
         () = shutdown.graceful() => return Ok(()),
     };
     // A closed stdout must not end the service.
-    let _ = say(greeting(&app, &database));
+    let _ = print(json, greeting(&app, &database), &summary(&app, &database));
+    notify(&NotifyState::Ready);
+    tokio::spawn(watch(app.runtimes()));
+    let stopping = shutdown.clone();
+    tokio::spawn(async move {
+        stopping.graceful().await;
+        notify(&NotifyState::Stopping);
+    });
     Ok(app.run(shutdown).await?)
 }
 
+/// Tells the service manager a state, if it asks for states (`NOTIFY_SOCKET`).
+fn notify(state: &NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(slice::from_ref(state)) {
+        tracing::warn!(%error, "failed to notify the service manager");
+    }
+}
+
+/// Tells the service manager twice in each of its periods that no worker hangs, if it asks for that (`WATCHDOG_USEC`).
+async fn watch(workers: Vec<Handle>) {
+    let period = sd_notify::watchdog_enabled().filter(|period| !period.is_zero());
+    while let Some(period) = period {
+        for worker in &workers {
+            let _ = worker.spawn(async {}).await;
+        }
+        notify(&NotifyState::Watchdog);
+        tokio::time::sleep(period / 2).await;
+    }
+}
+
+/// Returns the URL of a path, with the Unix socket if the listener is one.
+fn url(address: &ListenAddress, path: &str) -> String {
+    match address {
+        ListenAddress::Tcp(address) => format!("http://{address}{path}"),
+        ListenAddress::Unix(_) => format!("http://localhost{path} at {address}"),
+    }
+}
+
+fn summary(app: &App, database: &str) -> Value {
+    let keys = if app.has_demo_keys() {
+        &DEMO_KEYS[..]
+    } else {
+        &[]
+    };
+    let keys = keys.iter();
+    let api = app.local_addr();
+    json!({
+        "api": url(api, "/api/v3"),
+        "docs": url(api, "/docs"),
+        "metrics": url(app.operations_addr(), "/metrics"),
+        "data": database,
+        "demoKeys": keys
+            .map(|(key, plan)| json!({"key": key, "plan": plan.as_str()}))
+            .collect::<Value>(),
+    })
+}
+
 fn greeting(app: &App, database: &str) -> String {
-    let api = format!("http://{}", app.local_addr());
+    let address = app.local_addr();
     let keys = if app.has_demo_keys() {
         let keys = DEMO_KEYS
             .map(|(key, plan)| format!("{key} ({plan})"))
             .join(", ");
         let [(key, _), ..] = DEMO_KEYS;
-        let address = app.local_addr();
+        let find = "/api/v3/pet/findByStatus?status=available";
         // Demo keys are accepted at loopback hosts only.
-        let host = if address.ip().is_loopback() {
-            address.to_string()
-        } else {
-            format!("localhost:{}", address.port())
+        let target = match address {
+            ListenAddress::Tcp(tcp) if tcp.ip().is_loopback() => format!("'http://{tcp}{find}'"),
+            ListenAddress::Tcp(tcp) => format!("'http://localhost:{}{find}'", tcp.port()),
+            ListenAddress::Unix(path) => {
+                format!("--unix-socket {} 'http://localhost{find}'", path.display())
+            }
         };
         format!(
             "Demo keys  {keys}\n\
-             \x20 Try        curl -H 'api_key: {key}' 'http://{host}/api/v3/pet/findByStatus?status=available'"
+             \x20 Try        curl -H 'api_key: {key}' {target}"
         )
     } else {
         "Keys       pet-inventory keys create --caller NAME --plan free|pro|enterprise".to_owned()
     };
     format!(
         "pet-inventory {version} is ready\n\
-         \x20 API        {api}/api/v3\n\
-         \x20 Docs       {api}/docs\n\
-         \x20 Metrics    http://{operations}/metrics\n\
+         \x20 API        {api}\n\
+         \x20 Docs       {docs}\n\
+         \x20 Metrics    {metrics}\n\
          \x20 Data       {database}\n\
          \x20 {keys}",
         version = env!("CARGO_PKG_VERSION"),
-        operations = app.operations_addr(),
+        api = url(address, "/api/v3"),
+        docs = url(address, "/docs"),
+        metrics = url(app.operations_addr(), "/metrics"),
     )
 }

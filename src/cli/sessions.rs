@@ -8,12 +8,13 @@ use crate::{config::Config, db::credentials::CredentialKind};
 #[derive(Debug, Subcommand)]
 pub enum Sessions {
     /// List all sessions, without their tokens
-    List {
-        /// Print a JSON array
-        #[arg(long)]
-        json: bool,
-    },
+    ///
+    /// With --json, an array of {"id":…,"hint":…,"caller":…,"plan":…,"scopes":[…],"createdAt":…,"expiresAt":…,
+    /// "revokedAt":…}
+    List,
     /// Revoke a session, permanently
+    ///
+    /// With --json: {"id":…,"revoked":true}
     Revoke {
         /// Id of the session, as listed by: pet-inventory sessions list
         id: i64,
@@ -21,11 +22,11 @@ pub enum Sessions {
 }
 
 impl Sessions {
-    pub async fn run(self, config: &Config) -> Result<(), Error> {
+    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
         const KIND: CredentialKind = CredentialKind::Session;
         match self {
-            Self::List { json } => credentials::list(config, KIND, None, json).await,
-            Self::Revoke { id } => credentials::revoke(config, KIND, "session", id).await,
+            Self::List => credentials::list(config, KIND, None, json).await,
+            Self::Revoke { id } => credentials::revoke(config, KIND, "session", id, json).await,
         }
     }
 }

@@ -59,7 +59,7 @@ pub(super) fn resolve(
 
 fn is_ours(name: &str) -> bool {
     name == "BOOTSTRAP_API_KEY"
-        || ALIASES.iter().any(|(_, alias)| *alias == name)
+        || ALIASES.iter().any(|(_, alias, _)| *alias == name)
         || name
             .strip_prefix(PREFIX)
             .is_some_and(|key| key.starts_with("__"))

@@ -1,8 +1,8 @@
 //! Configuration, loaded once and validated before anything starts.
 //!
-//! Three layers, each overriding the one before: `config/default.toml` (compiled in), the file given to `--config`, and
-//! the environment (`PET_INVENTORY__SECTION__KEY`, and established names such as `DATABASE_URL` and `OTEL_*`). A variable
-//! with the suffix `_FILE` names a file with the value.
+//! Four layers, each overriding the one before: `config/default.toml` (compiled in), the file given to `--config`, the
+//! environment (`PET_INVENTORY__SECTION__KEY`, and established names such as `DATABASE_URL`, `PORT` and `OTEL_*`), and
+//! options. A variable with the suffix `_FILE` names a file with the value.
 //!
 //! Invariants:
 //! - A [`Config`] is valid. Unknown keys and invalid values are errors that name the key.
@@ -30,11 +30,11 @@ pub use self::files::FileError;
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
     Auth, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres, LogFormat,
-    Operations, OtlpHeaders, PlanLimits, Plans, Pooler, Server, Telemetry, Users,
+    Operations, OtlpHeaders, PlanLimits, Plans, Pooler, Sampler, Server, Telemetry, Users,
 };
 pub use self::settings::Setting;
-use self::variables::{ALIASES, PREFIX, variable};
-use crate::domain::caller::Scope;
+use self::variables::{ALIASES, LISTEN, OPTIONS, PORT, PREFIX, is_ignored, variable};
+use crate::domain::{address::ListenAddress, caller::Scope};
 
 /// Compiled-in defaults, with a description of every key.
 const DEFAULTS: &str = include_str!("../../config/default.toml");
@@ -96,10 +96,36 @@ pub struct Config {
     pub environment: FromEnvironment,
 }
 
+/// Settings of the command line.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// File over the defaults.
+    pub file: Option<PathBuf>,
+    /// `server.listen`.
+    pub listen: Option<ListenAddress>,
+    /// `database.url`.
+    pub database_url: Option<SecretString>,
+}
+
+impl Options {
+    /// Returns the environment of the process, with the options.
+    fn environment(&self) -> HashMap<OsString, OsString> {
+        let [(_, listen), (_, url)] = OPTIONS;
+        let url_text = self.database_url.as_ref();
+        let options = [
+            (listen, self.listen.as_ref().map(ToString::to_string)),
+            (url, url_text.map(|it| it.expose_secret().to_owned())),
+        ];
+        let set = |(name, value): (&str, Option<String>)| Some((name.into(), value?.into()));
+        let options = options.into_iter().filter_map(set);
+        process_environment().into_iter().chain(options).collect()
+    }
+}
+
 impl Config {
-    /// Loads the defaults, `file` if given, and the environment of the process.
-    pub fn load(file: Option<&Path>) -> Result<Self, Error> {
-        Self::from_layers(file, process_environment())
+    /// Loads the defaults, the environment of the process, and the file and the values of `options`.
+    pub fn load(options: &Options) -> Result<Self, Error> {
+        Self::from_layers(options.file.as_deref(), options.environment())
     }
 
     /// Returns the defaults of `config/default.toml`.
@@ -108,8 +134,8 @@ impl Config {
     }
 
     /// Returns every effective setting, sorted by key and without secrets.
-    pub fn settings(file: Option<&Path>) -> Result<Vec<Setting>, Error> {
-        let environment = process_environment();
+    pub fn settings(options: &Options) -> Result<Vec<Setting>, Error> {
+        let (file, environment) = (options.file.as_deref(), options.environment());
         let resolved = files::resolve(&environment)?;
         Self::from_variables(file, &resolved)?;
         Ok(settings::list(&layers(file, &resolved)?, &environment))
@@ -144,6 +170,10 @@ impl Config {
                 .map(|(name, value)| (name.to_owned(), value.into()))
                 .collect(),
             temporary_directory: text("TMPDIR").map(PathBuf::from),
+            ignored: texts(os)
+                .filter(|(name, value)| is_ignored(name, value))
+                .map(|(name, _)| name.to_owned())
+                .collect(),
         };
         config.validate().map_err(|(key, reason)| Error::Value {
             key,
@@ -193,6 +223,7 @@ impl Config {
                 users.session_lifetime.as_secs() == 0,
             ),
             ("server.max_body_size", server.max_body_size.0 == 0),
+            ("telemetry.otlp_timeout", telemetry.otlp_timeout.is_zero()),
             ("database.max_connections", database.max_connections == 0),
             (
                 "database.acquire_timeout",
@@ -228,9 +259,17 @@ impl Config {
             return refuse("images.url", reason);
         }
         let has_no_user = |url: &Url| url.username().is_empty() && url.password().is_none();
-        if !(telemetry.otlp_endpoint.iter()).all(|url| is_http(url) && has_no_user(url)) {
-            let reason = "must be an http or https URL without query or credentials; set credentials in otlp_headers";
-            return refuse("telemetry.otlp_endpoint", reason);
+        for (key, url) in [
+            ("telemetry.otlp_endpoint", &telemetry.otlp_endpoint),
+            (
+                "telemetry.otlp_traces_endpoint",
+                &telemetry.otlp_traces_endpoint,
+            ),
+        ] {
+            if !url.iter().all(|url| is_http(url) && has_no_user(url)) {
+                let reason = "must be an http or https URL without query or credentials; set credentials in otlp_headers";
+                return refuse(key, reason);
+            }
         }
         if !(0.0..=1.0).contains(&telemetry.otlp_sampling) {
             return refuse("telemetry.otlp_sampling", "must be from 0 to 1");
@@ -261,16 +300,50 @@ fn texts(environment: &HashMap<OsString, OsString>) -> impl Iterator<Item = (&st
 fn layers(
     file: Option<&Path>,
     environment: &HashMap<OsString, OsString>,
-) -> Result<config::Config, ConfigError> {
+) -> Result<config::Config, Error> {
     let mut ours: HashMap<String, String> = texts(environment)
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    for (key, alias) in ALIASES {
+    for (key, alias, unit) in ALIASES {
         if let Some(value) = ours.get(alias).filter(|value| !value.is_empty()) {
-            let value = value.clone();
+            let value = format!("{value}{unit}");
             ours.entry(variable(key)).or_insert(value);
         }
     }
+    for (key, option) in OPTIONS {
+        if let Some(value) = ours.get(option).cloned() {
+            ours.insert(variable(key), value);
+            if key == LISTEN {
+                ours.remove(PORT);
+            }
+        }
+    }
+    let port = ours.remove(PORT).filter(|port| !port.is_empty());
+    let layers = combine(file, ours.clone())?;
+    let listen = layers.get_string(LISTEN).unwrap_or_default().parse();
+    // An invalid address is reported later.
+    let (Some(port), Ok(listen)) = (port, listen) else {
+        return Ok(layers);
+    };
+    let fail = |reason| Error::Value {
+        key: LISTEN,
+        reason,
+        origin: Some(PORT.to_owned()),
+    };
+    let ListenAddress::Tcp(mut address) = listen else {
+        return Err(fail("is a Unix socket, but there is a port"));
+    };
+    let port = port.parse().map_err(|_| fail("has an invalid port"))?;
+    address.set_port(port);
+    ours.insert(variable(LISTEN), address.to_string());
+    Ok(combine(file, ours)?)
+}
+
+/// Combines the defaults, a file and variables.
+fn combine(
+    file: Option<&Path>,
+    variables: HashMap<String, String>,
+) -> Result<config::Config, ConfigError> {
     let mut layers =
         config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
     if let Some(file) = file {
@@ -279,7 +352,7 @@ fn layers(
     let environment = Environment::with_prefix(PREFIX)
         .prefix_separator("__")
         .separator("__")
-        .source(Some(ours));
+        .source(Some(variables));
     layers.add_source(environment).build()
 }
 

@@ -5,7 +5,7 @@
 use std::{
     ffi::OsString,
     fmt::Display,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
     str::FromStr,
@@ -22,6 +22,7 @@ use url::Url;
 
 use super::issuers::{self, Issuer};
 use crate::domain::{
+    address::ListenAddress,
     caller::{Scope, Scopes},
     plan::Plan,
 };
@@ -29,7 +30,8 @@ use crate::domain::{
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    pub listen: SocketAddr,
+    #[serde(deserialize_with = "parsed")]
+    pub listen: ListenAddress,
     pub reuse_port: bool,
     pub public_url: Option<Url>,
     pub workers: Option<NonZeroUsize>,
@@ -55,7 +57,8 @@ pub struct Server {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operations {
-    pub listen: SocketAddr,
+    #[serde(deserialize_with = "parsed")]
+    pub listen: ListenAddress,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -165,6 +168,8 @@ pub struct Limits {
 pub struct Auth {
     #[serde(deserialize_with = "scopes")]
     pub anonymous_scopes: Scopes,
+    #[serde(deserialize_with = "parsed")]
+    pub anonymous_plan: Plan,
     #[serde(with = "humantime_serde")]
     pub access_token_lifetime: Duration,
     #[serde(default, with = "humantime_serde")]
@@ -189,10 +194,42 @@ pub struct Users {
 pub struct Telemetry {
     pub log: String,
     pub format: LogFormat,
+    pub access_details: bool,
+    pub otlp_disabled: bool,
     pub otlp_endpoint: Option<Url>,
+    pub otlp_traces_endpoint: Option<Url>,
     pub otlp_headers: Option<OtlpHeaders>,
+    #[serde(with = "humantime_serde")]
+    pub otlp_timeout: Duration,
+    pub otlp_sampler: Sampler,
     pub otlp_sampling: f64,
+    #[serde(with = "humantime_serde")]
+    pub otlp_delay: Duration,
+    pub otlp_max_queue: NonZeroUsize,
+    pub otlp_max_batch: NonZeroUsize,
     pub service_name: String,
+}
+
+/// Choice of the traces that are sent, by its name in `OTEL_TRACES_SAMPLER`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sampler {
+    /// All traces.
+    AlwaysOn,
+    /// No trace.
+    AlwaysOff,
+    /// A share of the traces.
+    #[serde(rename = "traceidratio")]
+    TraceIdRatio,
+    /// As the caller decided; all traces that begin here.
+    #[serde(rename = "parentbased_always_on")]
+    ParentBasedAlwaysOn,
+    /// As the caller decided; no trace that begins here.
+    #[serde(rename = "parentbased_always_off")]
+    ParentBasedAlwaysOff,
+    /// As the caller decided; a share of the traces that begin here.
+    #[serde(rename = "parentbased_traceidratio")]
+    ParentBasedTraceIdRatio,
 }
 
 /// Headers of OTLP requests, in the format of `OTEL_EXPORTER_OTLP_HEADERS`: `name=value,name=value`, with
@@ -255,6 +292,15 @@ pub struct FromEnvironment {
     pub aws: Vec<(String, SecretString)>,
     /// `TMPDIR`: directory for temporary files of uploads to a bucket.
     pub temporary_directory: Option<PathBuf>,
+    /// Names of the variables of OpenTelemetry that have no effect.
+    pub ignored: Vec<String>,
+}
+
+/// Deserializes a text.
+fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(value: D) -> Result<T, D::Error> {
+    String::deserialize(value)?
+        .parse()
+        .map_err(de::Error::custom)
 }
 
 /// Deserializes a number of requests from 1, or "unlimited".

@@ -9,11 +9,12 @@ use std::{
 };
 
 use config::{Config, Value, ValueKind};
+use serde_json::Value as Json;
 use url::Url;
 
 use super::{
     files::SUFFIX,
-    variables::{ALIASES, variable},
+    variables::{names, variable},
 };
 
 /// Effective setting. Displayed as a line of TOML, with its origin in a comment.
@@ -21,15 +22,15 @@ use super::{
 pub struct Setting {
     /// Key, as `section.key`.
     pub key: String,
-    /// Value as TOML; secrets are replaced by `***`.
-    pub value: String,
-    /// Origin: `default`, the file, or the variable.
+    /// Value; secrets are replaced by `***`.
+    pub value: Json,
+    /// Origin: `default`, the file, the variable, or the option.
     pub origin: String,
 }
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let setting = format!("{} = {}", self.key, self.value);
+        let setting = format!("{} = {}", self.key, toml(&self.value));
         write!(f, "{setting:<60} # {}", self.origin)
     }
 }
@@ -58,31 +59,26 @@ fn collect(
     settings.push(Setting {
         key: key.to_owned(),
         value: match key {
-            "database.url" | "images.url" | "telemetry.otlp_endpoint" => {
-                quoted(&without_password(&value.to_string()))
-            }
-            "telemetry.otlp_headers" => quoted(&names_alone(&value.to_string())),
-            _ => toml(value),
+            "database.url"
+            | "images.url"
+            | "telemetry.otlp_endpoint"
+            | "telemetry.otlp_traces_endpoint" => without_password(&value.to_string()).into(),
+            "telemetry.otlp_headers" => names_alone(&value.to_string()).into(),
+            _ => value.clone().try_deserialize().unwrap_or_default(),
         },
         origin: origin(key, value, environment),
     });
 }
 
-/// Returns the name of the layer, or of the variable for the environment.
+/// Returns the name of the layer, or of the variable or option for the environment.
 fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -> String {
     match value.origin() {
         None => "default".to_owned(),
         Some("the environment") => {
-            let alias = ALIASES.iter().find(|(it, _)| *it == key);
-            let alias = alias.map(|(_, alias)| (*alias).to_owned());
-            let variable = variable(key);
-            let mut names = [Some(variable.clone()), alias]
-                .into_iter()
-                .flatten()
-                .flat_map(|name| [format!("{name}{SUFFIX}"), name]);
+            let mut names = names(key).flat_map(|name| [format!("{name}{SUFFIX}"), name.into()]);
             let is_set = |value: &OsString| !value.is_empty();
             let set = names.find(|name| environment.get(OsStr::new(name)).is_some_and(is_set));
-            set.unwrap_or(variable)
+            set.unwrap_or_else(|| variable(key))
         }
         Some(file) => file.to_owned(),
     }
@@ -118,28 +114,22 @@ fn names_alone(headers: &str) -> String {
     names.collect::<Vec<_>>().join(",")
 }
 
-fn toml(value: &Value) -> String {
-    match &value.kind {
-        ValueKind::String(text) => quoted(text),
-        ValueKind::Array(values) => {
+/// Formats a value as TOML. The escapes of JSON strings are valid in TOML.
+fn toml(value: &Json) -> String {
+    match value {
+        Json::Array(values) => {
             let values: Vec<_> = values.iter().map(toml).collect();
             format!("[{}]", values.join(", "))
         }
-        ValueKind::Table(table) => {
-            let mut pairs: Vec<_> = table
-                .iter()
+        Json::Object(table) => {
+            let pairs = table.iter();
+            let pairs: Vec<_> = pairs
                 .map(|(key, value)| format!("{key} = {}", toml(value)))
                 .collect();
-            pairs.sort();
             format!("{{ {} }}", pairs.join(", "))
         }
-        _ => value.to_string(),
+        value => value.to_string(),
     }
-}
-
-/// Quotes a TOML string; the escapes of JSON are valid in TOML.
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
 }
 
 #[cfg(test)]

@@ -3,11 +3,64 @@
 use std::{
     fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr},
+    path::{Path, PathBuf},
+    str::FromStr,
 };
 
-/// Address of the socket that a request came from.
+use super::Invalid;
+
+/// Address of the socket that a request came from; `None` for a Unix socket, whose peers have none.
 #[derive(Debug, Clone, Copy)]
-pub struct PeerAddress(pub SocketAddr);
+pub struct PeerAddress(pub Option<SocketAddr>);
+
+/// Address of a listening socket: an IP address with a port, or `unix:` and the absolute path of a Unix socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// Unix socket.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// Returns the address of a TCP socket.
+    pub const fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(*address),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Returns true for TCP on a loopback address.
+    pub fn is_loopback(&self) -> bool {
+        self.tcp().is_some_and(|address| address.ip().is_loopback())
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        const REASON: Invalid = Invalid::because(
+            "must be an address with a port, such as 127.0.0.1:8080, or unix: with an absolute path, such as \
+             unix:/run/pet-inventory/api.sock",
+        );
+        match text.strip_prefix("unix:").map(Path::new) {
+            Some(path) if path.is_absolute() => Ok(Self::Unix(path.to_owned())),
+            Some(_) => Err(REASON),
+            None => text.parse().map(Self::Tcp).map_err(|_| REASON),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
 
 /// Returns true if `host` is `localhost` or a loopback address; an IPv6 address may be in brackets.
 pub fn is_loopback(host: &str) -> bool {

@@ -149,11 +149,11 @@ pub struct Caller {
 
 impl Caller {
     /// Returns the anonymous caller, for requests without a credential.
-    pub fn anonymous(scopes: Scopes) -> Self {
+    pub fn anonymous(scopes: Scopes, plan: Plan) -> Self {
         Self {
             id: None,
             name: CallerName("anonymous".to_owned()),
-            plan: Plan::Free,
+            plan,
             scopes,
         }
     }

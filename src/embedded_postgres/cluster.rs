@@ -190,6 +190,8 @@ impl Cluster {
             .arg(if has_proc { inherited } else { data })
             .args(arguments)
             .current_dir("/")
+            // PostgreSQL must not tell the service manager that this service is ready.
+            .env_remove("NOTIFY_SOCKET")
             // Ctrl-C in the terminal must not reach PostgreSQL, because the service drains first.
             .process_group(0)
             .stdin(Stdio::piped())

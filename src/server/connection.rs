@@ -6,7 +6,7 @@
 use std::{
     convert::Infallible,
     io,
-    net::TcpStream as StdTcpStream,
+    os::fd::AsRawFd as _,
     pin::pin,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -24,14 +24,17 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulConnection,
 };
+use nix::sys::socket::{MsgFlags, recv};
 use tokio::{
-    net::TcpStream,
+    io::Interest,
     time::{sleep, timeout},
 };
+use tokio_util::either::Either;
 use tower::Service;
 
 use super::{
     client_stream::{ClientStream, RequestBody},
+    listener::{Accepted, Stream},
     shutdown::Shutdown,
     streams::Streams,
 };
@@ -98,17 +101,14 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// Serves a connection until the client closes it, a timeout expires, or, after the start of the graceful stage of
 /// `shutdown`, until its requests have been answered or the forced stage starts. Its HTTP/2 streams count as `open` streams
 /// of a client address.
-pub async fn serve<S: HttpService>(
-    stream: StdTcpStream,
+pub(super) async fn serve<S: HttpService>(
+    (stream, peer): (Accepted, PeerAddress),
     service: S,
     limits: Limits,
     open: (Shares, Option<AddressKey>),
     shutdown: &Shutdown,
 ) -> Result<(), BoxError> {
-    // Registers it with this worker's runtime.
-    let stream = TcpStream::from_std(stream)?;
-    stream.set_nodelay(true)?;
-    let peer = PeerAddress(stream.peer_addr()?);
+    let stream = stream.register()?;
     let last_requests = || {
         let last = || timeout(LAST_REQUEST_TIMEOUT, shutdown.forced());
         shutdown.graceful().then(move |()| last()).map(drop)
@@ -211,11 +211,17 @@ async fn until<C: GracefulConnection>(
 }
 
 /// True if the client speaks HTTP/2 from its first byte on. Does not consume the bytes.
-async fn begins_http2(stream: &TcpStream) -> io::Result<bool> {
+async fn begins_http2(stream: &Stream) -> io::Result<bool> {
     let mut first = [0; HTTP2_PREFACE.len()];
     let mut pause = Duration::from_millis(1);
     loop {
-        let length = stream.peek(&mut first).await?;
+        let length = match stream {
+            Either::Left(tcp) => tcp.peek(&mut first).await?,
+            Either::Right(unix) => {
+                let mut peek = || Ok(recv(unix.as_raw_fd(), &mut first, MsgFlags::MSG_PEEK)?);
+                unix.async_io(Interest::READABLE, &mut peek).await?
+            }
+        };
         if length == first.len() || !HTTP2_PREFACE.starts_with(&first[..length]) || length == 0 {
             return Ok(first == *HTTP2_PREFACE);
         }

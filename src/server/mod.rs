@@ -1,4 +1,4 @@
-//! Serves HTTP/1 and HTTP/2 on a socket, with any tower service.
+//! Serves HTTP/1 and HTTP/2 on a TCP or Unix socket, with any tower service.
 //!
 //! `axum::serve` has no timeout for a request head: a client that sends one byte a second keeps its connection for
 //! ever, and half a head blocks a graceful shutdown. Hence this accept loop on hyper-util. Invariants:
@@ -13,28 +13,25 @@ mod shutdown;
 mod streams;
 mod workers;
 
-use std::{
-    io,
-    net::{IpAddr, TcpStream},
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
-use tokio::{
-    net::TcpListener,
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 pub use self::{
     client_stream::RequestBody,
     connection::{HttpService, Limits},
+    listener::Listener,
     shutdown::Shutdown,
     workers::{Hooks, Workers, cores},
 };
 
-use crate::{domain::address::AddressKey, limits::shares::Shares};
+use self::listener::Accepted;
+use crate::{
+    domain::address::{AddressKey, PeerAddress},
+    limits::shares::Shares,
+};
 
 /// Maximum number of open HTTP/2 streams of a listener, at about 5 KiB each; more are refused.
 const MAX_OPEN_STREAMS: usize = 32_768;
@@ -55,14 +52,14 @@ pub struct Admission {
     pub max_connections: usize,
     /// Maximum number of them from one client address; more are closed at once.
     pub max_per_address: usize,
-    /// Networks to which the maxima per address do not apply.
+    /// Networks to which the maxima per address do not apply; nor do they to Unix sockets.
     pub exempt: Arc<[IpNet]>,
 }
 
 /// Serves the connections of `listener` by `workers` in turn until `shutdown`; returns when the last one is closed.
 /// `name` labels the metrics.
 pub async fn serve<S: HttpService>(
-    listener: TcpListener,
+    listener: Listener,
     workers: &Workers<S>,
     limits: Limits,
     admission: Admission,
@@ -79,10 +76,11 @@ pub async fn serve<S: HttpService>(
     let shares = Shares::new(usize::MAX, max_per_address);
     let streams = Shares::new(MAX_OPEN_STREAMS, MAX_OPEN_STREAMS_PER_ADDRESS);
     let tasks = TaskTracker::new();
-    let begin = |stream: TcpStream, permit: OwnedSemaphorePermit| {
-        let Ok(address) = counted_address(&stream, &exempt) else {
+    let begin = |stream: Accepted, permit: OwnedSemaphorePermit| {
+        let Ok(peer) = stream.peer() else {
             return;
         };
+        let address = counted_address(peer, &exempt);
         let Ok(share) = shares.take(address, 1) else {
             metrics::counter!("http_server_refused_connections_total", "listener" => name)
                 .increment(1);
@@ -95,7 +93,8 @@ pub async fn serve<S: HttpService>(
         runtime.spawn(tasks.track_future(async move {
             let gauge = metrics::gauge!("http_server_open_connections", "listener" => name);
             gauge.increment(1);
-            if let Err(error) = connection::serve(stream, service, limits, open, &shutdown).await {
+            let served = connection::serve((stream, peer), service, limits, open, &shutdown);
+            if let Err(error) = served.await {
                 tracing::debug!(%error, "connection failed");
             }
             on_park();
@@ -107,7 +106,7 @@ pub async fn serve<S: HttpService>(
         begin(stream, permit);
     }
     // From here on the kernel refuses connections: a load balancer tries the next replica.
-    for stream in listener::drain(listener) {
+    for stream in listener.drain() {
         if let Ok(permit) = Arc::clone(&connections).try_acquire_owned() {
             begin(stream, permit);
         }
@@ -116,25 +115,23 @@ pub async fn serve<S: HttpService>(
     tasks.wait().await;
 }
 
-/// Returns the client address of a connection, or `None` if there are no maxima for it. Fails if the connection is closed
-/// already.
-fn counted_address(stream: &TcpStream, exempt: &[IpNet]) -> io::Result<Option<AddressKey>> {
-    let address: IpAddr = stream.peer_addr()?.ip().to_canonical();
+/// Returns the client address of a connection, or `None` if there are no maxima for it.
+fn counted_address(PeerAddress(peer): PeerAddress, exempt: &[IpNet]) -> Option<AddressKey> {
+    let address = peer?.ip().to_canonical();
     let is_exempt = exempt.iter().any(|network| network.contains(&address));
-    Ok((!is_exempt).then(|| address.into()))
+    (!is_exempt).then(|| address.into())
 }
 
 /// Accepts a connection when there is a permit for it; `None` at shutdown.
 async fn accept(
-    listener: &TcpListener,
+    listener: &Listener,
     connections: &Arc<Semaphore>,
     shutdown: &Shutdown,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+) -> Option<(Accepted, OwnedSemaphorePermit)> {
     let accept = async {
         let permit = Arc::clone(connections).acquire_owned().await.ok()?;
         loop {
-            let accepted = listener.accept().await;
-            match accepted.and_then(|(stream, _)| stream.into_std()) {
+            match listener.accept().await {
                 Ok(stream) => return Some((stream, permit)),
                 Err(error) if OF_ONE_CONNECTION.contains(&error.kind()) => {}
                 Err(error) => {

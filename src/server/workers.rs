@@ -96,6 +96,14 @@ impl<S> Workers<S> {
         }
     }
 
+    /// Runtimes of the workers.
+    pub fn runtimes(&self) -> Vec<Handle> {
+        self.all
+            .iter()
+            .map(|(runtime, _)| runtime.clone())
+            .collect()
+    }
+
     /// Runtime and service of the worker that gets the next connection.
     pub(super) fn next(&self) -> &(Handle, S) {
         let next = self.next.fetch_add(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use tracing_subscriber::filter::ParseError;
 #[expect(missing_docs, reason = "the messages describe the variants")]
 pub enum Error {
     #[error(
-        "configuration: telemetry.log must be a level or module=level, separated by commas: {0}"
+        "configuration: telemetry.log (RUST_LOG) must be a level or module=level, separated by commas: {0}"
     )]
     Filter(#[from] ParseError),
     #[error("failed to start the log writer: {0}")]

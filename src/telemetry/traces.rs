@@ -27,22 +27,15 @@ use opentelemetry_sdk::{
 use tokio::runtime::Handle;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
+use url::Url;
 
 use super::{error::Error, statements::Statements};
 use crate::{
-    config::{self, OtlpHeaders},
+    config::{self, OtlpHeaders, Sampler as SamplerName},
     http_client::{self, with_causes},
     trace_context,
 };
 
-/// Maximum number of queued spans.
-const QUEUE: usize = 8_192;
-/// Maximum number of spans in one request.
-const BATCH: usize = 512;
-/// Maximum time for which a span is queued.
-const DELAY: Duration = Duration::from_secs(1);
-/// Maximum duration of a request to the collector.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum duration of sending the last spans at shutdown.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -57,23 +50,29 @@ pub struct Traces(SdkTracerProvider);
 impl Traces {
     /// Starts the exporter if a collector is configured.
     pub fn start(config: &config::Telemetry) -> Result<Option<Self>, Error> {
-        let Some(endpoint) = &config.otlp_endpoint else {
+        let below = |base: &Url| format!("{}/v1/traces", base.as_str().trim_end_matches('/'));
+        let base = config.otlp_endpoint.as_ref();
+        let endpoint = match &config.otlp_traces_endpoint {
+            _ if config.otlp_disabled => None,
+            Some(endpoint) => Some(endpoint.to_string()),
+            None => base.map(below),
+        };
+        let Some(endpoint) = endpoint else {
             return Ok(None);
         };
         let headers = config.otlp_headers.iter().flat_map(OtlpHeaders::iter);
-        let endpoint = endpoint.as_str().trim_end_matches('/');
         let exporter = SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
-            .with_endpoint(format!("{endpoint}/v1/traces"))
-            .with_timeout(TIMEOUT)
-            .with_http_client(Client::new(headers.collect())?)
+            .with_endpoint(endpoint)
+            .with_timeout(config.otlp_timeout)
+            .with_http_client(Client::new(headers.collect(), config.otlp_timeout)?)
             .build()
             .map_err(failed)?;
         let batches = BatchConfigBuilder::default()
-            .with_max_queue_size(QUEUE)
-            .with_max_export_batch_size(BATCH)
-            .with_scheduled_delay(DELAY);
+            .with_max_queue_size(config.otlp_max_queue.get())
+            .with_max_export_batch_size(config.otlp_max_batch.get())
+            .with_scheduled_delay(config.otlp_delay);
         let processor = BatchSpanProcessor::builder(exporter)
             .with_batch_config(batches.build())
             .build();
@@ -85,11 +84,9 @@ impl Traces {
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
             .with_attribute(KeyValue::new("service.instance.id", instance))
             .build();
-        // The sampling decision of the caller takes precedence.
-        let ratio = Sampler::TraceIdRatioBased(config.otlp_sampling);
         let provider = SdkTracerProvider::builder()
             .with_span_processor(processor)
-            .with_sampler(Sampler::ParentBased(Box::new(ratio)))
+            .with_sampler(sampler(config))
             .with_resource(resource)
             .build();
         global::set_text_map_propagator(TraceContextPropagator::new());
@@ -123,23 +120,38 @@ impl Drop for Traces {
     }
 }
 
+fn sampler(config: &config::Telemetry) -> Sampler {
+    let ratio = Sampler::TraceIdRatioBased(config.otlp_sampling);
+    let by_parent = |otherwise| Sampler::ParentBased(Box::new(otherwise));
+    match config.otlp_sampler {
+        SamplerName::AlwaysOn => Sampler::AlwaysOn,
+        SamplerName::AlwaysOff => Sampler::AlwaysOff,
+        SamplerName::TraceIdRatio => ratio,
+        SamplerName::ParentBasedAlwaysOn => by_parent(Sampler::AlwaysOn),
+        SamplerName::ParentBasedAlwaysOff => by_parent(Sampler::AlwaysOff),
+        SamplerName::ParentBasedTraceIdRatio => by_parent(ratio),
+    }
+}
+
 /// HTTP client of the exporter. It uses the runtime that created it, as the exporter's thread has none.
 #[derive(Debug)]
 struct Client {
     http: reqwest::Client,
+    /// Replace those that the exporter reads from the environment itself.
+    headers: HeaderMap,
     runtime: Handle,
     failing: Arc<AtomicBool>,
 }
 
 impl Client {
-    fn new(headers: HeaderMap) -> Result<Self, Error> {
+    fn new(headers: HeaderMap, timeout: Duration) -> Result<Self, Error> {
         Ok(Self {
             http: http_client::builder()
                 .map_err(failed)?
-                .timeout(TIMEOUT)
-                .default_headers(headers)
+                .timeout(timeout)
                 .build()
                 .map_err(|error| failed(with_causes(&error)))?,
+            headers,
             runtime: Handle::try_current().map_err(failed)?,
             failing: Arc::default(),
         })
@@ -149,12 +161,13 @@ impl Client {
 impl HttpClient for Client {
     fn send_bytes<'a, 'b>(
         &'a self,
-        request: Request<Bytes>,
+        mut request: Request<Bytes>,
     ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'b>>
     where
         'a: 'b,
         Self: 'b,
     {
+        request.headers_mut().extend(self.headers.clone());
         let (http, failing) = (self.http.clone(), Arc::clone(&self.failing));
         let sending = self.runtime.spawn(async move {
             let response = http.send_bytes(request).await;

@@ -255,7 +255,7 @@ async fn shutdown_closes_all_database_connections() {
     let database = TestDatabase::migrated().await;
     let app = test_support::build(&database.url(), &[]).await;
     let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
-    let (client, address) = (test_support::client(), app.local_addr());
+    let (client, address) = (test_support::client(), app.local_addr().clone());
     let shutdown = Shutdown::default();
     let running = tokio::spawn(app.run(shutdown.clone()));
     let requests = (0..16).map(async |_| {

@@ -3,7 +3,7 @@
 use std::{error::Error as _, io::Write as _, time::Duration};
 
 use pet_inventory::{
-    config::{Algorithm, Config, Error, Issuer},
+    config::{Algorithm, Config, Error, Issuer, Sampler},
     domain::{caller::Scope, plan::Plan},
 };
 use secrecy::{ExposeSecret as _, SecretString};
@@ -43,8 +43,8 @@ fn the_environment_is_over_the_file_and_the_file_over_the_defaults() {
         ("DATABASE_URL", "postgres://secret@host/db"),
     ];
     let config = load(file, &variables).expect("valid");
-    assert_eq!(config.server.listen.port(), 3);
-    assert_eq!(config.operations.listen.port(), 2);
+    assert_eq!(config.server.listen.to_string(), "127.0.0.1:3");
+    assert_eq!(config.operations.listen.to_string(), "127.0.0.1:2");
     assert_eq!(config.plans.free.per_minute, None);
     assert!(config.auth.anonymous_scopes.contains(Scope::ReadPets));
     assert!(config.database.url.is_some());
@@ -73,6 +73,101 @@ fn standard_variables_say_where_traces_go() {
 }
 
 #[test]
+fn variables_of_opentelemetry_set_their_keys() {
+    let variables = [
+        ("OTEL_SDK_DISABLED", "true"),
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "http://collector:1/spans",
+        ),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "7000"),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "250"),
+        ("OTEL_TRACES_SAMPLER", "traceidratio"),
+        ("OTEL_TRACES_SAMPLER_ARG", "0.5"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "40"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "100"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "a=b"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "c=d,e=f"),
+        ("RUST_LOG", "debug"),
+    ];
+    let telemetry = load("", &variables).expect("valid").telemetry;
+    assert!(telemetry.otlp_disabled);
+    let endpoint = telemetry.otlp_traces_endpoint.as_ref();
+    assert_eq!(
+        endpoint.expect("an endpoint").as_str(),
+        "http://collector:1/spans"
+    );
+    assert_eq!(telemetry.otlp_timeout, Duration::from_millis(250));
+    assert_eq!(telemetry.otlp_sampler, Sampler::TraceIdRatio);
+    assert!((telemetry.otlp_sampling - 0.5).abs() < f64::EPSILON);
+    assert_eq!(telemetry.otlp_delay, Duration::from_millis(40));
+    assert_eq!(telemetry.otlp_max_queue.get(), 100);
+    assert_eq!(telemetry.otlp_max_batch.get(), 10);
+    assert_eq!(telemetry.otlp_headers.expect("headers").iter().count(), 1);
+    assert_eq!(telemetry.log, "debug");
+    let own = [("RUST_LOG", "debug"), ("telemetry.log", "warn")];
+    assert_eq!(load("", &own).expect("valid").telemetry.log, "warn");
+
+    let ignored = [
+        ("OTEL_PROPAGATORS", "b3"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_METRICS_EXPORTER", "none"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "a=b"),
+        ("OTEL_SERVICE_NAME", "pets"),
+    ];
+    let mut ignored = load("", &ignored).expect("valid").environment.ignored;
+    ignored.sort();
+    assert_eq!(ignored, ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_PROPAGATORS"]);
+}
+
+#[test]
+fn port_replaces_the_port_of_the_api_alone() {
+    let listen = |file: &str, variables: &[(&str, &str)]| {
+        let config = load(file, variables)?;
+        assert_eq!(config.operations.listen.to_string(), "127.0.0.1:9090");
+        Ok::<_, Error>(config.server.listen.to_string())
+    };
+    let file = "[server]\nlisten = '0.0.0.0:80'";
+    let port = ("PORT", "8123");
+    for (file, variables, expected) in [
+        ("", &[port][..], "127.0.0.1:8123"),
+        (file, &[port], "0.0.0.0:8123"),
+        (file, &[port, ("server.listen", "[::1]:80")], "[::1]:8123"),
+        (file, &[("PORT", "")], "0.0.0.0:80"),
+        ("", &[port, ("--listen", "127.0.0.2:5")], "127.0.0.2:5"),
+    ] {
+        let listen = listen(file, variables).expect("valid");
+        assert_eq!(listen, expected, "{file} {variables:?}");
+    }
+    for (variables, words) in [
+        ([("PORT", "http"), ("server.listen", "127.0.0.1:1")], "PORT"),
+        (
+            [("PORT", "65536"), ("server.listen", "127.0.0.1:1")],
+            "PORT",
+        ),
+        ([port, ("server.listen", "unix:/a")], "Unix socket"),
+        ([port, ("server.listen", "nowhere")], "127.0.0.1:8080"),
+    ] {
+        let error = listen("", &variables).expect_err(words).to_string();
+        assert!(error.contains("server.listen"), "{error}");
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn listeners_can_be_unix_sockets() {
+    let variables = [
+        ("server.listen", "unix:/run/pets/api.sock"),
+        ("operations.listen", "unix:/run/pets/private.sock"),
+    ];
+    let config = load("", &variables).expect("valid");
+    assert_eq!(config.server.listen.to_string(), variables[0].1);
+    assert_eq!(config.operations.listen.to_string(), variables[1].1);
+    assert!(config.server.listen.tcp().is_none() && !config.server.listen.is_loopback());
+}
+
+#[test]
 fn errors_name_the_key() {
     let message = |key: &str, value: &str| {
         let error = load("", &[(key, value)]).expect_err(key);
@@ -82,12 +177,15 @@ fn errors_name_the_key() {
     };
     for (key, value) in [
         ("server.listen", "nowhere"),
+        ("server.listen", "unix:"),
+        ("operations.listen", "unix:relative.sock"),
         ("server.request_timeout", "soon"),
         ("server.request_timeout", "0s"),
         ("database.max_connections", "many"),
         ("database.pooler", "session"),
         ("plans.free.per_day", "0"),
         ("auth.anonymous_scopes", "root"),
+        ("auth.anonymous_plan", "gold"),
         ("auth.anonymous_scopes", "admin"),
         ("server.public_url", "ftp://x"),
         ("images.url", "https://example.com/images"),
@@ -96,6 +194,10 @@ fn errors_name_the_key() {
         ("images.max_size", "0"),
         ("telemetry.otlp_endpoint", "http://user:hunter2@x"),
         ("telemetry.otlp_headers", "hunter2"),
+        ("telemetry.otlp_traces_endpoint", "http://user:hunter2@x"),
+        ("telemetry.otlp_sampler", "sometimes"),
+        ("telemetry.otlp_timeout", "0s"),
+        ("telemetry.otlp_max_queue", "0"),
         ("telemetry.otlp_sampling", "1.1"),
     ] {
         let text = message(key, value);

@@ -147,6 +147,67 @@ async fn log_lines_have_the_documented_fields() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn access_details_add_path_address_and_size_but_no_query() {
+    let database = TestDatabase::migrated().await;
+    for traced in [false, true] {
+        let home = Home::new();
+        let key = "bootstrap-key-0123456789abcdef0123456789";
+        let mut command = home.command(["serve"]);
+        command
+            .env("DATABASE_URL", database.url())
+            .env("BOOTSTRAP_API_KEY", key)
+            .env("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")
+            .env("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true");
+        if traced {
+            command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1");
+        }
+        let service = Service::start(&home, command).await;
+        let base = format!("http://{}", service.address);
+        let add = service.request(Method::POST, "/pet", key);
+        let add = add.json(&json!({"name": "a".repeat(200)}));
+        let added = add.response().await.is(201);
+        let targets = [
+            // Responses of a handler, streamed, of an error, and of a page.
+            (format!("/api/v3/pet/{}", added.id()), 200),
+            (
+                "/api/v3/pet/findByStatus?status=query-canary,available".into(),
+                400,
+            ),
+            ("/api/v3/pet/findByStatus?status=available".into(), 200),
+            ("/api/v3/user/path-canary".into(), 404),
+            ("/docs/".into(), 200),
+        ];
+        for (number, (target, status)) in targets.iter().enumerate() {
+            let get = client().get(format!("{base}{target}"));
+            let get = get
+                .header("api_key", key)
+                .header("x-request-id", format!("id-{number}"));
+            let get = get.header("x-forwarded-for", "2001:db8::7:1");
+            let response = get.response().await.is(*status);
+            let id = format!("id-{number}");
+            let of_request = || {
+                access_lines(&service)
+                    .into_iter()
+                    .find(|it| it["request_id"] == id)
+            };
+            eventually(async || of_request().is_some()).await;
+            let line = of_request().expect("a line");
+            let path = target.split('?').next().unwrap_or_default();
+            assert_eq!(line["path"], path, "{line}");
+            assert_eq!(line["client_address"], "2001:db8::7:1", "{line}");
+            assert_eq!(line["response_bytes"], response.body.len(), "{line}");
+            assert_eq!(line["status"], *status, "{line}");
+            assert_eq!(line.get("trace_id").is_some(), traced, "{line}");
+            let documented = &documented("access with details") | &documented("access");
+            assert!(documented.is_superset(&fields(&line)) || traced, "{line}");
+        }
+        assert_eq!(access_lines(&service).len(), 1 + targets.len());
+        assert!(!service.log().contains("query-canary"), "{}", service.log());
+        service.stop().await;
+    }
+}
+
 /// Secret that the service does not know.
 const WRONG: &str = "wrong-canary-987654321";
 const BOOTSTRAP: &str = "bootstrap-canary-0123456789abcdef0123456789";

@@ -8,12 +8,14 @@
 )]
 
 mod access;
+mod anonymous;
 mod auth;
 mod batches;
 mod changes;
 mod cli;
 mod cli_callers;
 mod cli_files;
+mod cli_json;
 mod cli_keys;
 mod cli_setup;
 mod conditional;
@@ -41,6 +43,7 @@ mod resets;
 mod sessions;
 mod shares;
 mod shutdown;
+mod sockets;
 mod stalls;
 mod traces;
 mod users;

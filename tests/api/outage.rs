@@ -73,7 +73,7 @@ impl UnreliableApp {
         let mut connection = PgConnection::connect(&url).await.expect("a connection");
         let flush = sqlx::query("checkpoint").execute(&mut connection);
         flush.await.expect("a checkpoint");
-        unreliable.address = app.local_addr();
+        unreliable.address = app.local_addr().tcp().expect("a TCP socket");
         let shutdown = unreliable.shutdown.clone();
         tokio::spawn(async move { app.run(shutdown).await });
         unreliable

@@ -404,16 +404,17 @@ async fn spans_contain_no_secrets_and_no_request_data() {
     }
 }
 
-/// Also with the exporter's own `OTEL_…` variables set.
 #[tokio::test(flavor = "multi_thread")]
-async fn trace_export_is_off_without_an_endpoint() {
+async fn trace_export_is_off_if_disabled() {
     let (home, collector) = (Home::new(), Collector::start().await);
     let uri = collector.0.uri();
-    let theirs = [
+    let disabled = [
         ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &*uri),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", &*uri),
         ("OTEL_TRACES_EXPORTER", "otlp"),
+        ("OTEL_SDK_DISABLED", "true"),
     ];
-    let service = serve(&home, &theirs).await;
+    let service = serve(&home, &disabled).await;
     let read = service.request(Method::GET, "/pet/7", "special-key");
     let read = read.header("traceparent", traceparent(TRACE, "01"));
     read.response().await.is(404);
@@ -428,6 +429,41 @@ async fn trace_export_is_off_without_an_endpoint() {
             .expect("recorded")
             .is_empty()
     );
+}
+
+/// Settings take precedence over variables of the same meaning that the exporter would read itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn endpoint_headers_and_sampler_come_from_the_variables_of_opentelemetry() {
+    let collector = MockHttp::start().await;
+    let taken = ResponseTemplate::new(200);
+    Mock::given(any())
+        .respond_with(taken)
+        .mount(&collector)
+        .await;
+    let endpoint = format!("{}/spans", collector.uri());
+    for (sampler, is_sent) in [("traceidratio", false), ("parentbased_always_on", true)] {
+        let home = Home::new();
+        let settings = [
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.as_str()),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=wrong"),
+            ("PET_INVENTORY__TELEMETRY__OTLP_HEADERS", "x-team=pets"),
+            ("OTEL_TRACES_SAMPLER", sampler),
+            ("OTEL_TRACES_SAMPLER_ARG", "0"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "20"),
+        ];
+        let service = serve(&home, &settings).await;
+        let read = service.request(Method::GET, "/pet/7", "special-key");
+        let read = read.header("traceparent", traceparent(TRACE, "01"));
+        read.response().await.is(404);
+        service.stop().await;
+        let requests = collector.received_requests().await.expect("recorded");
+        assert_eq!(!requests.is_empty(), is_sent, "{sampler}");
+        for request in requests {
+            assert_eq!(request.url.path(), "/spans");
+            assert_eq!(request.headers["x-team"], "pets");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

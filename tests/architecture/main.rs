@@ -46,9 +46,9 @@ const DB_SHARED: &[&str] =
 /// Technologies, and the modules that own them: no other module imports these crates.
 #[rustfmt::skip]
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
-    (&["clap", "clap_complete", "csv", "indicatif"], &["cli"]),
+    (&["clap", "clap_complete", "comfy_table", "csv", "indicatif", "sd_notify"], &["cli"]),
     (&["axum", "tower_http", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
-    (&["h2", "hyper", "hyper_util", "socket2"], &["server"]),
+    (&["h2", "hyper", "hyper_util", "listenfd", "socket2"], &["server"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
     (&["reqwest"], &["http_client", "auth", "blob_store", "telemetry"]),
     (&["opentelemetry", "opentelemetry_http", "tracing_opentelemetry"], &["trace_context", "telemetry"]),

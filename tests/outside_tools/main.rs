@@ -13,6 +13,7 @@ mod images;
 mod nginx;
 mod pages;
 mod prometheus;
+mod systemd;
 
 use std::{
     fs,

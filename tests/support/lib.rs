@@ -101,8 +101,8 @@ impl TestApp {
         let mut connection = database.connect().await;
         let key = make_key(&mut connection, "tester", Scopes::all(), None).await;
         Self {
-            address: app.local_addr(),
-            operations: app.operations_addr(),
+            address: app.local_addr().tcp().expect("a TCP socket"),
+            operations: app.operations_addr().tcp().expect("a TCP socket"),
             key: key.secret,
             database,
             client: client(),

@@ -6,7 +6,8 @@
 //! Invariants:
 //! - One line per request, at most 0.1 s late; also for a request whose client disconnects (status 499). All lines of a
 //!   connection are written before it ends, for which a shutdown waits.
-//! - Query strings, header values and bodies are not logged.
+//! - Query strings, header values and bodies are not logged. Paths and client addresses are, if `telemetry.access_details`
+//!   is set; then a record is written when the response body has been sent.
 //! - The cause of a 5xx response is logged once.
 
 use std::{
@@ -14,18 +15,25 @@ use std::{
     collections::HashMap,
     error::Error as StdError,
     iter,
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
 use axum::{
+    body::{Body, Bytes, HttpBody},
     extract::{MatchedPath, Request},
     http::Method,
     response::Response,
 };
+use http_body::{Frame, SizeHint};
+use ipnet::IpNet;
 use metrics::Histogram;
-use tracing::Span;
+use tracing::{Span, field};
 
-use super::{Inner, Middleware, OnResponse, Then};
+use super::{Inner, Middleware, OnResponse, Then, client_address::address_of};
 use crate::api::{error::Cause, request_context::RequestContext};
 
 /// Maximum number of records in a batch, for a worker that does not sleep.
@@ -51,9 +59,9 @@ pub fn write_batch() {
     });
 }
 
-/// Layer that records each request.
-#[derive(Debug, Clone, Copy)]
-pub struct AccessLogLayer;
+/// Layer that records each request; with details if it has the networks of the trusted proxies.
+#[derive(Debug, Clone)]
+pub struct AccessLogLayer(pub Option<Arc<[IpNet]>>);
 
 impl_layer!(AccessLogLayer);
 
@@ -68,6 +76,14 @@ impl Middleware for AccessLogLayer {
             status: CLIENT_CLOSED_REQUEST,
             latency: Duration::ZERO,
             context: RequestContext::of(&request).clone(),
+            details: self.0.as_ref().map(|proxies| {
+                Box::new(Details {
+                    path: request.uri().path().to_owned(),
+                    client_address: address_of(&request, proxies),
+                    response_bytes: 0,
+                    span: Span::current(),
+                })
+            }),
         }));
         Then {
             inner: inner.call(request),
@@ -76,22 +92,28 @@ impl Middleware for AccessLogLayer {
     }
 }
 
-/// Writes the record of a request once: with its response, or when it is dropped without one.
+/// Writes the record of a request once: with its response, or when it is dropped without one. A record with details is
+/// passed on to [`when_sent`].
 #[derive(Debug)]
 pub struct AccessLogGuard(Option<Record>);
 
 impl OnResponse for AccessLogGuard {
-    fn on_response(mut self, response: Response) -> Response {
-        self.write(response.status().as_u16(), response.extensions().get());
+    fn on_response(mut self, mut response: Response) -> Response {
+        let (status, cause) = (response.status().as_u16(), response.extensions().get());
+        match self.complete(status, cause) {
+            Some(record) if record.details.is_some() => {
+                response.extensions_mut().insert(record);
+            }
+            record => record.into_iter().for_each(Record::submit),
+        }
         response
     }
 }
 
 impl AccessLogGuard {
-    fn write(&mut self, status: u16, cause: Option<&Cause>) {
-        let Some(mut record) = self.0.take() else {
-            return;
-        };
+    /// Completes and returns the record, once.
+    fn complete(&mut self, status: u16, cause: Option<&Cause>) -> Option<Record> {
+        let mut record = self.0.take()?;
         record.status = status;
         record.latency = record.begun.elapsed();
         if let Some(Cause(cause)) = cause {
@@ -99,18 +121,64 @@ impl AccessLogGuard {
             let (method, error) = (&record.method, describe(cause));
             tracing::error!(request_id = id, %method, route, error, "request failed");
         }
-        // The line of a traced request is part of its span, which ends with the response.
-        if Span::current().is_disabled() {
-            record.write_in_batch();
-        } else {
-            record.write();
-        }
+        Some(record)
     }
 }
 
 impl Drop for AccessLogGuard {
     fn drop(&mut self) {
-        self.write(CLIENT_CLOSED_REQUEST, None);
+        let record = self.complete(CLIENT_CLOSED_REQUEST, None);
+        record.into_iter().for_each(Record::submit);
+    }
+}
+
+/// Passes a response on, and writes its record, if it has one with details, when its body has been sent or dropped.
+pub fn when_sent(mut response: Response) -> Response {
+    match response.extensions_mut().remove() {
+        Some(record) => response.map(|body| {
+            let record = Some(record);
+            Body::new(RecordedBody { body, record })
+        }),
+        None => response,
+    }
+}
+
+/// Body of a response with the record of its request.
+struct RecordedBody {
+    body: Body,
+    record: Option<Record>,
+}
+
+impl HttpBody for RecordedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context)?);
+        let data = frame.as_ref().and_then(Frame::data_ref);
+        let details = self.record.as_mut().and_then(|it| it.details.as_mut());
+        if let (Some(details), Some(data)) = (details, data) {
+            details.response_bytes += data.len() as u64;
+        }
+        Poll::Ready(frame.map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for RecordedBody {
+    fn drop(&mut self) {
+        let record = self.record.take();
+        record.into_iter().for_each(Record::submit);
     }
 }
 
@@ -126,8 +194,19 @@ fn describe(error: &dyn StdError) -> String {
     text
 }
 
+/// Details of a record, which `telemetry.access_details` adds.
+#[derive(Debug, Clone)]
+struct Details {
+    path: String,
+    client_address: Option<IpAddr>,
+    /// Size of the body, as far as it was sent.
+    response_bytes: u64,
+    /// Span of the request, which the line is part of.
+    span: Span,
+}
+
 /// A request and its response.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Record {
     begun: Instant,
     method: Method,
@@ -137,9 +216,22 @@ struct Record {
     /// Time from the request head to the response head.
     latency: Duration,
     context: RequestContext,
+    details: Option<Box<Details>>,
 }
 
 impl Record {
+    /// Writes it, in a batch if possible.
+    fn submit(self) {
+        let span = self.details.as_ref().map(|details| details.span.clone());
+        let span = span.unwrap_or_else(Span::current);
+        // The line of a traced request is part of its span, which ends with the response.
+        if span.is_disabled() {
+            self.write_in_batch();
+        } else {
+            span.in_scope(|| self.write());
+        }
+    }
+
     fn route(&self) -> &str {
         self.route.as_ref().map_or("none", MatchedPath::as_str)
     }
@@ -161,6 +253,7 @@ impl Record {
     }
 
     fn write(&self) {
+        let details = self.details.as_ref();
         tracing::info!(
             target: "pet_inventory::access",
             method = self.method.as_str(),
@@ -169,6 +262,9 @@ impl Record {
             latency_ms = self.latency.as_secs_f64() * 1e3,
             caller = self.context.caller.get().map(|caller| caller.name.as_str()),
             request_id = self.context.id.as_str(),
+            path = details.map(|it| it.path.as_str()),
+            client_address = details.and_then(|it| it.client_address).map(field::display),
+            response_bytes = details.map(|it| it.response_bytes),
         );
         let method = method_label(&self.method);
         record_duration(method, self.route(), self.status, self.latency);
@@ -252,6 +348,7 @@ mod tests {
                 status: 200,
                 latency: Duration::ZERO,
                 context: RequestContext::of(&request_of(None)).clone(),
+                details: None,
             };
             record.write_in_batch();
         };
@@ -278,7 +375,7 @@ mod tests {
         });
         let around = ServiceBuilder::new()
             .layer(RequestSpanLayer)
-            .layer(AccessLogLayer);
+            .layer(AccessLogLayer(None));
         let mut service = around.service(handler);
         with_log(|lines| {
             for (count, path, status) in [(1, "/", "status=200"), (2, "/slow", "status=499")] {

@@ -35,7 +35,7 @@ impl Middleware for AuthenticateLayer {
             return Either::Left(inner.call(request));
         }
         let cached = match credentials(request.headers()) {
-            Ok(None) => Some(anonymous(state.anonymous)),
+            Ok(None) => Some(anonymous(state)),
             Ok(Some(credentials)) => {
                 let is_unreachable = state.database.breaker().is_open();
                 if is_unreachable {
@@ -105,9 +105,10 @@ async fn look_up(
     Ok(found?)
 }
 
-fn anonymous(scopes: Scopes) -> Result<Arc<Caller>, Error> {
+fn anonymous(state: &AppState) -> Result<Arc<Caller>, Error> {
+    let scopes = state.anonymous_scopes;
     if scopes == Scopes::default() {
         return Err(Error::Unauthenticated);
     }
-    Ok(Arc::new(Caller::anonymous(scopes)))
+    Ok(Arc::new(Caller::anonymous(scopes, state.anonymous_plan)))
 }

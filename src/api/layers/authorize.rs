@@ -24,7 +24,10 @@ mod tests {
     use super::*;
     use crate::{
         api::layers::testing::request_of,
-        domain::caller::{Caller, Scope, Scopes},
+        domain::{
+            caller::{Caller, Scope, Scopes},
+            plan::Plan,
+        },
     };
 
     #[test]
@@ -33,7 +36,11 @@ mod tests {
             let request = request_of(None);
             let context = RequestContext::of(&request);
             let _ = needed.map(|needed| context.needed_scopes.set(needed));
-            let _ = scopes.map(|scopes| context.caller.set(Caller::anonymous(scopes).into()));
+            let _ = scopes.map(|scopes| {
+                context
+                    .caller
+                    .set(Caller::anonymous(scopes, Plan::Free).into())
+            });
             authorize(&request)
         };
         let read: Option<Scopes> = Some([Scope::ReadPets].into_iter().collect());

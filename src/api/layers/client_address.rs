@@ -1,7 +1,8 @@
-//! Determines the client address of a request: that of the socket, or the one that a trusted proxy reports.
+//! Determines the client address of a request: that of the socket, or the one that a trusted proxy reports. The peer of a
+//! Unix socket is a trusted proxy.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -23,8 +24,7 @@ pub fn client_address(
     trusted_proxies: Arc<[IpNet]>,
 ) -> impl Fn(&Request) -> Result<(), Error> + Clone + Send + Sync + 'static {
     move |request| {
-        if let Some(PeerAddress(peer)) = request.extensions().get() {
-            let address = address(peer.ip(), request.headers(), &trusted_proxies);
+        if let Some(address) = address_of(request, &trusted_proxies) {
             let _ = RequestContext::of(request)
                 .client_address
                 .set(address.into());
@@ -33,11 +33,19 @@ pub fn client_address(
     }
 }
 
+/// Returns the client address of a request, if it came through a socket. For a Unix socket without `X-Forwarded-For` it is
+/// 127.0.0.1, so that limits apply to all such requests together.
+pub fn address_of(request: &Request, trusted_proxies: &[IpNet]) -> Option<IpAddr> {
+    let PeerAddress(peer) = request.extensions().get()?;
+    let peer = peer.map(|peer| peer.ip());
+    Some(address(peer, request.headers(), trusted_proxies))
+}
+
 /// The right-most address of `X-Forwarded-For` that is not a trusted proxy's: clients can invent those to its left.
-fn address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
-    let is_trusted = |address: IpAddr| {
-        let address = address.to_canonical();
-        trusted.iter().any(|net| net.contains(&address))
+fn address(peer: Option<IpAddr>, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+    let is_trusted = |address: Option<IpAddr>| {
+        let address = address.map(|address| address.to_canonical());
+        address.is_none_or(|address| trusted.iter().any(|net| net.contains(&address)))
     };
     let parse = |hop: &str| {
         let with_port = |_| hop.parse().map(|address: SocketAddr| address.ip());
@@ -51,9 +59,9 @@ fn address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
         let Some(Ok(address)) = hops.next().map(str::trim).map(parse) else {
             break;
         };
-        last = address;
+        last = Some(address);
     }
-    last
+    last.unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
 #[cfg(test)]
@@ -65,6 +73,10 @@ mod tests {
         let trusted = ["10.0.0.0/8", "2001:db8::/32"].map(|net| net.parse().expect("a network"));
         for (peer, forwarded, client) in [
             ("192.0.2.1", &["198.51.100.1"][..], "192.0.2.1"),
+            ("unix", &["6.6.6.6, 198.51.100.1"], "198.51.100.1"),
+            ("unix", &["198.51.100.1, 10.0.0.1"], "198.51.100.1"),
+            ("unix", &["nonsense"], "127.0.0.1"),
+            ("unix", &[], "127.0.0.1"),
             ("10.0.0.1", &[], "10.0.0.1"),
             ("10.0.0.1", &["198.51.100.1"], "198.51.100.1"),
             (
@@ -81,7 +93,7 @@ mod tests {
             for value in forwarded {
                 headers.append(X_FORWARDED_FOR, value.parse().expect("a value"));
             }
-            let address = address(peer.parse().expect("an address"), &headers, &trusted);
+            let address = address(peer.parse().ok(), &headers, &trusted);
             assert_eq!(address.to_string(), client, "{peer} {forwarded:?}");
         }
     }

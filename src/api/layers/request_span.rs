@@ -15,7 +15,10 @@ use axum::{
 };
 use tracing::{Instrument as _, Span, field::Empty, instrument::Instrumented};
 
-use super::{Inner, Middleware, OnResponse, Then, access_log::method_label};
+use super::{
+    Inner, Middleware, OnResponse, Then,
+    access_log::{method_label, when_sent},
+};
 use crate::{
     api::{
         problem::{OAuthErrorBody, Problem},
@@ -71,7 +74,7 @@ impl OnResponse for Spanned {
                 span.record("otel.status_code", "ERROR");
             }
         }
-        finish(response, &context.id)
+        when_sent(finish(response, &context.id))
     }
 }
 

@@ -1,0 +1,313 @@
+//! Unix sockets, sockets of a service manager (systemd socket activation), and its notifications.
+
+use std::{
+    fs,
+    net::TcpListener,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::PermissionsExt as _,
+            net::{UnixDatagram, UnixListener},
+        },
+    },
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use nix::sys::signal::Signal;
+use pet_inventory::{domain::caller::Scopes, server::Shutdown};
+use reqwest::{Client, Method, RequestBuilder, Version};
+use test_support::{
+    Home, Output, RequestExt, Service, TestDatabase, build, client, client_builder, eventually,
+    make_key, process::TIMEOUT,
+};
+use tokio::{process::Command, task::JoinHandle};
+
+/// Service that listens on a Unix socket.
+struct App {
+    socket: PathBuf,
+    key: String,
+    client: Client,
+    shutdown: Shutdown,
+    running: JoinHandle<()>,
+    _database: TestDatabase,
+    _folder: tempfile::TempDir,
+}
+
+impl App {
+    async fn start(settings: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("api.sock");
+        let database = TestDatabase::migrated().await;
+        let listen = listen(&socket);
+        let listen = ("PET_INVENTORY__SERVER__LISTEN", listen.as_str());
+        let app = build(&database.url(), &[&[listen], settings].concat()).await;
+        let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
+        let shutdown = Shutdown::default();
+        let stop = shutdown.clone();
+        Self {
+            client: client_of(&socket),
+            key: key.secret,
+            running: tokio::spawn(async move { app.run(stop).await.expect("a clean stop") }),
+            socket,
+            shutdown,
+            _database: database,
+            _folder: folder,
+        }
+    }
+
+    fn anonymous(&self, path: &str) -> RequestBuilder {
+        get(&self.client, path)
+    }
+}
+
+fn listen(socket: &Path) -> String {
+    format!("unix:{}", socket.display())
+}
+
+fn client_of(socket: &Path) -> Client {
+    let builder = client_builder().no_proxy().unix_socket(socket);
+    builder.build().expect("a client")
+}
+
+fn get(client: &Client, path: &str) -> RequestBuilder {
+    client.request(Method::GET, format!("http://localhost{path}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unix_socket_serves_http1_and_http2_until_shutdown() {
+    let mut app = App::start(&[]).await;
+    let mode = fs::metadata(&app.socket).expect("a socket").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o660);
+    let limits = app.anonymous("/api/v3/limits").header("api_key", &app.key);
+    let again = limits.try_clone().expect("no body");
+    let response = limits.response().await.is(200);
+    assert_eq!(response.json()["plan"], "enterprise");
+    app.anonymous("/livez").response().await.is(200);
+    let http2 = client_builder().no_proxy().unix_socket(app.socket.clone());
+    let http2 = http2.http2_prior_knowledge().build().expect("a client");
+    let response = get(&http2, "/livez").send().await.expect("a response");
+    assert_eq!(response.version(), Version::HTTP_2);
+    assert_eq!(response.status(), 200);
+
+    app.shutdown.begin();
+    let stopped = tokio::time::timeout(TIMEOUT, &mut app.running).await;
+    stopped.expect("in time").expect("no panic");
+    assert!(again.send().await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peer_of_a_unix_socket_is_a_trusted_proxy() {
+    let app = App::start(&[
+        ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
+        ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "2"),
+        ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "10.0.0.1"),
+        ("PET_INVENTORY__SERVER__MAX_CONNECTIONS_PER_ADDRESS", "1"),
+    ])
+    .await;
+    let status = async |forwarded: &str| {
+        let request = app.anonymous("/api/v3/pet/1");
+        let request = request.header("x-forwarded-for", forwarded);
+        request.response().await.status.as_u16()
+    };
+    // Clients can invent what is left of the last address that is not a proxy's.
+    assert_eq!(status("192.0.2.1").await, 404);
+    assert_eq!(status("192.0.2.9, 192.0.2.1").await, 404);
+    assert_eq!(status("192.0.2.1, 10.0.0.1").await, 429);
+    assert_eq!(status("192.0.2.9").await, 404);
+    // The maximum per address does not apply to the socket.
+    let many = (0..5).map(|_| client_of(&app.socket));
+    let responses = many.map(|client| async move { get(&client, "/livez").response().await });
+    for response in join_all(responses).await {
+        response.is(200);
+    }
+}
+
+/// Returns the command that serves on a socket and an existing database.
+fn serve(home: &Home, database: &TestDatabase, listen: &str) -> Command {
+    let mut command = home.command(["serve", "--listen", listen]);
+    command.env("DATABASE_URL", database.url());
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_socket_of_an_ended_process_is_replaced() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let socket = home.path().join("api.sock");
+    let listen = listen(&socket);
+    // Closing the listener leaves the file.
+    drop(UnixListener::bind(&socket).expect("a socket"));
+    let mut service = Notified::start(&home, serve(&home, &database, &listen)).await;
+    get(&client_of(&socket), "/livez").response().await.is(200);
+    let mut check = home.command(["healthcheck", "--listen", &listen]);
+    check.env("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:1");
+    assert_eq!(Output::of(check).await.is(0).stdout, "ok\n");
+
+    let second = Output::of(serve(&home, &database, &listen)).await.is(1);
+    for words in ["server.listen", &listen, "in use"] {
+        assert!(second.stderr.contains(words), "{second:?}");
+    }
+    get(&client_of(&socket), "/livez").response().await.is(200);
+    // With server.reuse_port, a new process takes over.
+    let other = Home::new();
+    let mut takeover = serve(&other, &database, &listen);
+    takeover.env("PET_INVENTORY__SERVER__REUSE_PORT", "true");
+    let mut next = Notified::start(&other, takeover).await;
+    service.stop().await;
+    get(&client_of(&socket), "/livez").response().await.is(200);
+    next.stop().await;
+
+    let file = home.path().join("file");
+    fs::write(&file, "kept").expect("written");
+    let refused = serve(&home, &database, &format!("unix:{}", file.display()));
+    Output::of(refused).await.is(1);
+    assert_eq!(fs::read_to_string(&file).expect("a file"), "kept");
+    let missing = serve(&home, &database, "unix:/no/such/folder/api.sock");
+    let missing = Output::of(missing).await.is(1);
+    assert!(missing.stderr.contains("/no/such/folder"), "{missing:?}");
+}
+
+/// Process that a service manager has started, as far as the process can tell.
+struct Notified {
+    child: tokio::process::Child,
+    socket: tokio::net::UnixDatagram,
+}
+
+impl Notified {
+    /// Starts the process and waits until it is ready.
+    async fn start(home: &Home, mut command: Command) -> Self {
+        let path = home.path().join("notify.sock");
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        socket.set_nonblocking(true).expect("a socket");
+        command.env("NOTIFY_SOCKET", &path);
+        let this = Self {
+            socket: tokio::net::UnixDatagram::from_std(socket).expect("a runtime"),
+            child: command.spawn().expect("the program"),
+        };
+        assert_eq!(this.next().await, "READY=1\n");
+        this
+    }
+
+    async fn next(&self) -> String {
+        let mut buffer = [0; 256];
+        let received = tokio::time::timeout(TIMEOUT, self.socket.recv(&mut buffer)).await;
+        let length = received.expect("in time").expect("a notification");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    }
+
+    fn pid(&self) -> nix::unistd::Pid {
+        nix::unistd::Pid::from_raw(self.child.id().expect("it runs").cast_signed())
+    }
+
+    /// Stops it, and checks its notification and its exit code.
+    async fn stop(&mut self) {
+        nix::sys::signal::kill(self.pid(), Signal::SIGTERM).expect("it runs");
+        assert_eq!(self.next().await, "STOPPING=1\n");
+        let status = tokio::time::timeout(TIMEOUT, self.child.wait()).await;
+        assert!(status.expect("in time").expect("a status").success());
+    }
+}
+
+/// The embedded PostgreSQL can notify a service manager, too: it must not do so.
+#[tokio::test(flavor = "multi_thread")]
+async fn service_manager_is_notified_once_the_service_is_ready_and_when_it_stops() {
+    let home = Home::new();
+    let socket = home.path().join("api.sock");
+    let command = home.command(["serve", "--listen", &listen(&socket)]);
+    let mut service = Notified::start(&home, command).await;
+    get(&client_of(&socket), "/readyz").response().await.is(200);
+    service.stop().await;
+    home.wait_until_unused().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watchdog_is_notified_twice_in_each_period() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let mut command = serve(&home, &database, "127.0.0.1:0");
+    command.env("WATCHDOG_USEC", "400000");
+    let service = Notified::start(&home, command).await;
+    let started = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(service.next().await, "WATCHDOG=1\n");
+    }
+    let elapsed = started.elapsed();
+    assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_service_manager_does_not_stop_the_service() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let mut command = serve(&home, &database, "127.0.0.1:0");
+    command.env("NOTIFY_SOCKET", home.path().join("nowhere.sock"));
+    let service = Service::start(&home, command).await;
+    eventually(async || service.log().contains("service manager")).await;
+    service.stop().await;
+}
+
+/// Returns the command that serves on passed sockets. They take the places of stdin and stderr until the shell moves them.
+fn activated(home: &Home, database: &TestDatabase, sockets: [OwnedFd; 2], count: u8) -> Command {
+    const MOVE: &str = r#"exec 3<&0 4<&2 </dev/null 2>/dev/null; LISTEN_PID=$$ exec "$0" "$@""#;
+    let inner = home.command(["serve"]);
+    let inner = inner.as_std();
+    let [first, second] = sockets.map(Stdio::from);
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", MOVE])
+        .arg(inner.get_program())
+        .args(inner.get_args())
+        .current_dir(home.path())
+        .env_clear()
+        .envs(
+            inner
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
+        .env("DATABASE_URL", database.url())
+        .env("LISTEN_FDS", count.to_string())
+        .stdin(first)
+        .stdout(Stdio::piped())
+        .stderr(second)
+        .kill_on_drop(true);
+    command
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn passed_sockets_are_served_in_place_of_the_configured_ones() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = tcp.local_addr().expect("an address");
+    let path = home.path().join("private.sock");
+    let unix = UnixListener::bind(&path).expect("a socket");
+    // A connection that waits before the process runs.
+    let early = tokio::spawn(async move {
+        let request = client().get(format!("http://{address}/livez"));
+        request.response().await.is(200);
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let command = activated(&home, &database, [tcp.into(), unix.into()], 2);
+    let mut service = Notified::start(&home, command).await;
+    early.await.expect("served");
+    let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
+    let url = format!("http://{address}/api/v3/pet/1");
+    let pet = client().get(url).header("api_key", key.secret);
+    pet.response().await.problem(404);
+    let metrics = get(&client_of(&path), "/metrics").response().await.is(200);
+    assert!(metrics.text().contains("http_server"), "{metrics}");
+    service.stop().await;
+    // The file belongs to the service manager.
+    assert!(path.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_than_two_stream_sockets_are_refused() {
+    let database = TestDatabase::migrated().await;
+    let tcp = || OwnedFd::from(TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let datagrams = || OwnedFd::from(UnixDatagram::unbound().expect("a socket"));
+    for (sockets, count) in [([tcp(), tcp()], 3), ([datagrams(), tcp()], 1)] {
+        let home = Home::new();
+        let output = Output::of(activated(&home, &database, sockets, count)).await;
+        assert_eq!(output.code, Some(1), "{output:?}");
+    }
+}
