@@ -60,9 +60,9 @@ pub struct CompressLayer {
 
 type Eligible = fn(StatusCode, Version, &HeaderMap, &Extensions) -> bool;
 
-impl CompressLayer {
+impl Default for CompressLayer {
     /// Creates a layer that compresses each response.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let predicate = SizeAbove::new(MIN_SIZE).and(is_eligible as Eligible);
         Self {
             encoder: CompressionLayer::new()
@@ -71,12 +71,14 @@ impl CompressLayer {
             is_constant: false,
         }
     }
+}
 
+impl CompressLayer {
     /// Creates a layer for routes that respond to each GET with the same bytes, which are compressed once.
     pub fn of_constants() -> Self {
         Self {
             is_constant: true,
-            ..Self::new()
+            ..Self::default()
         }
     }
 }
@@ -295,7 +297,7 @@ mod tests {
         let mut request = get("/");
         let gzip = HeaderValue::from_static("gzip");
         request.headers_mut().insert(header::ACCEPT_ENCODING, gzip);
-        let service = CompressLayer::new().layer(handler);
+        let service = CompressLayer::default().layer(handler);
         let Ok(response) = service.oneshot(request).await;
         response
     }
