@@ -139,7 +139,7 @@ pub fn router(
         .clone()
         .layer(TimeoutLayer(state.request_timeout)) // an upload has timeouts for the parts of its body
         .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
-    let list_layers = operation_layers.clone().layer(CompressLayer::new()); // only lists; inside the memory of responses
+    let list_layers = operation_layers.clone().layer(CompressLayer::default()); // only lists; inside the memory of responses
     let open_layers = api_layers
         .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
         .layer(ResponseMemoryLayer(concurrency))
@@ -166,7 +166,7 @@ pub fn operations_router(
         .layer(access_log(&state))
         .layer(catch_panic())
         .layer(CheckLayer(validate_request));
-    let metrics = get(metrics).layer(CompressLayer::new());
+    let metrics = get(metrics).layer(CompressLayer::default());
     let routes = health::router().route("/metrics", metrics);
     let routes = routes.fallback(async || Error::NoSuchRoute);
     routes.layer(layers).with_state(state)

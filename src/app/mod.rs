@@ -139,8 +139,7 @@ impl App {
             readiness: Readiness::default(),
             database,
         });
-        let workers = config.server.workers.unwrap_or_else(cores);
-        let routers: Result<Vec<_>, _> = (0..workers.get())
+        let routers: Result<Vec<_>, _> = (0..server.workers.unwrap_or_else(cores).get())
             .map(|_| api::router(operations.clone(), state.for_worker(), &document))
             .map(|router| router.map(api::http_service))
             .collect();

@@ -45,7 +45,8 @@ async fn without_origins_no_response_has_a_cors_header() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn preflight_request_of_a_listed_origin_needs_no_credential() {
-    let app = with_origins("https://a.example,https://shop.example.com").await;
+    // The second one as browsers do not write it.
+    let app = with_origins("https://a.example,HTTPS://Shop.example.com/").await;
     let methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
     let headers = [
         "authorization",
@@ -186,6 +187,16 @@ async fn options_request_that_is_no_preflight_request_is_405() {
         let plain = app.bare(Method::OPTIONS, "/api/v3/pet");
         let plain = plain.header("Access-Control-Request-Method", "PUT");
         lets_no_page_read(&plain.response().await.is(405));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operations_listener_has_no_cors_headers() {
+    let app = with_origins("*").await;
+    for path in ["livez", "readyz", "metrics"] {
+        let url = format!("http://{}/{path}", app.operations);
+        let get = test_support::client().get(url).header("Origin", PAGE);
+        lets_no_page_read(&get.response().await.is(200));
     }
 }
 

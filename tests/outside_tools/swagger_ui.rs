@@ -53,7 +53,7 @@ async fn add_swagger_ui(server: &MockHttp, app: &TestApp) {
         <link rel="stylesheet" href="swagger-ui.css"><div id="ui"></div>
         <script src="swagger-ui-bundle.js"></script>
         <script>window.ui = SwaggerUIBundle({{
-            url: "{}", dom_id: "#ui", defaultModelsExpandDepth: -1, tryItOutEnabled: true,
+            url: "{}", dom_id: "#ui", defaultModelsExpandDepth: -1, tryItOutEnabled: true, syntaxHighlight: false,
             validatorUrl: null,
             onComplete: () => {{ ui.preauthorizeApiKey("api_key", "{}"); window.isComplete = true }},
         }})</script>"##,

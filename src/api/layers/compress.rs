@@ -14,6 +14,7 @@ use std::{
 };
 
 use axum::{
+    BoxError,
     body::{Body, Bytes, HttpBody},
     extract::Request,
     http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version, header},
@@ -59,9 +60,9 @@ pub struct CompressLayer {
 
 type Eligible = fn(StatusCode, Version, &HeaderMap, &Extensions) -> bool;
 
-impl CompressLayer {
+impl Default for CompressLayer {
     /// Creates a layer that compresses each response.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let predicate = SizeAbove::new(MIN_SIZE).and(is_eligible as Eligible);
         Self {
             encoder: CompressionLayer::new()
@@ -70,12 +71,14 @@ impl CompressLayer {
             is_constant: false,
         }
     }
+}
 
+impl CompressLayer {
     /// Creates a layer for routes that respond to each GET with the same bytes, which are compressed once.
     pub fn of_constants() -> Self {
         Self {
             is_constant: true,
-            ..Self::new()
+            ..Self::default()
         }
     }
 }
@@ -153,6 +156,10 @@ fn complete(
             let encoder = if is_zstd { ZSTD_MEMORY } else { GZIP_MEMORY };
             let memory = size.unwrap_or(STREAMED_LIST) + encoder;
             head.extensions.insert(CompressedWhileSent(memory));
+            let body = YieldingBody {
+                body,
+                has_yielded: false,
+            };
             return Response::from_parts(head, Body::new(body));
         }
     };
@@ -183,14 +190,39 @@ fn whole(body: CompressionBody<Slices>, known: &OnceLock<Bytes>) -> Result<Bytes
     Ok(known.get_or_init(|| collected.to_bytes()).clone())
 }
 
-/// Body of slices. Other tasks run between two of them.
+/// Compressed body that lets other tasks run between two slices of its source.
+struct YieldingBody {
+    body: CompressionBody<Slices>,
+    has_yielded: bool,
+}
+
+impl HttpBody for YieldingBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        // The encoder has answered the pause with the bytes that it held, and would go on.
+        if self.body.get_ref().is_paused && !self.has_yielded {
+            self.has_yielded = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.has_yielded = false;
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+}
+
+/// Body of slices, with a pause between two of them.
 struct Slices {
     body: Body,
     /// Data that follows the last slice.
     rest: Bytes,
     /// Maximum size of a slice in bytes.
     max: usize,
-    has_yielded: bool,
+    is_paused: bool,
 }
 
 impl Slices {
@@ -199,7 +231,7 @@ impl Slices {
             body,
             rest: Bytes::new(),
             max,
-            has_yielded: false,
+            is_paused: false,
         }
     }
 }
@@ -223,12 +255,12 @@ impl HttpBody for Slices {
                     return Poll::Ready(None);
                 }
             }
-        } else if !self.has_yielded {
-            self.has_yielded = true;
+        } else if !self.is_paused {
+            self.is_paused = true;
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        self.has_yielded = false;
+        self.is_paused = false;
         let length = self.rest.len().min(self.max);
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }
@@ -265,7 +297,7 @@ mod tests {
         let mut request = get("/");
         let gzip = HeaderValue::from_static("gzip");
         request.headers_mut().insert(header::ACCEPT_ENCODING, gzip);
-        let service = CompressLayer::new().layer(handler);
+        let service = CompressLayer::default().layer(handler);
         let Ok(response) = service.oneshot(request).await;
         response
     }
