@@ -66,7 +66,14 @@ impl Store {
     async fn back_up(&self) -> String {
         let archive = self.home.path().join("backup.tar");
         let archive = archive.to_str().expect("text").to_owned();
-        self.run(&["backup", &archive]).await.is(0);
+        let output = self.run(&["backup", &archive]).await.is(0);
+        let size = fs::metadata(&archive).expect("a file").len();
+        assert!(
+            output
+                .stdout
+                .starts_with(&format!("wrote {size} bytes with ")),
+            "{output:?}"
+        );
         archive
     }
 
