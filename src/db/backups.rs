@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use futures_util::{Stream, TryStreamExt};
 use sqlx::{
-    AssertSqlSafe, Connection as _, Executor as _, FromRow, PgConnection, postgres::PgCopyIn,
+    AssertSqlSafe, Connection as _, Executor as _, FromRow, PgConnection, Row as _,
+    postgres::PgCopyIn,
 };
 
 use super::{deadline::with_timeout, error::Error};
@@ -141,9 +142,10 @@ pub async fn is_in_progress(connection: &mut PgConnection) -> Result<bool, Error
 
 /// Returns true if the database has any table, of this program or of another.
 pub async fn has_tables(connection: &mut PgConnection) -> Result<bool, Error> {
-    let query =
+    // A plain-text query: behind a pooler, nothing can be prepared outside a transaction.
+    const QUERY: &str =
         "select exists (select from pg_tables where schemaname = any (current_schemas(false)))";
-    Ok(sqlx::query_scalar(query).fetch_one(connection).await?)
+    Ok(connection.fetch_one(QUERY).await?.try_get(0)?)
 }
 
 /// Restore in progress. Dropped before its commit, it changes nothing.

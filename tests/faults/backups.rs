@@ -26,17 +26,8 @@ async fn run(home: &Home, arguments: [&str; 2], variables: &[(&str, String)]) ->
     elapsed
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn row_28_lost_database_and_images_are_restored_from_a_backup() {
-    let mut row = Row::begin(
-        28,
-        "loss of the database and all images; restore of a backup",
-    )
-    .await;
-    let (pets, images) = loose_or_promised((10_000, 100), (100_000, 1_000));
-    let folder = tempfile::tempdir().expect("a folder");
-    let url_of = |name: &str| format!("file://{}/{name}", folder.path().display());
-    let stage = Stage::start(&[("IMAGES__URL", &url_of("images"))]).await;
+/// Adds pets, and an image each to the first of them.
+async fn fill(stage: &Stage, pets: u32, images: u32) {
     let insert = format!(
         r#"insert into pets (id, status, name, category, photo_urls, tags)
            select nextval('pet_ids'), 'available', 'Rex ' || number, '{{"id": 1, "name": "Dogs"}}', '{{}}',
@@ -51,6 +42,20 @@ async fn row_28_lost_database_and_images_are_restored_from_a_backup() {
         upload.body(bytes).response().await.is(200);
     };
     stream::iter(0..images).for_each_concurrent(8, upload).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_28_lost_database_and_images_are_restored_from_a_backup() {
+    let mut row = Row::begin(
+        28,
+        "loss of the database and all images; restore of a backup",
+    )
+    .await;
+    let (pets, images) = loose_or_promised((10_000, 100), (100_000, 1_000));
+    let folder = tempfile::tempdir().expect("a folder");
+    let url_of = |name: &str| format!("file://{}/{name}", folder.path().display());
+    let stage = Stage::start(&[("IMAGES__URL", &url_of("images"))]).await;
+    fill(&stage, pets, images).await;
 
     let home = Home::new();
     let archive = folder.path().join("backup.tar");
