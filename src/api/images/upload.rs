@@ -95,7 +95,7 @@ pub(super) struct ImageBytes(#[expect(dead_code, reason = "describes a streamed 
 
 /// Upload as a form.
 #[derive(ToSchema)]
-#[schema(rename_all = "camelCase")]
+#[schema(as = ImageForm, rename_all = "camelCase")]
 #[expect(dead_code, reason = "describes the form, which is read as it comes")]
 struct FormBody {
     /// The image: the form's first file.
@@ -121,7 +121,7 @@ struct FormBody {
     security(("bearer" = ["write:pets"])),
     params(("If-Match", Header), ("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$")),
     request_body(
-        content((inline(FormBody) = "multipart/form-data"), (ImageBytes = "application/octet-stream"), (ImageBytes = "image/*")),
+        content((FormBody = "multipart/form-data"), (ImageBytes = "application/octet-stream"), (ImageBytes = "image/*")),
         description = "The image."),
     responses(
         (status = 200, description = "The stored image.", body = UploadedBody),

@@ -13,11 +13,12 @@ mod version_3_0;
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
+use serde_json::json;
 use utoipa::{
     OpenApi, PartialSchema, ToSchema,
     openapi::{
-        Components, Contact, ContentBuilder, Object, OpenApi as Document, Ref, RefOr, Response,
-        Schema, Server, Type,
+        Components, Contact, ContentBuilder, Object, OpenApi as Document, Ref, RefOr, Required,
+        Response, Schema, Server, Type,
         extensions::Extensions,
         path::{Operation, Parameter, ParameterIn, PathItem},
         schema::SchemaType,
@@ -114,6 +115,12 @@ pub fn complete(
     components::add(components);
     let schemas = &mut components.schemas;
     merge_combined(schemas);
+    // Bytes are no form. openapi-generator (typescript-fetch) imports the module of a form that has another media type
+    // beside it, and writes it only if there is a reference from elsewhere.
+    if let Some(RefOr::T(Schema::Object(bytes))) = schemas.get_mut("ImageBytes") {
+        let form = Ref::from_schema_name("ImageForm").ref_location;
+        bytes.extensions = Some(Extensions::from_iter([("not", json!({"$ref": form}))]));
+    }
     schemas.insert(Problem::name().into_owned(), Problem::schema());
     schemas.insert(Violation::name().into_owned(), Violation::schema());
     for error in ERRORS {
@@ -273,6 +280,8 @@ fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_
     operation.parameters = (!parameters.is_empty()).then_some(parameters);
     if let Some(RefOr::T(body)) = &mut operation.request_body {
         common.extend(errors_of("body"));
+        // utoipa omits it if there are several media types.
+        body.required.get_or_insert(Required::True);
         for content in body.content.values_mut() {
             if let RefOr::T(content) = content {
                 content.schema.iter_mut().for_each(remove_null);

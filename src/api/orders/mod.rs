@@ -222,8 +222,8 @@ async fn get(
 #[utoipa::path(
     patch, path = "/store/order/{orderId}", operation_id = "patchOrder", tag = "store", security(("bearer" = ["admin"])),
     request_body(
-        content((PatchBody = "application/merge-patch+json"), (PatchBody = "application/json")),
-        description = "Fields of the order to change."),
+        content = PatchBody, content_type = "application/merge-patch+json",
+        description = "Fields of the order to change. The media type may also be `application/json`."),
     responses(
         (status = 200, description = "The changed order.", body = OrderBody),
         (status = 409, description = "The order cannot move backward."),

@@ -99,7 +99,7 @@ impl FromRequest<AppState> for Login {
 /// does not reveal if the account exists.
 #[utoipa::path(
     post, path = "/user/login", operation_id = "createSession", tag = "user", security(()),
-    request_body(content((LoginBody = "application/x-www-form-urlencoded"), (LoginBody = "application/json"))),
+    request_body(content = LoginBody, description = "The username and password. A form (`application/x-www-form-urlencoded`) is accepted, too."),
     responses((status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",
         headers(("X-Rate-Limit"), ("X-Expires-After"), ("Cache-Control")))),
 )]

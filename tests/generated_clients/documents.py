@@ -1,0 +1,54 @@
+"""Reads every form of the OpenAPI document that the service has.
+
+    documents.py HOST
+"""
+
+import json
+import re
+import sys
+import urllib.error
+import urllib.request
+
+import aiopenapi3
+import httpx
+import openapi_spec_validator
+import yaml
+
+host = sys.argv[1]
+
+
+def get(path):
+    with urllib.request.urlopen(f"{host}{path}") as response:
+        return response.read()
+
+
+forms = {path.rsplit("/", 1)[1]: get(path) for path in json.loads(get("/api/v3"))["openapi"]}
+document = json.loads(forms["openapi.json"])
+# PyYAML reads YAML 1.1, in which an unquoted date or `no` is not a string.
+assert yaml.safe_load(forms["openapi.yaml"]) == document
+version_3_0 = json.loads(forms["openapi-3.0.json"])
+for form in document, version_3_0:
+    openapi_spec_validator.validate(form)
+assert version_3_0["openapi"].startswith("3.0.")
+assert version_3_0["paths"].keys() == document["paths"].keys()
+
+for name in "openapi.json", "openapi-3.0.json":
+    url = f"{host}/api/v3/{name}"
+    api = aiopenapi3.OpenAPI.load_sync(url, session_factory=lambda *_, **__: httpx.Client(trust_env=False))
+    api.authenticate(api_key="special-key")
+    assert api._.getLimits().plan == "enterprise"
+    added = api._.addPet(data={"name": "Rex", "tags": [{"id": -(2**53) + 1}]})
+    assert api._.getPetById(parameters={"petId": added.id}).tags[0].id == -(2**53) + 1
+    api._.deletePet(parameters={"petId": added.id})
+
+# The pattern of usernames permits exactly the names that the service does.
+pattern = re.compile(document["components"]["schemas"]["Username"]["pattern"])
+names = ". .. ... .a login LOGIN lOgIn logins xlogin logout Logout log createWithList CREATEWITHLIST createWithLists logın createwithliſt createwithli\ufb06".split()
+for name in [*names, " ada", "ada ", "a\u0007da", "ada-1"]:
+    body = json.dumps({"username": name}).encode()
+    request = urllib.request.Request(f"{host}/api/v3/user", body, {"Content-Type": "application/json"})
+    try:
+        status = urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        status = error.code
+    assert (status == 201) == bool(pattern.search(name)), (name, status)
