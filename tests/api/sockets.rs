@@ -181,6 +181,11 @@ impl Notified {
         let path = home.path().join("notify.sock");
         let socket = UnixDatagram::bind(&path).expect("a socket");
         socket.set_nonblocking(true).expect("a socket");
+        // As systemd's, which PostgreSQL's user can reach.
+        for (path, mode) in [(home.path(), 0o755), (&path, 0o777)] {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(path, mode).expect("the mode");
+        }
         command.env("NOTIFY_SOCKET", &path);
         let this = Self {
             socket: tokio::net::UnixDatagram::from_std(socket).expect("a runtime"),
