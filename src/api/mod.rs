@@ -116,8 +116,8 @@ pub fn router(
     let public_layers = ServiceBuilder::new()
         .layer(RequestSpanLayer) // first: every response and log line has the request's id
         .layer(access_log(&state)) // also of requests that are refused, panic, or whose client disconnects
-        .layer(catch_panic()) // inside the access log, which records the 500, and the request id
         .layer(CorsLayer::new(&state.cors_origins)) // preflight requests have no credential; errors have CORS headers too
+        .layer(catch_panic()) // inside the access log, which records the 500, and the request id
         .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
     let api_layers = public_layers
         .clone()

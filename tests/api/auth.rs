@@ -553,7 +553,9 @@ async fn demo_keys_work_beyond_loopback_only_if_set_to_always() {
 #[tokio::test(flavor = "multi_thread")]
 async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwards() {
     let home = Home::new();
-    let service = home.serve().await;
+    let mut command = home.command(["serve"]);
+    command.env("PET_INVENTORY__SERVER__CORS_ORIGINS", "*");
+    let service = Service::start(&home, command).await;
     let get = async |target: &str, fields: String| {
         let path = "/api/v3/pet/findByStatus?status=sold";
         let request = format!("GET {target}{path} HTTP/1.1\r\n{fields}\r\n");
@@ -573,6 +575,8 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
             get("", format!("Host: {host}\r\n{key}")).await.is(200);
             let target = format!("http://{host}");
             get(&target, format!("Host: {host}\r\n{key}")).await.is(200);
+            let of_page = format!("Host: {host}\r\nOrigin: http://{host}\r\n{key}");
+            get("", of_page).await.is(200);
         }
     }
     let refused = [
@@ -591,6 +595,10 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
         ("", "Host: localhost\r\nVia: 1.1 proxy\r\n"),
         ("", "Host: localhost\r\nX-FORWARDED-PROTO: https\r\n"),
         ("", "Host: localhost\r\nx-forwarded-host:\r\n"),
+        // A page that CORS admits.
+        ("", "Host: localhost\r\nOrigin: https://evil.example\r\n"),
+        ("", "Host: localhost\r\nOrigin: https://localhost.evil.example\r\n"),
+        ("", "Host: localhost\r\nOrigin: null\r\n"),
     ];
     for (target, fields) in refused {
         for key in [

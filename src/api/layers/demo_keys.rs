@@ -1,7 +1,7 @@
 //! Refuses demo keys that may not come from this machine.
 //!
-//! They are public. A page of another site can send them by DNS rebinding, in requests with the site's name in `Host`,
-//! and a proxy can expose them to a network.
+//! They are public. A page of another site can send them by DNS rebinding, in requests with the site's name in `Host`, or,
+//! if CORS admits its origin, with that origin in `Origin`; and a proxy can expose them to a network.
 //!
 //! Inside the rate limit: a refused request counts as a request of its caller.
 
@@ -39,7 +39,8 @@ pub fn local_demo_keys(
     }
 }
 
-/// Returns true if the request names loopback hosts only, at least one, and has no field that proxies add.
+/// Returns true if the request names loopback hosts only, at least one, comes from no page of another host, and has no field
+/// that proxies add.
 fn is_local(request: &Request) -> bool {
     let is_of_proxy = |name: &HeaderName| {
         [header::FORWARDED, header::VIA].contains(name) || name.as_str().starts_with("x-forwarded-")
@@ -48,7 +49,17 @@ fn is_local(request: &Request) -> bool {
     let fields = request.headers().get_all(header::HOST);
     let fields = fields.iter().map(HeaderValue::as_bytes);
     let hosts: Vec<_> = authority.into_iter().chain(fields).collect();
+    let origins = request.headers().get_all(header::ORIGIN);
     !hosts.is_empty()
         && hosts.into_iter().all(extract::is_loopback)
+        && origins.iter().all(is_local_origin)
         && !request.headers().keys().any(is_of_proxy)
+}
+
+/// Returns true for the origin of a page of this machine. That of a sandboxed page or a file is `null`.
+fn is_local_origin(origin: &HeaderValue) -> bool {
+    let origin = origin.as_bytes();
+    let host = origin.strip_prefix(b"http://");
+    let host = host.or_else(|| origin.strip_prefix(b"https://"));
+    host.is_some_and(extract::is_loopback)
 }
