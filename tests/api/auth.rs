@@ -333,10 +333,9 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, RequestBuilder)> {
                 ""
             };
             let mut request = app.anonymous(method.clone(), &format!("{target}?{query}"));
-            if operation["requestBody"]["content"]
-                .get("application/json")
-                .is_some()
-            {
+            let content = &operation["requestBody"]["content"];
+            let is_json = |media_type| content.get(media_type).is_some();
+            if is_json("application/json") || is_json("application/merge-patch+json") {
                 let list = path.ends_with("List");
                 let body = json!({"id": 7, "name": "a", "petId": 8, "username": "a"});
                 request = request.json(&if list { json!([body]) } else { body });

@@ -76,7 +76,7 @@ impl<'a> From<&'a User> for UserBody<'a> {
 /// Username, without surrounding white space and control characters. `.`, `..`, `login`, `logout` and
 /// `createWithList`, in any case, are reserved: they are other paths.
 #[derive(ToSchema)]
-#[schema(as = Username, value_type = String, example = "ada", min_length = 1, max_length = 64, pattern = r"^(?!(\.{1,2}|[lL][oO][gG]([iIı][nN]|[oO][uU][tT])|[cC][rR][eE][aA][tT][eE][wW][iIı][tT][hH][lL][iIı]([sSſ][tT]|[ſtst]))$)[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]([^\x00-\x1f\x7f-\x9f]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000])?$")]
+#[schema(as = Username, value_type = String, example = "ada", min_length = 1, max_length = 64, pattern = r"^(?!(\.{1,2}|[lL][oO][gG]([iI\u0131][nN]|[oO][uU][tT])|[cC][rR][eE][aA][tT][eE][wW][iI\u0131][tT][hH][lL][iI\u0131]([sS\u017f][tT]|[\ufb05\ufb06]))$)[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]([^\x00-\x1f\x7f-\x9f]*[^\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000])?$")]
 #[expect(dead_code, reason = "describes what is read and written as text")]
 pub struct UsernameText(String);
 
