@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{MetadataExt as _, chown},
     path::Path,
     process::Stdio,
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -262,6 +263,13 @@ impl Pooled {
 async fn service_logs_in_to_pgbouncer_with_any_password() {
     let database = TestDatabase::migrated().await;
     let pooled = Pooled::before(&database).await;
+    let migrate = ["migrate", "--check"];
+    pooled
+        .run(&database, &pooled.password, &migrate)
+        .await
+        .is(0);
+    // `check` recognises PgBouncer by server connections that are older than its own.
+    tokio::time::sleep(Duration::from_millis(200)).await;
     pooled
         .run(&database, &pooled.password, &["check"])
         .await
