@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use pet_inventory::db::backups::{OMITTED_TABLES, TABLES};
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
@@ -135,6 +136,7 @@ async fn write(app: Arc<TestApp>, writer: u32, stop: Arc<AtomicBool>) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stdout, reason = "the times of the drill")]
 async fn restore_drill_under_write_load_restores_one_point_in_time() {
     const IMAGES: &str = "select count(*) from images";
     let original = Store::empty().await;
@@ -418,10 +420,7 @@ async fn restore_refuses_a_store_in_use_and_another_schema() {
     let mut older = tar::Builder::new(Vec::new());
     let mut entry = tar::Header::new_gnu();
     entry.set_size(header.len() as u64);
-    let digits: String = Sha256::digest(&header)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digits = format!("{:x}", Bytes::copy_from_slice(&Sha256::digest(&header)));
     older
         .append_data(&mut entry, format!("header/{digits}"), &*header)
         .expect("an entry");
@@ -503,7 +502,7 @@ async fn backup_reports_lost_and_damaged_images() {
     let name = store.files().pop_first().expect("a file");
     let file = store.images().join(&name[..2]).join(&name);
     for damage in [change_one_byte, |file: &Path| {
-        fs::remove_file(file).expect("removed")
+        fs::remove_file(file).expect("removed");
     }] {
         damage(&file);
         let output = store.run(&["backup", "a.tar"]).await.is(1);

@@ -216,7 +216,7 @@ fn errors_name_the_key() {
 
 #[test]
 fn password_replaces_that_of_the_database_url() {
-    let password = r##"p@s:s/w?o=r&d#%41+"'\ {é"##;
+    let password = r#"p@s:s/w?o=r&d#%41+"'\ {é"#;
     for url in [
         "postgres://pets@h/d",
         "postgres://pets:other@h/d?sslmode=disable",

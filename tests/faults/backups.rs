@@ -13,7 +13,7 @@ use test_support::{Home, Output, RequestExt as _, images::png, process::Service}
 use crate::stage::{Row, Stage, bound, loose_or_promised};
 
 /// Maximum duration of the backup, and of the restore.
-const PROMISED: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
+const PROMISED: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(30)];
 
 /// Runs a command of the program on another database of the stage's server, and returns its duration.
 async fn run(home: &Home, arguments: [&str; 2], variables: &[(&str, String)]) -> Duration {

@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{MetadataExt as _, chown},
     path::Path,
     process::Stdio,
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -23,7 +24,7 @@ use tokio::{
 const FILE: &str = include_str!("../../config/compose.yaml");
 const SECRETS: [&str; 3] = ["POSTGRES_PASSWORD", "S3_SECRET_KEY", "BOOTSTRAP_API_KEY"];
 /// Secret with all kinds of characters.
-const SECRET: &str = r##"p@s:s/w?o=r&d#%41"'\$HOME${}`;|<>~!*()[]^+,0123456789abcdef"##;
+const SECRET: &str = r#"p@s:s/w?o=r&d#%41"'\$HOME${}`;|<>~!*()[]^+,0123456789abcdef"#;
 
 /// Runs `docker-compose config` with these secrets set.
 async fn read(secrets: &[&str]) -> Output {
@@ -262,6 +263,13 @@ impl Pooled {
 async fn service_logs_in_to_pgbouncer_with_any_password() {
     let database = TestDatabase::migrated().await;
     let pooled = Pooled::before(&database).await;
+    let migrate = ["migrate", "--check"];
+    pooled
+        .run(&database, &pooled.password, &migrate)
+        .await
+        .is(0);
+    // `check` recognises PgBouncer by server connections that are older than its own.
+    tokio::time::sleep(Duration::from_millis(200)).await;
     pooled
         .run(&database, &pooled.password, &["check"])
         .await

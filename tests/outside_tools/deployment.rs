@@ -160,7 +160,7 @@ async fn systemd_units_are_valid_and_sandboxed() {
     let program = "ExecStart=/usr/local/bin/pet-inventory ";
     assert!(UNIT.contains(program));
     let write = |text: &str| {
-        fs::write(&unit, text.replace(program, "ExecStart=/bin/true ")).expect("a file")
+        fs::write(&unit, text.replace(program, "ExecStart=/bin/true ")).expect("a file");
     };
     write(UNIT);
     fs::write(&socket, SOCKET).expect("a file");
