@@ -797,7 +797,7 @@ fn document_has_no_construct_that_a_generator_misreads() {
         .expect("schemas")
     {
         visit(schema, &mut |value| {
-            assert!(value["default"].is_null(), "{name}: {value}")
+            assert!(value["default"].is_null(), "{name}: {value}");
         });
     }
 }
