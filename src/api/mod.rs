@@ -98,7 +98,7 @@ pub fn router(
     let open = users::open_router().router.merge(oauth::router());
     let public = health::router()
         .merge(pages::router())
-        .merge(openapi::router(document, &state.links)?)
+        .merge(openapi::serve::router(document, &state.links)?)
         .fallback(async || Error::NoSuchRoute);
 
     let concurrency = Arc::new(state.concurrency.clone());
