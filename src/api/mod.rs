@@ -107,7 +107,7 @@ pub fn router(
     let open = users::open_router().router.merge(oauth::router());
     let public = health::router()
         .merge(pages::router().layer(CompressLayer::of_constants()))
-        .merge(openapi::router(document, &state.links)?.layer(CompressLayer::of_constants()))
+        .merge(openapi::serve::router(document, &state.links)?.layer(CompressLayer::of_constants()))
         .fallback(async || Error::NoSuchRoute);
 
     let concurrency = Arc::new(state.concurrency.clone());

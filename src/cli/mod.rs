@@ -184,8 +184,10 @@ impl DocumentFormat {
         let document = api::document(links);
         say(match self {
             Self::Json => serde_json::to_string_pretty(&document)?,
-            Self::Yaml => openapi::to_yaml(&document)?,
-            Self::Json30 => serde_json::to_string_pretty(&openapi::to_version_3_0(&document)?)?,
+            Self::Yaml => openapi::serve::to_yaml(&document)?,
+            Self::Json30 => {
+                serde_json::to_string_pretty(&openapi::version_3_0::convert(&document)?)?
+            }
         })
     }
 }

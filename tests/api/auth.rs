@@ -596,7 +596,10 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
         ("", "Host: localhost\r\nx-forwarded-host:\r\n"),
         // A page that CORS admits.
         ("", "Host: localhost\r\nOrigin: https://evil.example\r\n"),
-        ("", "Host: localhost\r\nOrigin: https://localhost.evil.example\r\n"),
+        (
+            "",
+            "Host: localhost\r\nOrigin: https://localhost.evil.example\r\n",
+        ),
         ("", "Host: localhost\r\nOrigin: null\r\n"),
     ];
     for (target, fields) in refused {

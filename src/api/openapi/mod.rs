@@ -7,8 +7,8 @@
 
 mod components;
 mod links;
-mod serve;
-mod version_3_0;
+pub mod serve;
+pub mod version_3_0;
 
 use std::collections::BTreeMap;
 
@@ -31,10 +31,6 @@ use utoipa::{
 
 use self::components::{
     ERRORS, LIMIT_HEADERS, SharedError, add_headers, errors_of, header, reference,
-};
-pub use self::{
-    serve::{router, to_yaml},
-    version_3_0::convert as to_version_3_0,
 };
 use super::{
     problem::{Problem, Violation},

@@ -7,6 +7,7 @@ use axum::{
     response::IntoResponse,
     routing::{MethodRouter, get},
 };
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::ser::Error as _;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -57,12 +58,7 @@ fn unchanging<S>(media_type: &'static str, content: Vec<u8>) -> MethodRouter<S>
 where
     S: Clone + Send + Sync + 'static,
 {
-    let hash = Sha256::digest(&content);
-    let opaque: String = hash
-        .iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let opaque = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(&content));
     let content = Bytes::from(content);
     get(async move |if_none_match: IfNoneMatch| {
         let headers = [
