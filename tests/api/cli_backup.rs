@@ -537,7 +537,7 @@ fn pack(entries: &Entries) -> Vec<u8> {
     archive
 }
 
-/// Returns variants of an archive whose SHA-256s and counts are right.
+/// Returns variants of an archive with correct SHA-256s and counts.
 fn forged(archive: &[u8], parts: &Entries) -> Vec<(&'static str, Vec<u8>)> {
     let images: Vec<usize> = (0..parts.len())
         .filter(|&part| parts[part].0 == "images")
