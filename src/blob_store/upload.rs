@@ -106,6 +106,14 @@ impl Upload {
         }
     }
 
+    /// Removes what has been written. Dropping the upload does so too, but later, in the background.
+    pub async fn abort(self) -> Result<(), Error> {
+        match self.to {
+            Destination::Folder(mut parts, _) => Ok(parts.abort().await?),
+            Destination::Spool(..) => Ok(()),
+        }
+    }
+
     /// Makes the bytes durable under their key, and returns the key.
     pub async fn finish(self) -> Result<String, Error> {
         let (store, key, size, to) = (self.store, self.key, self.size, self.to);

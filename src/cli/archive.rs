@@ -7,8 +7,10 @@
 //! | `images/SHA256` | bytes of an image |
 //! | `manifest/SHA256` | [`Manifest`] |
 //!
-//! Invariant: each name ends with the SHA-256 of the content, and the manifest counts the rows and images. So a reader finds
-//! damaged, incomplete and missing entries.
+//! Invariants:
+//! - Each name ends with the SHA-256 of the content, and the manifest counts the rows and images. So a reader finds damaged,
+//!   incomplete and missing entries.
+//! - Entries are regular files with names of up to 100 bytes: a reader refuses all extensions of tar.
 
 use std::{
     collections::BTreeMap,
@@ -34,6 +36,8 @@ const MAX_JSON: u64 = 1 << 20;
 /// Size of a tar block, in bytes.
 const BLOCK: u64 = 512;
 const TRUNCATED: &str = "the archive is incomplete";
+/// Error of an archive with content that the program does not write.
+pub const DAMAGED: &str = "the archive is damaged";
 /// Error of a file that is not an archive.
 pub const UNKNOWN: &str = "this is not a backup that pet-inventory has written";
 
@@ -51,6 +55,14 @@ pub struct Header {
     pub created_at: DateTime<Utc>,
 }
 
+impl Header {
+    /// Returns true if the version of the program can be printed.
+    pub fn is_valid(&self) -> bool {
+        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
+        (1..=32).contains(&self.program.len()) && self.program.bytes().all(is_valid)
+    }
+}
+
 /// Content of an archive.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -66,6 +78,11 @@ pub struct Manifest {
 /// Returns a SHA-256 in hexadecimal.
 pub fn hexadecimal(digest: Sha256) -> String {
     format!("{:x}", Bytes::copy_from_slice(&digest.finalize()))
+}
+
+fn is_sha256(text: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == 64 && text.bytes().all(is_digit)
 }
 
 /// Writes an archive.
@@ -136,20 +153,31 @@ pub struct Entry<'a, R: Read> {
 }
 
 impl<'a, R: Read> Entry<'a, R> {
-    /// Reads the head of the next entry. Fails at the end of the archive.
+    /// Reads the head of the next entry, of [raw](tar::Entries::raw) ones. Fails at the end of the archive.
     pub fn next(entries: &mut tar::Entries<'a, R>) -> Result<Self, Error> {
         let entry = entries.next().ok_or(TRUNCATED)?;
-        let content = entry.map_err(|error| format!("the archive is damaged: {error}"))?;
+        // The error can have bytes of the archive.
+        let content =
+            entry.map_err(|error| format!("{DAMAGED}: {}", error.to_string().escape_debug()))?;
+        if !content.header().entry_type().is_file() {
+            return Err(UNKNOWN.into());
+        }
         let path = content.path()?;
         let (kind, sha256) = path
             .to_str()
             .and_then(|path| path.rsplit_once('/'))
+            .filter(|(_, sha256)| is_sha256(sha256))
             .ok_or(UNKNOWN)?;
         Ok(Self {
             kind: kind.to_owned(),
             sha256: sha256.to_owned(),
             content,
         })
+    }
+
+    /// Returns the size of the content, in bytes.
+    pub fn size(&self) -> u64 {
+        self.content.size()
     }
 
     /// Passes on the content in pieces. Fails at its end if it is damaged or incomplete.
@@ -169,26 +197,22 @@ impl<'a, R: Read> Entry<'a, R> {
             pass_on(piece).await?;
         }
         if hexadecimal(digest) != self.sha256 {
-            return Err(format!(
-                "the archive is damaged or incomplete: {}/{}",
-                self.kind, self.sha256
-            )
-            .into());
+            return Err(format!("{DAMAGED} or incomplete: {}/{}", self.kind, self.sha256).into());
         }
         Ok(())
     }
 
     /// Reads a header or manifest.
     pub async fn read_json<T: DeserializeOwned>(&mut self) -> Result<T, Error> {
+        if self.size() > MAX_JSON {
+            return Err(DAMAGED.into());
+        }
         let mut json = Vec::new();
-        self.read(async |piece| {
-            json.extend(piece);
-            if json.len() as u64 > MAX_JSON {
-                return Err("the archive is damaged".into());
-            }
+        let append = async |piece| {
+            json.extend::<Vec<u8>>(piece);
             Ok(())
-        })
-        .await?;
+        };
+        self.read(append).await?;
         Ok(serde_json::from_slice(&json)?)
     }
 }

@@ -1,10 +1,10 @@
 //! `backup`: writes the database and the images to an archive, as one consistent snapshot.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, BufWriter, Write},
-    os::unix::fs::OpenOptionsExt as _,
-    path::PathBuf,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
     pin::pin,
     time::Duration,
 };
@@ -12,8 +12,10 @@ use std::{
 use clap::Args;
 use futures_util::TryStreamExt as _;
 use indicatif::{ProgressBar, ProgressBarIter};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
 use super::{
     archive::{self, FORMAT, Header, Manifest},
@@ -28,6 +30,12 @@ use crate::{
         backups::{self, StoredImage, TABLES},
     },
 };
+
+/// Maximum time for which a pipe takes nothing. Meanwhile, the snapshot holds back vacuum in the whole
+/// database, and the deletion of bytes of images.
+const STALL: Duration = Duration::from_mins(5);
+/// Size of the pieces that are written to a pipe, in bytes. A pipe that is ready for writing has room for this (POSIX).
+const PIPE_BUF: usize = 4_096;
 
 type Writer = archive::Writer<BufWriter<ProgressBarIter<Box<dyn Write>>>>;
 
@@ -70,40 +78,89 @@ impl Backup {
         self.file.as_os_str() == "-"
     }
 
-    /// Returns the content of the archive, and its size in bytes. Removes the file after a failure.
+    /// Returns the content of the archive, and its size in bytes.
     async fn write_file(
         &self,
         config: &Config,
         session: &Session,
     ) -> Result<(Manifest, u64), Error> {
-        // Credentials and personal data: for the user of this process only.
-        let file = (!self.is_stdout()).then(|| {
-            let mut options = File::options();
-            options.write(true).create_new(true).mode(0o600);
-            let named = |error| format!("{}: {error}", self.file.display());
-            options.open(&self.file).map_err(named)
-        });
+        let file = (!self.is_stdout()).then(|| PartialFile::create(&self.file));
         let file = file.transpose()?;
         let out: Box<dyn Write> = match &file {
-            Some(file) => Box::new(file.try_clone()?),
-            None => Box::new(io::stdout().lock()),
+            Some(file) => Box::new(file.partial.as_file().try_clone()?),
+            None => Box::new(Pipe(
+                io::stdout().as_fd().try_clone_to_owned()?.into(),
+                STALL,
+            )),
         };
         let bar = ProgressBar::no_length();
         let bar = progress(bar, "{spinner} {binary_bytes} {binary_bytes_per_sec} {msg}")?;
         bar.enable_steady_tick(Duration::from_millis(100));
-        let result = async {
-            let manifest = write(config, session, out, &bar).await?;
-            if let Some(file) = &file {
-                file.sync_all()?;
-            }
-            Ok(manifest)
-        };
-        let result: Result<Manifest, Error> = result.await;
+        let manifest = write(config, session, out, &bar).await;
         bar.finish_and_clear();
-        if result.is_err() && file.is_some() {
-            fs::remove_file(&self.file)?;
+        let manifest = manifest?;
+        if let Some(file) = file {
+            file.finish()?;
         }
-        Ok((result?, bar.position()))
+        Ok((manifest, bar.position()))
+    }
+}
+
+/// File that gets its name once it is complete. Dropped before, it is removed.
+struct PartialFile<'a> {
+    file: &'a Path,
+    /// `FILE.partial`, for the user of this process only: an archive has credentials and personal data.
+    partial: NamedTempFile,
+}
+
+impl<'a> PartialFile<'a> {
+    fn create(file: &'a Path) -> Result<Self, Error> {
+        let named = |error: io::Error| format!("{}: {error}", file.display());
+        if file.try_exists().map_err(named)? {
+            return Err(named(io::ErrorKind::AlreadyExists.into()).into());
+        }
+        let name = file.file_name().ok_or("this is not the name of a file")?;
+        let mut partial = tempfile::Builder::new();
+        partial.prefix(name).suffix(".partial").rand_bytes(0);
+        let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
+        let partial = partial.tempfile_in(folder.unwrap_or(Path::new(".")));
+        let partial = partial.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => format!(
+                "{0}.partial exists: another backup is in progress, or one was interrupted; then: rm {0}.partial",
+                file.display()
+            ),
+            _ => named(error),
+        })?;
+        Ok(Self { file, partial })
+    }
+
+    /// Gives the file its name. Fails if there is a file of this name.
+    fn finish(self) -> Result<(), Error> {
+        self.partial.as_file().sync_all()?;
+        let named = |error| format!("{}: {error}", self.file.display());
+        self.partial.persist_noclobber(self.file).map_err(named)?;
+        Ok(())
+    }
+}
+
+/// Pipe, or another stdout, that must take something within a time.
+struct Pipe(File, Duration);
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut pipe = [PollFd::new(self.0.as_fd(), PollFlags::POLLOUT)];
+        let timeout = PollTimeout::try_from(self.1).unwrap_or(PollTimeout::MAX);
+        if poll(&mut pipe, timeout)? == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the reader of the archive has taken nothing for 5 minutes",
+            ));
+        }
+        self.0.write(&bytes[..bytes.len().min(PIPE_BUF)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -207,4 +264,30 @@ async fn write_image(
         return Err(failed("their SHA-256 is another one".to_owned()).into());
     }
     Ok(writer.end(image.size)?)
+}
+
+#[cfg(test)]
+#[expect(clippy::expect_used, reason = "a failed test panics with the reason")]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn pipe_takes_all_or_ends_after_the_time() {
+        let (mut reader, writer) = io::pipe().expect("a pipe");
+        let out = File::from(std::os::fd::OwnedFd::from(writer));
+        let written = vec![7; 1 << 20];
+        let error = Pipe(out.try_clone().expect("a copy"), Duration::from_millis(50))
+            .write_all(&written)
+            .expect_err("no reader");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let reads = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes).map(|_| bytes.len())
+        });
+        Pipe(out, STALL).write_all(&written).expect("a reader");
+        let read = reads.join().expect("its end").expect("bytes");
+        assert!(read > written.len(), "{read}");
+    }
 }

@@ -132,7 +132,7 @@ enum Command {
     Backup(backup::Backup),
     /// Restore a backup into an empty database and an empty image store, all of it or nothing
     ///
-    /// With --json: {"pets":…,"images":…}
+    /// With --json: {"pets":…,"images":…,"createdAt":…,"note":…}
     Restore(restore::Restore),
     /// Check that the service would run with this configuration, and suggest fixes
     ///

@@ -7,6 +7,7 @@
 //!   of has none of them, and keeps its own image store.
 
 use std::{
+    collections::HashSet,
     fs::File,
     io::{self, BufReader, Read},
     path::PathBuf,
@@ -37,6 +38,10 @@ const STORE_NOT_EMPTY: &str =
     "the image store is not empty; set images.url to a new folder or prefix";
 const STORE_OF_ANOTHER: &str =
     "the image store belongs to another database; set images.url to a new folder or prefix";
+const OTHER_CONTENT: &str =
+    "the archive is damaged: it has other content than its manifest and tables say";
+const NOTE: &str = "keys, callers and users are as they were at that time: repeat later changes with keys revoke and callers \
+    disable; users log in again, and clients get new access tokens";
 
 type Entries<'a> = tar::Entries<'a, Box<dyn Read>>;
 
@@ -65,41 +70,43 @@ impl Restore {
         )?;
         let file: Box<dyn Read> = Box::new(BufReader::with_capacity(1 << 20, bar.wrap_read(file)));
         let mut archive = tar::Archive::new(file);
-        let mut entries = archive.entries()?;
-        read_header(&mut entries).await?;
+        let mut entries = archive.entries()?.raw(true);
+        let created_at = read_header(&mut entries).await?.created_at;
         let session = Session::open(config).await?;
         let result = restore(config, &session, &mut entries, &bar).await;
         session.close().await?;
         bar.finish_and_clear();
         let manifest = result?;
         let (pets, images) = (manifest.rows["pets"], manifest.images);
-        let text = format_args!("restored {pets} pets and {images} images");
-        print(json, text, &json!({"pets": pets, "images": images}))
+        let text =
+            format_args!("restored {pets} pets and {images} images, as of {created_at}\n{NOTE}");
+        let value = json!({"pets": pets, "images": images, "createdAt": created_at, "note": NOTE});
+        print(json, text, &value)
     }
 }
 
 /// Reads the header. Fails if this program cannot restore the archive.
-async fn read_header(entries: &mut Entries<'_>) -> Result<(), Error> {
+async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
     let mut entry = Entry::next(entries)?;
     if entry.kind != "header" {
         return Err(archive::UNKNOWN.into());
     }
     let header: Header = entry.read_json().await?;
-    let Header {
-        format,
-        schema,
-        program,
-        ..
-    } = header;
+    if !header.is_valid() {
+        return Err(archive::UNKNOWN.into());
+    }
     let latest = db::migrations::latest();
-    if format != FORMAT || schema != latest {
+    if header.format != FORMAT || header.schema != latest {
+        let Header {
+            program, schema, ..
+        } = header;
         return Err(format!(
             "the archive is of pet-inventory {program} with schema {schema:04}, and this program has schema {latest:04}: \
              restore it with the program that wrote it, then upgrade"
         )
         .into());
     }
-    Ok(())
+    Ok(header)
 }
 
 async fn restore(
@@ -169,7 +176,7 @@ async fn read(
     keys: &mut Vec<String>,
     bar: &ProgressBar,
 ) -> Result<Manifest, Error> {
-    let mut found = Manifest::default();
+    let (mut found, mut sha256s) = (Manifest::default(), HashSet::new());
     for (table, _) in TABLES {
         found.rows.insert(table.to_owned(), 0);
     }
@@ -184,26 +191,48 @@ async fn read(
             found.rows.insert(table.clone(), number);
         } else if entry.kind == "images" {
             bar.set_message("images");
-            let mut upload = blobs.upload().await?;
-            entry
-                .read(async |piece| Ok(upload.write(piece.into()).await?))
-                .await?;
-            let key = upload.finish().await?;
-            keys.push(key.clone());
-            found.images += u64::from(restore.set_key(&entry.sha256, &key).await?);
+            if !sha256s.insert(entry.sha256.clone()) {
+                return Err(OTHER_CONTENT.into());
+            }
+            read_image(&mut entry, restore, blobs, keys).await?;
+            found.images += 1;
         } else if entry.kind == "manifest" {
             let manifest: Manifest = entry.read_json().await?;
             found.sequences.clone_from(&manifest.sequences);
             let is_last = entries.next().is_none();
-            if !is_last || found != manifest || found.images != found.rows["image_contents"] {
-                return Err(
-                    "the archive is damaged: it has other content than its manifest says".into(),
-                );
+            if !is_last
+                || found != manifest
+                || !restore.has_keys(keys).await?
+                || !restore.set_sequences(manifest.sequences).await?
+            {
+                return Err(OTHER_CONTENT.into());
             }
-            restore.set_sequences(manifest.sequences).await?;
             return Ok(found);
         } else {
             return Err(archive::UNKNOWN.into());
         }
     }
+}
+
+/// Stores an image under a new key. Fails if the database has no image with this SHA-256 and size.
+async fn read_image(
+    entry: &mut Entry<'_, Box<dyn Read>>,
+    restore: &mut backups::Restore,
+    blobs: &BlobStore,
+    keys: &mut Vec<String>,
+) -> Result<(), Error> {
+    let size = restore.image_size(&entry.sha256).await?;
+    if size.and_then(|size| size.try_into().ok()) != Some(entry.size()) {
+        return Err(OTHER_CONTENT.into());
+    }
+    let mut upload = blobs.upload().await?;
+    let write = async |piece: Vec<u8>| Ok(upload.write(piece.into()).await?);
+    if let Err(error) = entry.read(write).await {
+        // The program may end before a dropped upload is removed.
+        let _ = upload.abort().await;
+        return Err(error);
+    }
+    let key = upload.finish().await?;
+    keys.push(key.clone());
+    Ok(restore.set_key(&entry.sha256, &key).await?)
 }

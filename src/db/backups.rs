@@ -17,11 +17,14 @@ use sqlx::{
 
 use super::{deadline::with_timeout, error::Error};
 
-/// Tables of a backup, each after those that its rows refer to, with the rows in the syntax of `COPY`. Rows refer to
-/// earlier rows of their own table only.
+/// Tables of a backup, each after those that its rows refer to, with the rows in the syntax of `COPY`. Sessions and access
+/// tokens are left out: they are short-lived, and one that was revoked after the backup would be valid again.
 pub const TABLES: [(&str, &str); 8] = [
     ("callers", "callers"),
-    ("credentials", "(select * from credentials order by id)"),
+    (
+        "credentials",
+        "(select * from credentials where kind not in ('session', 'access_token'))",
+    ),
     ("pets", "pets"),
     ("orders", "orders"),
     ("users", "users"),
@@ -47,10 +50,23 @@ pub const OMITTED_TABLES: [&str; 11] = [
     "pet_tags",
 ];
 
-/// Advance of the versions of pets by a restore, so that none is given again that a client got after the backup.
+/// Sequences of a backup: those of the schema.
+pub const SEQUENCES: [&str; 6] = [
+    "callers_id_seq",
+    "credentials_id_seq",
+    "order_ids",
+    "pet_ids",
+    "pet_versions",
+    "user_ids",
+];
+
+/// Advance of the sequences of ids by a restore, so that no id is given again that a client got after the backup.
+const IDS_AFTER_BACKUP: i64 = 1 << 20;
+/// Minimum advance of the versions of pets by a restore. Versions also begin at the time of the restore, in microseconds
+/// since 1970, so that those of two restores of one backup differ.
 const VERSIONS_AFTER_BACKUP: i64 = 1 << 32;
 
-/// Last value of each sequence, by name.
+/// Last value of each of [`SEQUENCES`], by name; 0 for one that has given none.
 pub type Sequences = BTreeMap<String, i64>;
 
 /// Bytes of an image in the image store.
@@ -119,9 +135,10 @@ impl Backup {
     /// Returns the sequences, with at least the values of the snapshot.
     pub async fn sequences(&mut self) -> Result<Sequences, Error> {
         let query = sqlx::query_as(
-            "select sequencename::text, last_value from pg_sequences
-             where schemaname = any (current_schemas(false)) and last_value is not null",
+            "select sequencename::text, coalesce(last_value, 0) from pg_sequences
+             where schemaname = any (current_schemas(false)) and sequencename = any ($1)",
         );
+        let query = query.bind(SEQUENCES);
         let sequences: Vec<(String, i64)> = query.fetch_all(&mut self.connection).await?;
         Ok(sequences.into_iter().collect())
     }
@@ -179,27 +196,60 @@ impl Restore {
         Ok(RestoredRows(self.connection.copy_in_raw(&statement).await?))
     }
 
-    /// Replaces the key of the bytes with this SHA-256, in hexadecimal. Returns false if no row has them.
-    pub async fn set_key(&mut self, sha256: &str, key: &str) -> Result<bool, Error> {
+    /// Returns the size in bytes of the image with this SHA-256, in hexadecimal. Returns `None` if no row has it.
+    pub async fn image_size(&mut self, sha256: &str) -> Result<Option<i64>, Error> {
+        let query =
+            sqlx::query_scalar("select size from image_contents where sha256 = decode($1, 'hex')");
+        let query = query.bind(sha256);
+        Ok(query.fetch_optional(&mut self.connection).await?)
+    }
+
+    /// Replaces the key of the image with this SHA-256, in hexadecimal.
+    pub async fn set_key(&mut self, sha256: &str, key: &str) -> Result<(), Error> {
         let query =
             sqlx::query("update image_contents set key = $2 where sha256 = decode($1, 'hex')");
         let query = query.bind(sha256).bind(key);
-        let updated = query.execute(&mut self.connection).await?;
-        Ok(updated.rows_affected() == 1)
+        query.execute(&mut self.connection).await?;
+        Ok(())
     }
 
-    /// Sets the sequences, so that no identifier of the backup is generated again.
-    pub async fn set_sequences(&mut self, mut sequences: Sequences) -> Result<(), Error> {
-        *sequences.entry("pet_versions".to_owned()).or_default() += VERSIONS_AFTER_BACKUP;
-        let (names, values): (Vec<String>, Vec<i64>) = sequences.into_iter().unzip();
+    /// Returns true if each image has one of these keys.
+    pub async fn has_keys(&mut self, keys: &[String]) -> Result<bool, Error> {
+        let query = sqlx::query_scalar(
+            "select not exists (select key from image_contents except select unnest($1::text[]))",
+        );
+        let query = query.bind(keys);
+        Ok(query.fetch_one(&mut self.connection).await?)
+    }
+
+    /// Sets the sequences, so that no id or version of the backup is given again, and none that was given after it. Returns
+    /// false if they are not [`SEQUENCES`], or not in range.
+    pub async fn set_sequences(&mut self, sequences: Sequences) -> Result<bool, Error> {
+        let is_complete = sequences.keys().eq(SEQUENCES);
+        let advanced = |(name, value): (String, i64)| {
+            let advance = match &*name {
+                "pet_versions" => VERSIONS_AFTER_BACKUP,
+                _ => IDS_AFTER_BACKUP,
+            };
+            let value = value.checked_add(advance).filter(|_| value >= 0)?;
+            Some((name, value))
+        };
+        let advanced: Option<(Vec<String>, Vec<i64>)> =
+            sequences.into_iter().map(advanced).collect();
+        let Some((names, values)) = advanced.filter(|_| is_complete) else {
+            return Ok(false);
+        };
         let query = sqlx::query(
-            "select setval(format('%I.%I', schemaname, sequencename)::regclass, greatest(value, last_value))
+            "select setval(format('%I.%I', schemaname, sequencename)::regclass, least(max_value, greatest(
+                 value, last_value,
+                 case name when 'pet_versions' then (extract(epoch from clock_timestamp()) * 1000000)::bigint end
+             )))
              from unnest($1::text[], $2::bigint[]) as saved (name, value)
              join pg_sequences on sequencename = name and schemaname = any (current_schemas(false))",
         );
         let query = query.bind(names).bind(values);
         query.execute(&mut self.connection).await?;
-        Ok(())
+        Ok(true)
     }
 
     /// Commits. After an error, it is unknown whether the rows are in the database.

@@ -14,8 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
-use pet_inventory::db::backups::{OMITTED_TABLES, TABLES};
+use pet_inventory::db::backups::{OMITTED_TABLES, SEQUENCES, TABLES};
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -162,7 +161,7 @@ async fn restore_drill_under_write_load_restores_one_point_in_time() {
     let size = fs::metadata(&archive).expect("a file").len() >> 10;
     let summary = output.stdout.trim();
     println!(
-        "drill: backup {backed_up:.0?} ({size} KiB, {written} pets in the end), {summary} in {restored:.0?}"
+        "drill: backup {backed_up:.0?} ({size} KiB, {written} pets in the end), restore {restored:.0?}: {summary}"
     );
 
     // A transaction adds an image and its URL, another one an order and the status of the pet.
@@ -248,9 +247,13 @@ async fn restored_service_goes_on_where_the_backup_was_made() {
         .await
         .is(201);
     assert_eq!(again.json(), first.json());
-    let with_session = restored.anonymous(Method::GET, "/limits");
+    // Sessions are left out.
     let session = session.as_str().expect("a token");
-    with_session.bearer_auth(session).response().await.is(200);
+    for (app, status) in [(&app, 200), (&restored, 401)] {
+        let with_session = app.anonymous(Method::GET, "/limits");
+        let response = with_session.bearer_auth(session).response().await;
+        response.is(status);
+    }
     let log_in = restored.anonymous(Method::POST, "/user/login").json(&user);
     log_in.response().await.is(200);
     for path in ["/pet/findByTags?tags=big", "/store/inventory"] {
@@ -278,17 +281,25 @@ async fn restored_service_reuses_no_version_and_deletes_no_bytes_of_the_original
     let archive = original.back_up().await;
     let rename = json!({"name": "after the backup"});
     let lost = app.patch(&path, &rename).response().await.is(200);
+    let added = app.pet("after the backup").await;
     let copy = Store::empty().await;
     copy.run(&["restore", &archive]).await.is(0);
     let restored = copy.serve().await;
 
+    let another = Store::empty().await;
+    another.run(&["restore", &archive]).await.is(0);
+    let in_another = another.serve().await;
+    let in_another = in_another.patch(&path, &rename).response().await.is(200);
+
     // A client that knows a version from after the backup must not overwrite another change of the same number.
     let changed = restored.patch(&path, &rename).response().await.is(200);
     assert_ne!(changed.etag(), lost.etag());
+    assert_ne!(changed.etag(), in_another.etag());
     let stale = restored
         .patch(&path, &rename)
         .header("if-match", lost.etag());
     stale.response().await.problem(412);
+    assert!(restored.pet("Max").await > added);
 
     let kept = original.files();
     restored.get(&image).response().await.is(200);
@@ -371,7 +382,10 @@ async fn damaged_or_incomplete_archive_leaves_nothing() {
     fs::write(&file, &archive).expect("a file");
     let output = store.run(&restore).await.is(0);
     assert!(
-        output.stdout.contains("restored 2 pets and 2 images"),
+        output
+            .stdout
+            .starts_with("restored 2 pets and 2 images, as of 20")
+            && output.stdout.contains("keys revoke"),
         "{output:?}"
     );
 }
@@ -416,15 +430,10 @@ async fn restore_refuses_a_store_in_use_and_another_schema() {
 
     let header =
         json!({"format": 1, "schema": 1, "program": "0.0.9", "createdAt": "2026-01-01T00:00:00Z"});
-    let header = header.to_string().into_bytes();
-    let mut older = tar::Builder::new(Vec::new());
-    let mut entry = tar::Header::new_gnu();
-    entry.set_size(header.len() as u64);
-    let digits = format!("{:x}", Bytes::copy_from_slice(&Sha256::digest(&header)));
-    older
-        .append_data(&mut entry, format!("header/{digits}"), &*header)
-        .expect("an entry");
-    let older = older.into_inner().expect("a file");
+    let older = pack(&vec![(
+        "header".to_owned(),
+        header.to_string().into_bytes(),
+    )]);
     refused(&store, &older, "of pet-inventory 0.0.9 with schema 0001").await;
 
     used.database.run("insert into _sqlx_migrations select 9999, description, now(), success, checksum, 1 from _sqlx_migrations limit 1").await;
@@ -487,6 +496,180 @@ async fn image_deleted_during_a_backup_is_in_it() {
     }
 }
 
+/// Kind and content of each entry.
+type Entries = Vec<(String, Vec<u8>)>;
+
+/// Returns the entries of an archive, of which the first with this kind is changed.
+fn changed(entries: &Entries, kind: &str, change: impl FnOnce(&mut Vec<u8>)) -> Entries {
+    let mut changed = entries.clone();
+    let content = changed.iter_mut().find(|(found, _)| found == kind);
+    change(&mut content.expect("an entry").1);
+    changed
+}
+
+fn append(archive: &mut Vec<u8>, kind: tar::EntryType, name: &str, content: &[u8]) {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_path(name).expect("a short name");
+    header.set_size(content.len() as u64);
+    header.set_cksum();
+    archive.extend(header.as_bytes());
+    archive.extend(content);
+    archive.resize(archive.len().next_multiple_of(512), 0);
+}
+
+fn name(kind: &str, content: &[u8]) -> String {
+    let digest = Sha256::digest(content);
+    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{kind}/{digits}")
+}
+
+fn pack(entries: &Entries) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for (kind, content) in entries {
+        append(
+            &mut archive,
+            tar::EntryType::Regular,
+            &name(kind, content),
+            content,
+        );
+    }
+    archive.resize(archive.len() + 1_024, 0);
+    archive
+}
+
+/// Returns variants of an archive with correct SHA-256s and counts.
+fn forged(archive: &[u8], parts: &Entries) -> Vec<(&'static str, Vec<u8>)> {
+    let images: Vec<usize> = (0..parts.len())
+        .filter(|&part| parts[part].0 == "images")
+        .collect();
+    let mut same_image = parts.clone();
+    same_image[images[1]] = same_image[images[0]].clone();
+    let mut unknown_image = parts.clone();
+    unknown_image[images[1]].1.push(0);
+    let of_size = |size: &str| {
+        pack(&changed(parts, "tables/image_contents", |rows| {
+            let text = String::from_utf8(rows.clone()).expect("text");
+            let mut columns: Vec<&str> = text.split('\t').collect();
+            columns[3] = size;
+            *rows = columns.join("\t").into_bytes();
+        }))
+    };
+    let sequence = |name: &str, value: serde_json::Value| {
+        pack(&changed(parts, "manifest", |json| {
+            let mut manifest: serde_json::Value = serde_json::from_slice(json).expect("JSON");
+            manifest["sequences"][name] = value;
+            *json = manifest.to_string().into_bytes();
+        }))
+    };
+    let without_sequence = changed(parts, "manifest", |json| {
+        let text = String::from_utf8(json.clone()).expect("text");
+        *json = text
+            .replace("\"user_ids\":0", "")
+            .replace(",}", "}")
+            .into_bytes();
+    });
+    let first = &archive[..512];
+    let extended = |kind, content: &[u8]| {
+        let mut extended = Vec::new();
+        append(&mut extended, kind, "extension", content);
+        [&extended, archive].concat()
+    };
+    let long_name = format!("{}\0", name(&parts[0].0, &parts[0].1));
+    let mut link = tar::Header::from_byte_slice(first).clone();
+    link.set_entry_type(tar::EntryType::Link);
+    link.set_cksum();
+    let large = changed(parts, "header", |json| json.resize(2 << 20, b' '));
+    vec![
+        ("one image twice", pack(&same_image)),
+        ("image without a row", pack(&unknown_image)),
+        ("smaller size", of_size("1")),
+        ("larger size", of_size("1000000")),
+        ("unknown sequence", sequence("another_ids", 1.into())),
+        ("largest value", sequence("pet_ids", i64::MAX.into())),
+        ("largest version", sequence("pet_versions", i64::MAX.into())),
+        ("negative value", sequence("pet_ids", (-1).into())),
+        ("missing sequence", pack(&without_sequence)),
+        (
+            "long name",
+            extended(tar::EntryType::GNULongName, long_name.as_bytes()),
+        ),
+        (
+            "attributes",
+            extended(tar::EntryType::XHeader, b"11 uid=100\n"),
+        ),
+        ("sparse", extended(tar::EntryType::GNUSparse, b"")),
+        ("link", [&link.as_bytes()[..], &archive[512..]].concat()),
+        ("large header", pack(&large)),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forged_archive_leaves_nothing() {
+    let archive = sample().await;
+    let parts = entries(&archive).into_iter().map(|(path, offset, size)| {
+        let kind = path.rsplit_once('/').expect("a SHA-256").0.to_owned();
+        (kind, archive[offset..offset + size].to_vec())
+    });
+    let parts: Entries = parts.collect();
+    let store = Store::empty().await;
+    let restore = async |archive: &[u8]| {
+        fs::write(store.home.path().join("a.tar"), archive).expect("a file");
+        store.run(&["restore", "a.tar"]).await
+    };
+    for (what, archive) in forged(&archive, &parts) {
+        let output = restore(&archive).await;
+        assert_eq!(output.code, Some(1), "{what}: {output:?}");
+        let known = ["the archive is damaged", "this is not a backup"];
+        assert!(
+            known.iter().any(|it| output.stderr.contains(it)),
+            "{what}: {output:?}"
+        );
+        store.assert_empty().await;
+    }
+    let other_program = changed(&parts, "header", |json| {
+        *json = json!({"format": 1, "schema": 1, "program": "1\u{1b}[2J", "createdAt": "2026-01-01T00:00:00Z"})
+            .to_string()
+            .into_bytes();
+    });
+    let output = restore(&pack(&other_program)).await.is(1);
+    assert!(!output.stderr.contains('\u{1b}'), "{output:?}");
+    restore(&pack(&parts)).await.is(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_backup_leaves_no_file_of_this_name() {
+    let store = Store::empty().await;
+    let app = store.serve().await;
+    app.pet("Rex").await;
+    let mut lock = store.database.connect().await;
+    let statement = "begin; lock table users in access exclusive mode";
+    sqlx::raw_sql(statement)
+        .execute(&mut lock)
+        .await
+        .expect("a lock");
+    let mut backup = store
+        .command(&["backup", "a.tar"])
+        .spawn()
+        .expect("the program");
+    let [file, partial] = ["a.tar", "a.tar.partial"].map(|name| store.home.path().join(name));
+    eventually(async || partial.exists()).await;
+    let mode = fs::metadata(&partial).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    backup.kill().await.expect("it runs");
+    assert!(!file.exists());
+
+    let refused = store.run(&["backup", "a.tar"]).await.is(1);
+    assert!(refused.stderr.contains("rm a.tar.partial"), "{refused:?}");
+    sqlx::raw_sql("rollback")
+        .execute(&mut lock)
+        .await
+        .expect("no lock");
+    fs::remove_file(&partial).expect("removed");
+    store.run(&["backup", "a.tar"]).await.is(0);
+    assert!(file.exists() && !partial.exists());
+}
+
 fn change_one_byte(file: &Path) {
     let mut bytes = fs::read(file).expect("a file");
     bytes[20] ^= 1;
@@ -510,20 +693,29 @@ async fn backup_reports_lost_and_damaged_images() {
             output.stderr.contains(&format!("an image of pet {pet}")),
             "{output:?}"
         );
-        assert!(!store.home.path().join("a.tar").exists());
+        for name in ["a.tar", "a.tar.partial"] {
+            assert!(!store.home.path().join(name).exists());
+        }
     }
     app.delete(&format!("/pet/{pet}")).response().await.is(200);
     store.run(&["backup", "a.tar"]).await.is(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn backup_has_or_omits_every_table() {
+async fn backup_has_or_omits_every_table_and_has_every_sequence() {
     let database = TestDatabase::migrated().await;
+    let mut connection = database.connect().await;
     let tables = "select string_agg(tablename, ' ' order by tablename) from pg_tables where schemaname = 'public'";
     let tables: String = sqlx::query_scalar(tables)
-        .fetch_one(&mut database.connect().await)
+        .fetch_one(&mut connection)
         .await
         .expect("tables");
+    let sequences = "select array_agg(sequencename::text order by sequencename) from pg_sequences";
+    let sequences: Vec<String> = sqlx::query_scalar(sequences)
+        .fetch_one(&mut connection)
+        .await
+        .expect("sequences");
+    assert_eq!(sequences, SEQUENCES, "add a new sequence to db::backups");
     let known = TABLES.map(|(table, _)| table);
     let mut known: Vec<&str> = known.into_iter().chain(OMITTED_TABLES).collect();
     known.sort_unstable();

@@ -13,7 +13,7 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Certificate, Client, Method, RequestBuilder, Version};
 use serde_json::json;
 use test_support::{
-    RequestExt, TestDatabase, client_builder,
+    RequestExt, TestDatabase, client_builder, eventually,
     images::large_jpeg,
     make_key,
     process::{Home, Service, TIMEOUT, free_address},
@@ -32,7 +32,7 @@ struct Deployment {
     key: String,
     folder: tempfile::TempDir,
     _homes: [Home; 2],
-    _database: TestDatabase,
+    database: TestDatabase,
 }
 
 impl Deployment {
@@ -110,7 +110,7 @@ impl Deployment {
             key,
             folder,
             _homes: homes,
-            _database: database,
+            database,
         }
     }
 
@@ -237,4 +237,24 @@ async fn caddy_uses_the_other_replica_and_reports_that_there_is_none() {
     let unavailable = deployment.request(Method::GET, "/pet/1").response().await;
     unavailable.problem(503);
     assert_eq!(unavailable.header("retry-after"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn caddy_cancels_the_request_of_a_client_that_has_left() {
+    let deployment = Deployment::start(&[]).await;
+    let add = deployment
+        .request(Method::POST, "/pet")
+        .json(&json!({"name": "Rex"}));
+    let path = format!("/pet/{}", add.response().await.is(201).id());
+    let mut lock = deployment.database.connect().await;
+    let statement = "begin; lock table pets in access exclusive mode";
+    sqlx::raw_sql(statement)
+        .execute(&mut lock)
+        .await
+        .expect("a lock");
+    let request = deployment.request(Method::GET, &path);
+    let left = request.timeout(Duration::from_millis(500)).send().await;
+    assert!(left.expect_err("a lock").is_timeout());
+    let is_cancelled = |replica: &Service| replica.log().contains("status=499");
+    eventually(async || deployment.replicas.iter().any(is_cancelled)).await;
 }

@@ -11,35 +11,47 @@ use tokio::process::Command;
 
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/kubernetes.yaml");
 const UNIT: &str = include_str!("../../config/pet-inventory.service");
+const GUIDE: &str = include_str!("../../config/README.md");
 const SOCKET: &str = include_str!("../../config/pet-inventory.socket");
 /// Maximum exposure of the unit, in tenths: 10 points are unprotected.
 const MAX_EXPOSURE: u32 = 15;
 
+fn tool(name: &str) -> Command {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/outside-tools/bin");
+    Command::new(tools.join(name))
+}
+
 /// Validates a manifest against the schemas of a version of Kubernetes.
 async fn validate(manifest: &Path, version: &str) -> Output {
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/outside-tools/bin");
-    let mut command = Command::new(tools.join("kubernetes-validate"));
+    let mut command = tool("kubernetes-validate");
     command.args(["--strict", "-k", version]).arg(manifest);
     Output::of(command).await
 }
 
-/// Returns the resources of the manifest by kind.
+/// Returns the resources of the manifest by `KIND/NAME`.
 async fn resources() -> BTreeMap<String, Value> {
     const TO_JSON: &str = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(open(sys.argv[1]))), sys.stdout)";
-    // Debian's docker-compose, of other tests, depends on this Python and its yaml module.
-    let mut python = Command::new("/usr/bin/python3");
+    // kubernetes-validate depends on the yaml module.
+    let mut python = tool("python3");
     python.args(["-c", TO_JSON, MANIFEST]);
     let json = Output::of(python).await.is(0).stdout;
     let resources: Vec<Value> = serde_json::from_str(&json).expect("JSON");
-    let by_kind = |it: Value| (it["kind"].as_str().expect("a kind").to_owned(), it);
-    resources.into_iter().map(by_kind).collect()
+    let text = |value: &Value| value.as_str().expect("text").to_owned();
+    let by_name = |it: Value| {
+        let name = text(&it["metadata"]["name"]);
+        (format!("{}/{name}", text(&it["kind"])), it)
+    };
+    let number = resources.len();
+    let resources: BTreeMap<String, Value> = resources.into_iter().map(by_name).collect();
+    assert_eq!(resources.len(), number);
+    resources
 }
 
 #[tokio::test]
 async fn kubernetes_manifest_is_valid() {
     for version in ["1.30.0", "1.37.0"] {
         let output = validate(Path::new(MANIFEST), version).await.is(0);
-        assert_eq!(output.stdout.matches("passed for").count(), 7, "{output:?}");
+        assert_eq!(output.stdout.matches("passed for").count(), 9, "{output:?}");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let wrong = folder.path().join("wrong.yaml");
@@ -56,7 +68,7 @@ async fn kubernetes_manifest_is_valid() {
 #[tokio::test]
 async fn kubernetes_pods_are_restricted_and_replaced_without_interruption() {
     let resources = resources().await;
-    let deployment = &resources["Deployment"]["spec"];
+    let deployment = &resources["Deployment/pet-inventory"]["spec"];
     let pod = &deployment["template"]["spec"];
     assert_eq!(pod["automountServiceAccountToken"], false);
     let of_pod = &pod["securityContext"];
@@ -80,30 +92,83 @@ async fn kubernetes_pods_are_restricted_and_replaced_without_interruption() {
     let labels = &deployment["template"]["metadata"]["labels"];
     for selected in [
         &deployment["selector"]["matchLabels"],
-        &resources["Service"]["spec"]["selector"],
-        &resources["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        &resources["Service/pet-inventory"]["spec"]["selector"],
+        &resources["Service/pet-inventory-operations"]["spec"]["selector"],
+        &resources["NetworkPolicy/pet-inventory"]["spec"]["podSelector"]["matchLabels"],
+        &resources["PodDisruptionBudget/pet-inventory"]["spec"]["selector"]["matchLabels"],
     ] {
         assert_eq!(selected, labels);
     }
-    let scaler = &resources["HorizontalPodAutoscaler"]["spec"];
+    let scaler = &resources["HorizontalPodAutoscaler/pet-inventory"]["spec"];
     assert_eq!(
         scaler["scaleTargetRef"]["name"],
-        resources["Deployment"]["metadata"]["name"]
+        resources["Deployment/pet-inventory"]["metadata"]["name"]
     );
     assert!(deployment.get("replicas").is_none() && scaler["minReplicas"].as_u64() >= Some(2));
     assert_eq!(
-        resources["PodDisruptionBudget"]["spec"]["maxUnavailable"],
+        resources["PodDisruptionBudget/pet-inventory"]["spec"]["maxUnavailable"],
         1
     );
+}
+
+#[tokio::test]
+async fn kubernetes_services_and_policy_lead_to_the_ports_of_the_container() {
+    let resources = resources().await;
+    let container =
+        &resources["Deployment/pet-inventory"]["spec"]["template"]["spec"]["containers"][0];
+    let ports = json!([
+        {"name": "http", "containerPort": 8080}, {"name": "operations", "containerPort": 9090},
+    ]);
+    assert_eq!(container["ports"], ports);
+    for (service, port) in [
+        ("pet-inventory", "http"),
+        ("pet-inventory-operations", "operations"),
+    ] {
+        let ports = &resources[&format!("Service/{service}")]["spec"]["ports"];
+        let target = [&ports[0]["name"], &ports[0]["targetPort"], &ports[1]];
+        assert_eq!(target, [&json!(port), &json!(port), &Value::Null]);
+    }
+    let policy = &resources["NetworkPolicy/pet-inventory"]["spec"];
+    assert_eq!(policy["policyTypes"], json!(["Ingress"]));
+    let allowed = |namespace: &str, port: &str| {
+        let labels = json!({"kubernetes.io/metadata.name": namespace});
+        json!({"from": [{"namespaceSelector": {"matchLabels": labels}}], "ports": [{"port": port}]})
+    };
+    let ingress = json!([
+        allowed("ingress-nginx", "http"),
+        allowed("monitoring", "operations")
+    ]);
+    assert_eq!(policy["ingress"], ingress);
+}
+
+/// The sum stays below PostgreSQL's default of 100 connections, 3 of which are for superusers.
+#[tokio::test]
+async fn connections_of_all_kubernetes_replicas_fit_the_default_of_postgresql() {
+    let resources = resources().await;
+    let setting = |name: &str| -> u64 {
+        let value = &resources["ConfigMap/pet-inventory"]["data"][name];
+        value.as_str().expect("text").parse().expect("a number")
+    };
+    let of_replica = setting("PET_INVENTORY__DATABASE__MAX_CONNECTIONS")
+        + 13 * setting("PET_INVENTORY__SERVER__WORKERS")
+        + 1;
+    let scaler = &resources["HorizontalPodAutoscaler/pet-inventory"]["spec"];
+    let update = &resources["Deployment/pet-inventory"]["spec"]["strategy"]["rollingUpdate"];
+    let replicas = scaler["maxReplicas"]
+        .as_u64()
+        .zip(update["maxSurge"].as_u64());
+    let (replicas, more) = replicas.expect("numbers");
+    assert!((replicas + more) * of_replica <= 97, "{of_replica}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn service_has_the_probes_and_accepts_the_settings_of_the_kubernetes_manifest() {
     let resources = resources().await;
-    let container = &resources["Deployment"]["spec"]["template"]["spec"]["containers"][0];
+    let container =
+        &resources["Deployment/pet-inventory"]["spec"]["template"]["spec"]["containers"][0];
     let home = Home::new();
     let mut command = home.command(["config", "show"]);
-    let settings = resources["ConfigMap"]["data"]
+    let settings = resources["ConfigMap/pet-inventory"]["data"]
         .as_object()
         .expect("settings");
     for (name, value) in settings {
@@ -170,6 +235,20 @@ async fn systemd_units_are_valid_and_sandboxed() {
         .await
         .is(0);
     assert!(!verified.stderr.contains("pet-inventory"), "{verified:?}");
+    // The variant with a Unix socket.
+    let unix = SOCKET
+        .replace("\nListenStream", "\n#")
+        .replace("\nNoDelay", "\n#");
+    let unix = unix.replace("\n#ListenStream", "\nListenStream");
+    let unix = unix.replace("\n#Socket", "\nSocket");
+    assert!(
+        unix.contains("\nSocketGroup=caddy\nSocketMode=0660\n"),
+        "{unix}"
+    );
+    fs::write(&socket, unix).expect("a file");
+    let verified = Output::of(systemd_analyze(&["verify", "--man=no"], &files));
+    let verified = verified.await.is(0);
+    assert!(!verified.stderr.contains("pet-inventory"), "{verified:?}");
     let threshold = format!("--threshold={MAX_EXPOSURE}");
     let security = ["security", "--offline=true", "--no-pager", &threshold];
     Output::of(systemd_analyze(&security, &files[..1]))
@@ -197,7 +276,11 @@ async fn service_accepts_the_settings_of_the_systemd_unit() {
         "postgres://pets@db.example.com/pets\n",
     )
     .expect("a file");
-    let mut command = home.command(["config", "show"]);
+    // The guide shows this file.
+    let file = "[images]\nurl = \"file:///var/lib/pet-inventory/images\"\n";
+    assert!(GUIDE.contains(file));
+    fs::write(home.path().join("config.toml"), file).expect("a file");
+    let mut command = home.command(["--config", "config.toml", "config", "show"]);
     for line in UNIT
         .lines()
         .filter_map(|line| line.strip_prefix("Environment="))
