@@ -255,6 +255,6 @@ async fn caddy_cancels_the_request_of_a_client_that_has_left() {
     let request = deployment.request(Method::GET, &path);
     let left = request.timeout(Duration::from_millis(500)).send().await;
     assert!(left.expect_err("a lock").is_timeout());
-    let is_cancelled = |replica: &Service| replica.log().contains("status=499");
+    let is_cancelled = |replica: &Service| replica.log().contains(r#""status":499,"#);
     eventually(async || deployment.replicas.iter().any(is_cancelled)).await;
 }
