@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use pet_inventory::db::backups::{OMITTED_TABLES, SEQUENCES, TABLES};
 use reqwest::{Method, RequestBuilder};
 use serde_json::json;
@@ -520,8 +521,7 @@ fn append(archive: &mut Vec<u8>, kind: tar::EntryType, name: &str, content: &[u8
 
 fn name(kind: &str, content: &[u8]) -> String {
     let digest = Sha256::digest(content);
-    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{kind}/{digits}")
+    format!("{kind}/{:x}", Bytes::copy_from_slice(&digest))
 }
 
 fn pack(entries: &Entries) -> Vec<u8> {
