@@ -28,6 +28,13 @@ pub fn extract(span: &Span, headers: &HeaderMap) {
     }
 }
 
+/// Ends the trace span of `span`, which may live longer for log lines.
+pub fn end(span: &Span) {
+    if !span.is_disabled() {
+        span.context().span().end();
+    }
+}
+
 /// Adds the current trace context to the headers of an outgoing request.
 pub fn inject(headers: &mut HeaderMap) {
     let current = Context::current();

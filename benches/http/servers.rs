@@ -19,7 +19,7 @@ use axum::{
 use pet_inventory::{
     api::state::AppState,
     app::App,
-    config::{Config, Options},
+    config::{CommandLine, Config},
     domain::clock::Clock,
     server::Shutdown,
     telemetry,
@@ -133,7 +133,7 @@ async fn fixed() {
         ];
         (headers, Bytes::from_static(PET.as_bytes()))
     }
-    let config = Config::load(&Options::default()).expect("a configuration");
+    let config = Config::load(&CommandLine::default()).expect("a configuration");
     let _telemetry = telemetry::start(&config.telemetry).expect("a log");
     let operations: Router<AppState> = Router::new().route("/api/v3/pet/{petId}", get(response));
     let app = App::build_with(config, Clock::system(), operations)

@@ -23,10 +23,15 @@ pub enum Error {
         source: io::Error,
     },
     #[error(
-        "cannot use the sockets of the service manager (LISTEN_FDS): {0}. Pass one or two stream sockets: for the \
-         API, then for operations"
+        "cannot use the sockets of the service manager (LISTEN_FDS): {0}. Pass one listening stream \
+         socket for the API, or two with FileDescriptorName=api and FileDescriptorName=operations"
     )]
     Inherited(#[source] io::Error),
+    #[error(
+        "cannot tell the sockets of the service manager apart (LISTEN_FDNAMES={0}). Pass one for the API, or one with \
+         FileDescriptorName=api and one with FileDescriptorName=operations"
+    )]
+    SocketNames(String),
     #[error(transparent)]
     Config(#[from] config::Error),
     #[error("{0}. Check database.url (DATABASE_URL), or unset it to run an embedded PostgreSQL")]

@@ -1,73 +1,92 @@
 //! Opens the listeners: sockets of the service manager, or those that the configuration names.
 
-use std::{io, net::SocketAddr, vec};
+use std::{io, net::SocketAddr};
 
 use super::error::Error;
 use crate::{config::Config, domain::address::ListenAddress, server::Listener};
 
-/// Maximum number of listeners.
-const MAX: usize = 2;
+/// Listener with its address.
+type Bound = (Listener, ListenAddress);
 
-/// Source of the listeners: first the sockets that a service manager has passed, in their order.
-pub struct Listeners<'c> {
-    config: &'c Config,
-    is_embedded: bool,
-    inherited: vec::IntoIter<Listener>,
+/// Sockets that a service manager has passed.
+#[derive(Default)]
+pub struct Inherited {
+    api: Option<Listener>,
+    operations: Option<Listener>,
 }
 
-impl<'c> Listeners<'c> {
-    /// Takes the sockets of the service manager. Fails if there are more than two, or other than stream sockets.
-    pub fn new(config: &'c Config, is_embedded: bool) -> Result<Self, Error> {
-        let inherited = Listener::inherited().map_err(Error::Inherited)?;
-        if inherited.len() > MAX {
-            let problem = format!("there are {}", inherited.len());
-            return Err(Error::Inherited(io::Error::other(problem)));
+impl Inherited {
+    /// Takes the sockets with these names. The name decides on the use, because the order of sockets of several units is
+    /// undefined; a single socket is that of the API unless its name is `operations`. Fails for other names.
+    pub fn take(names: &[String]) -> Result<Self, Error> {
+        let mut taken = Self::default();
+        if names.is_empty() {
+            return Ok(taken);
         }
-        let inherited = inherited.into_iter();
-        Ok(Self {
-            config,
-            is_embedded,
-            inherited,
-        })
+        let sockets = Listener::inherited().map_err(Error::Inherited)?;
+        for (name, socket) in names.iter().zip(sockets) {
+            let place = match name.as_str() {
+                "operations" => &mut taken.operations,
+                name if name == "api" || names.len() == 1 => &mut taken.api,
+                _ => return Err(Error::SocketNames(names.join(":"))),
+            };
+            if place.replace(socket).is_some() {
+                return Err(Error::SocketNames(names.join(":")));
+            }
+        }
+        Ok(taken)
     }
 
-    /// Returns the next listener, and its address. If the service manager passed none, binds the setting `key`. With the
-    /// embedded PostgreSQL, which is for trials and development, a default port that is in use is replaced by a free one.
-    pub fn next(
-        &mut self,
-        key: &'static str,
-        setting: fn(&Config) -> &ListenAddress,
-    ) -> Result<(Listener, ListenAddress), Error> {
-        let address = setting(self.config);
-        let fail = |source| Error::Listen {
-            address: address.clone(),
+    /// Returns the listeners of the API and of operations with their addresses, and binds those that were not passed.
+    pub fn listen(self, config: &Config) -> Result<(Bound, Bound), Error> {
+        Ok((
+            listen(self.api, config, "server.listen", |it| &it.server.listen)?,
+            listen(self.operations, config, "operations.listen", |it| {
+                &it.operations.listen
+            })?,
+        ))
+    }
+}
+
+/// Returns the inherited listener, or binds the setting `key`, and its address. With the embedded PostgreSQL, which is for
+/// trials and development, a default port that is in use is replaced by a free one.
+fn listen(
+    inherited: Option<Listener>,
+    config: &Config,
+    key: &'static str,
+    setting: fn(&Config) -> &ListenAddress,
+) -> Result<Bound, Error> {
+    let listener = match inherited {
+        Some(inherited) => Ok(inherited),
+        None => bind(config, key, setting),
+    };
+    listener
+        .and_then(|listener| {
+            let address = listener.local_address()?;
+            Ok((listener, address))
+        })
+        .map_err(|source| Error::Listen {
+            address: setting(config).clone(),
             key,
             variable: key.to_uppercase().replace('.', "__"),
             source,
-        };
-        let listener = match self.inherited.next() {
-            Some(inherited) => Ok(inherited),
-            None => self.bind(key, setting),
-        };
-        listener
-            .and_then(|listener| {
-                let address = listener.local_address()?;
-                Ok((listener, address))
-            })
-            .map_err(fail)
-    }
+        })
+}
 
-    fn bind(&self, key: &str, setting: fn(&Config) -> &ListenAddress) -> io::Result<Listener> {
-        let address = setting(self.config);
-        let bind = |address| Listener::bind(address, self.config.server.reuse_port);
-        let is_default = self.is_embedded
-            && Config::defaults().is_ok_and(|defaults| address == setting(&defaults));
-        match (bind(address), address.tcp()) {
-            (Err(error), Some(tcp)) if is_default && error.kind() == io::ErrorKind::AddrInUse => {
-                tracing::warn!(%address, key, "port is in use; listening on a free port instead");
-                bind(&ListenAddress::Tcp(SocketAddr::new(tcp.ip(), 0)))
-            }
-            (bound, _) => bound,
+fn bind(
+    config: &Config,
+    key: &str,
+    setting: fn(&Config) -> &ListenAddress,
+) -> io::Result<Listener> {
+    let address = setting(config);
+    let bind = |address| Listener::bind(address, config.server.reuse_port);
+    let is_default = config.database.url.is_none()
+        && Config::defaults().is_ok_and(|defaults| address == setting(&defaults));
+    match (bind(address), address.tcp()) {
+        (Err(error), Some(tcp)) if is_default && error.kind() == io::ErrorKind::AddrInUse => {
+            tracing::warn!(%address, key, "port is in use; listening on a free port instead");
+            bind(&ListenAddress::Tcp(SocketAddr::new(tcp.ip(), 0)))
         }
+        (bound, _) => bound,
     }
 }

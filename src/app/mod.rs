@@ -9,7 +9,12 @@ mod listen;
 
 use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
-use self::listen::Listeners;
+use axum::Router;
+use bytesize::ByteSize;
+use secrecy::ExposeSecret;
+use tokio::runtime::Handle;
+
+use self::listen::Inherited;
 pub use self::{error::Error, keys::DEMO_KEYS};
 use crate::{
     api::{
@@ -35,10 +40,6 @@ use crate::{
     server::{self, Admission, Hooks, Limits, Listener, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
 };
-use axum::Router;
-use bytesize::ByteSize;
-use secrecy::ExposeSecret;
-use tokio::runtime::Handle;
 
 /// The service: built and bound, not yet serving.
 pub struct App {
@@ -66,6 +67,8 @@ impl App {
         clock: Clock,
         operations: Router<AppState>,
     ) -> Result<Self, Error> {
+        // First, so that no child process inherits them.
+        let inherited = Inherited::take(&config.environment.sockets)?;
         // Before the first metric is looked up.
         let metrics = telemetry::metrics()?;
         let (options, embedded_postgres) = match &config.database.url {
@@ -81,9 +84,7 @@ impl App {
         let is_embedded = embedded_postgres.is_some();
         let database = open_database(options, &config.database).await?;
 
-        let mut listen = Listeners::new(&config, is_embedded)?;
-        let api = listen.next("server.listen", |it| &it.server.listen)?;
-        let private = listen.next("operations.listen", |it| &it.operations.listen)?;
+        let (api, private) = inherited.listen(&config)?;
         let mut admitted = Vec::new();
         if let Some(key) = &config.environment.bootstrap_api_key {
             admitted.push(Box::pin(keys::bootstrap(&database, key.expose_secret())).await?);

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, process::ExitCode};
 use bytes::Bytes;
 use ipnet::IpNet;
 use serde_json::{Value, json};
+use url::Url;
 
 use super::{
     output::{Error, print},
@@ -12,8 +13,9 @@ use super::{
 };
 use crate::{
     blob_store::BlobStore,
-    config::Config,
+    config::{Config, CorsOrigins},
     db::{self, Database, server_version::ServerVersion},
+    domain::{address::is_loopback, caller::Scopes},
     maintenance::orphaned_blobs,
 };
 
@@ -88,6 +90,8 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
         let warning = format!("{name} has no effect; unset it, or see: pet-inventory config show");
         warnings.push(("configuration", warning));
     }
+    let cors = cors_warnings(config).into_iter();
+    warnings.extend(cors.map(|warning| ("configuration", warning)));
     let url = config.database.url.as_ref();
     let options = url.and_then(|url| db::parse_url(url).ok());
     if let Some(mode) = options.as_ref().and_then(db::tls::weak_mode) {
@@ -100,6 +104,32 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
         ));
     }
     warnings
+}
+
+/// Returns the warnings of origins that may be insecure.
+pub fn cors_warnings(config: &Config) -> Vec<String> {
+    let origins = match &config.server.cors_origins {
+        CorsOrigins::Any if config.auth.anonymous_scopes == Scopes::default() => return Vec::new(),
+        CorsOrigins::Any => {
+            return vec![
+                "server.cors_origins is *, and auth.anonymous_scopes is not empty: any web page can use these scopes \
+                 from the browser of a visitor, also where only this browser can reach the service; list the origins"
+                    .to_owned(),
+            ];
+        }
+        CorsOrigins::Listed(origins) => origins.iter().filter_map(|it| it.to_str().ok()),
+    };
+    let is_insecure = |origin: &&str| {
+        let url = Url::parse(origin).ok().filter(|url| url.scheme() == "http");
+        url.is_some_and(|url| !url.host_str().is_some_and(is_loopback))
+    };
+    let warning = |origin: &str| {
+        format!(
+            "server.cors_origins has {origin}: an attacker in the network can change its pages, and use the API as \
+             their visitors; serve them with TLS, and list the https origin"
+        )
+    };
+    origins.filter(is_insecure).map(warning).collect()
 }
 
 async fn database(config: &Config, session: &Session) -> Result<String, Error> {

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::output::{Error, print};
-use crate::config::{Config, Options, Setting};
+use crate::config::{CommandLine, Config, Setting};
 
 #[derive(Debug, Subcommand)]
 pub enum Settings {
@@ -16,9 +16,9 @@ pub enum Settings {
 }
 
 impl Settings {
-    pub fn run(&self, options: &Options, json: bool) -> Result<(), Error> {
+    pub fn run(&self, command_line: &CommandLine, json: bool) -> Result<(), Error> {
         let Self::Show = self;
-        let settings = Config::settings(options)?;
+        let settings = Config::settings(command_line)?;
         let to_json = |it: &Setting| json!({"key": it.key, "value": it.value, "origin": it.origin});
         let value: Value = settings.iter().map(to_json).collect();
         let lines: Vec<_> = settings.iter().map(ToString::to_string).collect();

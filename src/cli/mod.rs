@@ -36,10 +36,10 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use secrecy::SecretString;
 
-use self::output::{Error, say};
+use self::output::{Error, print, say};
 use crate::{
     api::{self, openapi, state::Links},
-    config::{Config, Options},
+    config::{CommandLine, Config},
     domain::address::ListenAddress,
     telemetry,
 };
@@ -89,15 +89,18 @@ enum Command {
     /// Serve the API until Ctrl-C or SIGTERM
     ///
     /// With --json, it prints once it is ready:
-    /// {"api":…,"docs":…,"metrics":…,"data":…,"demoKeys":[{"key":…,"plan":…}]}
+    /// {"api":…,"docs":…,"socket":…,"metrics":…,"operationsSocket":…,"data":…,"demoKeys":[{"key":…,"plan":…}]}. The sockets
+    /// are the paths of Unix sockets, or null
     Serve,
     /// Bring the database schema up to date; serve does so too
     ///
     /// With --json: {"applied":[{"version":…,"description":…}]}, or "missing" with --check
     Migrate(migrate::Migrate),
     /// Print the OpenAPI document
+    ///
+    /// With --json: the JSON forms as one line
     Openapi {
-        /// Form of the document: OpenAPI 3.1 as JSON or YAML, or OpenAPI 3.0 as JSON
+        /// Form of the document: OpenAPI 3.1 as JSON or YAML, or OpenAPI 3.0.3 as JSON
         #[arg(long, value_enum, default_value = "json")]
         format: DocumentFormat,
     },
@@ -154,12 +157,15 @@ enum Command {
 
 impl Command {
     /// Fails for an option that the command would ignore.
-    fn check(&self, options: &Options, json: bool) -> Result<(), Error> {
-        let (has_listen, has_url) = (options.listen.is_some(), options.database_url.is_some());
+    fn refuse_ignored_options(&self, settings: &CommandLine, json: bool) -> Result<(), Error> {
+        let (has_listen, has_url) = (settings.listen.is_some(), settings.database_url.is_some());
         let ignored = match self {
             Self::Serve | Self::Check | Self::Config(_) => None,
             Self::Healthcheck => has_url.then_some("--database-url"),
-            Self::Completions { .. } if json => Some("--json"),
+            Self::Completions { .. }
+            | Self::Openapi {
+                format: DocumentFormat::Yaml,
+            } if json => Some("--json"),
             Self::Openapi { .. } | Self::Completions { .. } if has_url => Some("--database-url"),
             _ => has_listen.then_some("--listen"),
         };
@@ -180,13 +186,15 @@ enum DocumentFormat {
 }
 
 impl DocumentFormat {
-    fn print(self, links: &Links) -> Result<(), Error> {
+    fn print(self, links: &Links, json: bool) -> Result<(), Error> {
         let document = api::document(links);
         say(match self {
+            Self::Json if json => serde_json::to_string(&document)?,
             Self::Json => serde_json::to_string_pretty(&document)?,
             Self::Yaml => openapi::serve::to_yaml(&document)?,
             Self::Json30 => {
-                serde_json::to_string_pretty(&openapi::version_3_0::convert(&document)?)?
+                let document = openapi::version_3_0::convert(&document)?;
+                return print(json, format_args!("{document:#}"), &document);
             }
         })
     }
@@ -217,19 +225,19 @@ fn is_broken_pipe(error: &Error) -> bool {
 impl Cli {
     async fn run(self) -> Result<ExitCode, Error> {
         let (command, json) = (self.command.unwrap_or(Command::Serve), self.json);
-        let options = Options {
+        let settings = CommandLine {
             file: self.config,
             listen: self.listen,
             database_url: self.database_url,
         };
-        command.check(&options, json)?;
-        let config = Config::load(&options)?;
+        command.refuse_ignored_options(&settings, json)?;
+        let config = Config::load(&settings)?;
         let _telemetry = telemetry::start(&config.telemetry)?;
         match command {
             Command::Serve => serve::run(config, json).await,
             Command::Migrate(command) => return command.run(&config, json).await,
             Command::Openapi { format } => {
-                format.print(&Links::new(config.server.public_url.as_ref()))
+                format.print(&Links::new(config.server.public_url.as_ref()), json)
             }
             Command::Keys(command) => command.run(&config, json).await,
             Command::Clients(command) => command.run(&config, json).await,
@@ -240,7 +248,7 @@ impl Cli {
             Command::Backup(command) => Box::pin(command.run(&config, json)).await,
             Command::Restore(command) => Box::pin(command.run(&config, json)).await,
             Command::Check => return check::run(&config, json).await,
-            Command::Config(command) => command.run(&options, json),
+            Command::Config(command) => command.run(&settings, json),
             Command::Healthcheck => healthcheck::run(&config, json).await,
             Command::Completions { shell } => {
                 let (mut command, mut script) = (Self::command(), Vec::new());

@@ -1,12 +1,15 @@
 //! `serve`: runs the service, prints its addresses, and tells a service manager its state.
 
-use std::slice;
+use std::{borrow::Cow, slice};
 
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
-use super::output::{Error, print};
+use super::{
+    check,
+    output::{Error, print},
+};
 use crate::{
     app::{App, DEMO_KEYS},
     config::Config,
@@ -18,6 +21,9 @@ use crate::{
 pub async fn run(config: Config, json: bool) -> Result<(), Error> {
     let shutdown = Shutdown::on_signals(config.server.shutdown_grace)?;
     raise_file_limit(config.server.max_connections);
+    for warning in check::cors_warnings(&config) {
+        tracing::warn!("{warning}");
+    }
     let database = match &config.database.url {
         Some(_) => "PostgreSQL at database.url".to_owned(),
         None => format!(
@@ -61,12 +67,26 @@ async fn watch(workers: Vec<Handle>) {
     }
 }
 
-/// Returns the URL of a path, with the Unix socket if the listener is one.
+/// Returns the URL of a path.
 fn url(address: &ListenAddress, path: &str) -> String {
     match address {
         ListenAddress::Tcp(address) => format!("http://{address}{path}"),
-        ListenAddress::Unix(_) => format!("http://localhost{path} at {address}"),
+        ListenAddress::Unix(_) => format!("http://localhost{path}"),
     }
+}
+
+/// Returns the path of a Unix socket.
+fn socket(address: &ListenAddress) -> Option<Cow<'_, str>> {
+    match address {
+        ListenAddress::Tcp(_) => None,
+        ListenAddress::Unix(path) => Some(path.to_string_lossy()),
+    }
+}
+
+/// Returns the URL of a path for people, with the Unix socket if the listener is one.
+fn location(address: &ListenAddress, path: &str) -> String {
+    let at = socket(address).map(|_| format!(" at {address}"));
+    format!("{}{}", url(address, path), at.unwrap_or_default())
 }
 
 fn summary(app: &App, database: &str) -> Value {
@@ -76,11 +96,13 @@ fn summary(app: &App, database: &str) -> Value {
         &[]
     };
     let keys = keys.iter();
-    let api = app.local_addr();
+    let (api, operations) = (app.local_addr(), app.operations_addr());
     json!({
         "api": url(api, "/api/v3"),
         "docs": url(api, "/docs"),
-        "metrics": url(app.operations_addr(), "/metrics"),
+        "socket": socket(api),
+        "metrics": url(operations, "/metrics"),
+        "operationsSocket": socket(operations),
         "data": database,
         "demoKeys": keys
             .map(|(key, plan)| json!({"key": key, "plan": plan.as_str()}))
@@ -119,8 +141,8 @@ fn greeting(app: &App, database: &str) -> String {
          \x20 Data       {database}\n\
          \x20 {keys}",
         version = env!("CARGO_PKG_VERSION"),
-        api = url(address, "/api/v3"),
-        docs = url(address, "/docs"),
-        metrics = url(app.operations_addr(), "/metrics"),
+        api = location(address, "/api/v3"),
+        docs = location(address, "/docs"),
+        metrics = location(app.operations_addr(), "/metrics"),
     )
 }

@@ -18,10 +18,10 @@ mod variables;
 use std::{
     collections::HashMap,
     ffi::{OsStr, OsString},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
-use config::{ConfigError, Environment, File, FileFormat, ValueKind};
+use config::{ConfigError, Environment, File, FileFormat, Value, ValueKind};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use url::Url;
@@ -34,7 +34,7 @@ pub use self::sections::{
     Users,
 };
 pub use self::settings::Setting;
-use self::variables::{ALIASES, LISTEN, OPTIONS, PORT, PREFIX, is_ignored, variable};
+use self::variables::{ALIASES, LISTEN, PORT, PREFIX, is_ignored, variable};
 use crate::domain::{address::ListenAddress, caller::Scope};
 
 /// Compiled-in defaults, with a description of every key.
@@ -97,9 +97,9 @@ pub struct Config {
     pub environment: FromEnvironment,
 }
 
-/// Settings of the command line.
+/// Settings of the command line, which override all others.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct CommandLine {
     /// File over the defaults.
     pub file: Option<PathBuf>,
     /// `server.listen`.
@@ -108,54 +108,65 @@ pub struct Options {
     pub database_url: Option<SecretString>,
 }
 
-impl Options {
-    /// Returns the environment of the process, with the options.
-    fn environment(&self) -> HashMap<OsString, OsString> {
-        let [(_, listen), (_, url)] = OPTIONS;
-        let url_text = self.database_url.as_ref();
+impl CommandLine {
+    /// Returns the keys and values of the options, with the options as their origins.
+    fn values(&self) -> impl Iterator<Item = (&'static str, Value)> {
+        let url = self.database_url.as_ref();
         let options = [
-            (listen, self.listen.as_ref().map(ToString::to_string)),
-            (url, url_text.map(|it| it.expose_secret().to_owned())),
+            (
+                LISTEN,
+                "--listen",
+                self.listen.as_ref().map(ToString::to_string),
+            ),
+            (
+                "database.url",
+                "--database-url",
+                url.map(|it| it.expose_secret().to_owned()),
+            ),
         ];
-        let set = |(name, value): (&str, Option<String>)| Some((name.into(), value?.into()));
-        let options = options.into_iter().filter_map(set);
-        process_environment().into_iter().chain(options).collect()
+        let value = |(key, option, value): (_, &str, Option<String>)| {
+            Some((key, Value::new(Some(&option.to_owned()), value?)))
+        };
+        options.into_iter().filter_map(value)
     }
 }
 
 impl Config {
-    /// Loads the defaults, the environment of the process, and the file and the values of `options`.
-    pub fn load(options: &Options) -> Result<Self, Error> {
-        Self::from_layers(options.file.as_deref(), options.environment())
+    /// Loads the defaults, the environment of the process, and the file and the options of the command line.
+    pub fn load(command_line: &CommandLine) -> Result<Self, Error> {
+        Self::from_layers(command_line, process_environment())
     }
 
     /// Returns the defaults of `config/default.toml`.
     pub fn defaults() -> Result<Self, Error> {
-        Self::from_layers(None, [])
+        Self::from_layers(&CommandLine::default(), [])
     }
 
     /// Returns every effective setting, sorted by key and without secrets.
-    pub fn settings(options: &Options) -> Result<Vec<Setting>, Error> {
-        let (file, environment) = (options.file.as_deref(), options.environment());
+    pub fn settings(command_line: &CommandLine) -> Result<Vec<Setting>, Error> {
+        let environment = process_environment();
         let resolved = files::resolve(&environment)?;
-        Self::from_variables(file, &resolved)?;
-        Ok(settings::list(&layers(file, &resolved)?, &environment))
+        Self::from_variables(command_line, &resolved)?;
+        Ok(settings::list(
+            &layers(command_line, &resolved)?,
+            &environment,
+        ))
     }
 
     /// Like [`Config::load`], with the environment as an argument.
     pub fn from_layers(
-        file: Option<&Path>,
+        command_line: &CommandLine,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Self, Error> {
         let environment = environment.into_iter().collect();
-        Self::from_variables(file, &files::resolve(&environment)?)
+        Self::from_variables(command_line, &files::resolve(&environment)?)
     }
 
     fn from_variables(
-        file: Option<&Path>,
+        command_line: &CommandLine,
         os: &HashMap<OsString, OsString>,
     ) -> Result<Self, Error> {
-        let layers = layers(file, os)?;
+        let layers = layers(command_line, os)?;
         let mut config: Self = layers
             .clone()
             .try_deserialize()
@@ -171,6 +182,7 @@ impl Config {
                 .map(|(name, value)| (name.to_owned(), value.into()))
                 .collect(),
             temporary_directory: text("TMPDIR").map(PathBuf::from),
+            sockets: variables::sockets(&text),
             ignored: texts(os)
                 .filter(|(name, value)| is_ignored(name, value))
                 .map(|(name, _)| name.to_owned())
@@ -226,6 +238,8 @@ impl Config {
             ),
             ("server.max_body_size", server.max_body_size.0 == 0),
             ("telemetry.otlp_timeout", telemetry.otlp_timeout.is_zero()),
+            // The exporter would use a whole core.
+            ("telemetry.otlp_delay", telemetry.otlp_delay.is_zero()),
             ("database.max_connections", database.max_connections == 0),
             (
                 "database.acquire_timeout",
@@ -303,7 +317,7 @@ fn texts(environment: &HashMap<OsString, OsString>) -> impl Iterator<Item = (&st
 
 /// Combines the layers, each overriding the one before.
 fn layers(
-    file: Option<&Path>,
+    command_line: &CommandLine,
     environment: &HashMap<OsString, OsString>,
 ) -> Result<config::Config, Error> {
     let mut ours: HashMap<String, String> = texts(environment)
@@ -315,16 +329,9 @@ fn layers(
             ours.entry(variable(key)).or_insert(value);
         }
     }
-    for (key, option) in OPTIONS {
-        if let Some(value) = ours.get(option).cloned() {
-            ours.insert(variable(key), value);
-            if key == LISTEN {
-                ours.remove(PORT);
-            }
-        }
-    }
     let port = ours.remove(PORT).filter(|port| !port.is_empty());
-    let layers = combine(file, ours.clone())?;
+    let port = port.filter(|_| command_line.listen.is_none());
+    let layers = combine(command_line, ours.clone())?;
     let listen = layers.get_string(LISTEN).unwrap_or_default().parse();
     // An invalid address is reported later.
     let (Some(port), Ok(listen)) = (port, listen) else {
@@ -341,23 +348,26 @@ fn layers(
     let port = port.parse().map_err(|_| fail("has an invalid port"))?;
     address.set_port(port);
     ours.insert(variable(LISTEN), address.to_string());
-    Ok(combine(file, ours)?)
+    Ok(combine(command_line, ours)?)
 }
 
-/// Combines the defaults, a file and variables.
+/// Combines the defaults, variables, and the file and the options of the command line.
 fn combine(
-    file: Option<&Path>,
+    command_line: &CommandLine,
     variables: HashMap<String, String>,
 ) -> Result<config::Config, ConfigError> {
     let mut layers =
         config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
-    if let Some(file) = file {
-        layers = layers.add_source(File::from(file).format(FileFormat::Toml));
+    if let Some(file) = &command_line.file {
+        layers = layers.add_source(File::from(file.as_path()).format(FileFormat::Toml));
     }
     let environment = Environment::with_prefix(PREFIX)
         .prefix_separator("__")
         .separator("__")
         .source(Some(variables));
+    for (key, value) in command_line.values() {
+        layers = layers.set_override(key, value)?;
+    }
     layers.add_source(environment).build()
 }
 

@@ -320,6 +320,8 @@ pub struct FromEnvironment {
     pub aws: Vec<(String, SecretString)>,
     /// `TMPDIR`: directory for temporary files of uploads to a bucket.
     pub temporary_directory: Option<PathBuf>,
+    /// `LISTEN_FDNAMES`: names of the sockets that a service manager has passed to this process, in their order.
+    pub sockets: Vec<String>,
     /// Names of the variables of OpenTelemetry that have no effect.
     pub ignored: Vec<String>,
 }
@@ -359,8 +361,7 @@ fn networks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<IpNet>, D::Error>
 
 /// Deserializes `*`, or a list of origins.
 fn cors_origins<'de, D: Deserializer<'de>>(value: D) -> Result<CorsOrigins, D::Error> {
-    const EXPECTED: &str =
-        "must be \"*\", or origins such as https://shop.example.com, without a path";
+    const EXPECTED: &str = "must be \"*\" alone, or origins such as https://shop.example.com, without a path and without *";
     let names: Vec<String> = list(value, str::parse::<String>)?;
     if names == ["*"] {
         return Ok(CorsOrigins::Any);
@@ -370,6 +371,8 @@ fn cors_origins<'de, D: Deserializer<'de>>(value: D) -> Result<CorsOrigins, D::E
         // As browsers write it: in lower case, and without the default port.
         let origin = url.origin().ascii_serialization();
         let is_origin = name.trim_end_matches('/').eq_ignore_ascii_case(&origin);
+        // Browsers compare whole origins: a pattern would never match.
+        let is_origin = is_origin && !name.contains('*');
         HeaderValue::try_from(origin).ok().filter(|_| is_origin)
     };
     let origins: Option<Vec<_>> = names.iter().map(origin).collect();

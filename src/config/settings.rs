@@ -71,7 +71,7 @@ fn collect(
     });
 }
 
-/// Returns the name of the layer, or of the variable or option for the environment.
+/// Returns the name of the layer: the file or the option, or the variable for the environment.
 fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -> String {
     match value.origin() {
         None => "default".to_owned(),
@@ -81,7 +81,7 @@ fn origin(key: &str, value: &Value, environment: &HashMap<OsString, OsString>) -
             let set = names.find(|name| environment.get(OsStr::new(name)).is_some_and(is_set));
             set.unwrap_or_else(|| variable(key))
         }
-        Some(file) => file.to_owned(),
+        Some(file_or_option) => file_or_option.to_owned(),
     }
 }
 

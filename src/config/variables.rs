@@ -1,6 +1,6 @@
 //! Names of the environment variables that set the keys of the configuration.
 
-use std::{borrow::Cow, iter};
+use std::{borrow::Cow, iter, process};
 
 /// Prefix of all variables but the established ones.
 pub(super) const PREFIX: &str = "PET_INVENTORY";
@@ -8,9 +8,6 @@ pub(super) const PREFIX: &str = "PET_INVENTORY";
 pub(super) const PORT: &str = "PORT";
 /// Key with the address of the API.
 pub(super) const LISTEN: &str = "server.listen";
-/// Keys that options of the command line set, in preference to all variables. An option is kept among the variables.
-pub(super) const OPTIONS: [(&str, &str); 2] =
-    [(LISTEN, "--listen"), ("database.url", "--database-url")];
 
 /// Unit of the durations of OpenTelemetry.
 const MILLISECONDS: &str = "ms";
@@ -50,27 +47,41 @@ pub(super) fn variable(key: &str) -> String {
 
 /// Returns the names that can set `key`, in order of precedence.
 pub(super) fn names(key: &str) -> impl Iterator<Item = Cow<'static, str>> {
-    let option = OPTIONS.iter().find(|(it, _)| *it == key);
-    let option = option.map(|(_, option)| Cow::from(*option));
     let port = (key == LISTEN).then_some(Cow::from(PORT));
     let aliases = ALIASES.iter().filter(move |(it, ..)| *it == key);
-    (option.into_iter().chain(port))
+    port.into_iter()
         .chain(iter::once(variable(key).into()))
         .chain(aliases.map(|(_, alias, _)| Cow::from(*alias)))
 }
 
-/// Returns true for a variable of OpenTelemetry that has no effect here.
+/// Returns the names of the sockets that a service manager has passed to this process (`sd_listen_fds_with_names(3)`); a
+/// socket without a name has an empty one.
+pub(super) fn sockets<'v>(text: &impl Fn(&str) -> Option<&'v str>) -> Vec<String> {
+    let is_ours = text("LISTEN_PID").is_some_and(|id| id == process::id().to_string());
+    let count = text("LISTEN_FDS").filter(|_| is_ours);
+    let count: u16 = count.and_then(|it| it.parse().ok()).unwrap_or_default();
+    let names = text("LISTEN_FDNAMES").unwrap_or_default().split(':');
+    let names = names.chain(iter::repeat("")).map(str::to_owned);
+    names.take(count.into()).collect()
+}
+
+/// Returns true for a variable of OpenTelemetry that has no effect here, or a value that has none.
 pub(super) fn is_ignored(name: &str, value: &str) -> bool {
     let is_known =
         ALIASES.iter().any(|(_, alias, _)| *alias == name) || READ_BY_SDK.contains(&name);
     let is_default = matches!(
-        (name, value),
+        (name, &*value.to_ascii_lowercase()),
         (_, "")
             | ("OTEL_METRICS_EXPORTER" | "OTEL_LOGS_EXPORTER", "none")
             | ("OTEL_TRACES_EXPORTER", "otlp")
             | (
                 "OTEL_EXPORTER_OTLP_PROTOCOL" | "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
                 "http/protobuf"
+            )
+            // Read by the exporter itself.
+            | (
+                "OTEL_EXPORTER_OTLP_COMPRESSION" | "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+                "gzip" | "none"
             )
     );
     name.starts_with("OTEL_") && !is_known && !is_default

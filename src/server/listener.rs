@@ -1,22 +1,25 @@
 //! Listening sockets, TCP or Unix, and the limit of open files.
 
 use std::{
-    fs::{self, Permissions},
+    fs::{self, OpenOptions, Permissions},
     io,
     net::{SocketAddr, TcpStream as StdTcpStream},
     os::{
         fd::AsFd,
         unix::{
-            fs::{FileTypeExt as _, PermissionsExt as _},
-            net::UnixStream as StdUnixStream,
+            fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _},
+            net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
         },
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use listenfd::ListenFd;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use socket2::{Domain, SockAddr, Socket, Type};
+use nix::{
+    fcntl::OFlag,
+    sys::resource::{Resource, getrlimit, setrlimit},
+};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
@@ -38,8 +41,8 @@ const SOCKET_MODE: u32 = 0o660;
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// Unix socket.
-    Unix(UnixListener),
+    /// Unix socket, and its path.
+    Unix(UnixListener, PathBuf),
 }
 
 /// Client connection.
@@ -81,24 +84,31 @@ impl Listener {
     pub fn bind(address: &ListenAddress, reuse_port: bool) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => bind_tcp(*address, reuse_port).map(Self::Tcp),
-            ListenAddress::Unix(path) => bind_unix(path, reuse_port).map(Self::Unix),
+            ListenAddress::Unix(path) => {
+                let listener = bind_unix(path, reuse_port)?;
+                Ok(Self::Unix(listener, path.clone()))
+            }
         }
     }
 
-    /// Takes the sockets that a service manager has passed to this process, in their order (`sd_listen_fds(3)`).
+    /// Takes the sockets that a service manager has passed to this process, in their order (`sd_listen_fds(3)`). Fails for
+    /// others than listening stream sockets, and for a Unix socket to which every user can connect.
     pub fn inherited() -> io::Result<Vec<Self>> {
         let mut passed = ListenFd::from_env();
         let count = passed.len();
         let take = |index| {
             if let Ok(Some(socket)) = passed.take_tcp_listener(index) {
+                check_inherited(&socket)?;
                 socket.set_nonblocking(true)?;
                 limit_unsent(&socket)?;
                 return TcpListener::from_std(socket).map(Self::Tcp);
             }
             let socket = passed.take_unix_listener(index)?;
             let socket = socket.ok_or(io::ErrorKind::NotFound)?;
+            check_inherited(&socket)?;
+            let path = private_path(&socket)?;
             socket.set_nonblocking(true)?;
-            UnixListener::from_std(socket).map(Self::Unix)
+            Ok(Self::Unix(UnixListener::from_std(socket)?, path))
         };
         (0..count).map(take).collect()
     }
@@ -107,11 +117,7 @@ impl Listener {
     pub fn local_address(&self) -> io::Result<ListenAddress> {
         Ok(match self {
             Self::Tcp(listener) => ListenAddress::Tcp(listener.local_addr()?),
-            Self::Unix(listener) => {
-                let address = listener.local_addr()?;
-                // An abstract socket, which only a service manager can pass, has no path.
-                ListenAddress::Unix(address.as_pathname().unwrap_or(Path::new("@")).to_owned())
-            }
+            Self::Unix(_, path) => ListenAddress::Unix(path.clone()),
         })
     }
 
@@ -119,7 +125,7 @@ impl Listener {
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Tcp(listener) => listener.accept().await?.0.into_std().map(Accepted::Tcp),
-            Self::Unix(listener) => listener.accept().await?.0.into_std().map(Accepted::Unix),
+            Self::Unix(listener, _) => listener.accept().await?.0.into_std().map(Accepted::Unix),
         }
     }
 
@@ -131,7 +137,7 @@ impl Listener {
             Self::Tcp(listener) => (listener.into_std().map(Socket::from), |socket| {
                 Accepted::Tcp(socket.into())
             }),
-            Self::Unix(listener) => (listener.into_std().map(Socket::from), |socket| {
+            Self::Unix(listener, _) => (listener.into_std().map(Socket::from), |socket| {
                 Accepted::Unix(socket.into())
             }),
         };
@@ -175,13 +181,55 @@ fn bind_tcp(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
 )]
 fn limit_unsent(socket: &impl AsFd) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    socket2::SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES)?;
+    SockRef::from(socket).set_tcp_notsent_lowat(MAX_UNSENT_BYTES)?;
     Ok(())
 }
 
-/// Replaces the file of a process that has ended, or of any if `reuse`. No other file is removed.
+/// Fails unless the socket accepts connections.
+fn check_inherited(socket: &impl AsFd) -> io::Result<()> {
+    let is_listener = SockRef::from(socket).is_listener()?;
+    let problem = || io::Error::other("a socket does not accept connections");
+    is_listener.then_some(()).ok_or_else(problem)
+}
+
+/// Returns the path of a Unix socket. Fails if every user can connect to it: its peers are trusted proxies.
+fn private_path(socket: &StdUnixListener) -> io::Result<PathBuf> {
+    const OTHERS: u32 = 0o002;
+    let open = |path: &str| {
+        let problem = format!(
+            "every user can connect to {path}, and could send any X-Forwarded-For; give the socket unit a path with \
+             SocketMode=0660 and the proxy's group as SocketGroup="
+        );
+        Err(io::Error::other(problem))
+    };
+    let address = socket.local_addr()?;
+    match address.as_pathname() {
+        None => open("an abstract socket"),
+        Some(path) if fs::metadata(path)?.permissions().mode() & OTHERS != 0 => {
+            open(&path.to_string_lossy())
+        }
+        Some(path) => Ok(path.to_owned()),
+    }
+}
+
+/// Replaces the file of a process that has ended, or of any if `reuse`. No other file is removed. The socket appears at
+/// `path` at once with its mode, so that no client can connect before, nor finds no socket.
 fn bind_unix(path: &Path, reuse: bool) -> io::Result<UnixListener> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let beside = |suffix| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    // Of processes that start together, the next one sees the socket of the one before.
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(beside(".lock"))?;
+    lock.lock()?;
+    let is_socket = |path: &Path| fs::symlink_metadata(path).map(|it| it.file_type().is_socket());
     // Does not wait for room in the queue of a process that is alive.
     let is_unused = || -> io::Result<bool> {
         let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -189,11 +237,25 @@ fn bind_unix(path: &Path, reuse: bool) -> io::Result<UnixListener> {
         let connected = probe.connect(&SockAddr::unix(path)?);
         Ok(connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
     };
-    if is_socket && (reuse || is_unused()?) {
-        fs::remove_file(path)?;
+    let can_replace = match is_socket(path) {
+        Ok(is_socket) => is_socket && (reuse || is_unused()?),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    if !can_replace {
+        return Err(io::ErrorKind::AddrInUse.into());
     }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
+    let new = beside("~");
+    // A process that was killed here has left it.
+    if is_socket(&new).unwrap_or(false) {
+        fs::remove_file(&new)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(&new)?)?;
+    fs::set_permissions(&new, Permissions::from_mode(SOCKET_MODE))?;
+    socket.listen(BACKLOG.cast_signed())?;
+    socket.set_nonblocking(true)?;
+    let listener = UnixListener::from_std(socket.into())?;
+    fs::rename(&new, path)?;
     Ok(listener)
 }
 

@@ -15,7 +15,10 @@ use std::{
     time::Duration,
 };
 
-use http::HeaderMap;
+use http::{
+    HeaderMap,
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+};
 use opentelemetry::{KeyValue, global, trace::TracerProvider as _};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
@@ -137,7 +140,7 @@ fn sampler(config: &config::Telemetry) -> Sampler {
 #[derive(Debug)]
 struct Client {
     http: reqwest::Client,
-    /// Replace those that the exporter reads from the environment itself.
+    /// Replace all that the exporter reads from the environment itself, which may be secrets for another collector.
     headers: HeaderMap,
     runtime: Handle,
     failing: Arc<AtomicBool>,
@@ -167,7 +170,16 @@ impl HttpClient for Client {
         'a: 'b,
         Self: 'b,
     {
-        request.headers_mut().extend(self.headers.clone());
+        let mut headers = self.headers.clone();
+        for name in [CONTENT_TYPE, CONTENT_ENCODING] {
+            headers.extend(
+                request
+                    .headers_mut()
+                    .remove(&name)
+                    .map(|value| (name, value)),
+            );
+        }
+        *request.headers_mut() = headers;
         let (http, failing) = (self.http.clone(), Arc::clone(&self.failing));
         let sending = self.runtime.spawn(async move {
             let response = http.send_bytes(request).await;

@@ -311,6 +311,16 @@ async fn openapi_prints_only_the_document() {
     assert!(document["paths"]["/pet"]["post"].is_object(), "{output:?}");
     assert_eq!(output.stderr, "");
     assert!(!home.path().join("data").exists(), "it needs no database");
+    for format in ["json", "json-3.0"] {
+        let run = async |more: &[&str]| {
+            let arguments = [&["openapi", "--format", format], more].concat();
+            home.run(&arguments).await.is(0).stdout
+        };
+        let (pretty, line) = (run(&[]).await, run(&["--json"]).await);
+        assert_eq!(line.lines().count(), 1, "{format}");
+        let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+        assert_eq!(parse(&line), parse(&pretty));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -298,6 +298,8 @@ async fn options_replace_variables_and_are_refused_where_they_have_no_effect() {
             "--database-url",
         ),
         (&["completions", "bash", "--json"], 1, "--json"),
+        (&["openapi", "--format", "yaml", "--json"], 1, "--json"),
+        (&["openapi", "--help"], 0, "3.0.3"),
         (&["serve", "--listen", "nowhere"], 2, "unix:"),
         (&["serve", "--help"], 0, "list of processes"),
     ] {

@@ -154,6 +154,8 @@ async fn check_fails_if_the_image_store_is_unusable() {
 async fn check_warns_of_insecure_settings() {
     const PROXIES: &str = "PET_INVENTORY__LIMITS__TRUSTED_PROXIES";
     const LISTEN: &str = "PET_INVENTORY__SERVER__LISTEN";
+    const ORIGINS: &str = "PET_INVENTORY__SERVER__CORS_ORIGINS";
+    const ANONYMOUS: &str = "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES";
     let database = TestDatabase::migrated().await;
     let warnings = async |settings: &[(&str, &str)]| -> Vec<String> {
         let home = Home::new();
@@ -181,6 +183,26 @@ async fn check_warns_of_insecure_settings() {
         (&[(PROXIES, "fd00::/64")], Some("fd00::/64")),
         (&[(PROXIES, "0.0.0.0/0")], Some("0.0.0.0/0")),
         (&[(PROXIES, "10.0.0.0/24,fd00::/120")], None),
+        (&[(ORIGINS, "*")], None),
+        (
+            &[(ORIGINS, "*"), (ANONYMOUS, "read:pets")],
+            Some("anonymous_scopes"),
+        ),
+        (
+            &[(ORIGINS, "https://a.example"), (ANONYMOUS, "read:pets")],
+            None,
+        ),
+        (
+            &[(
+                ORIGINS,
+                "http://localhost:3000,http://[::1]:5,http://127.0.0.1",
+            )],
+            None,
+        ),
+        (
+            &[(ORIGINS, "http://localhost,http://a.example:8080")],
+            Some("http://a.example:8080"),
+        ),
     ] {
         let found = warnings(settings).await;
         match words {

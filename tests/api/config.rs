@@ -3,7 +3,7 @@
 use std::{error::Error as _, io::Write as _, time::Duration};
 
 use pet_inventory::{
-    config::{Algorithm, Config, Error, Issuer, Sampler},
+    config::{Algorithm, CommandLine, Config, Error, Issuer, Sampler},
     domain::{caller::Scope, plan::Plan},
 };
 use secrecy::{ExposeSecret as _, SecretString};
@@ -22,6 +22,15 @@ fn the_defaults_stand() {
 
 /// Loads a file, and variables by their keys, which may also be the names of established variables.
 fn load(file: &str, variables: &[(&str, &str)]) -> Result<Config, Error> {
+    load_with(file, variables, CommandLine::default())
+}
+
+/// Loads the same below options.
+fn load_with(
+    file: &str,
+    variables: &[(&str, &str)],
+    options: CommandLine,
+) -> Result<Config, Error> {
     let mut layer = tempfile::NamedTempFile::with_suffix(".test").expect("a temporary file");
     layer.write_all(file.as_bytes()).expect("write");
     let variables = variables.iter().map(|(key, value)| {
@@ -30,7 +39,8 @@ fn load(file: &str, variables: &[(&str, &str)]) -> Result<Config, Error> {
         let name = if is_key { variable.as_str() } else { key };
         (name.into(), value.into())
     });
-    Config::from_layers(Some(layer.path()), variables)
+    let file = Some(layer.path().to_owned());
+    Config::from_layers(&CommandLine { file, ..options }, variables)
 }
 
 #[test]
@@ -113,12 +123,19 @@ fn variables_of_opentelemetry_set_their_keys() {
         ("OTEL_PROPAGATORS", "b3"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_METRICS_EXPORTER", "none"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "GZIP"),
+        ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "zstd"),
         ("OTEL_RESOURCE_ATTRIBUTES", "a=b"),
         ("OTEL_SERVICE_NAME", "pets"),
     ];
     let mut ignored = load("", &ignored).expect("valid").environment.ignored;
     ignored.sort();
-    assert_eq!(ignored, ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_PROPAGATORS"]);
+    let expected = [
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+        "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+        "OTEL_PROPAGATORS",
+    ];
+    assert_eq!(ignored, expected);
 }
 
 #[test]
@@ -135,7 +152,6 @@ fn port_replaces_the_port_of_the_api_alone() {
         (file, &[port], "0.0.0.0:8123"),
         (file, &[port, ("server.listen", "[::1]:80")], "[::1]:8123"),
         (file, &[("PORT", "")], "0.0.0.0:80"),
-        ("", &[port, ("--listen", "127.0.0.2:5")], "127.0.0.2:5"),
     ] {
         let listen = listen(file, variables).expect("valid");
         assert_eq!(listen, expected, "{file} {variables:?}");
@@ -152,6 +168,64 @@ fn port_replaces_the_port_of_the_api_alone() {
         let error = listen("", &variables).expect_err(words).to_string();
         assert!(error.contains("server.listen"), "{error}");
         assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn options_are_over_variables_and_are_no_variables() {
+    let options = |url: &str| CommandLine {
+        listen: "127.0.0.2:5".parse().ok(),
+        database_url: Some(url.into()),
+        ..CommandLine::default()
+    };
+    let variables = [
+        ("PORT", "8123"),
+        ("server.listen", "127.0.0.1:3"),
+        ("DATABASE_URL", "postgres://variable"),
+    ];
+    let file = "[server]\nlisten = '0.0.0.0:80'";
+    let config = load_with(file, &variables, options("postgres://option")).expect("valid");
+    assert_eq!(config.server.listen.to_string(), "127.0.0.2:5");
+    let url = config.database.url.expect("a URL");
+    assert_eq!(url.expose_secret(), "postgres://option");
+    let error = load_with(file, &variables, options("")).expect_err("empty");
+    let error = error.to_string();
+    assert!(
+        error.contains("database.url") && error.contains("--database-url"),
+        "{error}"
+    );
+
+    let named = [
+        ("--listen", "127.0.0.2:5"),
+        ("--database-url", "postgres://a"),
+    ];
+    let config = load("", &named).expect("valid");
+    assert_eq!(config.server.listen.to_string(), "127.0.0.1:8080");
+    assert!(config.database.url.is_none());
+}
+
+#[test]
+fn sockets_of_a_service_manager_are_those_for_this_process() {
+    let own = std::process::id().to_string();
+    let sockets = |pid: &str, count: &str, names: &str| {
+        let variables = [
+            ("LISTEN_PID", pid),
+            ("LISTEN_FDS", count),
+            ("LISTEN_FDNAMES", names),
+        ];
+        load("", &variables).expect("valid").environment.sockets
+    };
+    assert_eq!(sockets(&own, "2", "api:operations"), ["api", "operations"]);
+    assert_eq!(sockets(&own, "1", "api:more"), ["api"]);
+    assert_eq!(sockets(&own, "2", ""), ["", ""]);
+    for (pid, count) in [
+        ("", "1"),
+        ("1", "1"),
+        (&*own, ""),
+        (&*own, "-1"),
+        (&*own, "0"),
+    ] {
+        assert!(sockets(pid, count, "api").is_empty(), "{pid} {count}");
     }
 }
 
@@ -195,6 +269,7 @@ fn errors_name_the_key() {
         ("server.cors_origins", "https://user@shop.example.com"),
         ("server.cors_origins", "*,https://shop.example.com"),
         ("server.cors_origins", "null"),
+        ("server.cors_origins", "https://*.example.com"),
         ("images.url", "https://example.com/images"),
         ("images.url", "file://relative"),
         ("images.url", "s3://"),
@@ -204,6 +279,7 @@ fn errors_name_the_key() {
         ("telemetry.otlp_traces_endpoint", "http://user:hunter2@x"),
         ("telemetry.otlp_sampler", "sometimes"),
         ("telemetry.otlp_timeout", "0s"),
+        ("telemetry.otlp_delay", "0s"),
         ("telemetry.otlp_max_queue", "0"),
         ("telemetry.otlp_sampling", "1.1"),
     ] {

@@ -177,13 +177,14 @@ async fn access_details_add_path_address_and_size_but_no_query() {
             ("/api/v3/pet/findByStatus?status=available".into(), 200),
             ("/api/v3/user/path-canary".into(), 404),
             ("/docs/".into(), 200),
+            (format!("/api/v3/user/{}", "%41".repeat(200)), 400),
         ];
         for (number, (target, status)) in targets.iter().enumerate() {
             let get = client().get(format!("{base}{target}"));
             let get = get
                 .header("api_key", key)
                 .header("x-request-id", format!("id-{number}"));
-            let get = get.header("x-forwarded-for", "2001:db8::7:1");
+            let get = get.header("x-forwarded-for", "::ffff:192.0.2.1");
             let response = get.response().await.is(*status);
             let id = format!("id-{number}");
             let of_request = || {
@@ -194,8 +195,8 @@ async fn access_details_add_path_address_and_size_but_no_query() {
             eventually(async || of_request().is_some()).await;
             let line = of_request().expect("a line");
             let path = target.split('?').next().unwrap_or_default();
-            assert_eq!(line["path"], path, "{line}");
-            assert_eq!(line["client_address"], "2001:db8::7:1", "{line}");
+            assert_eq!(line["path"], path[..path.len().min(512)], "{line}");
+            assert_eq!(line["client_address"], "192.0.2.1", "{line}");
             assert_eq!(line["response_bytes"], response.body.len(), "{line}");
             assert_eq!(line["status"], *status, "{line}");
             assert_eq!(line.get("trace_id").is_some(), traced, "{line}");

@@ -5,9 +5,11 @@ use std::{
     net::TcpListener,
     os::{
         fd::OwnedFd,
+        linux::net::SocketAddrExt as _,
         unix::{
+            ffi::OsStrExt as _,
             fs::PermissionsExt as _,
-            net::{UnixDatagram, UnixListener},
+            net::{SocketAddr, UnixDatagram, UnixListener},
         },
     },
     path::{Path, PathBuf},
@@ -17,13 +19,17 @@ use std::{
 
 use futures_util::future::join_all;
 use nix::sys::signal::Signal;
-use pet_inventory::{domain::caller::Scopes, server::Shutdown};
+use pet_inventory::{
+    domain::caller::Scopes,
+    server::{Listener, Shutdown},
+};
 use reqwest::{Client, Method, RequestBuilder, Version};
+use socket2::{Domain, Socket, Type};
 use test_support::{
     Home, Output, RequestExt, Service, TestDatabase, build, client, client_builder, eventually,
     make_key, process::TIMEOUT,
 };
-use tokio::{process::Command, task::JoinHandle};
+use tokio::{io::AsyncReadExt as _, process::Command, task::JoinHandle};
 
 /// Service that listens on a Unix socket.
 struct App {
@@ -251,9 +257,50 @@ async fn missing_service_manager_does_not_stop_the_service() {
     service.stop().await;
 }
 
-/// Returns the command that serves on passed sockets. They take the places of stdin and stderr until the shell moves them.
-fn activated(home: &Home, database: &TestDatabase, sockets: [OwnedFd; 2], count: u8) -> Command {
-    const MOVE: &str = r#"exec 3<&0 4<&2 </dev/null 2>/dev/null; LISTEN_PID=$$ exec "$0" "$@""#;
+#[tokio::test(flavor = "multi_thread")]
+async fn of_listeners_that_start_together_only_one_gets_the_socket() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("api.sock");
+    let address = listen(&path).parse().expect("an address");
+    for _ in 0..50 {
+        // All find the file of a process that has ended, and that of one that was killed at its start.
+        let _ = fs::remove_file(&path);
+        drop(UnixListener::bind(&path).expect("a socket"));
+        drop(UnixListener::bind(path.with_extension("sock~")).expect("a socket"));
+        let bind = || {
+            let address = &address;
+            tokio::task::block_in_place(|| Listener::bind(address, false))
+        };
+        let runtime = tokio::runtime::Handle::current();
+        let bound: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| runtime.block_on(async { bind() })))
+                .collect();
+            let bound = threads.into_iter().map(|it| it.join().expect("no panic"));
+            bound.collect()
+        });
+        assert_eq!(bound.iter().filter(|it| it.is_ok()).count(), 1, "{bound:?}");
+        std::os::unix::net::UnixStream::connect(&path).expect("a listener");
+    }
+    // A file at the end of a link is not replaced, nor is the link.
+    let link = folder.path().join("link.sock");
+    std::os::unix::fs::symlink(&path, &link).expect("a link");
+    let address = listen(&link).parse().expect("an address");
+    for reuse_port in [false, true] {
+        Listener::bind(&address, reuse_port).expect_err("a link");
+    }
+    assert!(fs::symlink_metadata(&link).is_ok_and(|it| it.is_symlink()));
+}
+
+/// Returns the command that serves on passed sockets. They take the places of stdin and stderr until the shell moves them;
+/// stderr is stdout then.
+fn activated(
+    home: &Home,
+    database: &TestDatabase,
+    sockets: [OwnedFd; 2],
+    (count, names): (u8, &str),
+) -> Command {
+    const MOVE: &str = r#"exec 3<&0 4<&2 </dev/null 2>&1; LISTEN_PID=$$ exec "$0" "$@""#;
     let inner = home.command(["serve"]);
     let inner = inner.as_std();
     let [first, second] = sockets.map(Stdio::from);
@@ -271,6 +318,7 @@ fn activated(home: &Home, database: &TestDatabase, sockets: [OwnedFd; 2], count:
         )
         .env("DATABASE_URL", database.url())
         .env("LISTEN_FDS", count.to_string())
+        .env("LISTEN_FDNAMES", names)
         .stdin(first)
         .stdout(Stdio::piped())
         .stderr(second)
@@ -291,7 +339,9 @@ async fn passed_sockets_are_served_in_place_of_the_configured_ones() {
         request.response().await.is(200);
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let command = activated(&home, &database, [tcp.into(), unix.into()], 2);
+    // systemd does not keep the order of the units.
+    let (sockets, names) = ([unix.into(), tcp.into()], "operations:api");
+    let command = activated(&home, &database, sockets, (2, names));
     let mut service = Notified::start(&home, command).await;
     early.await.expect("served");
     let key = make_key(&mut database.connect().await, "tester", Scopes::all(), None).await;
@@ -306,13 +356,143 @@ async fn passed_sockets_are_served_in_place_of_the_configured_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_than_two_stream_sockets_are_refused() {
-    let database = TestDatabase::migrated().await;
+async fn other_than_one_or_two_named_stream_sockets_are_refused() {
+    let (database, folder) = (TestDatabase::migrated().await, Home::new());
     let tcp = || OwnedFd::from(TcpListener::bind("127.0.0.1:0").expect("a port"));
     let datagrams = || OwnedFd::from(UnixDatagram::unbound().expect("a socket"));
-    for (sockets, count) in [([tcp(), tcp()], 3), ([datagrams(), tcp()], 1)] {
+    let silent = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        socket.bind(&any.into()).expect("a port");
+        OwnedFd::from(socket)
+    };
+    let unix = |mode: u32| {
+        let path = folder.path().join(format!("{mode:o}.sock"));
+        let socket = UnixListener::bind(&path).expect("a socket");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        OwnedFd::from(socket)
+    };
+    let abstract_socket = || {
+        let address = SocketAddr::from_abstract_name(folder.path().as_os_str().as_bytes());
+        let address = address.expect("an address");
+        OwnedFd::from(UnixListener::bind_addr(&address).expect("a socket"))
+    };
+    let names = "LISTEN_FDNAMES";
+    for (sockets, passed, words) in [
+        ([tcp(), tcp()], (3, "api:operations:more"), "LISTEN_FDS"),
+        ([datagrams(), tcp()], (1, "api"), "LISTEN_FDS"),
+        ([silent(), tcp()], (1, "api"), "does not accept connections"),
+        ([tcp(), tcp()], (2, ""), names),
+        ([tcp(), tcp()], (2, "api:api"), names),
+        ([tcp(), tcp()], (2, "api.socket:operations"), names),
+        ([unix(0o666), tcp()], (1, "api"), "SocketMode=0660"),
+        ([tcp(), unix(0o662)], (2, "api:operations"), "SocketGroup="),
+        ([abstract_socket(), tcp()], (1, "api"), "abstract"),
+    ] {
         let home = Home::new();
-        let output = Output::of(activated(&home, &database, sockets, count)).await;
-        assert_eq!(output.code, Some(1), "{output:?}");
+        let mut command = activated(&home, &database, sockets, passed);
+        let child = command.spawn().expect("the program");
+        let output = tokio::time::timeout(TIMEOUT, child.wait_with_output()).await;
+        let output = output.expect("in time").expect("an exit code");
+        let log = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{passed:?}: {log}");
+        assert!(log.contains(words), "{passed:?}: {log}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sockets_for_another_process_are_ignored() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    for pid in [None, Some("1")] {
+        let mut command = serve(&home, &database, "127.0.0.1:0");
+        // stdin, stdout and stderr are no sockets.
+        command
+            .env("LISTEN_FDS", "1")
+            .env("LISTEN_FDS_FIRST_FD", "0");
+        command.envs(pid.map(|pid| ("LISTEN_PID", pid)));
+        Service::start(&home, command).await.stop().await;
+    }
+}
+
+/// The embedded PostgreSQL starts after the service has taken the sockets.
+#[tokio::test(flavor = "multi_thread")]
+async fn embedded_postgres_does_not_inherit_the_sockets() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = tcp.local_addr().expect("an address");
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut command = activated(&home, &database, [tcp.into(), other.into()], (1, ""));
+    command.env_remove("DATABASE_URL");
+    let mut service = Notified::start(&home, command).await;
+    let live = client().get(format!("http://{address}/livez"));
+    live.response().await.is(200);
+    let sockets = |pid: i32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let targets = files.filter_map(|file| fs::read_link(file.path()).ok());
+        targets.collect::<std::collections::BTreeSet<_>>()
+    };
+    let inode = fs::read_to_string("/proc/net/tcp").expect("a table");
+    let port = format!(":{:04X} 00000000:0000 0A", address.port());
+    let inode = inode
+        .lines()
+        .find(|line| line.contains(&port))
+        .expect("the socket");
+    let inode = inode.split_whitespace().nth(9).expect("an inode");
+    let socket = PathBuf::from(format!("socket:[{inode}]"));
+    assert!(sockets(service.pid().as_raw()).contains(&socket));
+    let processes = test_support::process::processes_using(home.path());
+    assert!(processes.len() > 1, "{processes:?}");
+    for (pid, name) in processes {
+        let is_service = pid == service.pid().as_raw();
+        assert_eq!(sockets(pid).contains(&socket), is_service, "{name}");
+    }
+    service.stop().await;
+    home.wait_until_unused().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_with_json_prints_urls_and_sockets() {
+    let (home, database) = (Home::new(), TestDatabase::migrated().await);
+    let (api, private) = (
+        home.path().join("api.sock"),
+        home.path().join("private.sock"),
+    );
+    let mut command = serve(&home, &database, &listen(&api));
+    command.arg("--json");
+    command.env("PET_INVENTORY__OPERATIONS__LISTEN", listen(&private));
+    command.env("PET_INVENTORY__SERVER__CORS_ORIGINS", "*");
+    command.env("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets");
+    let mut service = Notified::start(&home, command).await;
+    nix::sys::signal::kill(service.pid(), Signal::SIGTERM).expect("it runs");
+    let child = &mut service.child;
+    let (mut stdout, mut stderr) = (String::new(), String::new());
+    let (output, log) = (child.stdout.as_mut(), child.stderr.as_mut());
+    output
+        .expect("piped")
+        .read_to_string(&mut stdout)
+        .await
+        .expect("text");
+    log.expect("piped")
+        .read_to_string(&mut stderr)
+        .await
+        .expect("text");
+    let started: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    let expected = [
+        ("api", "http://localhost/api/v3"),
+        ("docs", "http://localhost/docs"),
+        ("socket", api.to_str().expect("text")),
+        ("metrics", "http://localhost/metrics"),
+        ("operationsSocket", private.to_str().expect("text")),
+    ];
+    for (member, value) in expected {
+        assert_eq!(started[member], value, "{stdout}");
+    }
+    assert_eq!(
+        stderr.matches("server.cors_origins is *").count(),
+        1,
+        "{stderr}"
+    );
 }

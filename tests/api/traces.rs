@@ -16,6 +16,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
     MockHttp, RequestExt, eventually,
+    http2::Http2,
     issuer::Issuer,
     process::{Home, Service, TIMEOUT},
     signer::Signer,
@@ -446,7 +447,8 @@ async fn endpoint_headers_and_sampler_come_from_the_variables_of_opentelemetry()
         let settings = [
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", endpoint.as_str()),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"),
-            ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=wrong"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "x-team=wrong,x-secret=other"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
             ("PET_INVENTORY__TELEMETRY__OTLP_HEADERS", "x-team=pets"),
             ("OTEL_TRACES_SAMPLER", sampler),
             ("OTEL_TRACES_SAMPLER_ARG", "0"),
@@ -462,8 +464,53 @@ async fn endpoint_headers_and_sampler_come_from_the_variables_of_opentelemetry()
         for request in requests {
             assert_eq!(request.url.path(), "/spans");
             assert_eq!(request.headers["x-team"], "pets");
+            assert!(!request.headers.contains_key("x-secret"), "{request:?}");
+            assert_eq!(request.headers["content-type"], "application/x-protobuf");
+            assert_eq!(request.headers["content-encoding"], "gzip");
+            assert_eq!(request.body[..2], [0x1f, 0x8b]);
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn span_and_metric_do_not_wait_for_the_body_of_an_access_line_with_details() {
+    let (home, collector) = (Home::new(), Collector::start().await);
+    let settings = [
+        (ENDPOINT, &*collector.0.uri()),
+        ("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true"),
+    ];
+    let service = serve(&home, &settings).await;
+    let path = "/docs/swagger-ui-bundle.js";
+    let client = Http2::connect(service.address, 65_535).await;
+    let request = http::Request::get(format!("http://localhost{path}"));
+    let request = request.header("traceparent", traceparent(TRACE, "01"));
+    // The body stops at the size of the window.
+    let response = client.send(request.body(()).expect("a request")).await;
+    assert_eq!(response.status(), 200);
+    let spans = collector.trace(TRACE).await;
+    let recorded = attributes(&server(&spans).attributes);
+    assert_eq!(recorded["http.response.status_code"], 200);
+    let metrics = format!("http://{}/metrics", service.operations);
+    let metrics = test_support::client().get(metrics).response().await.text();
+    let count = |it: &str| it.contains("duration_seconds_count") && it.contains("/docs");
+    assert_eq!(
+        metrics.lines().filter(|it| count(it)).count(),
+        1,
+        "{metrics}"
+    );
+    assert!(!service.log().contains(path), "{}", service.log());
+
+    drop(response);
+    drop(client);
+    eventually(async || service.log().contains(path)).await;
+    let log = service.log();
+    let line = log.lines().find(|line| line.contains(path));
+    assert!(line.is_some_and(|line| line.contains(TRACE)), "{log}");
+    service.stop().await;
+    assert_eq!(
+        server(&collector.trace(TRACE).await).name,
+        server(&spans).name
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,7 +29,7 @@ use chrono::{DateTime, Utc};
 use pet_inventory::{
     app::App,
     auth::secret::Secret,
-    config::Config,
+    config::{CommandLine, Config},
     db::{
         self, Connection,
         credentials::{CredentialKind, NewCredential},
@@ -255,7 +255,11 @@ pub fn config_over(database_url: &str, settings: &[(&str, &str)], file: Option<&
         .iter()
         .chain(settings)
         .map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    Config::from_layers(file, variables).expect("a valid configuration")
+    let command_line = CommandLine {
+        file: file.map(Path::to_owned),
+        ..CommandLine::default()
+    };
+    Config::from_layers(&command_line, variables).expect("a valid configuration")
 }
 
 /// API key.

@@ -4,10 +4,10 @@
 //! for log lines, and a batch costs less per line. Other threads, and traced requests, write at once.
 //!
 //! Invariants:
-//! - One line per request, at most 0.1 s late; also for a request whose client disconnects (status 499). All lines of a
-//!   connection are written before it ends, for which a shutdown waits.
+//! - One line per request, at most 0.1 s after the response head; also for a request whose client disconnects (status 499).
+//!   All lines of a connection are written before it ends, for which a shutdown waits.
 //! - Query strings, header values and bodies are not logged. Paths and client addresses are, if `telemetry.access_details`
-//!   is set; then a record is written when the response body has been sent.
+//!   is set; then the line, but neither metric nor trace, waits until the response body has been sent or dropped.
 //! - The cause of a 5xx response is logged once.
 
 use std::{
@@ -31,15 +31,23 @@ use axum::{
 use http_body::{Frame, SizeHint};
 use ipnet::IpNet;
 use metrics::Histogram;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tracing::{Span, field};
 
 use super::{Inner, Middleware, OnResponse, Then, client_address::address_of};
-use crate::api::{error::Cause, request_context::RequestContext};
+use crate::{
+    api::{error::Cause, request_context::RequestContext},
+    trace_context,
+};
 
 /// Maximum number of records in a batch, for a worker that does not sleep.
 const BATCH: usize = 256;
 /// Status of a request whose client disconnected before the response, as nginx logs it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
+/// Maximum number of bytes of a path in a line, before percent-encoding.
+const MAX_PATH: usize = 512;
+/// Characters of a path that are percent-encoded, as are all beyond ASCII: a line has visible ones only.
+const INVISIBLE: &AsciiSet = &CONTROLS.add(b' ');
 
 thread_local! {
     /// Batch of this thread; `None` if it writes at once.
@@ -78,7 +86,7 @@ impl Middleware for AccessLogLayer {
             context: RequestContext::of(&request).clone(),
             details: self.0.as_ref().map(|proxies| {
                 Box::new(Details {
-                    path: request.uri().path().to_owned(),
+                    path: visible(request.uri().path()),
                     client_address: address_of(&request, proxies),
                     response_bytes: 0,
                     span: Span::current(),
@@ -92,8 +100,14 @@ impl Middleware for AccessLogLayer {
     }
 }
 
-/// Writes the record of a request once: with its response, or when it is dropped without one. A record with details is
-/// passed on to [`when_sent`].
+/// Cuts a path and makes it visible.
+fn visible(path: &str) -> String {
+    let path = &path[..path.floor_char_boundary(MAX_PATH)];
+    utf8_percent_encode(path, INVISIBLE).to_string()
+}
+
+/// Completes the record of a request once: with its response, or when it is dropped without one. Writes it, or passes one
+/// with details on to [`when_sent`].
 #[derive(Debug)]
 pub struct AccessLogGuard(Option<Record>);
 
@@ -116,6 +130,9 @@ impl AccessLogGuard {
         let mut record = self.0.take()?;
         record.status = status;
         record.latency = record.begun.elapsed();
+        if record.details.is_some() {
+            record.record_duration();
+        }
         if let Some(Cause(cause)) = cause {
             let (id, route) = (record.context.id.as_str(), record.route());
             let (method, error) = (&record.method, describe(cause));
@@ -132,15 +149,19 @@ impl Drop for AccessLogGuard {
     }
 }
 
-/// Passes a response on, and writes its record, if it has one with details, when its body has been sent or dropped.
+/// Passes a response on. If it has a record with details, ends the trace span, and writes the line when the body has been
+/// sent or dropped.
 pub fn when_sent(mut response: Response) -> Response {
-    match response.extensions_mut().remove() {
-        Some(record) => response.map(|body| {
-            let record = Some(record);
-            Body::new(RecordedBody { body, record })
-        }),
-        None => response,
+    let Some(record) = response.extensions_mut().remove::<Record>() else {
+        return response;
+    };
+    if let Some(details) = &record.details {
+        trace_context::end(&details.span);
     }
+    response.map(|body| {
+        let record = Some(record);
+        Body::new(RecordedBody { body, record })
+    })
 }
 
 /// Body of a response with the record of its request.
@@ -197,11 +218,12 @@ fn describe(error: &dyn StdError) -> String {
 /// Details of a record, which `telemetry.access_details` adds.
 #[derive(Debug, Clone)]
 struct Details {
+    /// Path without the query: visible ASCII, of limited length.
     path: String,
     client_address: Option<IpAddr>,
     /// Size of the body, as far as it was sent.
     response_bytes: u64,
-    /// Span of the request, which the line is part of.
+    /// Span of the request, for the ids in the line.
     span: Span,
 }
 
@@ -220,11 +242,11 @@ struct Record {
 }
 
 impl Record {
-    /// Writes it, in a batch if possible.
+    /// Writes the line, in a batch if possible.
     fn submit(self) {
         let span = self.details.as_ref().map(|details| details.span.clone());
         let span = span.unwrap_or_else(Span::current);
-        // The line of a traced request is part of its span, which ends with the response.
+        // The line of a traced request has the id of its trace, which a batch would not have.
         if span.is_disabled() {
             self.write_in_batch();
         } else {
@@ -266,6 +288,13 @@ impl Record {
             client_address = details.and_then(|it| it.client_address).map(field::display),
             response_bytes = details.map(|it| it.response_bytes),
         );
+        if details.is_none() {
+            self.record_duration();
+        }
+    }
+
+    /// Records the duration in the metrics: at the response head for a record with details, else with the line.
+    fn record_duration(&self) {
         let method = method_label(&self.method);
         record_duration(method, self.route(), self.status, self.latency);
     }
@@ -365,6 +394,13 @@ mod tests {
             record();
             assert_eq!(lines().len(), 2 + BATCH);
         });
+    }
+
+    #[test]
+    fn paths_are_short_and_visible() {
+        assert_eq!(visible("/api/a b\u{7f}é%20"), "/api/a%20b%7F%C3%A9%20");
+        assert_eq!(visible(&"/".repeat(600)).len(), MAX_PATH);
+        assert_eq!(visible(&"é/".repeat(300)).len(), 171 * 6 + 170);
     }
 
     #[test]

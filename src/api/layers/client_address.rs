@@ -33,7 +33,8 @@ pub fn client_address(
     }
 }
 
-/// Returns the client address of a request, if it came through a socket. For a Unix socket without `X-Forwarded-For` it is
+/// Returns the client address of a request, if it came through a socket; an IPv4 address as such, also if the socket or the
+/// proxy has it in the form of IPv6. For a Unix socket without `X-Forwarded-For` it is
 /// 127.0.0.1, so that limits apply to all such requests together.
 pub fn address_of(request: &Request, trusted_proxies: &[IpNet]) -> Option<IpAddr> {
     let PeerAddress(peer) = request.extensions().get()?;
@@ -61,7 +62,7 @@ fn address(peer: Option<IpAddr>, headers: &HeaderMap, trusted: &[IpNet]) -> IpAd
         };
         last = Some(address);
     }
-    last.unwrap_or(Ipv4Addr::LOCALHOST.into())
+    last.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.to_canonical())
 }
 
 #[cfg(test)]
@@ -75,6 +76,8 @@ mod tests {
             ("192.0.2.1", &["198.51.100.1"][..], "192.0.2.1"),
             ("unix", &["6.6.6.6, 198.51.100.1"], "198.51.100.1"),
             ("unix", &["198.51.100.1, 10.0.0.1"], "198.51.100.1"),
+            ("::ffff:192.0.2.1", &[], "192.0.2.1"),
+            ("::ffff:10.0.0.1", &["::ffff:192.0.2.1"], "192.0.2.1"),
             ("unix", &["nonsense"], "127.0.0.1"),
             ("unix", &[], "127.0.0.1"),
             ("10.0.0.1", &[], "10.0.0.1"),
