@@ -134,6 +134,7 @@ async fn write(app: Arc<TestApp>, writer: u32, stop: Arc<AtomicBool>) -> u32 {
     number
 }
 
+#[expect(clippy::print_stdout, reason = "the times of the drill")]
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_drill_under_write_load_restores_one_point_in_time() {
     const IMAGES: &str = "select count(*) from images";
@@ -684,7 +685,7 @@ async fn backup_reports_lost_and_damaged_images() {
     let name = store.files().pop_first().expect("a file");
     let file = store.images().join(&name[..2]).join(&name);
     for damage in [change_one_byte, |file: &Path| {
-        fs::remove_file(file).expect("removed")
+        fs::remove_file(file).expect("removed");
     }] {
         damage(&file);
         let output = store.run(&["backup", "a.tar"]).await.is(1);

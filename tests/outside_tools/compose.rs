@@ -23,7 +23,7 @@ use tokio::{
 const FILE: &str = include_str!("../../config/compose.yaml");
 const SECRETS: [&str; 3] = ["POSTGRES_PASSWORD", "S3_SECRET_KEY", "BOOTSTRAP_API_KEY"];
 /// Secret with all kinds of characters.
-const SECRET: &str = r##"p@s:s/w?o=r&d#%41"'\$HOME${}`;|<>~!*()[]^+,0123456789abcdef"##;
+const SECRET: &str = r#"p@s:s/w?o=r&d#%41"'\$HOME${}`;|<>~!*()[]^+,0123456789abcdef"#;
 
 /// Runs `docker-compose config` with these secrets set.
 async fn read(secrets: &[&str]) -> Output {

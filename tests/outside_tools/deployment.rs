@@ -225,7 +225,7 @@ async fn systemd_units_are_valid_and_sandboxed() {
     let program = "ExecStart=/usr/local/bin/pet-inventory ";
     assert!(UNIT.contains(program));
     let write = |text: &str| {
-        fs::write(&unit, text.replace(program, "ExecStart=/bin/true ")).expect("a file")
+        fs::write(&unit, text.replace(program, "ExecStart=/bin/true ")).expect("a file");
     };
     write(UNIT);
     fs::write(&socket, SOCKET).expect("a file");
@@ -236,16 +236,16 @@ async fn systemd_units_are_valid_and_sandboxed() {
         .is(0);
     assert!(!verified.stderr.contains("pet-inventory"), "{verified:?}");
     // The variant with a Unix socket.
-    let unix = SOCKET
+    let variant = SOCKET
         .replace("\nListenStream", "\n#")
         .replace("\nNoDelay", "\n#");
-    let unix = unix.replace("\n#ListenStream", "\nListenStream");
-    let unix = unix.replace("\n#Socket", "\nSocket");
+    let variant = variant.replace("\n#ListenStream", "\nListenStream");
+    let variant = variant.replace("\n#Socket", "\nSocket");
     assert!(
-        unix.contains("\nSocketGroup=caddy\nSocketMode=0660\n"),
-        "{unix}"
+        variant.contains("\nSocketGroup=caddy\nSocketMode=0660\n"),
+        "{variant}"
     );
-    fs::write(&socket, unix).expect("a file");
+    fs::write(&socket, variant).expect("a file");
     let verified = Output::of(systemd_analyze(&["verify", "--man=no"], &files));
     let verified = verified.await.is(0);
     assert!(!verified.stderr.contains("pet-inventory"), "{verified:?}");
