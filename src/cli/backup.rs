@@ -267,7 +267,6 @@ async fn write_image(
 }
 
 #[cfg(test)]
-#[expect(clippy::expect_used, reason = "a failed test panics with the reason")]
 mod tests {
     use std::io::Read as _;
 
