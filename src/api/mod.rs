@@ -77,7 +77,7 @@ fn resources() -> Operations {
         .merge(limits::router())
 }
 
-/// Lists of callers, whose responses may be compressed.
+/// Lists of callers, with responses that may be compressed.
 fn lists() -> Operations {
     pets::lists().merge(orders::lists()).merge(images::lists())
 }

@@ -56,7 +56,7 @@ pub struct Server {
     pub max_body_size: ByteSize,
 }
 
-/// Origins whose web pages may use the API.
+/// Origins of the web pages that may use the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorsOrigins {
     /// Any origin: `*`.
@@ -85,7 +85,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Adds the password to the URL, whose own it replaces.
+    /// Adds the password to the URL, in place of its own.
     pub(super) fn add_password(&mut self) {
         let (Some(url), Some(password)) = (&self.url, &self.password) else {
             return;

@@ -594,7 +594,6 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
         ("", "Host: localhost\r\nVia: 1.1 proxy\r\n"),
         ("", "Host: localhost\r\nX-FORWARDED-PROTO: https\r\n"),
         ("", "Host: localhost\r\nx-forwarded-host:\r\n"),
-        // A page that CORS admits.
         ("", "Host: localhost\r\nOrigin: https://evil.example\r\n"),
         (
             "",

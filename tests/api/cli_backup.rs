@@ -137,7 +137,6 @@ async fn write(app: Arc<TestApp>, writer: u32, stop: Arc<AtomicBool>) -> u32 {
 
 #[expect(clippy::print_stdout, reason = "the times of the drill")]
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::print_stdout, reason = "the times of the drill")]
 async fn restore_drill_under_write_load_restores_one_point_in_time() {
     const IMAGES: &str = "select count(*) from images";
     let original = Store::empty().await;

@@ -304,7 +304,6 @@ async fn older_state_of_the_database_deletes_no_images_of_a_bucket() {
     assert_eq!(objects(), 1);
 }
 
-#[expect(clippy::print_stdout, reason = "the time of the restore")]
 #[tokio::test(flavor = "multi_thread")]
 async fn backup_of_a_bucket_is_restored_into_another_prefix() {
     let folder = tempfile::tempdir().expect("a folder");
