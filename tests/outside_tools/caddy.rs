@@ -78,6 +78,10 @@ impl Deployment {
             file = file.replace(theirs, &ours);
         }
         fs::write(folder.path().join("Caddyfile"), file).expect("its settings");
+        // At its start, Caddy 2.6 removes empty folders, even one that it has just created for a certificate.
+        let kept = folder.path().join("caddy/certificates/local").join(HOST);
+        fs::create_dir_all(&kept).expect("a folder");
+        fs::write(kept.join("kept"), "").expect("a file");
         let caddy = Command::new("caddy")
             .args(["run", "--config", "Caddyfile"])
             .current_dir(folder.path())
