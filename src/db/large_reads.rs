@@ -29,7 +29,10 @@ impl LargeReads {
     pub async fn acquire(&self, breaker: &Breaker) -> Result<SemaphorePermit<'_>, Error> {
         tokio::select! {
             biased;
-            () = breaker.opened() => Err(breaker.admit().err().map_or(Error::Overloaded, Error::from)),
+            () = breaker.opened() => {
+                breaker.admit()?;
+                Err(Error::Overloaded)
+            }
             // The semaphore is never closed.
             permit = timeout(QUERY_TIMEOUT, self.0.acquire()) => {
                 permit.ok().and_then(Result::ok).ok_or(Error::Overloaded)
