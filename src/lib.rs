@@ -44,8 +44,8 @@
 //! api::router        the route and its layers (api::layers), which share an api::request_context
 //!   request_span     request id, span, body of error responses
 //!   access_log       log line and metrics, also of a request whose client disconnects
-//!   catch_panic      500 after a panic
 //!   cors             web pages of configured origins (server.cors_origins)
+//!   catch_panic      500 after a panic
 //!   validate_request Host and authority, length of the target and of conditional fields
 //!   if_match         no If-Match where the resource has no entity tag
 //!   client_address   client address, also behind a proxy

@@ -25,13 +25,17 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
         let token = value.map(|value| bearer_token(value).ok_or(auth::Error::Invalid));
         token.transpose()
     });
-    let of_two = |error: auth::Error, other: &HeaderName, which| {
+    let attribute = |error: auth::Error, other: &HeaderName, which| {
         let has_both = headers.contains_key(other);
-        if has_both { error.of_two(which) } else { error }
+        if has_both {
+            error.attribute_to(which)
+        } else {
+            error
+        }
     };
     let api_key = once(&API_KEY)
-        .map_err(|error| of_two(error, &header::AUTHORIZATION, auth::Error::InvalidApiKey))?;
-    let bearer = bearer.map_err(|error| of_two(error, &API_KEY, auth::Error::InvalidBearer))?;
+        .map_err(|error| attribute(error, &header::AUTHORIZATION, auth::Error::InvalidApiKey))?;
+    let bearer = bearer.map_err(|error| attribute(error, &API_KEY, auth::Error::InvalidBearer))?;
     Ok(match (api_key, bearer) {
         (None, None) => None,
         (Some(api_key), None) => Some(Credentials::ApiKey(api_key)),

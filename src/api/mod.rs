@@ -95,19 +95,24 @@ pub fn operations() -> Router<AppState> {
     resources().router
 }
 
-/// `operations`, the document and the pages, with all layers. Fails if the document cannot be written as JSON; a test
-/// rules it out.
+/// The pages and the document, whose clones share the compressed ones. Fails if the document cannot be written as JSON; a
+/// test rules it out.
+pub fn constants(document: &OpenApi, links: &Links) -> Result<Router<AppState>, serde_json::Error> {
+    let constants = pages::router().merge(openapi::serve::router(document, links)?);
+    Ok(constants.layer(CompressLayer::of_constants()))
+}
+
+/// `operations` and `constants`, with all layers.
 pub fn router(
     operations: Router<AppState>,
+    constants: Router<AppState>,
     state: AppState,
-    document: &OpenApi,
-) -> Result<Router, serde_json::Error> {
+) -> Router {
     let lists = lists().router;
     let uploads = images::uploads().router;
     let open = users::open_router().router.merge(oauth::router());
     let public = health::router()
-        .merge(pages::router().layer(CompressLayer::of_constants()))
-        .merge(openapi::serve::router(document, &state.links)?.layer(CompressLayer::of_constants()))
+        .merge(constants)
         .fallback(async || Error::NoSuchRoute);
 
     let concurrency = Arc::new(state.concurrency.clone());
@@ -151,7 +156,7 @@ pub fn router(
         .merge(open.layer(open_layers))
         .merge(uploads.layer(upload_layers))
         .merge(public.layer(public_layers));
-    Ok(routes.with_state(state))
+    routes.with_state(state)
 }
 
 /// Router of the operations listener: health, and `metrics`, rendered at each request.

@@ -13,8 +13,9 @@ use crate::{
 #[expect(missing_docs, reason = "the messages describe variants and fields")]
 pub enum Error {
     #[error(
-        "failed to listen on {address} ({key}): {source}. Set another address, or port 0 for any free \
-         port: PET_INVENTORY__{variable}=127.0.0.1:0"
+        "failed to listen on {address} ({key}): {source}. Set another address{}: PET_INVENTORY__{variable}={}",
+        if address.tcp().is_some() { ", or port 0 for any free port" } else { ", in a folder where this user may create files" },
+        if address.tcp().is_some() { "127.0.0.1:0" } else { "unix:/FOLDER/api.sock" }
     )]
     Listen {
         address: ListenAddress,
@@ -28,8 +29,8 @@ pub enum Error {
     )]
     Inherited(#[source] io::Error),
     #[error(
-        "cannot tell the sockets of the service manager apart (LISTEN_FDNAMES={0}). Pass one for the API, or one with \
-         FileDescriptorName=api and one with FileDescriptorName=operations"
+        "cannot tell the sockets of the service manager apart (LISTEN_FDNAMES={0}). Set \
+         FileDescriptorName=api for that of the API, and FileDescriptorName=operations for that of operations"
     )]
     SocketNames(String),
     #[error(transparent)]

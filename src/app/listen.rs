@@ -17,7 +17,8 @@ pub struct Inherited {
 
 impl Inherited {
     /// Takes the sockets with these names. The name decides on the use, because the order of sockets of several units is
-    /// undefined; a single socket is that of the API unless its name is `operations`. Fails for other names.
+    /// undefined; a single socket may also have the name that systemd gives by default. Fails for
+    /// other names.
     pub fn take(names: &[String]) -> Result<Self, Error> {
         let mut taken = Self::default();
         if names.is_empty() {
@@ -27,7 +28,8 @@ impl Inherited {
         for (name, socket) in names.iter().zip(sockets) {
             let place = match name.as_str() {
                 "operations" => &mut taken.operations,
-                name if name == "api" || names.len() == 1 => &mut taken.api,
+                "api" => &mut taken.api,
+                "" | "unknown" | "pet-inventory.socket" if names.len() == 1 => &mut taken.api,
                 _ => return Err(Error::SocketNames(names.join(":"))),
             };
             if place.replace(socket).is_some() {

@@ -140,11 +140,12 @@ impl App {
             readiness: Readiness::default(),
             database,
         });
-        let routers: Result<Vec<_>, _> = (0..server.workers.unwrap_or_else(cores).get())
-            .map(|_| api::router(operations.clone(), state.for_worker(), &document))
-            .map(|router| router.map(api::http_service))
+        let constants = api::constants(&document, &state.links);
+        let constants = constants.map_err(|error| Error::Api(error.to_string()))?;
+        let routers: Vec<_> = (0..server.workers.unwrap_or_else(cores).get())
+            .map(|_| api::router(operations.clone(), constants.clone(), state.for_worker()))
+            .map(api::http_service)
             .collect();
-        let routers = routers.map_err(|error| Error::Api(error.to_string()))?;
         let hooks = Hooks {
             on_start: access_log::enable_batches,
             on_park: access_log::write_batch,

@@ -35,7 +35,7 @@ impl Error {
     }
 
     /// Returns `which` for an invalid secret, one of two.
-    pub fn of_two(self, which: Self) -> Self {
+    pub fn attribute_to(self, which: Self) -> Self {
         match self {
             Self::Invalid => which,
             other => other,

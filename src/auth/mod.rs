@@ -144,9 +144,9 @@ impl Authenticator {
             Credentials::Bearer(token) => self.bearer(token).await,
             Credentials::Both { api_key, bearer } => {
                 let one = self.caller(api_key).await;
-                let one = one.map_err(|error| error.of_two(Error::InvalidApiKey))?;
+                let one = one.map_err(|error| error.attribute_to(Error::InvalidApiKey))?;
                 let other = self.bearer(bearer).await;
-                let other = other.map_err(|error| error.of_two(Error::InvalidBearer))?;
+                let other = other.map_err(|error| error.attribute_to(Error::InvalidBearer))?;
                 if one.id != other.id {
                     return Err(Error::DifferentCallers);
                 }

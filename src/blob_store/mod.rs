@@ -18,8 +18,8 @@ use std::{
     fs::{DirBuilder, File},
     future::ready,
     ops::Range,
-    os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    path::{Path as FilePath, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -32,6 +32,7 @@ use futures_util::{
     Stream, StreamExt, TryStreamExt,
     stream::{self, BoxStream},
 };
+use nix::unistd::geteuid;
 use object_store::{
     GetOptions, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
     local::LocalFileSystem, path::Path,
@@ -114,6 +115,14 @@ impl BlobStore {
             .await
         };
         store.get_or_try_init(open).await
+    }
+
+    /// Fails if this process runs as root, and the directory belongs to another user.
+    pub fn refuse_root(&self) -> Result<(), Error> {
+        match &self.backend {
+            Backend::Folder(path, _) if geteuid().is_root() => refuse_if_of_another_user(path),
+            _ => Ok(()),
+        }
     }
 
     /// Starts an upload under a new key.
@@ -296,4 +305,38 @@ fn pieces(file: Arc<File>, range: Range<u64>) -> impl Stream<Item = Result<Bytes
         let piece = read_range(&file, range.start..end).await?;
         Ok(Some((piece, (file, end..range.end))))
     })
+}
+
+fn refuse_if_of_another_user(path: &FilePath) -> Result<(), Error> {
+    // Of the directory, or of the nearest one that exists.
+    let mut owners = path
+        .ancestors()
+        .filter_map(|it| Some(it.metadata().ok()?.uid()));
+    match owners.next() {
+        Some(owner) if owner != 0 => Err(Error::Config {
+            url: path.display().to_string(),
+            reason: format!(
+                "the directory belongs to user {owner}, who could not read what root writes; run the command as this \
+                 user, such as: runuser --user \"$(id --name --user {owner})\" -- pet-inventory"
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_does_not_write_to_a_directory_of_another_user() {
+        let folder = tempfile::tempdir().expect("a folder");
+        if geteuid().is_root() {
+            assert!(refuse_if_of_another_user(&folder.path().join("images")).is_ok());
+            std::os::unix::fs::chown(folder.path(), Some(65_534), None).expect("root may do this");
+        }
+        let error = refuse_if_of_another_user(&folder.path().join("images"));
+        let error = error.expect_err("another user").to_string();
+        assert!(error.contains("runuser"), "{error}");
+    }
 }

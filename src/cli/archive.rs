@@ -1,4 +1,4 @@
-//! Archive of a backup: a tar file, written and read as a stream in bounded memory.
+//! Archive of a backup: a tar file, written and read as a stream. Only the keys of images are held in memory.
 //!
 //! | Entry, in this order | Content |
 //! |---|---|
@@ -156,9 +156,7 @@ impl<'a, R: Read> Entry<'a, R> {
     /// Reads the head of the next entry, of [raw](tar::Entries::raw) ones. Fails at the end of the archive.
     pub fn next(entries: &mut tar::Entries<'a, R>) -> Result<Self, Error> {
         let entry = entries.next().ok_or(TRUNCATED)?;
-        // The error can have bytes of the archive.
-        let content =
-            entry.map_err(|error| format!("{DAMAGED}: {}", error.to_string().escape_debug()))?;
+        let content = entry.map_err(|error| format!("{DAMAGED}: {error}"))?;
         if !content.header().entry_type().is_file() {
             return Err(UNKNOWN.into());
         }
@@ -183,7 +181,7 @@ impl<'a, R: Read> Entry<'a, R> {
     /// Passes on the content in pieces. Fails at its end if it is damaged or incomplete.
     pub async fn read(
         &mut self,
-        mut pass_on: impl AsyncFnMut(Vec<u8>) -> Result<(), Error>,
+        mut write: impl AsyncFnMut(Vec<u8>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let mut digest = Sha256::new();
         loop {
@@ -194,7 +192,7 @@ impl<'a, R: Read> Entry<'a, R> {
                 break;
             }
             digest.update(&piece);
-            pass_on(piece).await?;
+            write(piece).await?;
         }
         if hexadecimal(digest) != self.sha256 {
             return Err(format!("{DAMAGED} or incomplete: {}/{}", self.kind, self.sha256).into());

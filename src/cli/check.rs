@@ -86,6 +86,14 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
             "limits.trusted_proxies has {net}: every client in it can forge its address; list only the proxies"
         )));
     }
+    let plan = config.auth.anonymous_plan;
+    let is_anonymous = config.auth.anonymous_scopes != Scopes::default();
+    if is_anonymous && config.plans.limits(plan).per_minute.is_none() {
+        warnings.push(("configuration", format!(
+            "auth.anonymous_plan is {plan}, which has no limit per minute: one client without a credential can use the \
+             service without a limit; set another plan"
+        )));
+    }
     for name in &config.environment.ignored {
         let warning = format!("{name} has no effect; unset it, or see: pet-inventory config show");
         warnings.push(("configuration", warning));
@@ -106,14 +114,20 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
     warnings
 }
 
+/// Returns true if someone without a credential can use the service.
+fn is_open(config: &Config) -> bool {
+    config.users.sign_up || config.auth.anonymous_scopes != Scopes::default()
+}
+
 /// Returns the warnings of origins that may be insecure.
 pub fn cors_warnings(config: &Config) -> Vec<String> {
     let origins = match &config.server.cors_origins {
-        CorsOrigins::Any if config.auth.anonymous_scopes == Scopes::default() => return Vec::new(),
+        CorsOrigins::Any if !is_open(config) => return Vec::new(),
         CorsOrigins::Any => {
             return vec![
-                "server.cors_origins is *, and auth.anonymous_scopes is not empty: any web page can use these scopes \
-                 from the browser of a visitor, also where only this browser can reach the service; list the origins"
+                "server.cors_origins is *, and the service can be used without a credential (auth.anonymous_scopes) or \
+                 by new users (users.sign_up): any web page can do so from the browser of a visitor, also where only \
+                 this browser can reach the service; list the origins"
                     .to_owned(),
             ];
         }
@@ -171,6 +185,7 @@ async fn schema(config: &Config, session: &Session) -> Result<String, Error> {
 /// Writes a few bytes to the image store, and deletes them. Checks the owner of the store if a database is given.
 async fn images(config: &Config, session: Option<&Session>) -> Result<String, Error> {
     let blobs = BlobStore::new(config)?;
+    blobs.refuse_root()?;
     let mut upload = blobs.upload().await?;
     upload.write(Bytes::from_static(b"check")).await?;
     let key = upload.finish().await?;

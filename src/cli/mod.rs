@@ -129,7 +129,7 @@ enum Command {
     /// Write the database and the images to one archive, as of one point in time, while the service runs
     ///
     /// The archive is a tar file with credentials and personal data. To compress and encrypt it:
-    /// pet-inventory backup - | zstd | age --recipient KEY > FILE
+    /// set -o pipefail; pet-inventory backup - | zstd | age --recipient KEY > FILE
     ///
     /// With --json, for a file: {"file":…,"bytes":…,"pets":…,"images":…}
     Backup(backup::Backup),
@@ -208,10 +208,23 @@ pub async fn run() -> ExitCode {
         // The reader of stdout has closed it early, as `head` does: not an error to report.
         Err(error) if is_broken_pipe(&error) => ExitCode::from(SIGPIPE_CODE),
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", visible(&error.to_string()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Escapes control characters but line breaks. An error can quote a file or a server, and a terminal would execute them.
+fn visible(text: &str) -> String {
+    let mut visible = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() && character != '\n' {
+            visible.extend(character.escape_default());
+        } else {
+            visible.push(character);
+        }
+    }
+    visible
 }
 
 /// Exit code that shells report for a program ended by SIGPIPE, which Rust programs ignore.
@@ -257,5 +270,16 @@ impl Cli {
             }
         }
         .map(|()| ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_no_control_characters() {
+        let visible = visible("pet 1: \u{1b}]0;title\u{7}\u{9b}31m\r\nnäxt");
+        assert_eq!(visible, "pet 1: \\u{1b}]0;title\\u{7}\\u{9b}31m\\r\nnäxt");
     }
 }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     blob_store::BlobStore,
-    config::Config,
+    config::{Config, DemoKeys},
     db::{
         self, Database,
         backups::{self, TABLES},
@@ -40,8 +40,11 @@ const STORE_OF_ANOTHER: &str =
     "the image store belongs to another database; set images.url to a new folder or prefix";
 const OTHER_CONTENT: &str =
     "the archive is damaged: it has other content than its manifest and tables say";
-const NOTE: &str = "keys, callers and users are as they were at that time: repeat later changes with keys revoke and callers \
-    disable; users log in again, and clients get new access tokens";
+const NOTE: &str = "keys, clients, callers, users and passwords are as they were at that time. Repeat later changes before \
+    clients can reach the service: keys revoke, clients revoke, callers disable, set-scopes and set-plan. Users log in \
+    again, and clients get new access tokens";
+const NOTE_OF_DEMO_KEYS: &str = "The next start adds the public demo keys, with which every user of this machine can read all \
+    of it: set PET_INVENTORY__LOCAL_POSTGRES__DEMO_KEYS=never";
 
 type Entries<'a> = tar::Entries<'a, Box<dyn Read>>;
 
@@ -78,9 +81,15 @@ impl Restore {
         bar.finish_and_clear();
         let manifest = result?;
         let (pets, images) = (manifest.rows["pets"], manifest.images);
+        let is_embedded = config.database.url.is_none();
+        let note = if is_embedded && config.local_postgres.demo_keys != DemoKeys::Never {
+            format!("{NOTE}. {NOTE_OF_DEMO_KEYS}")
+        } else {
+            NOTE.to_owned()
+        };
         let text =
-            format_args!("restored {pets} pets and {images} images, as of {created_at}\n{NOTE}");
-        let value = json!({"pets": pets, "images": images, "createdAt": created_at, "note": NOTE});
+            format_args!("restored {pets} pets and {images} images, as of {created_at}\n{note}");
+        let value = json!({"pets": pets, "images": images, "createdAt": created_at, "note": note});
         print(json, text, &value)
     }
 }
@@ -117,6 +126,7 @@ async fn restore(
 ) -> Result<Manifest, Error> {
     let database = Database::new(session.options.clone(), &config.database);
     let blobs = BlobStore::new(config)?;
+    blobs.refuse_root()?;
     let pooler = config.database.pooler;
     let mut connection = database.connect_without_timeout().await?;
     let is_current = db::migrations::pending(&session.options, pooler)

@@ -209,6 +209,7 @@ impl Config {
             ..
         } = self;
         let url = database.url.as_ref().map(ExposeSecret::expose_secret);
+        let password = database.password.as_ref().map(ExposeSecret::expose_secret);
         let zero = [
             ("images.max_size", images.max_size.0 == 0),
             ("images.max_uploads", images.max_uploads == 0),
@@ -246,6 +247,7 @@ impl Config {
                 database.acquire_timeout.is_zero(),
             ),
             ("database.url", url == Some("")),
+            ("database.password", password == Some("")),
         ];
         let refuse = |key, reason| Err((key, reason));
         if let Some((key, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {

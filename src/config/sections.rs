@@ -361,7 +361,7 @@ fn networks<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<IpNet>, D::Error>
 
 /// Deserializes `*`, or a list of origins.
 fn cors_origins<'de, D: Deserializer<'de>>(value: D) -> Result<CorsOrigins, D::Error> {
-    const EXPECTED: &str = "must be \"*\" alone, or origins such as https://shop.example.com, without a path and without *";
+    const EXPECTED: &str = "must be \"*\" alone, or http and https origins such as https://shop.example.com, without a path and without *";
     let names: Vec<String> = list(value, str::parse::<String>)?;
     if names == ["*"] {
         return Ok(CorsOrigins::Any);

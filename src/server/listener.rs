@@ -220,14 +220,19 @@ fn bind_unix(path: &Path, reuse: bool) -> io::Result<UnixListener> {
         name.push(suffix);
         PathBuf::from(name)
     };
+    refuse_open_folder(path)?;
     // Of processes that start together, the next one sees the socket of the one before.
+    let lock_file = beside(".lock");
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
         .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(beside(".lock"))?;
+        .open(&lock_file)
+        .map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", lock_file.display()))
+        })?;
     lock.lock()?;
     let is_socket = |path: &Path| fs::symlink_metadata(path).map(|it| it.file_type().is_socket());
     // Does not wait for room in the queue of a process that is alive.
@@ -257,6 +262,24 @@ fn bind_unix(path: &Path, reuse: bool) -> io::Result<UnixListener> {
     let listener = UnixListener::from_std(socket.into())?;
     fs::rename(&new, path)?;
     Ok(listener)
+}
+
+/// Fails if every user can replace files in the folder of `path`, and with them the socket.
+fn refuse_open_folder(path: &Path) -> io::Result<()> {
+    const OTHERS: u32 = 0o002;
+    const STICKY: u32 = 0o1000;
+    let folder = path.parent().unwrap_or(path);
+    let mode = fs::metadata(folder)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))?
+        .permissions()
+        .mode();
+    if mode & OTHERS == 0 || mode & STICKY != 0 {
+        return Ok(());
+    }
+    let folder = folder.display();
+    Err(io::Error::other(format!(
+        "every user can replace files in {folder}; take another folder, or: chmod o-w {folder}"
+    )))
 }
 
 /// Raises the soft limit of open files to the hard limit, since each connection is a file. Logs a warning when that is

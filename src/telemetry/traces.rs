@@ -17,7 +17,7 @@ use std::{
 
 use http::{
     HeaderMap,
-    header::{CONTENT_ENCODING, CONTENT_TYPE},
+    header::{CONTENT_ENCODING, CONTENT_TYPE, USER_AGENT},
 };
 use opentelemetry::{KeyValue, global, trace::TracerProvider as _};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
@@ -171,7 +171,7 @@ impl HttpClient for Client {
         Self: 'b,
     {
         let mut headers = self.headers.clone();
-        for name in [CONTENT_TYPE, CONTENT_ENCODING] {
+        for name in [CONTENT_TYPE, CONTENT_ENCODING, USER_AGENT] {
             headers.extend(
                 request
                     .headers_mut()

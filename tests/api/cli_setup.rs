@@ -155,6 +155,8 @@ async fn check_warns_of_insecure_settings() {
     const PROXIES: &str = "PET_INVENTORY__LIMITS__TRUSTED_PROXIES";
     const LISTEN: &str = "PET_INVENTORY__SERVER__LISTEN";
     const ORIGINS: &str = "PET_INVENTORY__SERVER__CORS_ORIGINS";
+    const SIGN_UP: &str = "PET_INVENTORY__USERS__SIGN_UP";
+    const PLAN: &str = "PET_INVENTORY__AUTH__ANONYMOUS_PLAN";
     const ANONYMOUS: &str = "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES";
     let database = TestDatabase::migrated().await;
     let warnings = async |settings: &[(&str, &str)]| -> Vec<String> {
@@ -183,7 +185,14 @@ async fn check_warns_of_insecure_settings() {
         (&[(PROXIES, "fd00::/64")], Some("fd00::/64")),
         (&[(PROXIES, "0.0.0.0/0")], Some("0.0.0.0/0")),
         (&[(PROXIES, "10.0.0.0/24,fd00::/120")], None),
-        (&[(ORIGINS, "*")], None),
+        (&[(ORIGINS, "*")], Some("sign_up")),
+        (&[(ORIGINS, "*"), (SIGN_UP, "false")], None),
+        (
+            &[(ANONYMOUS, "read:pets"), (PLAN, "enterprise")],
+            Some("anonymous_plan"),
+        ),
+        (&[(ANONYMOUS, "read:pets"), (PLAN, "pro")], None),
+        (&[(PLAN, "enterprise")], None),
         (
             &[(ORIGINS, "*"), (ANONYMOUS, "read:pets")],
             Some("anonymous_scopes"),

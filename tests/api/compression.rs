@@ -93,6 +93,8 @@ async fn document_pages_and_metrics_are_compressed() {
     let app = TestApp::start().await;
     for path in [
         "/api/v3/openapi.json",
+        "/api/v3/openapi.yaml",
+        "/api/v3/openapi-3.0.json",
         "/",
         "/home.js",
         "/docs/swagger-ui.css",
@@ -100,6 +102,11 @@ async fn document_pages_and_metrics_are_compressed() {
     ] {
         is_compressed(path, || app.bare(Method::GET, path)).await;
     }
+    let document = || app.bare(Method::GET, "/api/v3/openapi.yaml");
+    let etag = document().response().await.header("etag").to_owned();
+    let known = document().header("if-none-match", etag);
+    let unchanged = accepting("gzip", known).await.is(304);
+    assert_eq!(unchanged.header("vary"), "accept-encoding");
     let metrics = format!("http://{}/metrics", app.operations);
     is_compressed("metrics", || test_support::client().get(&metrics)).await;
     let gzip = test_support::client().get(&metrics);

@@ -259,6 +259,7 @@ fn errors_name_the_key() {
         ("database.pooler", "session"),
         // Without a URL.
         ("database.password", "hunter2"),
+        ("database.password", ""),
         ("plans.free.per_day", "0"),
         ("auth.anonymous_scopes", "root"),
         ("auth.anonymous_plan", "gold"),

@@ -173,6 +173,11 @@ async fn only_the_socket_of_an_ended_process_is_replaced() {
     let missing = serve(&home, &database, "unix:/no/such/folder/api.sock");
     let missing = Output::of(missing).await.is(1);
     assert!(missing.stderr.contains("/no/such/folder"), "{missing:?}");
+    // Every user could replace the socket, and collect keys.
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).expect("the mode");
+    let open = serve(&home, &database, &format!("{listen}2"));
+    let open = Output::of(open).await.is(1);
+    assert!(open.stderr.contains("chmod o-w"), "{open:?}");
 }
 
 /// Process that a service manager has started, as far as the process can tell.
@@ -383,6 +388,7 @@ async fn other_than_one_or_two_named_stream_sockets_are_refused() {
         ([datagrams(), tcp()], (1, "api"), "LISTEN_FDS"),
         ([silent(), tcp()], (1, "api"), "does not accept connections"),
         ([tcp(), tcp()], (2, ""), names),
+        ([tcp(), tcp()], (1, "metrics.socket"), names),
         ([tcp(), tcp()], (2, "api:api"), names),
         ([tcp(), tcp()], (2, "api.socket:operations"), names),
         ([unix(0o666), tcp()], (1, "api"), "SocketMode=0660"),

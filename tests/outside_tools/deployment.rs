@@ -267,7 +267,7 @@ async fn systemd_units_are_valid_and_sandboxed() {
     assert_ne!(weak.code, Some(0), "{weak:?}");
 }
 
-/// The service runs with the variables of the unit, where `%S` and `%d` stand for folders.
+/// The service runs with the variables of the unit, where `%S` stands for a folder.
 #[tokio::test(flavor = "multi_thread")]
 async fn service_accepts_the_settings_of_the_systemd_unit() {
     let home = Home::new();
@@ -288,7 +288,8 @@ async fn service_accepts_the_settings_of_the_systemd_unit() {
         for variable in line.split(' ') {
             let (name, value) = variable.split_once('=').expect("a value");
             let folder = home.path().to_str().expect("text");
-            command.env(name, value.replace("%d", folder).replace("%S", "/var/lib"));
+            let value = value.replace("/etc/pet-inventory", folder);
+            command.env(name, value.replace("%S", "/var/lib"));
         }
     }
     let shown = Output::of(command).await.is(0).stdout;

@@ -221,7 +221,7 @@ struct Details {
     /// Path without the query: visible ASCII, of limited length.
     path: String,
     client_address: Option<IpAddr>,
-    /// Size of the body, as far as it was sent.
+    /// Size of the body, as far as it was passed to the connection.
     response_bytes: u64,
     /// Span of the request, for the ids in the line.
     span: Span,

@@ -5,7 +5,7 @@
 //! - The memory of a response that is compressed while it is sent is counted by
 //!   [`ResponseMemoryLayer`](super::response_memory::ResponseMemoryLayer), which is therefore outside of this layer.
 //! - If the body fails, the compressed one fails too, so that the response is cut off.
-//! - tower-http 0.7 would respond with 406 where 0.6 sends the body as it is, after the handler has run.
+//! - tower-http is of version 0.6: 0.7 responds with 406, after the handler has run, where 0.6 sends the body uncompressed.
 
 use std::{
     pin::Pin,

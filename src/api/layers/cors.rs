@@ -32,7 +32,7 @@ const METHODS: [Method; 6] = [
     Method::DELETE,
 ];
 
-/// Request headers that the API reads, but for those that a page may always send.
+/// Request headers that the API reads, except those that a page may always send.
 const REQUEST_HEADERS: [HeaderName; 11] = [
     header::AUTHORIZATION,
     header::CONTENT_TYPE,
