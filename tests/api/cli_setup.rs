@@ -150,28 +150,42 @@ async fn check_fails_if_the_image_store_is_unusable() {
     assert!(output.stdout.contains("FAILED  images"), "{output:?}");
 }
 
+/// Runs `check` and returns its warnings.
+async fn warnings(database: &TestDatabase, settings: &[(&str, &str)]) -> Vec<String> {
+    let home = Home::new();
+    let mut command = home.command(["check"]);
+    command.env("DATABASE_URL", database.url());
+    command.envs(settings.iter().copied());
+    let output = Output::of(command).await;
+    assert!(!output.stdout.contains("hunter2"), "{output:?}");
+    let lines = output.stdout.lines();
+    let warnings = lines.filter_map(|line| line.strip_prefix("WARNING "));
+    warnings.map(str::to_owned).collect()
+}
+
+/// Settings, and words of the one warning of them, if there is one.
+type Case<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
+
+async fn check_warns(cases: &[Case<'_>]) {
+    let database = TestDatabase::migrated().await;
+    for (settings, words) in cases {
+        let found = warnings(&database, settings).await;
+        match words {
+            None => assert!(found.is_empty(), "{settings:?}: {found:?}"),
+            Some(words) => {
+                let one = found.len() == 1 && found[0].contains(words);
+                assert!(one, "{settings:?}: {found:?}");
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn check_warns_of_insecure_settings() {
+async fn check_warns_of_open_listeners_and_wide_networks_of_proxies() {
     const PROXIES: &str = "PET_INVENTORY__LIMITS__TRUSTED_PROXIES";
     const LISTEN: &str = "PET_INVENTORY__SERVER__LISTEN";
-    const ORIGINS: &str = "PET_INVENTORY__SERVER__CORS_ORIGINS";
-    const SIGN_UP: &str = "PET_INVENTORY__USERS__SIGN_UP";
-    const PLAN: &str = "PET_INVENTORY__AUTH__ANONYMOUS_PLAN";
-    const ANONYMOUS: &str = "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES";
-    let database = TestDatabase::migrated().await;
-    let warnings = async |settings: &[(&str, &str)]| -> Vec<String> {
-        let home = Home::new();
-        let mut command = home.command(["check"]);
-        command.env("DATABASE_URL", database.url());
-        command.envs(settings.iter().copied());
-        let output = Output::of(command).await;
-        assert!(!output.stdout.contains("hunter2"), "{output:?}");
-        let lines = output.stdout.lines();
-        let warnings = lines.filter_map(|line| line.strip_prefix("WARNING "));
-        warnings.map(str::to_owned).collect()
-    };
-    for (settings, words) in [
-        (&[] as &[(&str, &str)], None),
+    check_warns(&[
+        (&[], None),
         (&[(LISTEN, "0.0.0.0:0")], Some("server.listen")),
         (&[(LISTEN, "[::]:0")], Some("server.listen")),
         (&[(LISTEN, "0.0.0.0:0"), (PROXIES, "10.0.3.7")], None),
@@ -185,43 +199,39 @@ async fn check_warns_of_insecure_settings() {
         (&[(PROXIES, "fd00::/64")], Some("fd00::/64")),
         (&[(PROXIES, "0.0.0.0/0")], Some("0.0.0.0/0")),
         (&[(PROXIES, "10.0.0.0/24,fd00::/120")], None),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_warns_of_open_origins_and_unlimited_anonymous_callers() {
+    const ORIGINS: &str = "PET_INVENTORY__SERVER__CORS_ORIGINS";
+    const SIGN_UP: &str = "PET_INVENTORY__USERS__SIGN_UP";
+    const PLAN: &str = "PET_INVENTORY__AUTH__ANONYMOUS_PLAN";
+    const ANONYMOUS: &str = "PET_INVENTORY__AUTH__ANONYMOUS_SCOPES";
+    const READ: (&str, &str) = (ANONYMOUS, "read:pets");
+    let local = "http://localhost:3000,http://[::1]:5,http://127.0.0.1";
+    let insecure = "http://localhost,http://a.example:8080";
+    check_warns(&[
         (&[(ORIGINS, "*")], Some("sign_up")),
         (&[(ORIGINS, "*"), (SIGN_UP, "false")], None),
         (
-            &[(ANONYMOUS, "read:pets"), (PLAN, "enterprise")],
-            Some("anonymous_plan"),
-        ),
-        (&[(ANONYMOUS, "read:pets"), (PLAN, "pro")], None),
-        (&[(PLAN, "enterprise")], None),
-        (
-            &[(ORIGINS, "*"), (ANONYMOUS, "read:pets")],
+            &[(ORIGINS, "*"), (SIGN_UP, "false"), READ],
             Some("anonymous_scopes"),
         ),
-        (
-            &[(ORIGINS, "https://a.example"), (ANONYMOUS, "read:pets")],
-            None,
-        ),
-        (
-            &[(
-                ORIGINS,
-                "http://localhost:3000,http://[::1]:5,http://127.0.0.1",
-            )],
-            None,
-        ),
-        (
-            &[(ORIGINS, "http://localhost,http://a.example:8080")],
-            Some("http://a.example:8080"),
-        ),
-    ] {
-        let found = warnings(settings).await;
-        match words {
-            None => assert!(found.is_empty(), "{settings:?}: {found:?}"),
-            Some(words) => {
-                let one = found.len() == 1 && found[0].contains(words);
-                assert!(one, "{settings:?}: {found:?}");
-            }
-        }
-    }
+        (&[(ORIGINS, "https://a.example"), READ], None),
+        (&[(ORIGINS, local)], None),
+        (&[(ORIGINS, insecure)], Some("http://a.example:8080")),
+        (&[READ, (PLAN, "enterprise")], Some("anonymous_plan")),
+        (&[READ, (PLAN, "pro")], None),
+        (&[(PLAN, "enterprise")], None),
+    ])
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_warns_of_connections_to_the_database_without_verification() {
+    let database = TestDatabase::migrated().await;
     // No PostgreSQL is there, which changes no warning.
     for (host, mode, is_weak) in [
         ("0.0.0.0:1", "", true),
@@ -234,7 +244,7 @@ async fn check_warns_of_insecure_settings() {
         ("localhost:1", "?sslmode=disable", false),
     ] {
         let url = format!("postgres://user:hunter2@{host}/db{mode}");
-        let found = warnings(&[("DATABASE_URL", &url)]).await;
+        let found = warnings(&database, &[("DATABASE_URL", &url)]).await;
         let warned = found.iter().any(|line| line.contains("verify-full"));
         assert_eq!(warned, is_weak, "{url}: {found:?}");
     }
