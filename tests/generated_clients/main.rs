@@ -144,7 +144,7 @@ async fn clients_of_all_generators_manage_a_pet_an_order_a_user_and_an_image() {
         "openapi-generator-cli generate -g java --library native -p openApiNullable=false -i $DOCUMENT -o java",
         // The libraries are newer than those that the client is written for.
         &format!(
-            "{jars}; javac -Werror -Xlint:all,-classfile,-deprecation,-path,-processing -proc:none -d classes \
+            "{jars}; javac -encoding UTF-8 -Werror -Xlint:all,-classfile,-deprecation,-path,-processing -proc:none -d classes \
              -cp $classpath Life.java $(find java/src/main -name '*.java')"
         ),
         &format!("{jars}; java -cp $classpath:classes Life {life}"),
