@@ -19,7 +19,7 @@ use crate::{
     stage::{
         Row, Stage, Target,
         load::{Load, TimedResponse, by_status, found_of_writers},
-        loose_or_promised, raise_file_limit, short_or_full,
+        loose_or_promised, short_or_full,
     },
 };
 
@@ -60,7 +60,7 @@ async fn send_large_pets(target: Arc<Target>, stop: CancellationToken) -> Vec<Ti
 #[tokio::test(flavor = "multi_thread")]
 async fn row_15_memory_is_bounded_and_flat() {
     let mut row = Row::begin(15, "idle connections, large arrays, mixed load").await;
-    raise_file_limit();
+    test_support::raise_file_limit();
     let settings = [
         ("SERVER__MAX_CONNECTIONS", "10200"),
         ("SERVER__MAX_CONNECTIONS_PER_ADDRESS", "10200"),

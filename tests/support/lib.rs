@@ -26,6 +26,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pet_inventory::{
     app::App,
     auth::secret::Secret,
@@ -228,8 +229,16 @@ pub async fn build(database_url: &str, settings: &[(&str, &str)]) -> App {
     build_with(config(database_url, settings), Clock::system()).await
 }
 
+/// Lets this process, and those that it starts, open as many files as the machine allows.
+pub fn raise_file_limit() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("more files");
+}
+
 /// Builds the service with a configuration and a clock.
 pub async fn build_with(config: Config, clock: Clock) -> App {
+    // Client and service are in one process, and the soft limit is often 1,024.
+    raise_file_limit();
     let operations = pet_inventory::api::operations();
     App::build_with(config, clock, operations)
         .await

@@ -20,7 +20,7 @@ use crate::{
     stage::{
         Row, Stage,
         load::{Load, TimedResponse, broken_images, by_status, found_of_writers},
-        loose_or_promised, raise_file_limit, short_or_full,
+        loose_or_promised, short_or_full,
     },
 };
 
@@ -68,7 +68,7 @@ fn check_failures(row: &mut Row, what: &str, failures: &[(&str, TimedResponse)])
 
 /// Starts a service with few resources for renderings, the attacks on it, and the target of the attackers' customer.
 async fn start() -> (Stage, Arc<Honest>, Arc<Vec<Attack>>) {
-    raise_file_limit();
+    test_support::raise_file_limit();
     let settings = [
         ("IMAGES__RENDERING_MEMORY", "128MiB"),
         ("LIMITS__FAILED_AUTHENTICATION_PER_MINUTE", "100"),

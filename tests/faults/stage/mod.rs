@@ -11,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method, RequestBuilder};
 use test_support::{Home, Service, make_key, process::free_address};
@@ -187,12 +186,6 @@ impl Stage {
             }
         }
     }
-}
-
-/// Lets this process, and those that it starts, open as many files as the machine allows.
-pub fn raise_file_limit() {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("more files");
 }
 
 /// Returns the resident memory of a process in bytes.
