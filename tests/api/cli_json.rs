@@ -173,7 +173,6 @@ async fn check_and_config_show_print_json() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn serve_and_healthcheck_print_json() {
-    use test_support::eventually;
     use tokio::io::{AsyncBufReadExt as _, BufReader};
     let home = Home::new();
     let mut serve = home.command(["--json"]);
@@ -205,7 +204,7 @@ async fn serve_and_healthcheck_print_json() {
         .await;
     assert_eq!(check.is(0).stdout, "{\"ok\":true}\n");
     child.kill().await.expect("it ran");
-    eventually(async || test_support::process::processes_using(home.path()).is_empty()).await;
+    home.wait_until_unused().await;
 }
 
 /// Width of a text on a terminal, for characters from one of two blocks.
