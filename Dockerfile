@@ -12,10 +12,11 @@ FROM rust:1.95-slim-bookworm AS build
 RUN cargo install --locked --debug cargo-cyclonedx@0.5.9
 WORKDIR /build
 
-# Builds the dependencies for an empty crate, in a layer that changes only with these three files. Cargo reads the
+# Builds the dependencies for an empty crate, in a layer that changes only with these four files. Cargo reads the
 # manifest of each package of the workspace, also that of the tests.
 COPY Cargo.toml Cargo.lock ./
 COPY tests/support/Cargo.toml tests/support/Cargo.toml
+COPY tests/system/Cargo.toml tests/system/Cargo.toml
 RUN mkdir src \
     && touch src/lib.rs \
     && echo 'fn main() {}' > src/main.rs \

@@ -6,7 +6,7 @@ use pet_inventory::domain::caller::{Scope, Scopes};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 use test_support::{
-    RequestExt, Response, TestApp,
+    PATIENCE, RequestExt, Response, TestApp,
     issuer::{Issuer, serve},
     scopes,
     signer::Signer,
@@ -16,7 +16,7 @@ use super::cli::Commands;
 
 const PASSWORD: &str = "correct horse battery staple";
 
-/// Waits up to a second for a status.
+/// Waits for a status.
 async fn soon(status: u16, request: impl AsyncFn() -> Response) {
     let started = Instant::now();
     loop {
@@ -24,7 +24,7 @@ async fn soon(status: u16, request: impl AsyncFn() -> Response) {
         if response.status == status {
             return;
         }
-        assert!(started.elapsed() < Duration::from_secs(1), "{response}");
+        assert!(started.elapsed() < PATIENCE, "{response}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

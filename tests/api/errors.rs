@@ -1,7 +1,5 @@
 //! Tests of error responses: each is problem details (RFC 9457), including the rejections of the framework.
 
-use std::time::{Duration, Instant};
-
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::json;
 use test_support::{RawConnection, RequestExt, TestApp};
@@ -328,15 +326,9 @@ async fn request_timeout_is_503() {
         .execute(&mut blocker)
         .await
         .expect("locked");
-    let started = Instant::now();
     let response = app.post("/pet", &json!({"name": "a"})).response().await;
     response.problem(503);
     assert_eq!(response.header("retry-after"), "1", "{response}");
-    assert!(
-        started.elapsed() < Duration::from_millis(900),
-        "{:?}",
-        started.elapsed()
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use pet_inventory::domain::{
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    RequestExt, Response, TestApp,
+    PATIENCE, RequestExt, Response, TestApp,
     issuer::{AUDIENCE, Issuer, keys, now, serve, serve_with},
     scopes,
     signer::Signer,
@@ -132,7 +132,7 @@ async fn keys_are_fetched_at_most_once_in_thirty_seconds() {
         if app.bearer(&token(&old, &subject)).await.status == 401 {
             break;
         }
-        assert!(started.elapsed() < Duration::from_secs(5), "still good");
+        assert!(started.elapsed() < PATIENCE, "still good");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(issuer.fetches().await, 3);
@@ -235,21 +235,17 @@ async fn slow_issuer_delays_only_its_own_tokens_up_to_a_timeout() {
         Issuer::start(&[&signer]).await,
         Issuer::start(&[&signer]).await,
     );
-    slow.respond_with(ResponseTemplate::new(200).set_delay(Duration::from_secs(10)));
+    slow.respond_with(ResponseTemplate::new(200).set_delay(Duration::from_hours(1)));
     let app = serve(&[slow.table(""), quick.table("")]).await;
     let waiting = (0..200).map(|n| signer.token(&slow.claims(&n.to_string())));
-    let started = Instant::now();
     let (statuses, ()) = tokio::join!(concurrent_statuses(&app, waiting.collect()), async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let started = Instant::now();
         app.get("/pet/404").response().await.is(404);
         app.bearer(&signer.token(&quick.claims("a"))).await.is(404);
         // Refused at once: the maximum number of requests already waits for this issuer.
         app.bearer(&signer.token(&slow.claims("a"))).await.is(503);
-        assert!(started.elapsed() < Duration::from_secs(3), "{started:?}");
     });
     assert_eq!(statuses, [503; 200]);
-    assert!(started.elapsed() < Duration::from_secs(7), "{started:?}");
     assert_eq!(slow.fetches().await, 1);
 }
 
@@ -446,7 +442,7 @@ async fn token_plan_comes_from_its_claim_or_the_operator() {
     operated.database.run(set).await;
     let started = Instant::now();
     while plan(&operated, &token).await != "pro" {
-        assert!(started.elapsed() < Duration::from_secs(2), "not noticed");
+        assert!(started.elapsed() < PATIENCE, "not noticed");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

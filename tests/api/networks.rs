@@ -1,7 +1,7 @@
 //! Limits per minute by client address: an IPv6 client with a /48 has 65,536 networks of size /64, but not as many times
 //! the limit.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use pet_inventory::{auth::secret::Secret, db::credentials::CredentialKind, domain::clock::Clock};
@@ -104,17 +104,14 @@ async fn login_attempts_are_limited_for_networks() {
     for number in 0..11 {
         from(NETWORKS[2](number)).response().await.is(400);
     }
-    let started = Instant::now();
     let guesses = (20..26).map(|number| from(NETWORKS[2](number)).response());
     let owner = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let owner = log_in(PASSWORD).header("x-forwarded-for", "192.0.2.1");
-        (owner.response().await.status, started.elapsed())
+        owner.response().await.status
     };
-    let (guesses, (status, time)) = tokio::join!(join_all(guesses), owner);
+    let (guesses, status) = tokio::join!(join_all(guesses), owner);
     let refused = guesses.iter().filter(|it| it.status == 429).count();
     assert_eq!(refused, 5);
     assert_eq!(status, 200);
-    // Behind one attempt, at an interval of 3 s.
-    assert!(time < Duration::from_secs(10), "{time:?}");
 }

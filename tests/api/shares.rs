@@ -7,15 +7,11 @@ use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
-    Home, Http2, RawConnection, RequestExt, Response, Service, TestApp, client_builder, eventually,
+    Http2, PATIENCE, RawConnection, RequestExt, Response, TestApp, client_builder, eventually,
     images::{large_jpeg, png},
     raw::connect_from,
 };
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpSocket, TcpStream},
-    time::timeout,
-};
+use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
 
 /// Address of a client who attacks.
 const ATTACKER: &str = "127.0.0.2";
@@ -28,11 +24,16 @@ fn client_of(address: &str) -> Client {
     client.build().expect("a client")
 }
 
-/// True if the server closes a connection without a request.
+/// Returns true if the server has closed a connection without a request, or does so within 300 ms.
 async fn is_closed(stream: &mut TcpStream) -> bool {
     let mut byte = [0];
     let read = timeout(Duration::from_millis(300), stream.read(&mut byte));
     matches!(read.await, Ok(Ok(0) | Err(_)))
+}
+
+/// Waits until the server closes a connection without a request.
+async fn closed(mut stream: TcpStream) {
+    eventually(async || is_closed(&mut stream).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,7 +45,7 @@ async fn connections_of_an_address_are_bounded() {
         for _ in 0..3 {
             open.push(connect_from(ATTACKER, address).await);
         }
-        assert!(is_closed(&mut connect_from(ATTACKER, address).await).await);
+        closed(connect_from(ATTACKER, address).await).await;
         for stream in &mut open {
             assert!(!is_closed(stream).await);
         }
@@ -415,7 +416,7 @@ async fn check_pages_of_large_pets(max_page_size: &str, longest: usize) {
     }
 }
 
-/// Repeats a request that gets 503, for at most 20 s: a slow machine does not read all pets within the time of a statement.
+/// Repeats a request that gets 503: a slow machine does not read all pets within the time of a statement.
 async fn complete(app: &TestApp, path: &str) -> Response {
     let started = Instant::now();
     loop {
@@ -424,7 +425,7 @@ async fn complete(app: &TestApp, path: &str) -> Response {
             return response;
         }
         response.problem(503);
-        assert!(started.elapsed() < Duration::from_secs(20), "{response}");
+        assert!(started.elapsed() < PATIENCE, "{response}");
     }
 }
 
@@ -513,52 +514,4 @@ async fn image_is_counted_before_it_is_read() {
     assert_eq!(ask(ATTACKER).await, 503);
     assert_eq!(ask(OTHER).await, 500);
     drop(held);
-}
-
-/// Returns the resident memory of a service in MiB, once it changes no more.
-async fn memory(service: &Service) -> u64 {
-    let path = format!("/proc/{}/status", service.pid());
-    let mut known = 0;
-    loop {
-        tokio::time::sleep(Duration::from_millis(700)).await;
-        let status = std::fs::read_to_string(&path).expect("its status");
-        let (_, rest) = status.split_once("VmRSS:").expect("its memory");
-        let kibibytes = rest.split_whitespace().next().expect("a number");
-        let now = kibibytes.parse::<u64>().expect("a number") >> 10;
-        if now.abs_diff(known) <= 1 {
-            return now;
-        }
-        known = now;
-    }
-}
-
-/// A client reads nothing of lists of the largest pets. Each holds no more memory than is counted.
-#[tokio::test(flavor = "multi_thread")]
-async fn unread_lists_of_large_pets_hold_what_is_counted() {
-    const LISTS: u64 = 40;
-    let home = Home::new();
-    let mut command = home.command(["serve"]);
-    command.env("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "2GiB");
-    let service = Service::start(&home, command).await;
-    for n in 0..12 {
-        let add = service.request(Method::POST, "/pet", "special-key");
-        let add = add.json(&large_pet(&n.to_string()));
-        add.response().await.is(201);
-    }
-    let before = memory(&service).await;
-    let mut unread = Vec::new();
-    for _ in 0..LISTS {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.set_recv_buffer_size(4 << 10).expect("a buffer");
-        let mut stream = socket.connect(service.address).await.expect("connected");
-        let head = "GET /api/v3/pet/findByStatus?status=available HTTP/1.1\r\nHost: localhost\r\n\
-                    api_key: special-key\r\n\r\n";
-        stream.write_all(head.as_bytes()).await.expect("sent");
-        let mut status = [0; 12];
-        stream.read_exact(&mut status).await.expect("a response");
-        assert_eq!(&status, b"HTTP/1.1 200");
-        unread.push(stream);
-    }
-    let growth = memory(&service).await.saturating_sub(before);
-    assert!((LISTS..=3 * LISTS + 24).contains(&growth), "{growth} MiB");
 }

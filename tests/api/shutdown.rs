@@ -7,13 +7,11 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{
-    Home, Http2, RawConnection, RequestExt, Service, TestDatabase, eventually, make_key,
+    Home, Http2, PATIENCE, RawConnection, RequestExt, Service, TestDatabase, eventually, make_key,
     process::processes_using,
 };
 
 const KEY: &str = "special-key";
-/// Maximum time from the start of the process until it serves, on a busy machine.
-const START: Duration = Duration::from_secs(30);
 
 /// Starts the service on an existing database, which is quicker than an embedded PostgreSQL; returns it and a key.
 async fn serve_on(home: &Home, database: &TestDatabase) -> (Service, String) {
@@ -28,10 +26,8 @@ async fn serve_on(home: &Home, database: &TestDatabase) -> (Service, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn start_without_configuration_prints_urls_and_keeps_data_over_a_restart() {
     let home = Home::new();
-    let started = Instant::now();
     // No arguments.
     let service = Service::start(&home, home.command([""; 0])).await;
-    assert!(started.elapsed() < START, "{:?}", started.elapsed());
     for words in [
         "/docs",
         "Metrics",
@@ -59,9 +55,7 @@ async fn start_without_configuration_prints_urls_and_keeps_data_over_a_restart()
     service.stop().await;
     assert_eq!(processes_using(home.path()), []);
 
-    let started = Instant::now();
     let service = home.serve().await;
-    assert!(started.elapsed() < START, "{:?}", started.elapsed());
     let found = service
         .request(Method::GET, "/pet/findByStatus?status=sold", KEY)
         .response()
@@ -108,13 +102,7 @@ async fn sigkill_leaves_no_process_and_loses_no_acknowledged_write() {
 async fn second_instance_on_the_same_folder_exits_with_an_error() {
     let home = Home::new();
     let service = home.serve().await;
-    let started = Instant::now();
     let second = home.run(&["serve"]).await.is(1);
-    assert!(
-        started.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        started.elapsed()
-    );
     let pid = service.pid().to_string();
     assert!(
         second.stderr.contains(&pid) && second.stderr.contains("already serves"),
@@ -155,10 +143,7 @@ async fn request_in_progress_completes_before_exit() {
             .await
             .is_ok()
         {
-            assert!(
-                started.elapsed() < Duration::from_secs(2),
-                "it still accepts"
-            );
+            assert!(started.elapsed() < PATIENCE, "it still accepts");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // The operations listener still accepts connections.
@@ -168,11 +153,6 @@ async fn request_in_progress_completes_before_exit() {
         let response = raw.response().await.is(201);
         assert_eq!(response.header("connection"), "close", "{response}");
         assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
-        assert!(
-            started.elapsed() < Duration::from_secs(2),
-            "{:?}",
-            started.elapsed()
-        );
         assert_eq!(database.number("select count(*) from pets").await, 1);
     }
 }
@@ -259,17 +239,9 @@ async fn half_sent_requests_do_not_delay_exit_beyond_the_grace() {
     let mut idle = RawConnection::connect(service.address).await;
     idle.send("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
     idle.response().await.is(200);
-    let started = Instant::now();
     service.signal(Signal::SIGTERM);
     assert_eq!(idle.closed().await, "");
-    assert!(
-        started.elapsed() < Duration::from_millis(1_900),
-        "an idle connection held on: {:?}",
-        started.elapsed()
-    );
     assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
-    let elapsed = started.elapsed();
-    assert!(elapsed < Duration::from_millis(3_500), "{elapsed:?}");
     assert_eq!(database.number("select count(*) from pets").await, 0);
 }
 
@@ -278,27 +250,18 @@ async fn second_signal_exits_immediately() {
     let (home, database) = (Home::new(), TestDatabase::migrated().await);
     let mut command = home.command(["serve"]);
     command.env("DATABASE_URL", database.url());
-    command.env("PET_INVENTORY__SERVER__SHUTDOWN_GRACE", "1m");
+    command.env("PET_INVENTORY__SERVER__SHUTDOWN_GRACE", "1h");
     let mut service = Service::start(&home, command).await;
     let mut raw = RawConnection::connect(service.address).await;
     raw.send("GET /livez HTTP/1.1\r\nHo").await;
     service.signal(Signal::SIGTERM);
     let started = Instant::now();
     while !service.log().contains("stopping") {
-        assert!(
-            started.elapsed() < Duration::from_secs(5),
-            "{}",
-            service.log()
-        );
+        assert!(started.elapsed() < PATIENCE, "{}", service.log());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     service.signal(Signal::SIGINT);
     assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
-    assert!(
-        started.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        started.elapsed()
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -306,6 +269,7 @@ async fn idle_connections_do_not_delay_exit() {
     let (home, database) = (Home::new(), TestDatabase::migrated().await);
     let mut command = home.command(["serve"]);
     command.env("DATABASE_URL", database.url());
+    command.env("PET_INVENTORY__SERVER__SHUTDOWN_GRACE", "1h");
     let mut service = Service::start(&home, command).await;
     let mut idle = Vec::new();
     for _ in 0..5 {
@@ -314,9 +278,6 @@ async fn idle_connections_do_not_delay_exit() {
         raw.response().await.is(200);
         idle.push(raw);
     }
-    let started = Instant::now();
     service.signal(Signal::SIGTERM);
     assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
-    let elapsed = started.elapsed();
-    assert!(elapsed < Duration::from_millis(1_900), "{elapsed:?}");
 }

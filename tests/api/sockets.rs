@@ -26,8 +26,8 @@ use pet_inventory::{
 use reqwest::{Client, Method, RequestBuilder, Version};
 use socket2::{Domain, Socket, Type};
 use test_support::{
-    Home, Output, RequestExt, Service, TestDatabase, build, client, client_builder, eventually,
-    make_key, process::TIMEOUT,
+    Home, Output, PATIENCE, RequestExt, Service, TestDatabase, build, client, client_builder,
+    eventually, make_key,
 };
 use tokio::{io::AsyncReadExt as _, process::Command, task::JoinHandle};
 
@@ -99,7 +99,7 @@ async fn unix_socket_serves_http1_and_http2_until_shutdown() {
     assert_eq!(response.status(), 200);
 
     app.shutdown.begin();
-    let stopped = tokio::time::timeout(TIMEOUT, &mut app.running).await;
+    let stopped = tokio::time::timeout(PATIENCE, &mut app.running).await;
     stopped.expect("in time").expect("no panic");
     assert!(again.send().await.is_err());
 }
@@ -208,7 +208,7 @@ impl Notified {
 
     async fn next(&self) -> String {
         let mut buffer = [0; 256];
-        let received = tokio::time::timeout(TIMEOUT, self.socket.recv(&mut buffer)).await;
+        let received = tokio::time::timeout(PATIENCE, self.socket.recv(&mut buffer)).await;
         let length = received.expect("in time").expect("a notification");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     }
@@ -221,7 +221,7 @@ impl Notified {
     async fn stop(&mut self) {
         nix::sys::signal::kill(self.pid(), Signal::SIGTERM).expect("it runs");
         assert_eq!(self.next().await, "STOPPING=1\n");
-        let status = tokio::time::timeout(TIMEOUT, self.child.wait()).await;
+        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         assert!(status.expect("in time").expect("a status").success());
     }
 }
@@ -398,7 +398,7 @@ async fn other_than_one_or_two_named_stream_sockets_are_refused() {
         let home = Home::new();
         let mut command = activated(&home, &database, sockets, passed);
         let child = command.spawn().expect("the program");
-        let output = tokio::time::timeout(TIMEOUT, child.wait_with_output()).await;
+        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await;
         let output = output.expect("in time").expect("an exit code");
         let log = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(1), "{passed:?}: {log}");

@@ -1,6 +1,6 @@
 //! User accounts, logins and sessions.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
 use pet_inventory::{
@@ -548,10 +548,9 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
     );
 }
 
-/// Compares responses and durations for a wrong password, an unknown name and an account without a password.
+/// Compares responses for a wrong password, an unknown name and an account without a password. Row 29 compares times.
 #[tokio::test(flavor = "multi_thread")]
 async fn login_does_not_reveal_existing_usernames() {
-    const ROUNDS: usize = 15;
     let app = TestApp::with(&HIGH_LIMITS).await;
     account(&app, "ada").await;
     sign_up(&app, &json!({"username": "without"}))
@@ -559,26 +558,13 @@ async fn login_does_not_reveal_existing_usernames() {
         .await
         .is(201);
     let mut responses = BTreeSet::new();
-    let mut times = [const { Vec::new() }; 3];
-    for _ in 0..ROUNDS {
-        for (name, times) in ["ada", "nobody", "without"].iter().zip(&mut times) {
-            let started = Instant::now();
-            let response = log_in(&app, name, "a wrong password").response().await;
-            times.push(started.elapsed());
-            let mut problem = response.problem(400);
-            problem["instance"] = Value::Null;
-            responses.insert(problem.to_string());
-        }
+    for name in ["ada", "nobody", "without"] {
+        let response = log_in(&app, name, "a wrong password").response().await;
+        let mut problem = response.problem(400);
+        problem["instance"] = Value::Null;
+        responses.insert(problem.to_string());
     }
     assert_eq!(responses.len(), 1, "{responses:?}");
-    // Hashing takes most of the time; without it a median would be a fraction of the others.
-    let [ada, nobody, without] = times.map(|mut times| {
-        times.sort_unstable();
-        times[ROUNDS / 2]
-    });
-    for other in [nobody, without] {
-        assert!(other * 2 > ada && other < ada * 2, "{ada:?} {other:?}");
-    }
     for wrong in ["", "short", &"x".repeat(129), &"x".repeat(5_000)] {
         log_in(&app, "ada", wrong).response().await.problem(400);
     }

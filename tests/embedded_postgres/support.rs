@@ -11,7 +11,7 @@ use pet_inventory::embedded_postgres::{Durability, EmbeddedPostgres, SearchPath}
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection};
 
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(15);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(crate) struct Holder {
     pub(crate) child: Child,

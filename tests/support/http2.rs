@@ -1,6 +1,6 @@
 //! HTTP/2 connection for tests of flow control and GOAWAY, which reqwest handles by itself.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 pub use h2::SendStream;
@@ -11,10 +11,7 @@ use h2::{
 use http::{Method, Request, Response};
 use tokio::{task::JoinHandle, time::timeout};
 
-use crate::{eventually, raw::connect_from};
-
-/// Maximum duration of each wait for the server.
-const TIMEOUT: Duration = Duration::from_secs(10);
+use crate::{PATIENCE, eventually, raw::connect_from};
 
 /// HTTP/2 connection with prior knowledge.
 pub struct Http2 {
@@ -66,7 +63,7 @@ impl Http2 {
         let ready = self.requests.clone().ready().await;
         let mut requests = ready.expect("an open connection");
         let (response, _) = requests.send_request(request, true).expect("a stream");
-        let response = timeout(TIMEOUT, response).await.expect("in time");
+        let response = timeout(PATIENCE, response).await.expect("in time");
         response.expect("a response")
     }
 
@@ -75,7 +72,7 @@ impl Http2 {
         let (response, mut body) = self.open(method, path, key).await;
         // Fails if the server has refused the request before its end.
         let _ = body.send_data(Bytes::new(), true);
-        let response = timeout(TIMEOUT, response).await.expect("in time");
+        let response = timeout(PATIENCE, response).await.expect("in time");
         response.expect("a response")
     }
 
@@ -90,12 +87,12 @@ impl Http2 {
         ready.ok()?;
         let (response, mut body) = self.open(method, path, key).await;
         let _ = body.send_data(Bytes::new(), true);
-        timeout(TIMEOUT, response).await.ok()?.ok()
+        timeout(PATIENCE, response).await.ok()?.ok()
     }
 
     /// Waits until the server has received all frames sent so far.
     pub async fn ping(&mut self) {
-        let pong = timeout(TIMEOUT, self.ping_pong.ping(Ping::opaque())).await;
+        let pong = timeout(PATIENCE, self.ping_pong.ping(Ping::opaque())).await;
         pong.expect("in time").expect("a pong");
     }
 
@@ -110,7 +107,7 @@ impl Http2 {
 
     /// Waits until the server has closed the connection without an error.
     pub async fn closed(self) {
-        let closed = timeout(TIMEOUT, self.connection).await.expect("in time");
+        let closed = timeout(PATIENCE, self.connection).await.expect("in time");
         closed.expect("no panic").expect("no error");
     }
 }

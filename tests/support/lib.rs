@@ -206,6 +206,11 @@ impl Drop for TestApp {
     }
 }
 
+/// Returns the root folder of the repository.
+pub fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
 /// Returns a client builder with a crypto provider, without which reqwest panics, and without trusted certificates:
 /// no test uses TLS.
 pub fn client_builder() -> reqwest::ClientBuilder {
@@ -314,11 +319,15 @@ pub async fn make_key(
     }
 }
 
-/// Waits up to 2 s for a condition.
+/// Time after which a test gives up waiting. It is no bound on the service: a slow or busy machine takes long for
+/// everything. What the service promises about time, CPU and memory is measured by `tests/system/faults`.
+pub const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Waits for a condition, for at most [`PATIENCE`].
 pub async fn eventually(mut condition: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !condition().await {
-        assert!(started.elapsed() < Duration::from_secs(2), "not within 2 s");
+        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

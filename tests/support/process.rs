@@ -19,10 +19,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::client;
-
-/// Maximum duration of a start, a stop, or a command.
-pub const TIMEOUT: Duration = Duration::from_secs(15);
+use crate::{PATIENCE, client};
 
 /// Working folder of the program, which gets only `PATH` and `POSTGRES_BIN_DIR` of the environment.
 pub struct Home {
@@ -90,7 +87,7 @@ impl Home {
             if users.is_empty() {
                 return;
             }
-            assert!(started.elapsed() < TIMEOUT, "{users:?} still run");
+            assert!(started.elapsed() < PATIENCE, "{users:?} still run");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -102,7 +99,10 @@ impl Home {
     reason = "a test has no configuration that could tell"
 )]
 fn program() -> OsString {
-    std::env::var_os("CARGO_BIN_EXE_pet-inventory").expect("run the tests with cargo")
+    ["", "-under-test"]
+        .into_iter()
+        .find_map(|suffix| std::env::var_os(format!("CARGO_BIN_EXE_pet-inventory{suffix}")))
+        .expect("run the tests with cargo")
 }
 
 /// Returns a free address of this machine. The port is not reserved.
@@ -151,7 +151,7 @@ pub struct Output {
 impl Output {
     /// Runs a command to its end.
     pub async fn of(mut command: Command) -> Self {
-        let output = tokio::time::timeout(TIMEOUT, command.output()).await;
+        let output = tokio::time::timeout(PATIENCE, command.output()).await;
         let output = output.expect("it ends").expect("the program");
         Self {
             code: output.status.code(),
@@ -200,7 +200,7 @@ impl Service {
             .iter()
             .any(|last| startup_output.contains(last))
         {
-            let line = tokio::time::timeout(TIMEOUT, lines.next_line()).await;
+            let line = tokio::time::timeout(PATIENCE, lines.next_line()).await;
             let Some(line) = line.expect("it is ready soon").expect("text") else {
                 panic!(
                     "it ended: {startup_output}{}",
@@ -252,7 +252,7 @@ impl Service {
 
     /// Waits for the exit and returns the exit code.
     pub async fn wait_for_exit(&mut self) -> Option<i32> {
-        let status = tokio::time::timeout(TIMEOUT, self.child.wait()).await;
+        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
         let status = status.unwrap_or_else(|_| panic!("it does not end: {}", self.log()));
         status.expect("its status").code()
     }

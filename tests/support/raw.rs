@@ -1,6 +1,6 @@
 //! Plain TCP connection, for requests that no HTTP client would send.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::{
@@ -8,10 +8,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::Response;
-
-/// Maximum duration of a read, beyond which the test fails.
-const TIMEOUT: Duration = Duration::from_secs(10);
+use crate::{PATIENCE, Response};
 
 /// Opens a connection from a loopback address. 127.0.0.1 to 127.255.255.254 are those of different clients.
 pub async fn connect_from(client: &str, address: SocketAddr) -> TcpStream {
@@ -114,12 +111,14 @@ impl RawConnection {
     /// Reads more bytes; returns false at the end of the stream.
     async fn read_more(&mut self) -> bool {
         let read = self.stream.read_buf(&mut self.rest);
-        match tokio::time::timeout(TIMEOUT, read).await {
+        match tokio::time::timeout(PATIENCE, read).await {
             Ok(Ok(0) | Err(_)) => false,
             Ok(Ok(_)) => true,
             Err(_) => {
                 let received = String::from_utf8_lossy(&self.rest).into_owned();
-                panic!("neither data nor a close within {TIMEOUT:?}; received so far: {received:?}")
+                panic!(
+                    "neither data nor a close within {PATIENCE:?}; received so far: {received:?}"
+                )
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::{
     io::Write as _,
     sync::atomic::{AtomicUsize, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::{StreamExt as _, future::join_all, stream};
@@ -517,7 +517,6 @@ async fn slow_upload_succeeds_and_stalled_upload_is_408() {
         .response()
         .await
         .is(200);
-    let started = Instant::now();
     slowly(Duration::from_secs(30), 2)
         .response()
         .await
@@ -526,7 +525,6 @@ async fn slow_upload_succeeds_and_stalled_upload_is_408() {
         .response()
         .await
         .problem(408);
-    assert!(started.elapsed() < Duration::from_secs(25));
     app.wait_for_files(1).await;
 }
 

@@ -1,0 +1,89 @@
+//! Rows 1 and 2: the service or PostgreSQL is killed.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use reqwest::Method;
+
+use crate::{
+    checker::{self, Outcome},
+    stage::{
+        Row, Stage,
+        load::{Load, broken_images, by_status, found},
+        short_or_full, until,
+    },
+};
+
+const WRITERS: usize = 16;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_01_killed_service_loses_no_acknowledged_write() {
+    let mut row = Row::begin(1, "kill -9 of the service under 16 writers").await;
+    let mut stage = Stage::start(&[]).await;
+    let load = Load::start(&stage.target, WRITERS).await;
+    let rounds = short_or_full(4, 50);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..rounds {
+        load.success_after(Instant::now()).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        stage.service.signal(Signal::SIGKILL);
+        stage.service.wait_for_exit().await;
+        let started = Instant::now();
+        let (service, ()) = tokio::join!(stage.serve(), async {
+            until(200, || stage.target.request(Method::GET, "/pet/1")).await;
+            slowest = slowest.max(started.elapsed());
+        });
+        stage.service = service;
+    }
+    let (log, _) = load.stop().await;
+    let acknowledged = log
+        .iter()
+        .filter(|entry| entry.outcome == Outcome::Acknowledged);
+    row.note(format!(
+        "{rounds} rounds, {} acknowledged writes",
+        acknowledged.count()
+    ));
+    let breaches = checker::breaches(&log, &found(&stage.cluster).await);
+    row.none("missing, stored in part or out of order", breaches);
+    row.none("images without their bytes", broken_images(&stage).await);
+    row.within("restart to first 200", slowest, Duration::from_secs(1));
+    row.end();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_02_killed_postgres_loses_no_acknowledged_write_and_yields_503() {
+    let mut row = Row::begin(2, "kill -9 of PostgreSQL under 16 writers").await;
+    let mut stage = Stage::start(&[]).await;
+    let load = Load::start(&stage.target, WRITERS).await;
+    let rounds = short_or_full(2, 10);
+    let mut latest = Duration::ZERO;
+    for _ in 0..rounds {
+        load.success_after(Instant::now()).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        stage.cluster.kill();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        stage.cluster.resume().await;
+        latest = latest.max(load.success_after(Instant::now()).await);
+    }
+    let (log, responses) = load.stop().await;
+    row.note(format!("{rounds} rounds, {}", by_status(&responses)));
+    let breaches = checker::breaches(&log, &found(&stage.cluster).await);
+    row.none("lost", breaches);
+    row.none("images without their bytes", broken_images(&stage).await);
+    let unexpected = responses
+        .iter()
+        .filter(|response| !response.is_success() && !response.is_retryable());
+    row.none(
+        "responses other than 2xx and 503 with Retry-After",
+        unexpected.map(|response| format!("{response:?}")),
+    );
+    let slowest = responses.iter().map(|response| response.latency).max();
+    let promised = Duration::from_millis(2_500);
+    row.within("slowest response", slowest.unwrap_or_default(), promised);
+    row.within(
+        "first success after it accepts",
+        latest,
+        Duration::from_millis(500),
+    );
+    row.end();
+}

@@ -1,0 +1,51 @@
+//! Row 29: the time of a failed login does not reveal whether its username exists.
+
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::json;
+use test_support::RequestExt as _;
+
+use crate::stage::{Row, Stage};
+
+const ROUNDS: usize = 15;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn row_29_logins_take_as_long_for_unknown_usernames() {
+    let mut row = Row::begin(29, "logins with guessed usernames").await;
+    let stage = Stage::start(&[("USERS__LOGINS_PER_MINUTE", "1000")]).await;
+    for account in [
+        json!({"username": "ada", "password": "correct horse battery staple"}),
+        json!({"username": "without"}),
+    ] {
+        let sign_up = stage.target.anonymous(Method::POST, "/user");
+        sign_up.json(&account).response().await.is(201);
+    }
+    // Alternately, so that a delay of the machine affects all of them.
+    let mut times = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        for (name, times) in ["ada", "nobody", "without"].iter().zip(&mut times) {
+            let log_in = stage.target.anonymous(Method::POST, "/user/login");
+            let log_in = log_in.json(&json!({"username": name, "password": "a wrong password"}));
+            let started = Instant::now();
+            log_in.response().await.is(400);
+            times.push(started.elapsed());
+        }
+    }
+    let [known, unknown, without] = times.map(median);
+    row.note(format!("known username {known:.1?}"));
+    // Hashing takes most of the time; without it a median would be a fraction of the others.
+    for (what, time) in [
+        ("unknown username", unknown),
+        ("account without a password", without),
+    ] {
+        row.within(what, time, known * 2);
+        row.within("a known one again", known, time * 2);
+    }
+    row.end();
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}

@@ -1,0 +1,230 @@
+//! Test stage: the real program on a PostgreSQL that the test may damage, and its clients.
+
+mod cluster;
+pub mod load;
+mod proxy;
+mod row;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use pet_inventory::domain::caller::Scopes;
+use reqwest::{Client, Method, RequestBuilder};
+use test_support::{Home, Service, make_key, process::free_address};
+
+pub use self::{
+    cluster::{Cluster, chown_to_postgres, program, url_at},
+    proxy::Proxy,
+    row::{Row, short_or_full},
+};
+
+/// The destination of requests, shared by successive processes of the service.
+pub struct Target {
+    pub address: SocketAddr,
+    /// API key with all scopes.
+    pub key: String,
+    client: Client,
+}
+
+impl Target {
+    /// Returns the same destination for another client, with a loopback address and a key of its own.
+    pub fn of_client(&self, client: [u8; 4], key: &str) -> Arc<Self> {
+        let builder = test_support::client_builder().no_proxy();
+        let client = builder.local_address(Some(IpAddr::from(client))).build();
+        Arc::new(Self {
+            address: self.address,
+            key: key.to_owned(),
+            client: client.expect("a client"),
+        })
+    }
+
+    /// Builds a request to a path of the API.
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.anonymous(method, path).header("api_key", &self.key)
+    }
+
+    /// Builds a request to a path of the API without a credential.
+    pub fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
+        self.bare(method, &format!("/api/v3{path}"))
+    }
+
+    /// Builds a request to any path without a credential.
+    pub fn bare(&self, method: Method, path: &str) -> RequestBuilder {
+        let url = format!("http://{}{path}", self.address);
+        self.client.request(method, url)
+    }
+}
+
+/// The program and its PostgreSQL.
+pub struct Stage {
+    /// Declared first, so that it is dropped before its PostgreSQL.
+    pub service: Service,
+    pub cluster: Cluster,
+    pub target: Arc<Target>,
+    /// Working directory of the service.
+    pub home: Home,
+    settings: Vec<(String, String)>,
+}
+
+impl Stage {
+    /// Starts a stage with settings (`SECTION__KEY`) over the defaults.
+    pub async fn start(settings: &[(&str, &str)]) -> Self {
+        let cluster = Cluster::start().await;
+        let url = cluster.url();
+        Self::on(cluster, &url, settings).await
+    }
+
+    /// Starts a stage that reaches its PostgreSQL by `url`.
+    pub async fn on(cluster: Cluster, url: &str, settings: &[(&str, &str)]) -> Self {
+        let (home, address) = (Home::new(), free_address());
+        let named =
+            |(name, value): &(&str, &str)| (format!("PET_INVENTORY__{name}"), (*value).to_owned());
+        // All clients share one address here, and some send wrong credentials.
+        let budget = ("LIMITS__FAILED_AUTHENTICATION_PER_MINUTE", "1000000");
+        let mut settings: Vec<_> = [&[budget], settings].concat().iter().map(named).collect();
+        settings.push(("PET_INVENTORY__SERVER__LISTEN".into(), address.to_string()));
+        settings.push(("DATABASE_URL".into(), url.to_owned()));
+        let service = serve(&home, &settings).await;
+        let key = make_key(&mut cluster.connect().await, "tester", Scopes::all(), None).await;
+        let target = Target {
+            address,
+            key: key.secret,
+            client: test_support::client(),
+        };
+        Self {
+            service,
+            cluster,
+            target: Arc::new(target),
+            home,
+            settings,
+        }
+    }
+
+    /// Starts another process at the same address.
+    pub async fn serve(&self) -> Service {
+        serve(&self.home, &self.settings).await
+    }
+
+    /// Starts another replica at an address of its own.
+    pub async fn serve_beside(&self) -> Service {
+        let mut settings = self.settings.clone();
+        let listen = "PET_INVENTORY__SERVER__LISTEN".to_owned();
+        settings.push((listen, "127.0.0.1:0".to_owned()));
+        serve(&self.home, &settings).await
+    }
+
+    /// Returns the sum of a metric's samples with labels that contain `labels`.
+    pub async fn metric(&self, name: &str, labels: &str) -> f64 {
+        let url = format!("http://{}/metrics", self.service.operations);
+        let text = self.target.client.get(url).send().await.expect("metrics");
+        let text = text.text().await.expect("text");
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with(name) && line.contains(labels));
+        lines
+            .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+            .sum()
+    }
+
+    /// Builds a request to the operations listener, which stays open until the process ends.
+    pub fn operations(&self, path: &str) -> RequestBuilder {
+        self.target
+            .client
+            .get(format!("http://{}{path}", self.service.operations))
+    }
+
+    /// Returns the log lines without the access lines.
+    pub fn log_lines(&self) -> Vec<String> {
+        let log = self.service.log();
+        let lines = log
+            .lines()
+            .filter(|line| !line.contains("pet_inventory::access"));
+        lines.map(str::to_owned).collect()
+    }
+
+    /// Returns the resident memory of the service in bytes.
+    pub fn memory(&self) -> u64 {
+        memory(&self.service)
+    }
+
+    /// Returns the largest resident memory of the service so far in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        status(&self.service, "VmHWM:")
+    }
+
+    /// Runs `work`; returns by how many bytes the resident memory of the service grew at its peak.
+    pub async fn memory_growth(&self, work: impl Future<Output = ()>) -> u64 {
+        self.idle().await;
+        // Resets the peak.
+        std::fs::write(format!("/proc/{}/clear_refs", self.service.pid()), "5").expect("a reset");
+        let before = self.memory();
+        work.await;
+        self.peak_memory().saturating_sub(before)
+    }
+
+    /// Returns the CPU time that the service has used.
+    pub fn cpu_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.service.pid()));
+        let stat = stat.expect("its state");
+        // The name of the program is in parentheses; user and system time are fields 14 and 15, in units of 10 ms.
+        let fields = stat.rsplit_once(") ").expect("a name").1.split(' ');
+        let ticks = fields.skip(11).take(2);
+        let ticks = ticks.map(|ticks| ticks.parse::<u64>().expect("a number"));
+        Duration::from_millis(10 * ticks.sum::<u64>())
+    }
+
+    /// Waits until the service has handled all that it received: until it uses almost no CPU time for half a second.
+    pub async fn idle(&self) {
+        loop {
+            let before = self.cpu_time();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if self.cpu_time().saturating_sub(before) <= Duration::from_millis(20) {
+                return;
+            }
+        }
+    }
+}
+
+/// Returns the resident memory of a process in bytes.
+pub fn memory(service: &Service) -> u64 {
+    status(service, "VmRSS:")
+}
+
+/// Returns a field of the status of a process in bytes.
+fn status(service: &Service, field: &str) -> u64 {
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", service.pid())).expect("its status");
+    let kilobytes = status.lines().find_map(|line| {
+        line.strip_prefix(field)?
+            .trim()
+            .strip_suffix(" kB")?
+            .parse::<u64>()
+            .ok()
+    });
+    kilobytes.expect("its memory") << 10
+}
+
+pub async fn serve(home: &Home, settings: &[(String, String)]) -> Service {
+    let mut command = home.command(["serve"]);
+    command.envs(settings.iter().map(|(name, value)| (name, value)));
+    Service::start(home, command).await
+}
+
+/// Repeats a request until its response has the given status; returns the time that took.
+pub async fn until(status: u16, request: impl Fn() -> RequestBuilder) -> Duration {
+    let started = Instant::now();
+    loop {
+        let response = load::TimedResponse::of(request()).await;
+        if response.status == Some(status) {
+            return started.elapsed();
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "no {status}: {response:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,193 @@
+//! Row of the table of faults: runs alone, and prints its result in one line.
+
+use std::{
+    fmt::Display,
+    sync::{Arc, Mutex as StdMutex, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Held by the running row: rows measure times, so they run one at a time.
+static RUNNING: Mutex<()> = Mutex::const_new(());
+
+/// Form of a run, from the variable `FAULTS`.
+#[derive(PartialEq)]
+enum Form {
+    /// `short`, or not set: seconds for a row.
+    Short,
+    /// `full`: minutes for a row.
+    Full,
+}
+
+impl Form {
+    fn of_this_run() -> Self {
+        match std::env::var("FAULTS").as_deref() {
+            Ok("full") => Self::Full,
+            Ok("short") | Err(_) => Self::Short,
+            Ok(other) => panic!("FAULTS={other}: use short or full"),
+        }
+    }
+}
+
+/// Returns a duration or count of the run, never a bound.
+pub fn short_or_full<T>(short: T, full: T) -> T {
+    if Form::of_this_run() == Form::Full {
+        full
+    } else {
+        short
+    }
+}
+
+/// A row: its figures so far, and the verdict.
+pub struct Row {
+    number: u8,
+    fault: &'static str,
+    figures: Vec<String>,
+    broken: bool,
+    delays: Delays,
+    _running: MutexGuard<'static, ()>,
+}
+
+impl Row {
+    /// Waits until no other row runs.
+    pub async fn begin(number: u8, fault: &'static str) -> Self {
+        if cfg!(debug_assertions) {
+            panic!("the rows measure: run them in release, as README.md says");
+        }
+        let running = RUNNING.lock().await;
+        Self {
+            number,
+            fault,
+            figures: Vec::new(),
+            broken: false,
+            delays: measure_delays(),
+            _running: running,
+        }
+    }
+
+    /// Records the 99th percentile of latencies, and its upper bound. The delays of the machine are added to the bound,
+    /// twice: a request waits for its client and for the service.
+    pub fn p99_within(&mut self, what: &str, times: &mut [Duration], promised: Duration) {
+        let delay = percentile(&mut self.delays(), 99.0);
+        self.within_delayed(what, percentile(times, 99.0), promised, delay);
+    }
+
+    /// Records the longest of some latencies, and its upper bound with the delays of the machine.
+    pub fn longest_within(&mut self, what: &str, times: &mut [Duration], promised: Duration) {
+        let delay = percentile(&mut self.delays(), 100.0);
+        self.within_delayed(what, percentile(times, 100.0), promised, delay);
+    }
+
+    fn within_delayed(&mut self, what: &str, time: Duration, promised: Duration, delay: Duration) {
+        let what = format!("{what}, with a delay of the machine of {},", seconds(delay));
+        self.within(&what, time, promised + delay * 2);
+    }
+
+    fn delays(&self) -> Vec<Duration> {
+        self.delays.lock().expect("a measurement").clone()
+    }
+
+    /// Records a time and its upper bound.
+    pub fn within(&mut self, what: &str, time: Duration, bound: Duration) {
+        let figure = format!("{what} {} (≤ {})", seconds(time), seconds(bound));
+        self.figure(figure, time <= bound);
+    }
+
+    /// Records a number and its upper bound.
+    pub fn at_most<T: PartialOrd + Display + Copy>(&mut self, what: &str, number: T, bound: T) {
+        let holds = number <= bound;
+        self.figure(format!("{what} {number} (≤ {bound})"), holds);
+    }
+
+    /// Records a number and its lower bound.
+    pub fn at_least<T: PartialOrd + Display + Copy>(&mut self, what: &str, number: T, bound: T) {
+        let holds = number >= bound;
+        self.figure(format!("{what} {number} (≥ {bound})"), holds);
+    }
+
+    /// Records items that must not exist, and prints the first ten.
+    pub fn none<T: Display>(&mut self, what: &str, all: impl IntoIterator<Item = T>) {
+        let all: Vec<_> = all.into_iter().map(|one| one.to_string()).collect();
+        for one in all.iter().take(10) {
+            println!("row {:2}: {what}: {one}", self.number);
+        }
+        self.figure(format!("{what} {} (0)", all.len()), all.is_empty());
+    }
+
+    /// Records a condition that must be true.
+    pub fn check(&mut self, what: &str, holds: bool) {
+        self.figure(what.to_owned(), holds);
+    }
+
+    /// Records a figure without a bound.
+    pub fn note(&mut self, figure: impl Display) {
+        self.figure(figure.to_string(), true);
+    }
+
+    fn figure(&mut self, figure: String, holds: bool) {
+        self.broken |= !holds;
+        self.figures.push(figure + if holds { "" } else { " ✗" });
+    }
+
+    /// Prints the row; panics if a bound is broken.
+    pub fn end(self) {
+        let verdict = if self.broken { "BROKEN" } else { "holds" };
+        let figures = self.figures.join(" · ");
+        let line = format!(
+            "row {:2} | {} | {figures} | {verdict}",
+            self.number, self.fault
+        );
+        println!("{line}");
+        assert!(!self.broken, "{line}");
+    }
+}
+
+/// By how much a process would have been late at each millisecond.
+type Delays = Arc<StdMutex<Vec<Duration>>>;
+
+/// Measures by how much a timer is late, until the result is dropped. A host that withholds the CPUs of a virtual machine
+/// delays every process by as much. The service itself hardly delays the timer, since the scheduler prefers threads that
+/// sleep most of the time.
+fn measure_delays() -> Delays {
+    const INTERVAL: Duration = Duration::from_millis(1);
+    let delays = Delays::default();
+    let weak: Weak<_> = Arc::downgrade(&delays);
+    thread::spawn(move || {
+        while let Some(delays) = weak.upgrade() {
+            let started = Instant::now();
+            thread::sleep(INTERVAL);
+            let mut delay = started.elapsed().saturating_sub(INTERVAL);
+            let mut delays = delays.lock().expect("a measurement");
+            delays.push(delay);
+            while delay > INTERVAL {
+                delay -= INTERVAL;
+                delays.push(delay);
+            }
+        }
+    });
+    delays
+}
+
+fn seconds(time: Duration) -> String {
+    if time < Duration::from_millis(100) {
+        format!("{:.1} ms", time.as_secs_f64() * 1e3)
+    } else {
+        format!("{:.2} s", time.as_secs_f64())
+    }
+}
+
+/// Returns a percentile of `times`.
+fn percentile(times: &mut [Duration], percent: f64) -> Duration {
+    times.sort_unstable();
+    let last = times.len().saturating_sub(1);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "an index"
+    )]
+    let index = (last as f64 * percent / 100.0).ceil() as usize;
+    times.get(index).copied().unwrap_or_default()
+}

@@ -1,0 +1,185 @@
+//! Clients that generators make from the service's own document, and from the public Petstore v3 one.
+//!
+//! `.ci/setup --all` installs the generators; the files `life*` and `Life.java` are what the clients do. No flag skips a
+//! check of a generator, and the clients are compiled strictly, with these exceptions: `mypy.ini` omits the file of the
+//! HTTP client of openapi-python-client, which has errors for every document, and javac's warnings of deprecated API and of
+//! annotations without a processor are no errors. swagger-client makes no types. The public document is not part of the
+//! repository: `PETSTORE_OPENAPI` is its path.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "a failed test panics with the reason; its settings are the machine's"
+)]
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use tempfile::TempDir;
+use test_support::{Home, images::png, repository};
+use tokio::process::Command;
+
+/// Maximum duration of a program. The generator starts Java and writes about fifty files.
+const TIMEOUT: Duration = Duration::from_mins(2);
+/// A key with all scopes.
+const KEY: &str = "special-key";
+/// The archive of openapi-generator, which also has the libraries of its Java client except these.
+const JAVA_LIBRARIES: &str =
+    "/usr/share/java/httpmime.jar:/usr/share/java/geronimo-annotation-1.3-spec.jar";
+
+fn tools() -> PathBuf {
+    repository().join("target/outside-tools")
+}
+
+/// Folder with a document, this folder's files, and clients.
+struct Workshop {
+    folder: TempDir,
+    document: PathBuf,
+}
+
+impl Workshop {
+    /// Creates a folder within that of Node's packages, where the clients find them.
+    fn new(document: PathBuf) -> Self {
+        let folder = tempfile::tempdir_in(tools().join("generators"));
+        let folder = folder.expect("a folder: run .ci/setup --all");
+        let own = repository().join("tests/system/generated_clients");
+        for file in fs::read_dir(own).expect("the folder").flatten() {
+            fs::copy(file.path(), folder.path().join(file.file_name())).expect("a copy");
+        }
+        Self { folder, document }
+    }
+
+    /// Runs commands in the folder, one after the other. `DOCUMENT` stands for the document.
+    async fn run(&self, commands: &[&str]) {
+        let bins = ["bin", "generators/node_modules/.bin"].map(|bin| tools().join(bin));
+        let path = std::env::var_os("PATH").expect("PATH");
+        let path = std::env::join_paths(bins.into_iter().chain(std::env::split_paths(&path)));
+        let path = path.expect("a path");
+        for command in commands {
+            let mut shell = Command::new("sh");
+            shell
+                .args(["-euc", command])
+                .current_dir(self.folder.path())
+                .env("PATH", &path)
+                .env("DOCUMENT", &self.document)
+                .env("PYTHONDONTWRITEBYTECODE", "1")
+                .kill_on_drop(true);
+            let output = tokio::time::timeout(TIMEOUT, shell.output()).await;
+            let output = output.expect("it ends").expect("a shell");
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text);
+            assert!(output.status.success(), "{command}\n{text}");
+        }
+    }
+}
+
+fn public_document() -> PathBuf {
+    let path = std::env::var_os("PETSTORE_OPENAPI");
+    let path = path.expect("PETSTORE_OPENAPI must be the path of the public Petstore v3 document");
+    fs::canonicalize(path).expect("the file that PETSTORE_OPENAPI names")
+}
+
+async fn our_document(home: &Home) -> PathBuf {
+    let path = home.path().join("openapi.json");
+    let document = home.run(&["openapi"]).await.is(0).stdout;
+    fs::write(&path, document).expect("a file");
+    path
+}
+
+/// Returns the arguments of a client: the service, a key, and an image.
+fn arguments(host: &str) -> String {
+    let image = BASE64_STANDARD.encode(png(20, 20));
+    format!("{host} {KEY} {image}")
+}
+
+/// Generates a Python client with openapi-generator and runs `life.py` with it.
+async fn run_python(home: &Home, document: PathBuf, package: &str) {
+    let service = home.serve().await;
+    let workshop = Workshop::new(document);
+    let life = arguments(&format!("http://{}", service.address));
+    workshop
+        .run(&[
+            &format!("openapi-generator-cli generate -g python -i $DOCUMENT --package-name {package} -o client"),
+            &format!("PYTHONPATH=client python life.py {package} {life}"),
+        ])
+        .await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn python_client_of_our_document_manages_a_pet_an_order_a_user_and_an_image() {
+    let home = Home::new();
+    let document = our_document(&home).await;
+    run_python(&home, document, "petstore_ours").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn python_client_of_the_public_document_manages_a_pet_an_order_a_user_and_an_image() {
+    let home = Home::new();
+    run_python(&home, public_document(), "petstore_public").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_all_generators_manage_a_pet_an_order_a_user_and_an_image() {
+    let home = Home::new();
+    let workshop = Workshop::new(our_document(&home).await);
+    let service = home.serve().await;
+    let host = format!("http://{}", service.address);
+    let life = arguments(&host);
+    // These need the database as new.
+    workshop
+        .run(&[
+            "openapi2postmanv2 -s $DOCUMENT -o collection.json \
+             -O folderStrategy=Tags,parametersResolution=Example,enableOptionalParameters=false",
+            &format!("python collection.py collection.json {host} {KEY}"),
+        ])
+        .await;
+    let jar = "$(python -c 'import openapi_generator_cli as it; print(it.__path__[0])')/openapi-generator.jar";
+    let jars = format!("classpath={jar}:{JAVA_LIBRARIES}");
+    let java = [
+        "openapi-generator-cli generate -g java --library native -p openApiNullable=false -i $DOCUMENT -o java",
+        // The libraries are newer than those that the client is written for.
+        &format!(
+            "{jars}; javac -encoding UTF-8 -Werror -Xlint:all,-classfile,-deprecation,-path,-processing -proc:none -d classes \
+             -cp $classpath Life.java $(find java/src/main -name '*.java')"
+        ),
+        &format!("{jars}; java -cp $classpath:classes Life {life}"),
+    ];
+    let typescript = [
+        "openapi-generator-cli generate -g typescript-fetch -i $DOCUMENT -o typescript_fetch",
+        "openapi-typescript $DOCUMENT -o openapi_typescript.ts",
+        "openapi-ts -i $DOCUMENT -o hey_api",
+        "tsc -p .",
+        &format!("node js/life_typescript_fetch.js {life}"),
+        &format!("node js/life_openapi_fetch.js {life}"),
+        &format!("node js/life_hey_api.js {life}"),
+        &format!("node life_swagger_client.js {life}"),
+    ];
+    let python = [
+        "openapi-python-client generate --path $DOCUMENT --output-path pet_inventory_client --meta none \
+         --fail-on-warning --config openapi_python_client.yaml",
+        "mypy life_openapi_python_client.py pet_inventory_client",
+        &format!("python life_openapi_python_client.py {life}"),
+        &format!("python documents.py {host}"),
+    ];
+    tokio::join!(
+        workshop.run(&java),
+        workshop.run(&typescript),
+        workshop.run(&python)
+    );
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readme_lists_every_difference_from_the_public_document() {
+    let home = Home::new();
+    let workshop = Workshop::new(our_document(&home).await);
+    let root = repository().display();
+    let public = public_document();
+    let public = public.display();
+    workshop
+        .run(&[&format!(
+            "python differences.py '{public}' $DOCUMENT '{root}/README.md'"
+        )])
+        .await;
+}

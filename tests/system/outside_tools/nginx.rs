@@ -1,0 +1,438 @@
+//! `config/nginx.conf`, changed only in addresses and folders, in Debian's nginx in front of two replicas.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use pet_inventory::domain::caller::Scopes;
+use reqwest::{Client, Method, RequestBuilder};
+use serde_json::json;
+use test_support::{
+    PATIENCE, RawConnection, RequestExt, Response, TestDatabase, client, client_builder,
+    images::large_jpeg,
+    make_key,
+    process::{Home, Service, free_address},
+};
+use tokio::{
+    net::TcpStream,
+    process::{Child, Command},
+    task::JoinSet,
+};
+
+const PUBLIC_URL: &str = "https://pets.example.com";
+
+/// Two replicas on one database behind nginx, ended when dropped.
+struct Deployment {
+    nginx: Child,
+    address: SocketAddr,
+    replicas: [Service; 2],
+    homes: [Home; 2],
+    settings: Vec<(&'static str, String)>,
+    key: String,
+    client: Client,
+    database: TestDatabase,
+    folder: tempfile::TempDir,
+}
+
+impl Deployment {
+    async fn start(settings: &[(&'static str, &str)]) -> Self {
+        let database = TestDatabase::migrated().await;
+        let mut connection = database.connect().await;
+        let key = make_key(&mut connection, "tester", Scopes::all(), None).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let images = folder.path().join("images");
+        fs::create_dir(&images).expect("a folder");
+        let mut all = vec![
+            ("DATABASE_URL", database.url()),
+            ("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "5".into()),
+            // The machine may be busy with a build.
+            ("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "10s".into()),
+            ("PET_INVENTORY__SERVER__PUBLIC_URL", PUBLIC_URL.into()),
+            ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1".into()),
+            (
+                "PET_INVENTORY__IMAGES__URL",
+                format!("file://{}", images.display()),
+            ),
+        ];
+        let own = settings
+            .iter()
+            .map(|(name, value)| (*name, (*value).into()));
+        all.extend(own);
+        let homes = [Home::new(), Home::new()];
+        let replicas = [
+            replica(&homes[0], &all, None).await,
+            replica(&homes[1], &all, None).await,
+        ];
+        let address = free_address();
+        let addresses = [address, replicas[0].address, replicas[1].address];
+        Self {
+            nginx: nginx(folder.path(), addresses).await,
+            address,
+            replicas,
+            homes,
+            settings: all,
+            key: key.secret,
+            client: client(),
+            database,
+            folder,
+        }
+    }
+
+    fn anonymous(&self, method: Method, path: &str) -> RequestBuilder {
+        let url = format!("http://{}/api/v3{path}", self.address);
+        self.client.request(method, url)
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.anonymous(method, path).header("api_key", &self.key)
+    }
+
+    async fn pet(&self, name: &str) -> Response {
+        let request = self.request(Method::POST, "/pet");
+        let added = request.json(&json!({ "name": name })).response().await;
+        added.is(201)
+    }
+
+    /// Stops a replica with SIGTERM, starts it again at its address and waits until nginx sends it a request.
+    async fn restart(&mut self, number: usize) {
+        let replica = &mut self.replicas[number];
+        replica.signal(Signal::SIGTERM);
+        assert_eq!(replica.wait_for_exit().await, Some(0), "{}", replica.log());
+        let requests = |replica: &Service| replica.log().matches("pet_inventory::access").count();
+        let before = requests(replica);
+        let address = Some(replica.address);
+        *replica = self::replica(&self.homes[number], &self.settings, address).await;
+        let is_used = async {
+            while requests(&self.replicas[number]) == before {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let is_used = tokio::time::timeout(PATIENCE, is_used).await;
+        is_used.expect("nginx comes back to it");
+    }
+
+    /// Returns nginx's worker processes.
+    fn workers(&self) -> Vec<Pid> {
+        let master = self.nginx.id().expect("it runs");
+        let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children"));
+        let children = children.expect("its children");
+        let numbers = children.split_whitespace().map(str::parse);
+        numbers
+            .map(|pid| Pid::from_raw(pid.expect("a number")))
+            .collect()
+    }
+
+    /// Returns the temporary files that the workers hold open; nginx has unlinked them.
+    fn files_kept(&self) -> Vec<PathBuf> {
+        let workers = self.workers().into_iter();
+        let open =
+            workers.flat_map(|worker| fs::read_dir(format!("/proc/{worker}/fd")).expect("it runs"));
+        let files = open
+            .flatten()
+            .filter_map(|entry| fs::read_link(entry.path()).ok());
+        let folder = self.folder.path().join("nginx-proxy");
+        files.filter(|file| file.starts_with(&folder)).collect()
+    }
+
+    /// Returns the peak memory of the largest worker in KiB.
+    fn memory(&self) -> u64 {
+        let of = |worker: &Pid| {
+            let status = fs::read_to_string(format!("/proc/{worker}/status")).expect("it runs");
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+            number.expect("a number")
+        };
+        self.workers().iter().map(of).max().expect("a worker")
+    }
+}
+
+impl Drop for Deployment {
+    fn drop(&mut self) {
+        // SIGKILL would leave its workers running.
+        if let Some(pid) = self.nginx.id() {
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
+        }
+    }
+}
+
+async fn replica(
+    home: &Home,
+    settings: &[(&'static str, String)],
+    address: Option<SocketAddr>,
+) -> Service {
+    let mut command = home.command(["serve"]);
+    command.envs(settings.iter().map(|(name, value)| (name, value)));
+    if let Some(address) = address {
+        command.env("PET_INVENTORY__SERVER__LISTEN", address.to_string());
+    }
+    Service::start(home, command).await
+}
+
+/// Starts nginx with `config/nginx.conf`, listening on the first address, with the others as upstreams.
+async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Child {
+    let mut settings = include_str!("../../../config/nginx.conf").to_owned();
+    for (theirs, ours) in [
+        ("listen 8000;", format!("listen {own};")),
+        ("service-1:8080", first.to_string()),
+        ("service-2:8080", second.to_string()),
+        ("/tmp/nginx", format!("{}/nginx", folder.display())),
+    ] {
+        assert!(settings.contains(theirs), "no {theirs} in it");
+        settings = settings.replace(theirs, &ours);
+    }
+    let file = folder.join("nginx.conf");
+    fs::write(&file, settings).expect("its settings");
+    let child = Command::new("nginx")
+        // Debian installs nginx outside the PATH of unprivileged users.
+        .env("PATH", "/usr/sbin:/usr/local/sbin:/usr/bin")
+        .args(["-e", "stderr", "-g", "daemon off;", "-c"])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stderr(fs::File::create(folder.join("nginx.log")).expect("a log"))
+        .spawn()
+        .expect("nginx is missing: run .ci/setup --all");
+    let listens = async {
+        while TcpStream::connect(own).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let listens = tokio::time::timeout(PATIENCE, listens).await;
+    let log = || fs::read_to_string(folder.join("nginx.log")).unwrap_or_default();
+    assert!(listens.is_ok(), "{}", log());
+    child
+}
+
+/// Returns a client with another local address.
+fn client_at(address: &str) -> Client {
+    let address: IpAddr = address.parse().expect("an address");
+    let builder = client_builder().no_proxy().local_address(address);
+    builder.build().expect("a client")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nginx_passes_headers_urls_and_images() {
+    let deployment = Deployment::start(&[]).await;
+    // The header `api_key` has an underscore, so nginx drops it by default.
+    let added = deployment.pet("Rex").await;
+    let id = added.id();
+    let path = format!("/pet/{id}");
+    let by_bearer = deployment.anonymous(Method::GET, &path);
+    let by_bearer = by_bearer.bearer_auth(&deployment.key);
+    let first = by_bearer.response().await.is(200);
+    let refused = deployment.anonymous(Method::GET, &path).response().await;
+    refused.problem(401);
+    // Conditional requests pass.
+    let again = deployment.request(Method::GET, &path);
+    let again = again.header("if-none-match", first.etag());
+    again.response().await.is(304);
+
+    // URLs in responses begin with the public URL.
+    let location = added.header("location");
+    assert_eq!(location, format!("{PUBLIC_URL}/api/v3/pet/{id}"));
+    deployment.pet("Max").await;
+    let page = deployment.request(Method::GET, "/pet/findByStatus?status=available&limit=1");
+    let page = page.response().await.is(200);
+    let next = page.header("link");
+    assert!(
+        next.starts_with(&format!("<{PUBLIC_URL}/api/v3/pet/")),
+        "{next}"
+    );
+
+    // A valid X-Request-Id of the client is kept; otherwise nginx generates one.
+    let with_id = deployment.request(Method::GET, &path);
+    let with_id = with_id.header("x-request-id", "my-own.id_1");
+    assert_eq!(
+        with_id.response().await.header("x-request-id"),
+        "my-own.id_1"
+    );
+    assert_eq!(first.header("x-request-id").len(), 32);
+
+    // nginx passes images of the maximum size. The service refuses larger ones, not nginx.
+    let upload = async |size: usize| {
+        let upload = deployment.request(Method::POST, &format!("{path}/uploadImage"));
+        upload.body(large_jpeg(size)).response().await
+    };
+    let largest = 10 << 20;
+    let url = upload(largest).await.is(200).json()["url"].clone();
+    let url = url.as_str().expect("a URL");
+    let image = url.strip_prefix(&format!("{PUBLIC_URL}/api/v3"));
+    let image = deployment.anonymous(Method::GET, image.expect("a public URL"));
+    assert_eq!(image.response().await.is(200).body, large_jpeg(largest));
+    upload(largest + 1).await.problem(413);
+    upload(3 * largest).await.problem(413);
+    let large = deployment.request(Method::POST, "/pet");
+    let large = large.json(&json!({"name": "x".repeat(2 << 20)}));
+    large.response().await.problem(413);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_use_the_client_address_seen_by_nginx() {
+    let deployment = Deployment::start(&[
+        ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
+        ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "6"),
+    ])
+    .await;
+    let (one, another) = (client_at("127.0.0.2"), client_at("127.0.0.3"));
+    let url = format!("http://{}/api/v3/pet/1", deployment.address);
+    for number in 0..6 {
+        // nginx overwrites the client's own X-Forwarded-For.
+        let made_up = format!("192.0.2.{number}");
+        let request = one.get(&url).header("x-forwarded-for", made_up);
+        request.response().await.is(404);
+    }
+    let refused = one.get(&url).header("x-forwarded-for", "192.0.2.99");
+    refused.response().await.problem(429);
+    another.get(&url).response().await.is(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nginx_errors_are_problem_details() {
+    let mut deployment = Deployment::start(&[]).await;
+    let broken: [(&[u8], u16); 3] = [
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (b"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
+    ];
+    for (request, status) in broken {
+        let response = RawConnection::exchange(deployment.address, request).await;
+        response.problem(status);
+    }
+    for (long, status) in [
+        (
+            format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(20_000)),
+            414,
+        ),
+        (
+            format!(
+                "GET / HTTP/1.1\r\nHost: a\r\nA: {}\r\n\r\n",
+                "a".repeat(20_000)
+            ),
+            431,
+        ),
+    ] {
+        RawConnection::exchange(deployment.address, long)
+            .await
+            .problem(status);
+    }
+    for replica in &mut deployment.replicas {
+        replica.signal(Signal::SIGTERM);
+        replica.wait_for_exit().await;
+    }
+    let unavailable = deployment.request(Method::GET, "/pet/1").response().await;
+    unavailable.problem(503);
+    assert_eq!(unavailable.header("retry-after"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nginx_streams_a_large_response_without_buffering() {
+    const PETS: usize = 200_000;
+    let deployment = Deployment::start(&[]).await;
+    let insert = format!(
+        "insert into pets (id, status, name, photo_urls, tags)
+         select id, 'sold', repeat('x', 200), '{{}}', '[]' from generate_series(1, {PETS}) as id"
+    );
+    deployment.database.run(&insert).await;
+    let before = deployment.memory();
+    let find = deployment.request(Method::GET, "/pet/findByStatus?status=sold");
+    let mut find = find.send().await.expect("a response");
+    let (mut length, mut pets) = (0, 0);
+    while let Some(piece) = find.chunk().await.expect("all of it") {
+        // A proxy that buffers would store the response during this pause.
+        if length == 0 {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            let kept = deployment.files_kept();
+            assert!(kept.is_empty(), "nginx keeps {kept:?}");
+        }
+        length += piece.len();
+        pets += piece
+            .windows(6)
+            .filter(|bytes| bytes == b"{\"id\":")
+            .count();
+    }
+    assert!(length > 40 << 20, "{length} bytes are not many");
+    // An object with its start split across two chunks is not counted.
+    assert!((PETS * 9 / 10..=PETS).contains(&pets), "{pets}");
+    let grown = deployment.memory() - before;
+    assert!(grown < 8 << 10, "nginx took {grown} KiB more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rolling_restart_behind_nginx_fails_no_request() {
+    let mut deployment = Deployment::start(&[]).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for number in 0..8 {
+        let (stop, key) = (stop.clone(), deployment.key.clone());
+        let base = format!("http://{}/api/v3/pet", deployment.address);
+        clients.spawn(async move {
+            let (client, mut completed) = (client(), 0);
+            let request = |method: Method, path: &str| {
+                let url = format!("{base}{path}");
+                client.request(method, url).header("api_key", &key)
+            };
+            while !stop.load(Ordering::Relaxed) {
+                let add = request(Method::POST, "").json(&json!({"name": "Rex"}));
+                let id = add.response().await.is(201).id();
+                let change = json!({"id": id, "name": format!("{number}")});
+                let path = format!("/{id}");
+                request(Method::PUT, "")
+                    .json(&change)
+                    .response()
+                    .await
+                    .is(200);
+                request(Method::GET, &path).response().await.is(200);
+                request(Method::DELETE, &path).response().await.is(200);
+                completed += 4;
+            }
+            completed
+        });
+    }
+    for number in [0, 1, 0, 1] {
+        deployment.restart(number).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let completed: usize = clients.join_all().await.into_iter().sum();
+    assert!(completed > 100, "only {completed} requests");
+}
+
+/// A message with two lengths (RFC 9112, section 6.1): by `Content-Length`, the second request is part of the body.
+#[tokio::test(flavor = "multi_thread")]
+async fn request_smuggled_behind_two_lengths_is_not_executed() {
+    let deployment = Deployment::start(&[]).await;
+    let [first, _] = &deployment.replicas;
+    let key = &deployment.key;
+    let head = |fields: &str| {
+        format!(
+            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\nContent-Type: application/json\r\n{fields}\r\n"
+        )
+    };
+    let smuggled = head("Content-Length: 19\r\n") + "{\"name\":\"smuggled\"}";
+    let body = format!("f\r\n{{\"name\":\"fine\"}}\r\n0\r\n\r\n{smuggled}");
+    let (length, chunked) = (
+        format!("Content-Length: {}\r\n", body.len()),
+        "Transfer-Encoding: chunked\r\n",
+    );
+    for address in [deployment.address, first.address] {
+        for fields in [format!("{length}{chunked}"), format!("{chunked}{length}")] {
+            let mut raw = RawConnection::connect(address).await;
+            raw.send(head(&fields) + &body).await;
+            let response = raw.response().await;
+            assert!([201, 400].contains(&response.status.as_u16()), "{response}");
+            raw.closed().await;
+        }
+    }
+    let count = "select count(*) from pets where name = 'smuggled'";
+    assert_eq!(deployment.database.number(count).await, 0);
+}

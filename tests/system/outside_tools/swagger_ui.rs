@@ -1,0 +1,195 @@
+//! A Swagger UI of another origin in a browser (CORS): it executes every operation of the OpenAPI document.
+
+use std::{fs, path::Path};
+
+use pet_inventory::{
+    auth::secret::{self, Secret},
+    db::{
+        self,
+        credentials::{CredentialKind, NewCredential},
+    },
+    domain::caller::Scopes,
+};
+use reqwest::Method;
+use serde_json::Value;
+use test_support::{MockHttp, RequestExt as _, TestApp, images::png, repository};
+use wiremock::{Mock, ResponseTemplate, matchers::path};
+
+use crate::{
+    browser::Browser,
+    other_origins::{service_for, web_server},
+};
+
+/// Operations that come first, in this order: others need what they create.
+const FIRST: &[&str] = &["addPet", "uploadFile", "placeOrder", "createUser"];
+/// Operations that come last, in this order: they delete what others need.
+const LAST: &[&str] = &[
+    "revokeToken",
+    "deleteImage",
+    "deleteOrder",
+    "deletePet",
+    "deleteUser",
+];
+
+/// Fields of an operation that the document has no working example for: selectors and values.
+type Fields = Vec<(&'static str, String)>;
+
+/// Adds a page with a Swagger UI for the document of the service.
+async fn add_swagger_ui(server: &MockHttp, app: &TestApp) {
+    let files = "target/outside-tools/conformance/node_modules/swagger-ui-dist";
+    let files = repository().join(files);
+    for (name, media_type) in [
+        ("swagger-ui.css", "text/css"),
+        ("swagger-ui-bundle.js", "text/javascript"),
+    ] {
+        let content = fs::read(files.join(name));
+        let content = content.expect("Swagger UI is missing: run .ci/setup --all");
+        let file = ResponseTemplate::new(200).set_body_raw(content, media_type);
+        let mock = Mock::given(path(format!("/{name}"))).respond_with(file);
+        mock.mount(server).await;
+    }
+    let page = format!(
+        r##"<!doctype html><meta charset="utf-8"><title>Swagger UI</title><link rel="icon" href="data:,">
+        <link rel="stylesheet" href="swagger-ui.css"><div id="ui"></div>
+        <script src="swagger-ui-bundle.js"></script>
+        <script>window.ui = SwaggerUIBundle({{
+            url: "{}", dom_id: "#ui", defaultModelsExpandDepth: -1, tryItOutEnabled: true, syntaxHighlight: false,
+            validatorUrl: null,
+            onComplete: () => {{ ui.preauthorizeApiKey("api_key", "{}"); window.isComplete = true }},
+        }})</script>"##,
+        app.url("/openapi.json"),
+        app.key
+    );
+    let page = ResponseTemplate::new(200).set_body_raw(page, "text/html");
+    let mock = Mock::given(path("/swagger-ui")).respond_with(page);
+    mock.mount(server).await;
+}
+
+/// Returns the tag and the identifier of each operation, in an order in which all can be executed.
+async fn operations(app: &TestApp) -> Vec<(String, String)> {
+    let document = app.bare(Method::GET, "/api/v3/openapi.json");
+    let document = document.response().await.is(200).json();
+    let items = document["paths"].as_object().expect("paths").values();
+    let members = items.flat_map(|item| item.as_object().expect("operations").values());
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let operations = members.filter_map(|operation| {
+        let id = text(&operation["operationId"])?;
+        Some((text(&operation["tags"][0])?, id))
+    });
+    let mut all: Vec<_> = operations.collect();
+    let position = |list: &[&str], id: &str| list.iter().position(|it| *it == id);
+    all.sort_by_key(|(_, id)| match (position(FIRST, id), position(LAST, id)) {
+        (Some(first), _) => (0, first),
+        (_, Some(last)) => (2, last),
+        _ => (1, 0),
+    });
+    all
+}
+
+/// Creates an OAuth client, and returns its identifier and secret.
+async fn oauth_client(app: &TestApp) -> (String, String) {
+    app.make_key("client", Scopes::all()).await;
+    let mut connection = app.database.connect().await;
+    let name = "client".parse().expect("a name");
+    let caller = db::callers::find(&mut connection, &name).await;
+    let secret = Secret::generate(CredentialKind::ClientSecret).expect("random numbers");
+    let id = secret::generate_client_id().expect("random numbers");
+    let credential = NewCredential {
+        caller: caller.expect("a database").expect("the caller").id,
+        hash: secret.hash(),
+        hint: secret.hint(),
+        client_id: Some(id.clone()),
+        scopes: None,
+        expires_at: None,
+    };
+    let inserted = db::credentials::insert(&mut connection, credential).await;
+    inserted.expect("a database").expect("a new secret");
+    (id, secret.expose().to_owned())
+}
+
+/// Returns the fields to fill in.
+async fn fields(app: &TestApp, operation: &str, client: &(String, String), file: &Path) -> Fields {
+    const BODY: &str = ".opblock-section-request-body textarea";
+    const IMAGE: &str = "[data-param-name=imageId] input";
+    let credentials = || {
+        vec![
+            ("[data-property-name=client_id] input", client.0.clone()),
+            ("[data-property-name=client_secret] input", client.1.clone()),
+        ]
+    };
+    let ada = r#"{"username": "ada", "password": "correct horse battery"}"#;
+    match operation {
+        "uploadFile" => vec![("input[type=file]", file.display().to_string())],
+        "getImage" | "deleteImage" => {
+            let images = app.get("/pet/1/images").response().await.json();
+            vec![(
+                IMAGE,
+                images[0]["id"].as_str().expect("an image").to_owned(),
+            )]
+        }
+        // The status is sent once, in the form. An order holds the pet, so it cannot be made available.
+        "updatePetWithForm" => vec![
+            ("[data-param-name=status] select", "--".to_owned()),
+            ("[data-property-name=status] select", "sold".to_owned()),
+            ("[data-property-name=name] input", "Max".to_owned()),
+        ],
+        "createUser" | "createSession" => vec![(BODY, ada.to_owned())],
+        "createUsersWithListInput" => vec![(BODY, r#"[{"username": "grace"}]"#.to_owned())],
+        "loginUser" => vec![
+            ("[data-param-name=username] input", "ada".to_owned()),
+            (
+                "[data-param-name=password] input",
+                "correct horse battery".to_owned(),
+            ),
+        ],
+        "updateUser" => vec![(
+            BODY,
+            r#"{"username": "ada", "firstName": "Ada"}"#.to_owned(),
+        )],
+        "issueToken" => {
+            let scope = ("[data-property-name=scope] input", "read:pets".to_owned());
+            [credentials(), vec![scope]].concat()
+        }
+        "introspectToken" | "revokeToken" => {
+            let token = ("[data-property-name=token] input", "unknown".to_owned());
+            [credentials(), vec![token]].concat()
+        }
+        _ => Fields::new(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn swagger_ui_of_another_origin_executes_every_operation() {
+    let (server, origin) = web_server().await;
+    let app = service_for(&origin).await;
+    add_swagger_ui(&server, &app).await;
+    let client = oauth_client(&app).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("rex.png");
+    fs::write(&file, png(32, 20)).expect("a file");
+    let browser = Browser::start().await;
+    browser.set_viewport(1100, 760, "light").await;
+    browser.open(&format!("{origin}/swagger-ui")).await;
+    browser.until("window.isComplete === true").await;
+    let operations = operations(&app).await;
+    assert!(operations.len() > 30, "{operations:?}");
+    for (tag, id) in operations {
+        let part = |part: &str| format!("#operations-{tag}-{id} {part}");
+        browser.click(&part(".opblock-summary-control")).await;
+        for (field, value) in fields(&app, &id, &client, &file).await {
+            browser.enter(&part(field), &value).await;
+        }
+        browser.click(&part("button.execute")).await;
+        let status = part(".live-responses-table tbody .response-col_status");
+        let status = browser.text(&status).await;
+        let shown = part(".live-responses-table");
+        assert!(
+            status.starts_with('2'),
+            "{id}: {}",
+            browser.text(&shown).await
+        );
+        browser.click(&part(".opblock-summary-control")).await;
+    }
+    // No error, such as of a response that the browser withholds from the page.
+    browser.has_no_errors(&[]).await;
+}
