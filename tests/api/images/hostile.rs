@@ -571,9 +571,10 @@ fn other_client() -> Client {
 #[tokio::test(flavor = "multi_thread")]
 async fn renderings_of_an_address_over_its_share_are_503_without_effect_on_others() {
     const WIDTHS: [u32; 8] = [256, 384, 512, 768, 1024, 1536, 192, 2048];
-    let app = ImageApp::start().await;
+    let settings = [("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "5m")];
+    let app = ImageApp::with(&settings).await;
     let pet = app.pet("Rex").await;
-    let large = app.image(pet, &png(6_000, 6_000)).await;
+    let large = app.image(pet, &png(3_000, 3_000)).await;
     let at = |width: u32| app.image_of(pet, &large).query(&[("width", width)]);
     // Those that wait for the same rendering count too.
     let requests = (0..120).map(|number| at(WIDTHS[number % WIDTHS.len()]).response());
@@ -603,7 +604,7 @@ async fn renderings_of_an_address_do_not_delay_those_of_others() {
     let app = ImageApp::with(&settings).await;
     let pet = app.pet("Rex").await;
     let (mut large, done) = (Vec::new(), AtomicUsize::new(0));
-    for side in 3_000..3_003 {
+    for side in 2_000..2_003 {
         large.push(app.image(pet, &png(side, side)).await);
     }
     let all: Vec<_> = WIDTHS
