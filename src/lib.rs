@@ -40,7 +40,7 @@
 //!
 //! ```text
 //! server             accepts a connection and assigns it to a worker (server::workers)
-//! server::connection HTTP/1 or HTTP/2, with timeouts (server::client_stream, server::streams)
+//! server::connection HTTP/1.1, with timeouts (server::client_stream)
 //! api::router        the route and its layers (api::layers), which share an api::request_context
 //!   request_span     request id, span, body of error responses
 //!   access_log       log line and metrics, also of a request whose client disconnects

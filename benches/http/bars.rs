@@ -59,7 +59,6 @@ const BARS: &[(&str, Bar)] = &[
     ("credentials, enterprise@64: OAuth", AtLeast(0.9)),
     ("credentials, enterprise@64: session", AtLeast(0.9)),
     ("credentials, enterprise@64: JWT", AtLeast(0.9)),
-    ("http2: HTTP/2", AtLeast(0.6)),
     ("round trip of 1 ms, getPetById@256/naive", AtLeast(3.5)),
     ("round trip of 1 ms, addPet@256/naive", AtLeast(1.5)),
     ("sizes, getPetById@64: many pets", AtLeast(0.8)),

@@ -9,8 +9,6 @@ use std::{
 
 use serde_json::Value;
 
-use crate::h2load::H2load;
-
 /// Panics with installation instructions if a program is missing.
 pub fn require(program: &str, package: &str) {
     let version = Command::new(program)
@@ -66,15 +64,12 @@ if os.getenv("BENCH_EXPLAIN") then
 end
 "#;
 
-/// Requests, and the program that sends them.
+/// Requests of wrk.
 #[derive(Debug)]
-pub enum Load {
-    Wrk {
-        script: PathBuf,
-        /// True if responses with a status of 400 or more are expected.
-        refused: bool,
-    },
-    H2load(H2load),
+pub struct Load {
+    pub script: PathBuf,
+    /// True if responses with a status of 400 or more are expected.
+    pub refused: bool,
 }
 
 /// Requests of a load.
@@ -191,7 +186,7 @@ end
         );
         let file = folder.join(format!("{name}.lua"));
         fs::write(&file, script).expect("written");
-        Self::Wrk {
+        Self {
             script: file,
             refused: false,
         }
@@ -199,9 +194,7 @@ end
 
     /// Allows responses with a status of 400 or more, which otherwise fail the benchmark.
     pub fn refused(mut self) -> Self {
-        if let Self::Wrk { refused, .. } = &mut self {
-            *refused = true;
-        }
+        self.refused = true;
         self
     }
 
@@ -247,7 +240,7 @@ end
         );
         let file = folder.join(format!("{name}.lua"));
         fs::write(&file, script).expect("written");
-        Self::Wrk {
+        Self {
             script: file,
             refused: false,
         }
@@ -255,19 +248,13 @@ end
 
     /// Runs the load against a server. `first` is the first of consecutive numbers.
     pub async fn run(&self, address: &str, connections: u32, seconds: u32, first: u32) -> Run {
-        match self {
-            Self::Wrk { script, refused } => {
-                let load = (connections, seconds);
-                let run = wrk(script, address, load, first).await;
-                let script = script.display();
-                assert!(run.errors < 1.0, "{script}: {} errors", run.errors);
-                if run.refused >= 1.0 && !refused {
-                    explain(&script.to_string(), address, first, run.refused).await;
-                }
-                run
-            }
-            Self::H2load(h2load) => h2load.run(address, seconds).await,
+        let run = wrk(&self.script, address, (connections, seconds), first).await;
+        let script = self.script.display();
+        assert!(run.errors < 1.0, "{script}: {} errors", run.errors);
+        if run.refused >= 1.0 && !self.refused {
+            explain(&script.to_string(), address, first, run.refused).await;
         }
+        run
     }
 }
 

@@ -31,7 +31,6 @@ mod bars;
 mod callers;
 mod data;
 mod delay;
-mod h2load;
 mod idle;
 mod images;
 mod load;
@@ -67,7 +66,7 @@ struct Options {
     /// Run one round of one second, with 100,000 pets in place of a million: ten minutes
     #[arg(long)]
     quick: bool,
-    /// Run these rows only: operations such as getPetById, or credentials, limited, http2, round-trip, stream, images,
+    /// Run these rows only: operations such as getPetById, or credentials, limited, round-trip, stream, images,
     /// refuse, occasional, statistics, sizes
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -194,9 +193,6 @@ async fn main_stage(options: &Options, postgres: &Postgres, database: &Database,
     }
     if options.wants("limited") {
         callers::limited(&stage).await;
-    }
-    if options.wants("http2") {
-        h2load::row(&stage).await;
     }
     if options.wants("round-trip") {
         delay::row(&stage).await;

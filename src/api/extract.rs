@@ -97,7 +97,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Host {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        // HTTP/2 sends the host in the request target.
+        // The host of a request target takes precedence (RFC 9112, section 3.2.2).
         let authority = parts.uri.authority().map(Authority::as_str);
         let host = authority.or_else(|| parts.headers.get(header::HOST)?.to_str().ok());
         Ok(Self(host.unwrap_or("localhost").to_owned()))

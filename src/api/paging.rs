@@ -313,7 +313,6 @@ impl Lists {
                 if end.is_none() {
                     chunk.push(b']');
                 }
-                // Over HTTP/2, an empty chunk would be a frame of its own.
                 if let Ok(room) = room
                     && !chunk.is_empty()
                 {

@@ -30,8 +30,6 @@ use crate::{
     },
 };
 
-/// Minimum number of bytes counted for a response, as over HTTP/2 it has a stream.
-pub const MIN_COUNTED: usize = 16 << 10;
 /// Maximum number of bytes counted for a response with an image: two pieces of 128 KiB, of which one is being sent. Those
 /// of S3 have the size of a TLS record, 16 KiB.
 const MAX_COUNTED_OF_IMAGE: usize = 256 << 10;
@@ -199,7 +197,7 @@ impl ConcurrencyLimits {
         length: u64,
     ) -> Result<Share, Exhausted> {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let amount = length.clamp(MIN_COUNTED, MAX_COUNTED_OF_IMAGE);
+        let amount = length.min(MAX_COUNTED_OF_IMAGE);
         self.images.take(address, amount)
     }
 }

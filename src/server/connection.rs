@@ -1,12 +1,7 @@
-//! Serves one connection, HTTP/1 or HTTP/2 with prior knowledge, with its timeouts and its graceful end.
-//!
-//! hyper-util's `auto` builder has no bound for the size of an HTTP/1 head but the read buffer, which lets a head of
-//! 20 KB pass a bound of 16 KiB, and no timeout for the first bytes. Hence the look at the first bytes.
+//! Serves one connection of HTTP/1.1, with its timeouts and its graceful end.
 
 use std::{
     convert::Infallible,
-    io,
-    os::fd::AsRawFd as _,
     pin::pin,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -15,59 +10,36 @@ use std::{
 use futures_util::FutureExt as _;
 use http::{HeaderValue, Request, Response, header};
 use http_body::Body;
-use hyper::{
-    body::Incoming,
-    server::conn::{http1, http2},
-    service::service_fn,
-};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulConnection,
 };
-use nix::sys::socket::{MsgFlags, recv};
-use tokio::{
-    io::Interest,
-    time::{sleep, timeout},
-};
-use tokio_util::either::Either;
+use tokio::time::timeout;
 use tower::Service;
 
 use super::{
     client_stream::{ClientStream, RequestBody},
-    listener::{Accepted, Stream},
+    listener::Accepted,
     shutdown::Shutdown,
-    streams::Streams,
 };
-use crate::{
-    domain::address::{AddressKey, PeerAddress},
-    limits::shares::Shares,
-};
+use crate::domain::address::PeerAddress;
 
-/// Client connection preface of HTTP/2 with prior knowledge (RFC 9113, section 3.4).
-const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Maximum number of concurrent streams of an HTTP/2 connection.
-const MAX_STREAMS: u32 = 128;
-/// Maximum size in bytes of the unsent part of a response on an HTTP/2 stream.
-const MAX_SEND_BUFFER: usize = 64 << 10;
-/// Maximum number of refused or reset HTTP/2 streams that are remembered.
-const MAX_RESET_STREAMS: usize = 64;
-/// Size in bytes of the buffers of an HTTP/1 connection, unless a request head needs more. hyper's default of 400 KiB is
+/// Size in bytes of the buffers of a connection, unless a request head needs more. hyper's default of 400 KiB is
 /// larger than most bodies.
 const BUFFER: usize = 32 << 10;
 /// Maximum number of fields of a request head.
 const MAX_HEADERS: usize = 100;
-/// Time after the start of a graceful shutdown in which the next request of an HTTP/1 connection is awaited, to be
+/// Time after the start of a graceful shutdown in which the next request of a connection is awaited, to be
 /// answered with `Connection: close`: a request that meets a connection just closed has failed.
 const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time that an idle HTTP/2 client has to close its connection after GOAWAY.
-const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bounds of the connections of a listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Maximum time until a request head is complete, and between two requests of a connection.
     pub header_timeout: Duration,
-    /// Maximum time for which a write makes no progress, and in which a piece of a response is sent on an HTTP/2 stream.
+    /// Maximum time for which a write makes no progress.
     pub idle_timeout: Duration,
     /// Maximum size of a request head in bytes.
     pub max_header_size: usize,
@@ -99,23 +71,17 @@ where
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves a connection until the client closes it, a timeout expires, or, after the start of the graceful stage of
-/// `shutdown`, until its requests have been answered or the forced stage starts. Its HTTP/2 streams count as `open` streams
-/// of a client address.
+/// `shutdown`, until its request has been answered or the forced stage starts.
 pub(super) async fn serve<S: HttpService>(
     (stream, peer): (Accepted, PeerAddress),
     service: S,
     limits: Limits,
-    open: (Shares, Option<AddressKey>),
     shutdown: &Shutdown,
 ) -> Result<(), BoxError> {
     let stream = stream.register()?;
     let last_requests = || {
         let last = || timeout(LAST_REQUEST_TIMEOUT, shutdown.forced());
         shutdown.graceful().then(move |()| last()).map(drop)
-    };
-    let is_http2 = tokio::select! {
-        () = last_requests() => return Ok(()),
-        is_http2 = timeout(limits.header_timeout, begins_http2(&stream)) => is_http2??,
     };
     let is_unread = Arc::new(AtomicBool::new(true));
     let stream = ClientStream::new(stream, limits.idle_timeout, Arc::clone(&is_unread));
@@ -124,48 +90,6 @@ pub(super) async fn serve<S: HttpService>(
         request.extensions_mut().insert(peer);
         request.map(|body| RequestBody::new(body, Arc::clone(&is_unread)))
     };
-    if is_http2 {
-        let streams = Streams::new(limits.idle_timeout, open);
-        let followed = streams.clone();
-        let service = service_fn(move |request| {
-            let streams = followed.clone();
-            let handled = streams.handle();
-            let handled = handled.map(|it| (it, service.clone().call(with_peer(request))));
-            async move {
-                // The client may send the request again (RFC 9113, section 8.7).
-                let (handled, response) = handled.ok_or(h2::Reason::REFUSED_STREAM)?;
-                let Ok(response) = response.await;
-                drop(handled);
-                Ok::<_, h2::Error>(response.map(|body| streams.follow(body)))
-            }
-        });
-        let connection = http2::Builder::new(streams.clone())
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(u32::try_from(limits.max_header_size).unwrap_or(u32::MAX))
-            .max_send_buf_size(MAX_SEND_BUFFER)
-            .max_local_error_reset_streams(MAX_RESET_STREAMS)
-            // Notices that the peer's host is gone.
-            .keep_alive_interval(Duration::from_secs(20))
-            .serve_connection(stream, service);
-        let stop = async {
-            tokio::select! {
-                () = shutdown.graceful() => {}
-                () = streams.idle() => {}
-            }
-        };
-        let drained = async {
-            tokio::select! {
-                () = sleep(GOAWAY_TIMEOUT).then(|()| streams.idle()) => {}
-                () = shutdown.forced() => {}
-            }
-        };
-        tokio::select! {
-            result = until(connection, stop, drained) => result?,
-            () = streams.stalled() => {}
-        }
-        return Ok(());
-    }
     // Behind one pointer, because a clone of a token takes a lock.
     let stopping = Arc::new(shutdown.clone());
     let service = service_fn(move |request: Request<Incoming>| {
@@ -193,7 +117,7 @@ pub(super) async fn serve<S: HttpService>(
     Ok(until(connection, last_requests(), shutdown.forced()).await?)
 }
 
-/// Serves a connection; after `stop`, until its requests have been answered, or until `end`.
+/// Serves a connection; after `stop`, until its request has been answered, or until `end`.
 async fn until<C: GracefulConnection>(
     connection: C,
     stop: impl Future<Output = ()>,
@@ -207,26 +131,5 @@ async fn until<C: GracefulConnection>(
     tokio::select! {
         result = connection => result,
         () = end => Ok(()),
-    }
-}
-
-/// True if the client speaks HTTP/2 from its first byte on. Does not consume the bytes.
-async fn begins_http2(stream: &Stream) -> io::Result<bool> {
-    let mut first = [0; HTTP2_PREFACE.len()];
-    let mut pause = Duration::from_millis(1);
-    loop {
-        let length = match stream {
-            Either::Left(tcp) => tcp.peek(&mut first).await?,
-            Either::Right(unix) => {
-                let mut peek = || Ok(recv(unix.as_raw_fd(), &mut first, MsgFlags::MSG_PEEK)?);
-                unix.async_io(Interest::READABLE, &mut peek).await?
-            }
-        };
-        if length == first.len() || !HTTP2_PREFACE.starts_with(&first[..length]) || length == 0 {
-            return Ok(first == *HTTP2_PREFACE);
-        }
-        // A part of the preface: there is no way to wait for more bytes than there are.
-        sleep(pause).await;
-        pause *= 2;
     }
 }

@@ -1,4 +1,4 @@
-//! Serves HTTP/1 and HTTP/2 on a TCP or Unix socket, with any tower service.
+//! Serves HTTP/1.1 on a TCP or Unix socket, with any tower service.
 //!
 //! `axum::serve` has no timeout for a request head: a client that sends one byte a second keeps its connection for
 //! ever, and half a head blocks a graceful shutdown. Hence this accept loop on hyper-util. Invariants:
@@ -10,7 +10,6 @@ mod client_stream;
 mod connection;
 pub mod listener;
 mod shutdown;
-mod streams;
 mod workers;
 
 use std::{io, sync::Arc, time::Duration};
@@ -32,11 +31,6 @@ use crate::{
     domain::address::{AddressKey, PeerAddress},
     limits::shares::Shares,
 };
-
-/// Maximum number of open HTTP/2 streams of a listener, at about 5 KiB each; more are refused.
-const MAX_OPEN_STREAMS: usize = 32_768;
-/// Maximum number of them from one client address.
-const MAX_OPEN_STREAMS_PER_ADDRESS: usize = MAX_OPEN_STREAMS / 8;
 
 /// Errors of `accept` that concern one connection.
 const OF_ONE_CONNECTION: [io::ErrorKind; 3] = [
@@ -74,7 +68,6 @@ pub async fn serve<S: HttpService>(
     let connections = Arc::new(Semaphore::new(max_connections));
     // The semaphore bounds the total.
     let shares = Shares::new(usize::MAX, max_per_address);
-    let streams = Shares::new(MAX_OPEN_STREAMS, MAX_OPEN_STREAMS_PER_ADDRESS);
     let tasks = TaskTracker::new();
     let begin = |stream: Accepted, permit: OwnedSemaphorePermit| {
         let Ok(peer) = stream.peer() else {
@@ -88,12 +81,11 @@ pub async fn serve<S: HttpService>(
         };
         let (runtime, service) = workers.next();
         let (service, shutdown) = (service.clone(), shutdown.child());
-        let open = (streams.clone(), address);
         let on_park = workers.hooks.on_park;
         runtime.spawn(tasks.track_future(async move {
             let gauge = metrics::gauge!("http_server_open_connections", "listener" => name);
             gauge.increment(1);
-            let served = connection::serve((stream, peer), service, limits, open, &shutdown);
+            let served = connection::serve((stream, peer), service, limits, &shutdown);
             if let Err(error) = served.await {
                 tracing::debug!(%error, "connection failed");
             }

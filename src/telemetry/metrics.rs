@@ -76,12 +76,10 @@ pub const METRICS: &[Described] = &[
     metric(Counter, "http_server_shed_requests_total", &[],
         "Requests refused because server.max_requests or server.max_response_memory was in use."),
     metric(Counter, "http_server_stalled_connections_total", &[],
-        "Connections and HTTP/2 streams closed because a write made no progress."),
+        "Connections closed because a write made no progress."),
     metric(Gauge, "http_server_open_connections", &[("listener", &["api", "operations"])], "Open client connections."),
     metric(Counter, "http_server_refused_connections_total", &[("listener", &["api", "operations"])],
         "Connections closed because their client address had server.max_connections_per_address."),
-    metric(Counter, "http_server_refused_streams_total", &[],
-        "HTTP/2 streams refused because their client address had 4,096 open ones, or the listener 32,768."),
 
     metric(Counter, "limits_admitted_total", &[PLANS], "Requests admitted by the limits of their plan."),
     metric(Counter, "limits_refused_total", &[PLANS, ("limit", &["minute", "day", "in-flight", "limits"])],

@@ -1,7 +1,6 @@
 //! Tests of authentication by API key: headers, scopes, expiry, revocation, bootstrap and demo keys.
 
 use chrono::{Duration, Utc};
-use http::Request;
 use pet_inventory::{
     api::{self, state::Links},
     auth::secret::Secret,
@@ -11,8 +10,8 @@ use pet_inventory::{
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::{Value, json};
 use test_support::{
-    self, Home, Http2, RawConnection, RequestExt, Response, Service, TestApp, TestDatabase,
-    eventually, make_key, scopes,
+    self, Home, RawConnection, RequestExt, Response, Service, TestApp, TestDatabase, eventually,
+    make_key, scopes,
 };
 
 /// Checks that a response is a 401 with a challenge. Returns its body without `instance`, which differs per request.
@@ -628,33 +627,6 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
     get("", format!("Host: evil.example\r\napi_key: {key}\r\n"))
         .await
         .is(200);
-    service.stop().await;
-}
-
-/// HTTP/2 has the host in `:authority`, and possibly in `Host`.
-#[tokio::test(flavor = "multi_thread")]
-async fn demo_keys_are_refused_in_http2_unless_every_host_is_loopback() {
-    let home = Home::new();
-    let service = home.serve().await;
-    let connection = Http2::connect(service.address, 65_535).await;
-    for (authority, host, status) in [
-        ("localhost", None, 200),
-        ("evil.example", None, 403),
-        ("evil.example", Some("localhost"), 403),
-        ("localhost", Some("evil.example"), 403),
-    ] {
-        let uri = format!("http://{authority}/api/v3/pet/findByStatus?status=sold");
-        let mut request = Request::get(uri).header("api_key", "special-key");
-        if let Some(host) = host {
-            request = request.header("host", host);
-        }
-        let request = request.body(()).expect("a request");
-        assert_eq!(
-            connection.send(request).await.status(),
-            status,
-            "{authority} {host:?}"
-        );
-    }
     service.stop().await;
 }
 

@@ -11,8 +11,8 @@ use reqwest::Method;
 use serde_json::json;
 use sqlx::Connection as _;
 use test_support::{
-    Home, Http2, RequestExt, Response, TestApp, TestDatabase, eventually, postgres::TestClock,
-    scopes,
+    Home, RequestExt, Response, TestApp, TestDatabase, eventually, postgres::TestClock,
+    raw::request_unread, scopes,
 };
 use tokio::task::JoinSet;
 
@@ -608,27 +608,29 @@ async fn total_timeout_of_statements_is_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn response_for_which_its_client_has_no_memory_left_is_counted() {
-    // An address may use 96 KiB, and the pets have 80 kB.
+    // An address may use 384 KiB, and the pets have 320 kB.
     let settings = [
-        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "1MiB"),
-        ("PET_INVENTORY__SERVER__MAX_PAGE_SIZE", "90KiB"),
+        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "4MiB"),
+        ("PET_INVENTORY__SERVER__MAX_PAGE_SIZE", "360KiB"),
     ];
     let limited = Limited::start(Plan::Free, &settings).await;
     let pets = "insert into pets (id, status, name, category, photo_urls, tags)
-        select n, 'sold', 'a', null, array_fill('/' || repeat('y', 2000), array[5]), '[]'
+        select n, 'sold', 'a', null, array_fill('/' || repeat('y', 2000), array[20]), '[]'
         from generate_series(1, 8) n";
     limited.app.database.run(pets).await;
     let all = "/pet/findByStatus?status=sold&limit=10";
-    let unread = Http2::connect(limited.app.address, 0).await;
-    let path = format!("/api/v3{all}");
-    let held = unread.fetch(Method::GET, &path, &limited.app.key).await;
-    assert_eq!(held.status(), 200);
+    let head = format!(
+        "GET /api/v3{all} HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\r\n",
+        limited.app.key
+    );
+    let (connection, status) = request_unread("127.0.0.1", limited.app.address, &head).await;
+    assert_eq!(status, 200);
     let refused = limited.get(all).await;
     refused.problem(503);
     assert_eq!(refused.header("x-ratelimit-limit"), "60");
     let limits = limited.get("/limits").await.is(200).json();
     assert_eq!(limits["minute"]["remaining"], 59, "{limits}");
-    drop(held);
+    drop(connection);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! `/readyz`: probes share one check of the database.
 
-use std::time::Instant;
+use std::{net::IpAddr, time::Instant};
 
 use futures_util::future::join_all;
 use test_support::{RequestExt, client_builder, process::Home};
@@ -19,9 +19,10 @@ async fn probes_at_the_same_time_share_a_check() {
     let home = Home::new();
     let service = home.serve().await;
     let url = format!("http://{}/readyz", service.address);
-    // A connection has at most 128 streams at a time.
-    let clients = (0..10).map(|_| {
-        let client = client_builder().no_proxy().http2_prior_knowledge();
+    // A client address has at most 1,000 connections.
+    let clients = (2..12).map(|host| {
+        let client = client_builder().no_proxy();
+        let client = client.local_address(IpAddr::from([127, 0, 0, host]));
         client.build().expect("a client")
     });
     let clients: Vec<_> = clients.collect();

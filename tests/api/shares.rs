@@ -7,9 +7,9 @@ use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
-    Http2, PATIENCE, RawConnection, RequestExt, Response, TestApp, client_builder, eventually,
-    images::{large_jpeg, png},
-    raw::connect_from,
+    PATIENCE, RawConnection, RequestExt, Response, TestApp, client_builder, eventually,
+    images::large_jpeg,
+    raw::{connect_from, request_unread},
 };
 use tokio::{io::AsyncReadExt as _, net::TcpStream, time::timeout};
 
@@ -22,6 +22,14 @@ fn client_of(address: &str) -> Client {
     let client = client_builder().no_proxy();
     let client = client.local_address(Some(address.parse().expect("an address")));
     client.build().expect("a client")
+}
+
+/// Returns the head of a request without a body, with [`TestApp::key`].
+fn head(app: &TestApp, method: &str, path: &str) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: a\r\napi_key: {}\r\nContent-Length: 0\r\n\r\n",
+        app.key
+    )
 }
 
 /// Returns true if the server has closed a connection without a request, or does so within 300 ms.
@@ -161,51 +169,41 @@ async fn password_hashes_of_an_address_leave_permits_to_others() {
     }
 }
 
-/// A client sends bodies slowly with valid credentials, over HTTP/1 or HTTP/2.
+/// A client sends bodies slowly with valid credentials.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_bodies_with_credentials_leave_permits_for_others() {
     const MAX_REQUESTS: usize = 16;
-    let settings = [("PET_INVENTORY__SERVER__MAX_REQUESTS", "16")];
-    for is_http2 in [false, true] {
-        let app = TestApp::with(&settings).await;
-        let id = app.pet("a").await;
-        let ask = async |address: &str, method: Method| {
-            let path = match method {
-                Method::GET => format!("/pet/{id}"),
-                _ => "/pet".to_owned(),
-            };
-            let request = client_of(address).request(method, app.url(&path));
-            let request = request.header("api_key", &app.key);
-            let request = request.json(&json!({"name": "b"}));
-            request.response().await.status.as_u16()
+    let app = TestApp::with(&[("PET_INVENTORY__SERVER__MAX_REQUESTS", "16")]).await;
+    let id = app.pet("a").await;
+    let ask = async |address: &str, method: Method| {
+        let path = match method {
+            Method::GET => format!("/pet/{id}"),
+            _ => "/pet".to_owned(),
         };
-        let (mut http1, mut http2) = (Vec::new(), Vec::new());
-        let connection = Http2::connect_from(ATTACKER, app.address, 65_535).await;
-        // Again and again, because those that were refused are not tried again.
-        while http1.len() + http2.len() < 2 * MAX_REQUESTS
-            || ask(ATTACKER, Method::POST).await != 503
-        {
-            assert!(http1.len() + http2.len() < 20 * MAX_REQUESTS, "not refused");
-            if is_http2 {
-                http2.push(connection.open(Method::POST, "/api/v3/pet", &app.key).await);
-                continue;
-            }
-            let mut raw = RawConnection::from(connect_from(ATTACKER, app.address).await);
-            raw.send(format!(
-                "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\
-                 Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{{",
-                app.key
-            ))
-            .await;
-            http1.push(raw);
-        }
-        for _ in 0..10 {
-            assert_eq!(ask(OTHER, Method::POST).await, 201);
-            assert_eq!(ask(OTHER, Method::GET).await, 200);
-        }
-        drop((http1, http2, connection));
-        eventually(async || ask(ATTACKER, Method::POST).await == 201).await;
+        let request = client_of(address).request(method, app.url(&path));
+        let request = request.header("api_key", &app.key);
+        let request = request.json(&json!({"name": "b"}));
+        request.response().await.status.as_u16()
+    };
+    let mut slow = Vec::new();
+    // Again and again, because those that were refused are not tried again.
+    while slow.len() < 2 * MAX_REQUESTS || ask(ATTACKER, Method::POST).await != 503 {
+        assert!(slow.len() < 20 * MAX_REQUESTS, "not refused");
+        let mut raw = RawConnection::from(connect_from(ATTACKER, app.address).await);
+        raw.send(format!(
+            "POST /api/v3/pet HTTP/1.1\r\nHost: a\r\napi_key: {}\r\n\
+             Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{{",
+            app.key
+        ))
+        .await;
+        slow.push(raw);
     }
+    for _ in 0..10 {
+        assert_eq!(ask(OTHER, Method::POST).await, 201);
+        assert_eq!(ask(OTHER, Method::GET).await, 200);
+    }
+    drop(slow);
+    eventually(async || ask(ATTACKER, Method::POST).await == 201).await;
 }
 
 /// A client changes a large pet again and again, and reads no response.
@@ -216,138 +214,17 @@ async fn unread_responses_to_changes_are_bounded() {
     let app = TestApp::start().await;
     let added = app.post("/pet", &large_pet("a")).response().await;
     let path = format!("/api/v3/pet/{}?name=b", added.is(201).id());
-    let connection = Http2::connect_from(ATTACKER, app.address, 0).await;
-    let mut unread = Vec::new();
+    let get = head(&app, "POST", &path);
+    let mut held = Vec::new();
     for _ in 0..60 {
-        unread.push(connection.fetch(Method::POST, &path, &app.key).await);
+        held.push(request_unread(ATTACKER, app.address, &get).await);
     }
-    let changed = unread.iter().filter(|it| it.status() == 200).count();
+    let changed = held.iter().filter(|(_, status)| *status == 200).count();
     assert!((MAX / 2..=MAX).contains(&changed), "{changed}");
-    let refused = unread.iter().filter(|it| it.status() == 503).count();
-    assert_eq!(changed + refused, unread.len());
+    let refused = held.iter().filter(|(_, status)| *status == 503).count();
+    assert_eq!(changed + refused, held.len());
     let other = client_of(OTHER).post(format!("http://{}{path}", app.address));
     other.header("api_key", &app.key).response().await.is(200);
-}
-
-/// Adds a pet with an image and returns the paths of both.
-async fn pet_with_image(app: &TestApp) -> (String, String) {
-    let pet = format!("/api/v3/pet/{}", app.pet("a").await);
-    let upload = app.bare(Method::POST, &format!("{pet}/uploadImage"));
-    let upload = upload.header("api_key", &app.key).body(png(600, 400));
-    let image = upload.response().await.is(200).json();
-    let image = image["imageId"].as_str().expect("an id");
-    (pet.clone(), format!("{pet}/images/{image}"))
-}
-
-/// A client asks for many responses on HTTP/2 connections that let it send nothing (window 0) or a byte, and for
-/// `/livez` meanwhile, so that the connections are not idle.
-#[tokio::test(flavor = "multi_thread")]
-async fn unread_http2_responses_do_not_affect_other_clients_and_end() {
-    let settings = [
-        ("PET_INVENTORY__SERVER__MAX_RESPONSE_MEMORY", "128MiB"),
-        ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1s"),
-    ];
-    let app = TestApp::with(&settings).await;
-    let (pet, image) = pet_with_image(&app).await;
-    let list = "/api/v3/pet/findByStatus?status=available".to_owned();
-    let other = client_of(OTHER);
-    let ask = async |client: &Client, path: &str| {
-        let get = client.get(format!("http://{}{path}", app.address));
-        get.header("api_key", &app.key)
-            .response()
-            .await
-            .status
-            .as_u16()
-    };
-    for (window, path) in [(0, &image), (1, &image), (0, &list), (0, &pet), (1, &pet)] {
-        let mut connections = Vec::new();
-        for _ in 0..6 {
-            connections.push(Http2::connect_from(ATTACKER, app.address, window).await);
-        }
-        let unread = connections.iter().flat_map(|connection| {
-            (0..100).map(|_| connection.try_fetch(Method::GET, path, &app.key))
-        });
-        let unread = join_all(unread).await;
-        let of = |status| {
-            let responses = unread.iter().flatten();
-            responses
-                .filter(|response| response.status() == status)
-                .count()
-        };
-        assert!(of(http::StatusCode::OK) > 10, "{window} {path}");
-        for _ in 0..20 {
-            for path in [&image, &list, &pet] {
-                assert_eq!(ask(&other, path).await, 200, "{window} {path}");
-            }
-            let live = connections[0].try_fetch(Method::HEAD, "/livez", &app.key);
-            // The connection ends with its first stream that makes no progress.
-            if let Some(live) = live.await {
-                assert_eq!(live.status(), 200);
-            }
-        }
-        // The shares return, although the client still holds the streams and its connections are in use.
-        let attacker = client_of(ATTACKER);
-        let mut is_served = false;
-        for _ in 0..40 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            for connection in &connections {
-                drop(connection.try_fetch(Method::HEAD, "/livez", &app.key).await);
-            }
-            let mut served = 0;
-            for _ in 0..3 {
-                served += usize::from(ask(&attacker, path).await == 200);
-            }
-            if served == 3 {
-                is_served = true;
-                break;
-            }
-        }
-        assert!(is_served, "{window} {path}: not served again");
-        drop(unread);
-    }
-}
-
-/// A client opens streams for responses that cost nothing else: the path does not exist.
-#[tokio::test(flavor = "multi_thread")]
-async fn open_http2_streams_of_an_address_are_bounded() {
-    const MAX_STREAMS: usize = 4_096;
-    let app = TestApp::start().await;
-    let refused_streams = async || {
-        let metrics = client_of(OTHER).get(format!("http://{}/metrics", app.operations));
-        let metrics = metrics.response().await.is(200).text();
-        let (_, number) = metrics
-            .rsplit_once("\nhttp_server_refused_streams_total ")
-            .expect("the metric");
-        let number = number.lines().next().expect("a number");
-        number.parse::<usize>().expect("a number")
-    };
-    let refused_before = refused_streams().await;
-    let (mut connections, mut open) = (Vec::new(), Vec::new());
-    let mut asked = 0;
-    for _ in 0..=MAX_STREAMS / 100 {
-        let connection = Http2::connect_from(ATTACKER, app.address, 0).await;
-        asked += 120;
-        let responses = (0..120).map(|_| connection.try_fetch(Method::GET, "/none", "x"));
-        open.extend(join_all(responses).await.into_iter().flatten());
-        connections.push(connection);
-    }
-    assert_eq!(open.len(), MAX_STREAMS);
-    let refused = refused_streams().await - refused_before;
-    assert!(refused >= asked - MAX_STREAMS, "{refused} of {asked}");
-    let other = Http2::connect_from(OTHER, app.address, 65_535).await;
-    let response = other.fetch(Method::GET, "/livez", "x").await;
-    assert_eq!(response.status(), 200);
-    // Over HTTP/1, the client is still served.
-    let live = client_of(ATTACKER).get(format!("http://{}/livez", app.address));
-    live.response().await.is(200);
-    // Streams that end make room for others.
-    drop((open, connections));
-    let again = Http2::connect_from(ATTACKER, app.address, 0).await;
-    eventually(async || {
-        let response = again.try_fetch(Method::GET, "/none", "x").await;
-        response.is_some_and(|response| response.status() == 404)
-    })
-    .await;
 }
 
 /// The largest pet: its URLs have 2,048 characters of 4 bytes.
@@ -474,10 +351,9 @@ async fn page_is_counted_while_it_is_read() {
     let unreadable = r#"update pets set category = '{"id": "x"}' where id = 350"#;
     app.database.run(unreadable).await;
     let find = "/api/v3/pet/findByStatus?status=";
-    let unread = Http2::connect_from(ATTACKER, app.address, 0).await;
-    let page = format!("{find}sold&limit=200");
-    let held = unread.fetch(Method::GET, &page, &app.key).await;
-    assert_eq!(held.status(), 200);
+    let get = head(&app, "GET", &format!("{find}sold&limit=200"));
+    let (held, status) = request_unread(ATTACKER, app.address, &get).await;
+    assert_eq!(status, 200);
     for (address, limit, status) in [(ATTACKER, 200, 503), (OTHER, 200, 500), (OTHER, 100, 200)] {
         let url = format!("http://{}{find}pending&limit={limit}", app.address);
         let get = client_of(address).get(url).header("api_key", &app.key);
@@ -501,9 +377,9 @@ async fn image_is_counted_before_it_is_read() {
     let upload = upload.header("api_key", &app.key).body(large_jpeg(300_000));
     let image = upload.response().await.is(200).json();
     let image = format!("{pet}/images/{}", image["imageId"].as_str().expect("an id"));
-    let unread = Http2::connect_from(ATTACKER, app.address, 0).await;
-    let held = unread.fetch(Method::GET, &image, &app.key).await;
-    assert_eq!(held.status(), 200);
+    let get = head(&app, "GET", &image);
+    let (held, status) = request_unread(ATTACKER, app.address, &get).await;
+    assert_eq!(status, 200);
     // From now on, the image can be found but not be read.
     let unreadable = "update image_contents set key = repeat('0', 32)";
     app.database.run(unreadable).await;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use pet_inventory::domain::caller::Scopes;
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use test_support::{
-    Home, Http2, PATIENCE, RawConnection, RequestExt, Service, TestDatabase, eventually, make_key,
+    Home, PATIENCE, RawConnection, RequestExt, Service, TestDatabase, eventually, make_key,
     process::processes_using,
 };
 
@@ -177,27 +177,6 @@ async fn connections_in_the_listen_queue_at_sigterm_are_served() {
         assert_eq!(raw.closed().await, "");
     }
     assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn http2_stream_in_progress_completes_after_goaway() {
-    let (home, database) = (Home::new(), TestDatabase::migrated().await);
-    let (mut service, key) = serve_on(&home, &database).await;
-    let mut connection = Http2::connect(service.address, 65_535).await;
-    let (response, mut body) = connection.open(Method::POST, "/api/v3/pet", &key).await;
-    body.send_data("{\"name".into(), false).expect("sent");
-    connection.ping().await;
-    service.signal(Signal::SIGTERM);
-    connection.goaway().await;
-    body.send_data("\":\"a\"}".into(), true).expect("sent");
-    let mut response = response.await.expect("a response");
-    assert_eq!(response.status(), 201);
-    let pet = response.body_mut().data().await.expect("a body");
-    let pet: Value = serde_json::from_slice(&pet.expect("a body")).expect("JSON");
-    assert_eq!(pet["name"], "a");
-    connection.closed().await;
-    assert_eq!(service.wait_for_exit().await, Some(0), "{}", service.log());
-    assert_eq!(database.number("select count(*) from pets").await, 1);
 }
 
 /// The client may have sent the request before it could learn of the shutdown.

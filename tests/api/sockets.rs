@@ -23,7 +23,7 @@ use pet_inventory::{
     domain::caller::Scopes,
     server::{Listener, Shutdown},
 };
-use reqwest::{Client, Method, RequestBuilder, Version};
+use reqwest::{Client, Method, RequestBuilder};
 use socket2::{Domain, Socket, Type};
 use test_support::{
     Home, Output, PATIENCE, RequestExt, Service, TestDatabase, build, client, client_builder,
@@ -83,7 +83,7 @@ fn get(client: &Client, path: &str) -> RequestBuilder {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unix_socket_serves_http1_and_http2_until_shutdown() {
+async fn unix_socket_serves_requests_until_shutdown() {
     let mut app = App::start(&[]).await;
     let mode = fs::metadata(&app.socket).expect("a socket").permissions();
     assert_eq!(mode.mode() & 0o777, 0o660);
@@ -92,11 +92,6 @@ async fn unix_socket_serves_http1_and_http2_until_shutdown() {
     let response = limits.response().await.is(200);
     assert_eq!(response.json()["plan"], "enterprise");
     app.anonymous("/livez").response().await.is(200);
-    let http2 = client_builder().no_proxy().unix_socket(app.socket.clone());
-    let http2 = http2.http2_prior_knowledge().build().expect("a client");
-    let response = get(&http2, "/livez").send().await.expect("a response");
-    assert_eq!(response.version(), Version::HTTP_2);
-    assert_eq!(response.status(), 200);
 
     app.shutdown.begin();
     let stopped = tokio::time::timeout(PATIENCE, &mut app.running).await;

@@ -7,13 +7,9 @@ use std::{
 };
 
 use pet_inventory::db::{self, Connection, Database};
-use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 use sqlx::Executor as _;
-use test_support::{
-    Http2, RawConnection, RequestExt, TestApp, TestDatabase, client, client_builder, config,
-    eventually,
-};
+use test_support::{RequestExt, TestApp, TestDatabase, config, eventually};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpSocket,
@@ -71,158 +67,24 @@ async fn unread_streams_leave_permits_for_other_requests_and_time_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http2_connection_without_requests_is_closed() {
-    /// Client connection preface and an empty SETTINGS frame.
-    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "300ms")]).await;
-    let mut raw = RawConnection::connect(app.address).await;
-    raw.send(PREFACE).await;
-    raw.closed().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn http2_client_that_reads_slowly_gets_the_whole_response() {
-    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "1500ms")]).await;
-    app.database
-        .run(
-            "insert into pets (id, status, name, category, photo_urls, tags)
-             values (1, 'sold', 'a', null, array_fill('/' || repeat('y', 2000), array[100]), '[]')",
-        )
-        .await;
-    let client = client_builder()
-        .http2_prior_knowledge()
-        .http2_initial_stream_window_size(16 << 10);
-    let client = client.no_proxy().build().expect("a client");
-    let get = client.get(app.url("/pet/1")).header("api_key", &app.key);
-    let started = Instant::now();
-    let mut response = get.send().await.expect("a response");
-    let mut read = 0;
-    while let Some(chunk) = response.chunk().await.expect("all of it") {
-        read += chunk.len();
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    }
-    assert!(read > 200_000, "{read}");
-    // Longer than the timeout; otherwise the test would prove nothing.
-    assert!(started.elapsed() > Duration::from_secs(2), "in one piece");
-}
-
-/// A window of 0 holds back the whole body, a window of 1 all but its first byte.
-#[tokio::test(flavor = "multi_thread")]
-async fn http2_stream_without_progress_is_reset_after_idle_timeout() {
-    const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
-    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "500ms")]).await;
-    app.database.run(MANY).await;
-    for window in [0, 1] {
-        let started = Instant::now();
-        let connection = Http2::connect(app.address, window).await;
-        let pets = "/api/v3/pet/findByStatus?status=sold";
-        let response = connection.fetch(Method::GET, pets, &app.key).await;
-        assert_eq!(response.status(), 200);
-        let (mut body, mut received) = (response.into_body(), 0);
-        let reset = async {
-            loop {
-                match body.data().await.expect("not the end of the body") {
-                    Ok(bytes) => received += bytes.len(),
-                    Err(error) => break error,
-                }
-            }
-        };
-        // Other streams and connections are served meanwhile. The requests keep this connection from being idle.
-        let served = async {
-            let mut period = tokio::time::interval(IDLE_TIMEOUT / 10);
-            while started.elapsed() < 6 * IDLE_TIMEOUT {
-                period.tick().await;
-                let head = connection.fetch(Method::HEAD, "/livez", &app.key).await;
-                assert_eq!(head.status(), 200);
-                app.get("/pet/1").response().await.is(200);
-            }
-        };
-        let error = tokio::select! {
-            error = reset => error,
-            () = served => panic!("not reset within {:?}", started.elapsed()),
-        };
-        assert!(error.is_remote() && error.is_reset(), "{window}: {error}");
-        assert_eq!(received, window as usize);
-        assert!(started.elapsed() >= IDLE_TIMEOUT, "{:?}", started.elapsed());
-        let head = connection.fetch(Method::HEAD, "/livez", &app.key).await;
-        assert_eq!(head.status(), 200);
-    }
-}
-
-/// A client opens its window by one byte, now and then.
-#[tokio::test(flavor = "multi_thread")]
-async fn http2_stream_that_is_read_byte_by_byte_ends_after_idle_timeout() {
-    const IDLE_TIMEOUT: Duration = Duration::from_millis(500);
-    let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "500ms")]).await;
-    app.database.run(MANY).await;
-    for path in ["/api/v3/pet/findByStatus?status=sold", "/api/v3/pet/1"] {
-        let started = Instant::now();
-        let connection = Http2::connect(app.address, 1).await;
-        let response = connection.fetch(Method::GET, path, &app.key).await;
-        let mut body = response.into_body();
-        // Ends with an error, as the stream is reset or the connection is closed.
-        while let Ok(bytes) = body.data().await.expect("not the end of the body") {
-            assert!(started.elapsed() < 6 * IDLE_TIMEOUT, "{path}");
-            tokio::time::sleep(IDLE_TIMEOUT / 10).await;
-            let released = body.flow_control().release_capacity(bytes.len());
-            released.expect("a window of one byte again");
-        }
-        assert!(started.elapsed() >= IDLE_TIMEOUT, "{path}");
-        app.get("/pet/1").response().await.is(200);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn http2_response_is_sent_through_a_window_of_one_byte() {
-    let app = TestApp::start().await;
-    let id = app.pet("a").await;
-    let connection = Http2::connect(app.address, 1).await;
-    let path = format!("/api/v3/pet/{id}");
-    let mut body = connection
-        .fetch(Method::GET, &path, &app.key)
-        .await
-        .into_body();
-    let mut received = Vec::new();
-    while let Some(bytes) = body.data().await {
-        let bytes = bytes.expect("a part of the body");
-        assert!(bytes.len() <= 1);
-        let released = body.flow_control().release_capacity(bytes.len());
-        released.expect("a window of one byte again");
-        received.extend_from_slice(&bytes);
-    }
-    assert_eq!(
-        received,
-        app.get(&format!("/pet/{id}")).response().await.body
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn request_that_takes_longer_than_idle_timeout_gets_its_response() {
     const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "100ms")]).await;
-    let http2 = client_builder().no_proxy().http2_prior_knowledge();
-    let http2 = http2.build().expect("a client");
     let mut lock = app.database.connect().await;
-    let ids = [app.pet("a").await, app.pet("b").await];
+    let id = app.pet("a").await;
     lock.execute("begin; lock table pets in exclusive mode")
         .await
         .expect("locked");
     let started = Instant::now();
     let pet = json!({"name": "c"});
-    let patches = [client(), http2].into_iter().zip(ids).map(|(client, id)| {
-        let patch = app.patch(&format!("/pet/{id}"), &pet).build();
-        let patch = RequestBuilder::from_parts(client, patch.expect("a request"));
-        tokio::spawn(patch.response())
-    });
-    let patches: Vec<_> = patches.collect();
+    let patch = app.patch(&format!("/pet/{id}"), &pet);
+    let patch = tokio::spawn(patch.response());
     let waiting = "select count(*) from pg_locks where not granted
          and database = (select oid from pg_database where datname = current_database())";
-    eventually(async || app.database.number(waiting).await == 2).await;
+    eventually(async || app.database.number(waiting).await == 1).await;
     tokio::time::sleep_until((started + 5 * IDLE_TIMEOUT).into()).await;
     lock.execute("commit").await.expect("committed");
-    for patch in patches {
-        patch.await.expect("no panic").is(200);
-    }
+    patch.await.expect("no panic").is(200);
 }
 
 fn database(test: &TestDatabase) -> Database {

@@ -48,7 +48,7 @@ const DB_SHARED: &[&str] =
 const TECHNOLOGIES: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "comfy_table", "csv", "indicatif", "sd_notify", "tar"], &["cli"]),
     (&["axum", "tower_http", "utoipa", "utoipa_axum", "utoipa_swagger_ui"], &["api", "app"]),
-    (&["h2", "hyper", "hyper_util", "listenfd", "socket2"], &["server"]),
+    (&["hyper", "hyper_util", "listenfd", "socket2"], &["server"]),
     (&["jsonwebtoken", "argon2"], &["auth"]),
     (&["reqwest"], &["http_client", "auth", "blob_store", "telemetry"]),
     (&["opentelemetry", "opentelemetry_http", "tracing_opentelemetry"], &["trace_context", "telemetry"]),

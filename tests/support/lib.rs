@@ -7,7 +7,6 @@
     reason = "the harness fails a test by a panic"
 )]
 
-pub mod http2;
 pub mod images;
 pub mod issuer;
 pub mod load;
@@ -47,7 +46,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 pub use self::{
-    http2::Http2,
     mock_http::MockHttp,
     postgres::TestDatabase,
     process::{Home, Output, Service},

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use nix::sys::socket::{setsockopt, sockopt::TcpMaxSeg};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -9,6 +10,23 @@ use tokio::{
 };
 
 use crate::{PATIENCE, Response};
+
+/// Sends a request from a loopback address, and reads nothing of its response but the status, which is returned with the
+/// connection. Small segments keep the buffers of the kernel small: about 64 KiB of the response are sent.
+pub async fn request_unread(client: &str, address: SocketAddr, head: &str) -> (TcpStream, u16) {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let client = SocketAddr::new(client.parse().expect("an address"), 0);
+    socket.bind(client).expect("a loopback address");
+    socket.set_recv_buffer_size(4 << 10).expect("a buffer");
+    setsockopt(&socket, TcpMaxSeg, &536).expect("a segment size");
+    let mut stream = socket.connect(address).await.expect("a connection");
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).await.expect("a response");
+    let line = str::from_utf8(&line).expect("a status line");
+    let status = line.strip_prefix("HTTP/1.1 ").expect("a status line");
+    (stream, status.parse().expect("a status"))
+}
 
 /// Opens a connection from a loopback address. 127.0.0.1 to 127.255.255.254 are those of different clients.
 pub async fn connect_from(client: &str, address: SocketAddr) -> TcpStream {

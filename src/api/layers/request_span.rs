@@ -129,7 +129,6 @@ fn name(method: &'static str, route: Option<&str>) -> Cow<'static, str> {
 fn version(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "1.0",
-        Version::HTTP_2 => "2",
         _ => "1.1",
     }
 }

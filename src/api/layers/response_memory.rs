@@ -5,23 +5,19 @@ use std::sync::Arc;
 use axum::{
     body::HttpBody as _,
     extract::Request,
-    http::{Version, header},
+    http::header,
     response::{IntoResponse, Response},
 };
 use futures_util::future::Either;
 
 use super::{Inner, LayerFuture, Middleware, OnResponse, Then, counted_body::counted, respond};
 use crate::{
-    api::{
-        error::Error,
-        request_context::RequestContext,
-        state::{ConcurrencyLimits, MIN_COUNTED},
-    },
+    api::{error::Error, request_context::RequestContext, state::ConcurrencyLimits},
     domain::address::AddressKey,
     limits::shares::Share,
 };
 
-/// Maximum size in bytes of a response over HTTP/1 that is not counted: the kernel takes it at once.
+/// Maximum size in bytes of a response that is not counted: the kernel takes it at once.
 const MAX_UNCOUNTED: usize = 16 << 10;
 /// Bytes counted before a change is made, for its response: most are smaller.
 const OF_A_CHANGE: usize = 32 << 10;
@@ -44,21 +40,16 @@ impl Middleware for ResponseMemoryLayer {
 
     fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
         let address = RequestContext::of(&request).client_address();
-        let is_http2 = request.version() == Version::HTTP_2;
-        let reserved = if request.method().is_safe() {
-            is_http2.then_some(MIN_COUNTED)
-        } else {
-            Some(OF_A_CHANGE)
-        };
-        let reserved = reserved.map(|amount| self.0.responses.take(address, amount));
-        let reserved = match reserved.transpose() {
-            Ok(reserved) => reserved,
-            Err(exhausted) => return respond(Error::from(exhausted)),
-        };
+        let mut reserved = None;
+        if !request.method().is_safe() {
+            match self.0.responses.take(address, OF_A_CHANGE) {
+                Ok(share) => reserved = Some(share),
+                Err(exhausted) => return respond(Error::from(exhausted)),
+            }
+        }
         let then = Some(ResponseMemory {
             limits: Arc::clone(&self.0),
             address,
-            is_http2,
             reserved,
         });
         let inner = inner.call(request);
@@ -71,7 +62,6 @@ impl Middleware for ResponseMemoryLayer {
 pub struct ResponseMemory {
     limits: Arc<ConcurrencyLimits>,
     address: Option<AddressKey>,
-    is_http2: bool,
     reserved: Option<Share>,
 }
 
@@ -79,14 +69,14 @@ impl OnResponse for ResponseMemory {
     fn on_response(self, response: Response) -> Response {
         let size = response.body().size_hint().exact();
         let size = size.map(|size| usize::try_from(size).unwrap_or(usize::MAX));
-        if size.is_some_and(|size| size == 0 || (!self.is_http2 && size <= MAX_UNCOUNTED)) {
+        if size.is_some_and(|size| size <= MAX_UNCOUNTED) {
             return response;
         }
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let is_image = content_type.is_some_and(|it| it.as_bytes().starts_with(b"image/"));
         let compressed = response.extensions().get::<CompressedWhileSent>();
         let amount = compressed.map(|it| it.0).or(size);
-        let amount = amount.unwrap_or(STREAMED_LIST).max(MIN_COUNTED);
+        let amount = amount.unwrap_or(STREAMED_LIST);
         let share = match self.reserved {
             _ if is_image => {
                 let length = content_length(&response).unwrap_or(u64::MAX);

@@ -19,7 +19,7 @@ static CONDITIONS: [HeaderName; 4] = [
 ];
 const MAX_CONDITION: usize = 4_096;
 
-/// Validates the length of the target and of conditional fields, the authority of the target (in HTTP/2, `:authority`), and
+/// Validates the length of the target and of conditional fields, the authority of the target, and
 /// `Host`: HTTP/1.1 requires exactly one (RFC 9112, section 3.2), because two servers could read different ones.
 pub fn validate_request(request: &Request) -> Result<(), Error> {
     let target = request.uri().path_and_query();

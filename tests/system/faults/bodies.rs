@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::json;
-use test_support::{Http2, RawConnection, RequestExt as _, http2::SendStream, images::large_jpeg};
+use test_support::{RawConnection, RequestExt as _, images::large_jpeg};
 
 use crate::stage::{Row, Stage, short_or_full};
 
@@ -40,9 +39,9 @@ pub fn chunked(data: &[u8], length: usize) -> Vec<u8> {
     chunks.collect::<Vec<_>>().concat()
 }
 
-/// Sends requests over HTTP/1, each on a connection of its own, with all but the end of a body in the smallest chunks
+/// Sends requests, each on a connection of its own, with all but the end of a body in the smallest chunks
 /// that are not refused: of 8 bytes.
-async fn send_http1(stage: &Stage, bodies: usize, size: usize) -> Vec<RawConnection> {
+async fn send(stage: &Stage, bodies: usize, size: usize) -> Vec<RawConnection> {
     let body = chunked(&vec![b'x'; size], 8);
     let sent = (0..bodies).map(async |number| {
         let (method, path, media_type, field) = OPERATIONS[number % OPERATIONS.len()];
@@ -55,28 +54,6 @@ async fn send_http1(stage: &Stage, bodies: usize, size: usize) -> Vec<RawConnect
         raw.send(head).await;
         raw.send(&body).await;
         raw
-    });
-    join_all(sent).await
-}
-
-/// Sends the same over HTTP/2, as far as the server lets it: h2 ends a connection with too many small frames.
-async fn send_http2(stage: &Stage, bodies: usize, size: usize) -> Vec<(Http2, SendStream<Bytes>)> {
-    /// Number of frames that are sent at once.
-    const FRAMES: usize = 250;
-    let json = OPERATIONS.iter().filter(|(_, _, kind, _)| *kind == JSON);
-    let json: Vec<_> = json.collect();
-    let sent = (0..bodies).map(async |number| {
-        let (method, path, ..) = json[number % json.len()];
-        let mut connection = Http2::connect(stage.target.address, 1 << 16).await;
-        let method = method.parse().expect("a method");
-        let (_, mut body) = connection.open(method, path, &stage.target.key).await;
-        for _ in 0..size / FRAMES {
-            for _ in 0..FRAMES {
-                let _ = body.send_data(Bytes::from_static(b"x"), false);
-            }
-            connection.ping().await;
-        }
-        (connection, body)
     });
     join_all(sent).await
 }
@@ -94,13 +71,13 @@ async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
         let (bodies, size) = (*bodies, *size);
         let bound = 2 * (bodies * size) as u64 / MEGABYTE;
         // What the first connections allocate for good does not count as growth.
-        drop(send_http1(&stage, bodies, 1_000).await);
+        drop(send(&stage, bodies, 1_000).await);
         stage.idle().await;
         let before = stage.memory();
-        let held = send_http1(&stage, bodies, size).await;
+        let held = send(&stage, bodies, size).await;
         stage.idle().await;
         let growth = stage.memory().saturating_sub(before) / MEGABYTE;
-        let what = format!("MB for {bodies} bodies of {size} bytes over HTTP/1");
+        let what = format!("MB for {bodies} bodies of {size} bytes");
         row.at_most(&what, growth, bound);
         let ended = held.into_iter().map(async |mut raw| {
             raw.send("0\r\n\r\n").await;
@@ -111,16 +88,6 @@ async fn row_22_bodies_in_small_chunks_take_at_most_twice_their_size() {
             "statuses other than 4xx",
             statuses.iter().filter(|status| **status / 100 != 4),
         );
-
-        drop(send_http2(&stage, bodies, 1_000).await);
-        stage.idle().await;
-        let before = stage.memory();
-        let held = send_http2(&stage, bodies, size).await;
-        stage.idle().await;
-        let growth = stage.memory().saturating_sub(before) / MEGABYTE;
-        let what = format!("MB for {bodies} bodies of {size} bytes over HTTP/2");
-        row.at_most(&what, growth, bound);
-        drop(held);
     }
     row.end();
 }

@@ -128,30 +128,18 @@ impl Means {
 
     /// Responses that are not read.
     fn unread(&self) -> Vec<Attack> {
-        let (image, key) = (self.image.clone(), self.key_value());
         let list = "/api/v3/pet/findByStatus?status=available";
-        let http2 = |name, path: &str, window| Attack {
-            next: Box::new(|_, number| http2_request(2 * number + 1_001, "HEAD", "/livez", "")),
-            ..Attack::of_silence(name, 6, SECOND, http2_unread(window, path, &key))
-        };
         let large = "/api/v3/pet/findByTags?tags=large&limit=1000";
-        let pages = request("GET", large, &self.key, "");
-        let pages = Attack::of_silence("unread pages of large pets", 16, SECOND, pages);
-        vec![
-            http2("HTTP/2 images with a window of 0", &image, 0),
-            http2("HTTP/2 lists with a window of 0", list, 0),
-            http2("HTTP/2 images with a window of 1", &image, 1),
-            Attack {
-                reads: false,
-                ..pages
-            },
+        [
+            ("unread images", &*self.image, ""),
+            ("unread lists", list, &*self.key),
+            ("unread pages of large pets", large, &*self.key),
         ]
-    }
-
-    /// Returns the key without the name of its header field.
-    fn key_value(&self) -> String {
-        let value = self.key.trim_start_matches("api_key: ");
-        value.trim_end().to_owned()
+        .map(|(name, path, fields)| Attack {
+            reads: false,
+            ..Attack::of_silence(name, 16, SECOND, request("GET", path, fields, ""))
+        })
+        .into()
     }
 
     /// Bodies in small pieces.
@@ -343,40 +331,4 @@ impl Means {
 fn request(method: &str, path: &str, fields: &str, body: &str) -> Vec<u8> {
     let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}");
     format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
-}
-
-/// Returns the start of an HTTP/2 connection with an initial window, and 100 requests.
-fn http2_unread(window: u32, path: &str, key: &str) -> Vec<u8> {
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    let settings = [
-        &[0_u8, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4][..],
-        &window.to_be_bytes(),
-    ]
-    .concat();
-    let acknowledged = vec![0, 0, 0, 4, 1, 0, 0, 0, 0];
-    let requests = (0..100).map(|number| http2_request(2 * number + 1, "GET", path, key));
-    [vec![preface, settings, acknowledged], requests.collect()]
-        .concat()
-        .concat()
-}
-
-/// Returns a HEADERS frame with literal fields (RFC 7541, §6.2.2) that ends its stream.
-fn http2_request(stream: u32, method: &str, path: &str, key: &str) -> Vec<u8> {
-    let text = |text: &str| {
-        let length = u8::try_from(text.len()).ok().filter(|length| *length < 127);
-        [&[length.expect("a short text")][..], text.as_bytes()].concat()
-    };
-    let field = |name: &str, value: &str| [vec![0], text(name), text(value)].concat();
-    let mut block = [
-        field(":method", method),
-        field(":scheme", "http"),
-        field(":authority", "localhost"),
-        field(":path", path),
-    ]
-    .concat();
-    if !key.is_empty() {
-        block.extend(field("api_key", key));
-    }
-    let length = u32::try_from(block.len()).expect("short").to_be_bytes();
-    [&length[1..], &[1, 0x05], &stream.to_be_bytes(), &block].concat()
 }
