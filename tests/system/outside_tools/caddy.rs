@@ -105,11 +105,15 @@ impl Deployment {
         assert!(is_ready.is_ok(), "{log}");
         let certificate = Certificate::from_pem(&fs::read(root).expect("a certificate"));
         let certificate = certificate.expect("a certificate");
+        let client = client_at("127.0.0.1", &certificate, address);
+        // Caddy serves a certificate a moment after it has obtained it.
+        let live = format!("https://{HOST}:{}/livez", address.port());
+        eventually(async || client.get(&live).send().await.is_ok()).await;
         Self {
             _caddy: caddy,
             address,
             replicas,
-            client: client_at("127.0.0.1", &certificate, address),
+            client,
             certificate,
             key,
             folder,
