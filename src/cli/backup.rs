@@ -194,10 +194,10 @@ async fn write(
     };
     writer.write_json("header", &header)?;
     let mut manifest = Manifest::default();
-    for (table, rows) in TABLES {
-        bar.set_message(table);
-        let number = write_rows(&mut writer, &mut backup, table, rows).await?;
-        manifest.rows.insert(table.to_owned(), number);
+    for table in TABLES {
+        bar.set_message(table.0);
+        let number = write_rows(&mut writer, &mut backup, table).await?;
+        manifest.rows.insert(table.0.to_owned(), number);
     }
     bar.set_message("images");
     let blobs = BlobStore::new(config)?;
@@ -218,12 +218,11 @@ async fn write(
 async fn write_rows(
     writer: &mut Writer,
     backup: &mut backups::Backup,
-    table: &str,
-    rows: &str,
+    table: (&str, &str),
 ) -> Result<u64, Error> {
-    let kind = format!("tables/{table}");
+    let kind = format!("tables/{}", table.0);
     let (mut number, mut content) = (0, Vec::new());
-    let mut chunks = pin!(backup.rows(rows).await?);
+    let mut chunks = pin!(backup.rows(table).await?);
     while let Some(chunk) = chunks.try_next().await? {
         let chunk = chunk.as_ref();
         number += memchr::memchr_iter(b'\n', chunk).count() as u64;

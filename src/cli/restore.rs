@@ -27,7 +27,7 @@ use crate::{
     config::{Config, DemoKeys},
     db::{
         self, Database,
-        backups::{self, TABLES},
+        backups::{self, EARLIER_SCHEMA, TABLES},
     },
     maintenance::orphaned_blobs,
 };
@@ -105,7 +105,8 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
         return Err(archive::UNKNOWN.into());
     }
     let latest = db::migrations::latest();
-    if header.format != FORMAT || header.schema != latest {
+    let is_known = [EARLIER_SCHEMA, latest].contains(&header.schema);
+    if header.format != FORMAT || !is_known {
         let Header {
             program, schema, ..
         } = header;
@@ -192,13 +193,12 @@ async fn read(
     }
     loop {
         let mut entry = Entry::next(entries)?;
-        let table = entry.kind.strip_prefix("tables/");
-        if let Some((table, number)) = table.and_then(|table| found.rows.get_key_value(table)) {
-            bar.set_message(table.clone());
+        let name = entry.kind.strip_prefix("tables/");
+        if let Some(table) = TABLES.into_iter().find(|(table, _)| name == Some(table)) {
+            bar.set_message(table.0);
             let mut rows = restore.rows(table).await?;
             entry.read(async |piece| Ok(rows.add(piece).await?)).await?;
-            let number = number + rows.finish().await?;
-            found.rows.insert(table.clone(), number);
+            *found.rows.entry(table.0.to_owned()).or_default() += rows.finish().await?;
         } else if entry.kind == "images" {
             bar.set_message("images");
             if !sha256s.insert(entry.sha256.clone()) {

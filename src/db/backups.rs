@@ -17,34 +17,54 @@ use sqlx::{
 
 use super::{deadline::with_timeout, error::Error};
 
-/// Tables of a backup, each after those that its rows refer to, with the rows in the syntax of `COPY`. Sessions and access
-/// tokens are left out: they are short-lived, and one that was revoked after the backup would be valid again.
+/// Tables of a backup, each after those that its rows refer to, with the columns in the order of an archive. An archive
+/// does not name them: a migration that adds a column keeps this list for the schemas before it.
 pub const TABLES: [(&str, &str); 8] = [
-    ("callers", "callers"),
+    ("callers", "id, name, plan, scopes, created_at, disabled_at"),
     (
         "credentials",
-        "(select * from credentials where kind not in ('session', 'access_token'))",
+        "id, caller_id, kind, hash, hint, scopes, created_at, expires_at, revoked_at, client_id, issued_by, last_used_at",
     ),
-    ("pets", "pets"),
-    ("orders", "orders"),
-    ("users", "users"),
-    ("idempotency_keys", "idempotency_keys"),
-    ("image_contents", "image_contents"),
-    ("images", "images"),
+    (
+        "pets",
+        "id, version, status, name, category, photo_urls, tags",
+    ),
+    (
+        "orders",
+        "id, owner, pet_id, held_pet, quantity, ship_date, status, complete, created_at",
+    ),
+    (
+        "users",
+        "id, caller_id, username, folded, first_name, last_name, email, phone, user_status, password_hash, created_at",
+    ),
+    (
+        "idempotency_keys",
+        "caller, key, fingerprint, answer, created_at",
+    ),
+    (
+        "image_contents",
+        "sha256, key, media_type, size, width, height",
+    ),
+    ("images", "id, pet_id, sha256, created_at"),
 ];
+
+/// Credentials in a backup. Sessions and access tokens are left out: they are short-lived, and one that was revoked after
+/// the backup would be valid again.
+const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
+
+/// Schema of the builds before the migrations began anew. Its [`TABLES`] have the same columns.
+pub const EARLIER_SCHEMA: i64 = 26;
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use
-/// of limits (`daily_usage`, `minute_usage`, `limit_usage`); or they hold an unfinished import.
-pub const OMITTED_TABLES: [&str; 11] = [
+/// of limits (`limit_usage`); or they hold an unfinished import.
+pub const OMITTED_TABLES: [&str; 9] = [
     "_sqlx_migrations",
-    "daily_usage",
     "image_leftovers",
     "image_place",
     "image_renderings",
     "inventory_changes",
     "limit_usage",
-    "minute_usage",
     "pet_import_rows",
     "pet_imports",
     "pet_tags",
@@ -115,9 +135,14 @@ impl Backup {
     /// rows do not contain otherwise.
     pub async fn rows(
         &mut self,
-        rows: &str,
+        (table, columns): (&str, &str),
     ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]>, Error>>, Error> {
-        let statement = format!("copy {rows} to stdout");
+        let condition = if table == "credentials" {
+            CREDENTIALS
+        } else {
+            ""
+        };
+        let statement = format!("copy (select {columns} from {table} {condition}) to stdout");
         let chunks = self.connection.copy_out_raw(&statement).await?;
         Ok(chunks.map_err(Error::from))
     }
@@ -191,8 +216,11 @@ impl Restore {
     }
 
     /// Begins to add rows to one of [`TABLES`].
-    pub async fn rows(&mut self, table: &str) -> Result<RestoredRows<'_>, Error> {
-        let statement = format!("copy {table} from stdin");
+    pub async fn rows(
+        &mut self,
+        (table, columns): (&str, &str),
+    ) -> Result<RestoredRows<'_>, Error> {
+        let statement = format!("copy {table} ({columns}) from stdin");
         Ok(RestoredRows(self.connection.copy_in_raw(&statement).await?))
     }
 

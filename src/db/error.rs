@@ -38,6 +38,13 @@ pub enum Error {
     /// Invalid database URL.
     #[error("invalid database URL (database.url, DATABASE_URL): {0}")]
     Url(#[source] Arc<sqlx::Error>),
+    /// Schema of a build before 0.1.0, with its last migration.
+    #[error(
+        "the database has the schema {0:04} of an earlier build, and is left as it is. Move its data to a new database: \
+         back up with the build that wrote it (pet-inventory migrate && pet-inventory backup pets.tar), then restore with \
+         this one, with another DATABASE_URL and images.url (pet-inventory restore pets.tar)"
+    )]
+    EarlierSchema(i64),
     /// Failed migration.
     #[error("migration failed: {0}")]
     Migrate(#[source] Arc<MigrateError>),

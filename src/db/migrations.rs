@@ -5,7 +5,7 @@
 use std::{sync::LazyLock, time::Duration};
 
 use sqlx::{
-    AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqlSafeStr as _,
+    Connection as _, Executor as _, PgConnection,
     migrate::{Migrate as _, Migration, Migrator},
 };
 
@@ -14,34 +14,19 @@ use crate::config::Pooler;
 
 /// Migrations in `migrations/`, compiled in.
 ///
-/// [`apply`] does the locking: sqlx's lock waits inside PostgreSQL, where a waiting replica's open snapshot and another
-/// replica's `create index concurrently` wait for each other.
+/// [`apply`] does the locking: sqlx's lock waits inside PostgreSQL, where a waiting replica's open snapshot and an index
+/// that another replica builds concurrently wait for each other.
 ///
 /// Unknown applied migrations are ignored, because a replica of the previous release may restart beside one of the
 /// next.
-static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| configured(sqlx::migrate!()));
-
-/// The same migrations for one transaction, in which no index can be built concurrently: it is built with a lock.
-static MIGRATOR_IN_TRANSACTION: LazyLock<Migrator> = LazyLock::new(|| {
-    let in_transaction = |migration: &Migration| Migration {
-        sql: AssertSqlSafe(
-            migration
-                .sql
-                .as_str()
-                .replace("index concurrently", "index"),
-        )
-        .into_sql_str(),
-        ..migration.clone()
-    };
-    configured(Migrator::with_migrations(
-        MIGRATOR.iter().map(in_transaction).collect(),
-    ))
-});
-
-fn configured(mut migrator: Migrator) -> Migrator {
+static MIGRATOR: LazyLock<Migrator> = LazyLock::new(|| {
+    let mut migrator = sqlx::migrate!();
     migrator.set_locking(false).set_ignore_missing(true);
     migrator
-}
+});
+
+/// First migration. The earlier ones, of builds before 0.1.0, had the same tables, but cannot be continued.
+const FIRST: i64 = 101;
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
 const LOCK_KEY: i64 = 0x7065_7473_6d69_6772;
@@ -53,7 +38,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Applies the pending migrations. Waits while another process does so. Fails if an applied migration differs from the
-/// one compiled in.
+/// one compiled in, and with [`Error::EarlierSchema`] if the database has migrations from before the first one.
 pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), Error> {
     // Behind a pooler that is not declared, locks and statements of a session would stay on its servers.
     if pooler == Pooler::None
@@ -73,7 +58,6 @@ pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), E
     while needs_lock && !try_lock(&mut connection, "select pg_try_advisory_lock($1)").await? {
         tokio::time::sleep(LOCK_PAUSE).await;
     }
-    drop_unfinished_indexes(&mut connection).await?;
     MIGRATOR.run_direct(None, &mut connection, false).await?;
     if needs_lock {
         // The end of the session releases the lock too, but PostgreSQL may notice that late.
@@ -81,30 +65,6 @@ pub async fn apply(options: &ConnectOptions, mut pooler: Pooler) -> Result<(), E
         unlock.execute(&mut connection).await?;
     }
     connection.close().await?;
-    Ok(())
-}
-
-/// Drops the invalid indexes that an interrupted `create index concurrently` of a pending migration has left.
-async fn drop_unfinished_indexes(connection: &mut PgConnection) -> Result<(), Error> {
-    let pending = pending_on(connection).await?;
-    let is_pending = |index: &String| {
-        let mut pending = pending.iter();
-        pending.any(|migration| {
-            migration
-                .sql
-                .as_str()
-                .contains(&format!("concurrently {index} "))
-        })
-    };
-    let unfinished = "select relname::text from pg_index join pg_class on pg_class.oid = indexrelid
-                      where not indisvalid and pg_table_is_visible(indrelid)";
-    let unfinished: Vec<String> = sqlx::query_scalar(unfinished)
-        .fetch_all(&mut *connection)
-        .await?;
-    for index in unfinished.iter().filter(|index| is_pending(index)) {
-        let drop = format!("drop index {index}");
-        connection.execute(AssertSqlSafe(drop)).await?;
-    }
     Ok(())
 }
 
@@ -117,8 +77,7 @@ async fn apply_in_one_transaction(options: &ConnectOptions) -> Result<(), Error>
             break;
         }
         if try_lock(&mut transaction, "select pg_try_advisory_xact_lock($1)").await? {
-            let migrator = &*MIGRATOR_IN_TRANSACTION;
-            migrator.run_direct(None, &mut *transaction, false).await?;
+            MIGRATOR.run_direct(None, &mut *transaction, false).await?;
             transaction.execute("deallocate all").await?;
             transaction.commit().await?;
             break;
@@ -166,6 +125,10 @@ async fn pending_on(connection: &mut PgConnection) -> Result<Vec<&'static Migrat
     } else {
         Vec::new()
     };
+    let earlier = applied.iter().map(|applied| applied.version);
+    if let Some(version) = earlier.filter(|version| *version < FIRST).max() {
+        return Err(Error::EarlierSchema(version));
+    }
     let is_pending = |migration: &&Migration| {
         let mut applied = applied.iter();
         applied.all(|applied| applied.version != migration.version)

@@ -701,6 +701,42 @@ async fn backup_reports_lost_and_damaged_images() {
     store.run(&["backup", "a.tar"]).await.is(0);
 }
 
+/// An archive that the last build before migration 0101 has written.
+#[tokio::test(flavor = "multi_thread")]
+async fn archive_of_schema_26_is_restored() {
+    const ARCHIVE: &[u8] = include_bytes!("backup_of_schema_0026.tar");
+    /// Key of the caller `acme` in it.
+    const KEY: &str = "pik_nenPyVHMsBQWp0DhamUoFzAKzKlQCLTn49rMrG";
+    let store = Store::empty().await;
+    fs::write(store.home.path().join("a.tar"), ARCHIVE).expect("a file");
+    store.run(&["restore", "a.tar"]).await.is(0);
+    let app = store.serve().await;
+    let get = async |path: &str| {
+        let get = app.anonymous(Method::GET, path).header("api_key", KEY);
+        get.response().await.is(200)
+    };
+    let rex = get("/pet/7").await.json();
+    let image = rex["photoUrls"][1].as_str().expect("a URL").to_owned();
+    let expected = json!({
+        "id": 7, "category": {"id": 1, "name": "Dogs"}, "name": "Rex",
+        "photoUrls": ["https://example.com/rex.jpg", image],
+        "tags": [{"id": 1, "name": "friendly"}, {"name": "big"}, {}], "status": "pending",
+    });
+    assert_eq!(rex, expected);
+    assert_eq!(get("/pet/1").await.json()["name"], "Äda 🦊\t\\N");
+    assert_eq!(get("/pet/findByTags?tags=big").await.ids(), [7]);
+    let counts = json!({"available": 1, "pending": 1, "sold": 1});
+    assert_eq!(get("/store/inventory").await.json(), counts);
+    let (_, path) = image.split_once("/api/v3").expect("a URL of the service");
+    let bytes = app.anonymous(Method::GET, path).response().await.is(200);
+    assert_eq!(bytes.body.len(), 73);
+    let order = app.get("/store/order/1").response().await.is(200).json();
+    assert_eq!(order["shipDate"], "2026-01-31T12:00:00Z");
+    let log_in = app.anonymous(Method::POST, "/user/login");
+    let log_in = log_in.json(&json!({"username": "ada", "password": "correct horse"}));
+    log_in.response().await.is(200);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn backup_has_or_omits_every_table_and_has_every_sequence() {
     let database = TestDatabase::migrated().await;

@@ -6,9 +6,9 @@
 //! - Small pages share a statement; larger ones would delay the others, and have a statement of their own, of which a few
 //!   are executed at a time.
 //! - A page ends early when its pets are large, so that memory is bounded for pets of any size. PostgreSQL leaves out the
-//!   large columns of the pets behind its end, whose size it knows without reading them (migration 0026).
+//!   large columns of the pets behind its end, whose size it knows without reading them.
 //!
-//! Triggers on `pets` keep `pet_tags` (migrations 0018 and 0021). Queries are public for the test that reads their plans.
+//! Triggers on `pets` keep `pet_tags` (migration 0103). Queries are public for the test that reads their plans.
 
 use std::sync::Arc;
 

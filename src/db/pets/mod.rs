@@ -195,7 +195,7 @@ impl BatchedStatement for Reads {
         ids.dedup();
         let mut found = Vec::with_capacity(ids.len());
         let mut large = Vec::new();
-        // Larger pets are read separately. Those that are compressed (0026) are larger than they seem to PostgreSQL.
+        // Larger pets are read separately.
         let max_bytes = MAX_SHARED_BYTES / ids.len();
         let mut rows = sqlx::query(
             "select id, version, status, name, category,

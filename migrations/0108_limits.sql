@@ -1,10 +1,26 @@
--- Makes the lease of a single caller a third faster (0.14 ms instead of 0.21): each expression that PL/pgSQL evaluates is
--- prepared again in each transaction, a record costs more than variables do, and the callers are sorted before.
+-- Use of the limits of callers: a replica leases requests of the current slice, one second of this database's clock.
+-- .github/decisions/0001-leased-slices.md states the algorithm.
 
-drop function lease_requests;
+create table limit_usage (
+    -- 'caller:7', or 'address:192.0.2.1' for an anonymous caller.
+    key        text      primary key,
+    -- UTC day that day_used counts.
+    day        date      not null default (now() at time zone 'utc')::date,
+    day_used   bigint    not null default 0,
+    -- Newest slice, in seconds since 1970. Moves backward only if this clock is late by more than a slice.
+    slice      bigint    not null default 0,
+    -- Requests leased in each of the 61 slices up to `slice`, oldest first. Any 60 s touch at most 61 slices.
+    slices     integer[] not null default array_fill(0, array[61]),
+    -- Last statement of each replica, the latest first, of at most 32. Four elements each: replica (a random number),
+    -- number of the statement, its slice, its grant.
+    statements bigint[]  not null default '{}'
+) with (fillfactor = 50);
 
--- Leases requests to callers. The contract, "Plans and limits", states the algorithm. The keys must be sorted, so that two
--- replicas never deadlock.
+create index limit_usage_by_day on limit_usage (day); -- for the purge
+
+-- Leases requests to callers. The keys must be sorted, so that two replicas never deadlock. In PL/pgSQL, because one
+-- statement of plain SQL takes twice as long. Each expression is prepared again in each transaction, so there are few;
+-- and variables cost less than a record.
 create function lease_requests(
     keys text[], per_minutes bigint[], per_days bigint[], waitings bigint[], wanteds bigint[],
     returned_slices bigint[], returneds bigint[], replicas bigint[], numbers bigint[], unconfirmeds bigint[]
@@ -16,25 +32,12 @@ create function lease_requests(
 ) language plpgsql as $$
 declare
     -- The row.
-    row_day date;
-    row_slice bigint;
-    used integer[];
-    executed bigint[];
-    clock double precision;
-    second bigint;
-    today date;
+    row_day date; row_slice bigint; used integer[]; executed bigint[];
+    clock double precision; second bigint; today date;
     -- Position of the replica's last statement in `executed`, and its number.
-    stored integer;
-    last_number bigint;
-    waiting bigint;
-    wanted bigint;
-    returned bigint;
-    returned_slice bigint;
-    place integer;
-    n integer;
-    gone bigint;
-    room bigint;
-    excess bigint;
+    stored integer; last_number bigint;
+    waiting bigint; wanted bigint; returned bigint; returned_slice bigint;
+    place integer; n integer; gone bigint; room bigint; excess bigint;
 begin
     for i in 1..cardinality(keys) loop
         select l.day, l.day_used, l.slice, l.slices, l.statements into row_day, day_used, row_slice, used, executed
@@ -49,10 +52,8 @@ begin
         clock := extract(epoch from clock_timestamp());
         second := floor(clock);
         today := date 'epoch' + (second / 86400)::int;
-        waiting := waitings[i];
-        wanted := wanteds[i];
-        returned := returneds[i];
-        returned_slice := returned_slices[i];
+        waiting := waitings[i]; wanted := wanteds[i];
+        returned := returneds[i]; returned_slice := returned_slices[i];
 
         -- Where the replica's last statement is, or would be appended.
         stored := coalesce(array_position(executed, replicas[i]), cardinality(executed) + 1);
@@ -62,9 +63,7 @@ begin
             returned := 0;
         elsif last_number >= numbers[i] then
             -- Executed after a later one: its response was given up, so it neither leases nor returns.
-            waiting := 0;
-            wanted := 0;
-            returned := 0;
+            waiting := 0; wanted := 0; returned := 0;
         elsif last_number >= unconfirmeds[i] then
             -- The statement with the lost response was executed: it has returned the rest, and its grant is unused.
             returned_slice := executed[stored + 2];
@@ -72,9 +71,7 @@ begin
         end if;
         if returned > 0 then
             place := least(61 - (row_slice - returned_slice), 62);
-            if place between 1 and 61 then
-                used[place] := greatest(used[place] - returned, 0);
-            end if;
+            if place between 1 and 61 then used[place] := greatest(used[place] - returned, 0); end if;
             if row_day = date 'epoch' + (returned_slice / 86400)::int then
                 day_used := greatest(day_used - returned, 0);
             end if;
@@ -82,9 +79,7 @@ begin
 
         -- The window moves on to the current slice, which is never behind the row's.
         minute_used := 0;
-        foreach n in array used loop
-            minute_used := minute_used + n;
-        end loop;
+        foreach n in array used loop minute_used := minute_used + n; end loop;
         slice := greatest(row_slice, second);
         if row_slice > second + 1 then
             -- A new primary whose clock is late: the whole window counts as used just now.
@@ -97,9 +92,7 @@ begin
             minute_used := 0;
         elsif slice > row_slice then
             place := slice - row_slice;
-            for j in 1..place loop
-                minute_used := minute_used - used[j];
-            end loop;
+            for j in 1..place loop minute_used := minute_used - used[j]; end loop;
             used := used[place + 1:] || array_fill(0, array[place]);
         end if;
         if row_day < today then
@@ -120,11 +113,11 @@ begin
                              || executed[:stored - 1] || executed[stored + 4:])[:128];
         end if;
         update limit_usage l
-        set day = row_day, day_used = lease_requests.day_used, slice = lease_requests.slice, slices = used, statements = executed
+        set day = row_day, day_used = lease_requests.day_used, slice = lease_requests.slice, slices = used,
+            statements = executed
         where l.key = keys[i];
 
-        slice_used := used[61];
-        last_slice_used := used[60];
+        slice_used := used[61]; last_slice_used := used[60];
         slice_ends_in := slice + 1 - clock;
         day_ends_in := (row_day - date 'epoch' + 1) * 86400::double precision - clock;
         minute_frees_in := 0;
@@ -139,5 +132,4 @@ begin
         end loop;
         return next;
     end loop;
-end
-$$;
+end $$;

@@ -1,0 +1,90 @@
+-- Pets, and the names of their tags for searches.
+
+-- Ids that the service assigns. Clients may choose any id of the same range; an insert skips those in use.
+create sequence pet_ids as bigint minvalue 1 maxvalue 9007199254740991;
+-- Common to all pets: a pet that is created again under its old id has no version that a client holds as an ETag.
+create sequence pet_versions as bigint;
+
+-- Immutable, so that a generated column may use it. A tag without a name is a null in the array.
+create function pet_tag_names(tags jsonb) returns text[] language sql immutable strict parallel safe
+    as $$ select array(select tag ->> 'name' from jsonb_array_elements(tags) as tag) $$;
+
+create table pets (
+    id         bigint primary key,
+    version    bigint not null default nextval('pet_versions'),
+    status     text   not null,
+    name       text   not null,
+    -- Category and tags are stored as the client sent them, since nothing else refers to them.
+    category   jsonb,
+    photo_urls text[] not null,
+    tags       jsonb  not null,
+    tag_names  text[] not null generated always as (pet_tag_names(tags)) stored,
+    constraint pets_id_in_range check (id between 1 and 9007199254740991),
+    constraint pets_status_known check (status in ('available', 'pending', 'sold')),
+    constraint pets_name_length check (char_length(name) between 1 and 255)
+);
+
+-- Without compression, pg_column_size returns the size that a client gets, and reads nothing. Finds end a page by it.
+alter table pets alter column photo_urls set storage external, alter column tags set storage external;
+
+-- A search names the status and the id together, so that no other index can be used for it.
+create index pets_by_status on pets (status, id);
+
+-- Names of tags in the order of a search, which reads one range of the primary key per name, no longer than its page.
+-- Statement triggers maintain the table, so that changes by plain SQL are included.
+create table pet_tags (
+    -- Compared by bytes, which is the fastest comparison and does not change with the operating system.
+    tag    text   collate "C" not null,
+    -- No foreign key: it would cost a lookup per row, and the triggers delete the rows of a deleted pet.
+    pet_id bigint not null,
+    primary key (tag, pet_id)
+);
+
+-- The API accepts no longer names. Plain SQL does, but an index entry has at most 2,704 bytes.
+create function pet_search_names(tag_names text[]) returns setof text language sql immutable parallel safe
+    as $$ select distinct tag from unnest(tag_names) as tag where char_length(tag) between 1 and 255 $$;
+
+create function add_pet_tags() returns trigger language plpgsql as $$ begin
+    insert into pet_tags (tag, pet_id)
+    select tag, id from added cross join lateral pet_search_names(tag_names) as tag
+    on conflict do nothing;
+    return null;
+end $$;
+
+-- Deletes by ctid: a join has two plans, and with some statistics PostgreSQL reads the whole table for each change.
+create function delete_pet_tags() returns trigger language plpgsql as $$ begin
+    delete from pet_tags where ctid = any (array(
+        select found.ctid from deleted cross join lateral pet_search_names(tag_names) as former
+        cross join lateral (select ctid from pet_tags where tag = former and pet_id = id offset 0) found
+    ));
+    return null;
+end $$;
+create function change_pet_tags() returns trigger language plpgsql as $$ begin
+    -- Most changes leave the tags as they are.
+    if exists (select id, tag_names from added except select id, tag_names from deleted) then
+        delete from pet_tags where ctid = any (array(
+            select found.ctid from (
+                select id, tag from deleted cross join lateral pet_search_names(tag_names) as tag
+                except
+                select id, tag from added cross join lateral pet_search_names(tag_names) as tag
+            ) former
+            cross join lateral (select ctid from pet_tags where tag = former.tag and pet_id = former.id offset 0) found
+        ));
+        insert into pet_tags (tag, pet_id)
+        select tag, id from added cross join lateral pet_search_names(tag_names) as tag
+        on conflict do nothing;
+    end if;
+    return null;
+end $$;
+create function delete_all_pet_tags() returns trigger language plpgsql as $$ begin
+    truncate pet_tags;
+    return null;
+end $$;
+
+create trigger pets_added_tags after insert on pets referencing new table as added
+    for each statement execute function add_pet_tags();
+create trigger pets_deleted_tags after delete on pets referencing old table as deleted
+    for each statement execute function delete_pet_tags();
+create trigger pets_changed_tags after update on pets referencing old table as deleted new table as added
+    for each statement execute function change_pet_tags();
+create trigger pets_truncated_tags after truncate on pets for each statement execute function delete_all_pet_tags();
