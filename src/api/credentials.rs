@@ -1,9 +1,8 @@
 //! Reads the credentials of a request from its headers. Credentials in the query are never read.
 
-use axum::http::{HeaderMap, HeaderName, header, request::Parts};
+use axum::http::{HeaderMap, HeaderName, header};
 
-use super::{error::Error, request_context::RequestContext};
-use crate::auth::{self, Authenticator, Credentials};
+use crate::auth::{self, Credentials};
 
 /// API key header, as in Petstore. Proxies may drop a name with an underscore: nginx needs `underscores_in_headers on`.
 pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
@@ -42,22 +41,6 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
         (None, Some(bearer)) => Some(Credentials::Bearer(bearer)),
         (Some(api_key), Some(bearer)) => Some(Credentials::Both { api_key, bearer }),
     })
-}
-
-/// Looks up the credential of a request again if it was accepted while PostgreSQL was unreachable. To be called between
-/// the end of the body, which may take minutes to arrive, and a change or the replay of its response. Fails if the caller
-/// is no longer the same, or if PostgreSQL is still unreachable: it may be back for the change.
-pub async fn recheck_stale(parts: &Parts, authenticator: &Authenticator) -> Result<(), Error> {
-    let Some(context) = parts.extensions.get::<RequestContext>() else {
-        return Ok(());
-    };
-    if context.has_stale_credential.get().is_none() {
-        return Ok(());
-    }
-    let credentials = credentials(&parts.headers)?.ok_or(Error::Unauthenticated)?;
-    let caller = authenticator.authenticate_again(credentials).await?;
-    let is_same = context.caller.get() == Some(&caller);
-    is_same.then_some(()).ok_or(auth::Error::Invalid.into())
 }
 
 /// Returns the token of an `Authorization` value (RFC 6750 §2.1). The scheme is case-insensitive (RFC 9110 §11.1).

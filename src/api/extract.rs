@@ -12,7 +12,6 @@ use serde_json::error::Category;
 
 use super::{
     body::LimitedBody,
-    credentials::recheck_stale,
     error::Error,
     fields::{FieldType, Violations},
     state::AppState,
@@ -256,10 +255,7 @@ async fn read_json<T: FieldType>(
     require_media_type(&parts.headers, accepted)?;
     require_plain(&parts.headers)?;
     let body = LimitedBody::new(body, state.body_limits, 0)?.join().await?;
-    let json = json_from_slice(&body)?;
-    drop(body);
-    recheck_stale(&parts, &state.authenticator).await?;
-    Ok(json)
+    json_from_slice(&body)
 }
 
 /// Parses a JSON body. Fails with [`Error::Invalid`].
@@ -283,7 +279,6 @@ impl FromRequest<AppState> for Form {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         let (parts, body) = request.into_parts();
         let body = LimitedBody::new(body, state.body_limits, 0)?.join().await?;
-        recheck_stale(&parts, &state.authenticator).await?;
         if body.is_empty() {
             return Ok(Self(Parameters::default()));
         }

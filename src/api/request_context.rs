@@ -31,8 +31,6 @@ pub struct Fields {
     pub client_address: OnceLock<AddressKey>,
     /// Caller, once authenticated.
     pub caller: OnceLock<Arc<Caller>>,
-    /// Set if the caller was authenticated while PostgreSQL was unreachable, and so by the cache.
-    pub has_stale_credential: OnceLock<()>,
     /// Scopes that the operation needs, if it needs a caller.
     pub needed_scopes: OnceLock<Scopes>,
     /// State of the limits of a caller on a limited plan.
@@ -56,7 +54,6 @@ impl RequestContext {
             id,
             client_address: OnceLock::new(),
             caller: OnceLock::new(),
-            has_stale_credential: OnceLock::new(),
             needed_scopes: OnceLock::new(),
             limit_status: OnceLock::new(),
             idempotency: OnceLock::new(),

@@ -3,8 +3,7 @@
 //! PostgreSQL announces changes at commit (`LISTEN`), and the affected entries are removed. Entries also expire: after
 //! 10 minutes while notifications arrive, or after 1 second while they do not (connection lost, which a test
 //! notification detects, or `database.pooler = "transaction"`). External issuers announce no changes, so their tokens
-//! expire after 1 minute. While PostgreSQL is unreachable, entries are used for [`MAX_STALENESS`] after they were last
-//! known to be valid. Such a credential is looked up again before a change.
+//! expire after 1 minute.
 //!
 //! Invariants:
 //! - A lookup that began before a change is not cached after it.
@@ -12,7 +11,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -39,8 +38,6 @@ pub const TTL_WITH_NOTIFICATIONS: Duration = Duration::from_mins(10);
 pub const TTL_OF_ISSUER_TOKENS: Duration = Duration::from_mins(1);
 /// Lifetime of any entry while notifications do not arrive, and pause before listening again.
 const TTL_WITHOUT_NOTIFICATIONS: Duration = Duration::from_secs(1);
-/// Time after which an entry that may have changed is not used any more, while PostgreSQL is unreachable.
-const MAX_STALENESS: Duration = Duration::from_mins(1);
 /// Maximum number of entries. An entry takes about 700 bytes in total, so all take about 100 MB at most.
 const CAPACITY: u64 = 150_000;
 /// Interval between test notifications.
@@ -57,8 +54,6 @@ struct Inner {
     invalidations: AtomicU64,
     /// True while notifications arrive.
     listening: AtomicBool,
-    /// Arrival of the last test notification.
-    heard_at: Mutex<Option<Moment>>,
     clock: Clock,
 }
 
@@ -82,7 +77,6 @@ impl CredentialCache {
             uses: KeyUses::default(),
             invalidations: AtomicU64::new(0),
             listening: AtomicBool::new(false),
-            heard_at: Mutex::new(None),
             clock,
         }))
     }
@@ -95,7 +89,7 @@ impl CredentialCache {
         ttl: Duration,
         look_up: impl Future<Output = Result<Option<Found>, E>>,
     ) -> Result<Option<Arc<Caller>>, E> {
-        if let Some(cached) = self.get(hash, false) {
+        if let Some(cached) = self.get(hash) {
             return Ok(cached);
         }
         let invalidations = self.0.invalidations.load(Ordering::SeqCst);
@@ -122,22 +116,18 @@ impl CredentialCache {
     }
 
     /// Returns the cached result for a secret: `None` if there is none, `Some(None)` if the secret is known to be
-    /// invalid. If PostgreSQL is `unreachable`, the result may be stale.
+    /// invalid.
     #[expect(
         clippy::option_option,
         reason = "the outer level is the cache entry, the inner one the validity of the secret"
     )]
-    pub fn get(&self, hash: &SecretHash, unreachable: bool) -> Option<Option<Arc<Caller>>> {
+    pub fn get(&self, hash: &SecretHash) -> Option<Option<Arc<Caller>>> {
         let entry = self.0.entries.get(hash)?;
         let now = self.0.clock.now();
         let ttl = if self.0.listening.load(Ordering::SeqCst) {
             entry.ttl
-        } else if !unreachable {
-            TTL_WITHOUT_NOTIFICATIONS
-        } else if self.heard_at().is_some_and(|at| now < at + MAX_STALENESS) {
-            entry.ttl
         } else {
-            MAX_STALENESS
+            TTL_WITHOUT_NOTIFICATIONS
         };
         let fresh = now < entry.looked_up_at + ttl;
         let expired = entry.expires_at.is_some_and(|at| now >= at);
@@ -157,11 +147,6 @@ impl CredentialCache {
     /// Writes the uses of API keys since the last write.
     pub async fn write_key_uses(&self, database: &Database) -> Result<(), db::Error> {
         self.0.uses.write(database).await
-    }
-
-    fn heard_at(&self) -> MutexGuard<'_, Option<Moment>> {
-        let heard_at = self.0.heard_at.lock();
-        heard_at.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the entries that a change affects.
@@ -204,7 +189,6 @@ impl CredentialCache {
                         // A test notification: notifications arrive.
                         None => {
                             notified = true;
-                            *self.heard_at() = Some(self.0.clock.now());
                             if !self.0.listening.load(Ordering::SeqCst) {
                                 self.set_listening(true);
                             }

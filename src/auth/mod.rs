@@ -104,37 +104,14 @@ impl Authenticator {
         matches!(credentials, Credentials::Bearer(token) if self.issuers.handles(token))
     }
 
-    /// Returns the caller of a cached credential, without a lookup. If PostgreSQL is `unreachable`, the credential may
-    /// have been revoked within the last minute.
-    pub fn get_cached(
-        &self,
-        credentials: Credentials<'_>,
-        unreachable: bool,
-    ) -> Option<Arc<Caller>> {
+    /// Returns the caller of a cached credential, without a lookup.
+    pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Arc<Caller>> {
         let text = match credentials {
             Credentials::ApiKey(secret) if !self.issuers.handles(secret) => secret,
             Credentials::Bearer(token) => token,
             Credentials::ApiKey(_) | Credentials::Both { .. } => return None,
         };
-        self.cache.get(&secret::sha256(text), unreachable)?
-    }
-
-    /// Returns the caller as [`Self::authenticate`] does, but never from the cache.
-    pub async fn authenticate_again(
-        &self,
-        credentials: Credentials<'_>,
-    ) -> Result<Arc<Caller>, Error> {
-        // Before the cached result is dropped, which requests without a body still need.
-        self.database.breaker().admit().map_err(db::Error::from)?;
-        match credentials {
-            Credentials::ApiKey(one) | Credentials::Bearer(one) => {
-                self.invalidate(&[secret::sha256(one)]);
-            }
-            Credentials::Both { api_key, bearer } => {
-                self.invalidate(&[api_key, bearer].map(secret::sha256));
-            }
-        }
-        self.authenticate(credentials).await
+        self.cache.get(&secret::sha256(text))?
     }
 
     /// Returns the caller that all of the request's secrets belong to.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     blob_store::BlobStore,
     config::{Config, CorsOrigins},
-    db::{self, Database, server_version::ServerVersion},
+    db::{self, Database, ServerVersion},
     domain::{address::is_loopback, caller::Scopes},
     maintenance::orphaned_blobs,
 };
@@ -102,7 +102,7 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
     warnings.extend(cors.map(|warning| ("configuration", warning)));
     let url = config.database.url.as_ref();
     let options = url.and_then(|url| db::parse_url(url).ok());
-    if let Some(mode) = options.as_ref().and_then(db::tls::weak_mode) {
+    if let Some(mode) = options.as_ref().and_then(db::weak_tls_mode) {
         warnings.push((
             "database",
             format!(
@@ -149,7 +149,7 @@ pub fn cors_warnings(config: &Config) -> Vec<String> {
 async fn database(config: &Config, session: &Session) -> Result<String, Error> {
     const NEXT: &str = "check database.url (DATABASE_URL), the network and PostgreSQL's log";
     let database = Database::new(session.options.clone(), &config.database);
-    let version = database.run(db::server_version::find).await;
+    let version = database.run(db::server_version).await;
     let pooler = database.check_pooler().await;
     database.close().await;
     let version = version.map_err(|error| format!("{error}: {NEXT}"))?;

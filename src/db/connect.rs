@@ -4,11 +4,12 @@
 //! - Every connection has the same limits and planner settings; behind a transaction pooler, every transaction.
 //! - The failure of a statement updates the circuit breaker, and decides whether its connection is used again.
 
-use std::{borrow::Cow, str::FromStr, time::Duration};
+use std::{borrow::Cow, fmt, str::FromStr, time::Duration};
 
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AssertSqlSafe, Connection as _, Executor as _, PgConnection, postgres::PgConnectOptions,
+    AssertSqlSafe, Connection as _, Executor as _, PgConnection,
+    postgres::{PgConnectOptions, PgSslMode},
 };
 
 use super::{
@@ -17,10 +18,9 @@ use super::{
     error::{
         AsDatabaseError, Error, is_connection_failure, is_prepared_statement_mismatch, is_read_only,
     },
-    planner_settings::PLANNER_SETTINGS,
-    pooler,
+    pooler::{self, PLANNER_SETTINGS},
 };
-use crate::config::Pooler;
+use crate::{config::Pooler, domain::address::is_loopback};
 
 /// A connection, in or out of a transaction.
 pub type Connection = PgConnection;
@@ -31,6 +31,45 @@ pub type ConnectOptions = PgConnectOptions;
 /// Parses a `postgres://` URL. Errors do not contain it, because it may contain a password.
 pub fn parse_url(url: &SecretString) -> Result<ConnectOptions, Error> {
     ConnectOptions::from_str(url.expose_secret()).map_err(|error| Error::Url(error.into()))
+}
+
+/// Returns the `sslmode` of connections to another host if it is weaker than `verify-full`: then an attacker in the network
+/// can pretend to be PostgreSQL.
+pub fn weak_tls_mode(options: &ConnectOptions) -> Option<&'static str> {
+    let mode = match options.get_ssl_mode() {
+        PgSslMode::Disable => "disable",
+        PgSslMode::Allow => "allow",
+        PgSslMode::Prefer => "prefer",
+        PgSslMode::Require => "require",
+        PgSslMode::VerifyCa => "verify-ca",
+        PgSslMode::VerifyFull => return None,
+    };
+    let host = options.get_host();
+    let is_local = options.get_socket().is_some() || host.starts_with('/') || is_loopback(host);
+    (!is_local).then_some(mode)
+}
+
+/// Returns the version of PostgreSQL.
+pub async fn server_version(connection: &mut Connection) -> Result<ServerVersion, Error> {
+    let query = sqlx::query_scalar("select current_setting('server_version_num')::int");
+    with_timeout(query.fetch_one(connection))
+        .await
+        .map(ServerVersion)
+}
+
+/// Version of PostgreSQL, such as 150018 for 15.18.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerVersion(i32);
+
+impl ServerVersion {
+    /// Oldest supported version.
+    pub const OLDEST_SUPPORTED: Self = Self(130_000);
+}
+
+impl fmt::Display for ServerVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 10_000, self.0 % 10_000)
+    }
 }
 
 /// Settings of a session. PostgreSQL enforces the timeouts if this process interrupted a statement or died. For

@@ -33,21 +33,20 @@ pub mod migrations;
 pub mod oauth;
 pub mod orders;
 pub mod pets;
-mod planner_settings;
 mod pool;
 mod pooler;
-pub mod server_version;
 pub mod sessions;
-pub mod tls;
 pub mod users;
 
 pub use self::{
     codec::SecretHash,
-    connect::{ConnectOptions, Connection, parse_url},
+    connect::{
+        ConnectOptions, Connection, ServerVersion, parse_url, server_version, weak_tls_mode,
+    },
     database::Database,
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
     health::HealthCheck,
-    planner_settings::PLANNER_SETTINGS,
     pool::Usage,
+    pooler::PLANNER_SETTINGS,
 };

@@ -7,8 +7,28 @@ use std::time::{Duration, Instant};
 
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _, postgres::PgConnectOptions};
 
-use super::{deadline::with_timeout, error::Error, planner_settings::planner_settings};
+use super::{deadline::with_timeout, error::Error};
 use crate::config::Pooler;
+
+/// Returns the planner settings of all connections that serve requests, each as a statement with this command: `set` or `set local`.
+macro_rules! planner_settings {
+    ($set:literal) => {
+        concat!(
+            $set,
+            " plan_cache_mode = force_generic_plan; ",
+            $set,
+            " enable_seqscan = off; ",
+            $set,
+            " enable_bitmapscan = off; ",
+            $set,
+            " jit = off"
+        )
+    };
+}
+/// Planner settings of a session. With a generic plan, and without sequential and bitmap scans, the plan of a statement depends
+/// neither on its values nor on the size of the tables when it was made. JIT is off, because reading a sequence counts as a
+/// sequential scan, whose cost would cause a compilation.
+pub const PLANNER_SETTINGS: &str = planner_settings!("set");
 
 /// Statements that begin a transaction behind a pooler. Settings are local, because other clients use the server next.
 pub(super) const BEGIN: &str = concat!(

@@ -50,50 +50,23 @@ impl<S: Subscriber> Layer<S> for Statements {
             statement => statement,
         };
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let (operation, collection) = operation_and_table(&text);
-        let name = match collection {
-            Some(collection) => format!("{operation} {collection}"),
-            None => operation.clone(),
-        };
-        let mut attributes = vec![
+        let operation = text.split([' ', ';']).next().unwrap_or_default();
+        let operation = operation.to_uppercase();
+        let attributes = [
             KeyValue::new("db.system.name", "postgresql"),
-            KeyValue::new("db.operation.name", operation),
-            KeyValue::new("db.query.summary", name.clone()),
+            KeyValue::new("db.operation.name", operation.clone()),
             KeyValue::new("db.response.returned_rows", fields.rows),
+            KeyValue::new("db.query.text", text),
         ];
-        if let Some(collection) = collection {
-            attributes.push(KeyValue::new("db.collection.name", collection.to_owned()));
-        }
-        attributes.push(KeyValue::new("db.query.text", text));
         let mut span = self
             .0
-            .span_builder(name)
+            .span_builder(operation)
             .with_kind(SpanKind::Client)
             .with_start_time(end - Duration::try_from_secs_f64(fields.seconds).unwrap_or_default())
             .with_attributes(attributes)
             .start_with_context(&self.0, &parent);
         span.end_with_timestamp(end);
     }
-}
-
-/// Returns the operation and the table of a statement. `with` counts as the `insert`, `update` or `delete` in it.
-fn operation_and_table(text: &str) -> (String, Option<&str>) {
-    const VERBS: [&str; 4] = ["insert into ", "update ", "delete from ", "from "];
-    let first = text.split([' ', ';']).next().unwrap_or_default();
-    let verb = VERBS.into_iter().find(|verb| match first {
-        "with" => text.contains(verb),
-        _ => verb.starts_with(first),
-    });
-    let (verb, operation) = match verb {
-        None | Some("from ") => ("from ", first),
-        Some(verb) => (verb, verb.split(' ').next().unwrap_or(first)),
-    };
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let table = text
-        .split_once(verb)
-        .and_then(|(_, rest)| rest.split(|c| !is_name(c)).next())
-        .filter(|name| !name.is_empty());
-    (operation.to_uppercase(), table)
 }
 
 /// Fields of an event of sqlx.
@@ -127,35 +100,4 @@ impl Visit for Fields {
     }
 
     fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_statement_is_known_by_its_verb_and_table() {
-        for (text, operation, collection) in [
-            ("select id from pets where id = $1", "SELECT", Some("pets")),
-            ("select 1", "SELECT", None),
-            ("insert into pets (id) values ($1)", "INSERT", Some("pets")),
-            ("update pets set name = $2 from x", "UPDATE", Some("pets")),
-            ("delete from pets where id = $1", "DELETE", Some("pets")),
-            (
-                "with given as (select 1) insert into pets (id) select 1",
-                "INSERT",
-                Some("pets"),
-            ),
-            ("with a as (select 1) select * from a", "WITH", Some("a")),
-            ("select * from ( (select * from pets) ) pet", "SELECT", None),
-            ("begin; set local lock_timeout = '10ms'", "BEGIN", None),
-            ("commit", "COMMIT", None),
-        ] {
-            assert_eq!(
-                operation_and_table(text),
-                (operation.to_owned(), collection),
-                "{text}"
-            );
-        }
-    }
 }

@@ -174,7 +174,6 @@ async fn request_and_its_statements_join_the_incoming_trace() {
     let recorded = attributes(&statement.attributes);
     assert_eq!(recorded["db.system.name"], "postgresql");
     assert_eq!(recorded["db.operation.name"], "SELECT");
-    assert_eq!(recorded["db.collection.name"], "pets");
     assert_eq!(recorded["db.operation.batch.size"], 1);
 
     let requests = collector.0.received_requests().await.expect("recorded");
@@ -220,7 +219,7 @@ async fn shutdown_exports_the_last_spans() {
     server(&spans);
     let mut names = names_in_one_tree(&spans);
     names.sort_unstable();
-    for expected in ["BEGIN", "COMMIT", "INSERT pets", "POST /api/v3/pet"] {
+    for expected in ["BEGIN", "COMMIT", "INSERT", "POST /api/v3/pet"] {
         assert!(names.contains(&expected), "{expected}: {names:?}");
     }
 }
@@ -394,7 +393,7 @@ async fn spans_contain_no_secrets_and_no_request_data() {
     for expected in [
         "POST /api/v3/user/login",
         "hash a password",
-        "INSERT callers",
+        "INSERT",
         "HTTP /api/v3/pet",
     ] {
         assert!(names.contains(expected), "{expected}: {names:?}");

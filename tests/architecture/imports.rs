@@ -10,8 +10,6 @@ use syn::parse::{Parse, ParseStream, Parser, discouraged::Speculative};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use super::lengths::is_test_only;
-
 /// A path as its names: `crate::db::pets` is `["crate", "db", "pets"]`; a glob ends in `"*"`.
 pub type Names = Vec<String>;
 
@@ -156,4 +154,14 @@ fn take<T: Parse>(input: ParseStream<'_>) -> Option<T> {
 
 fn line_of(node: &impl Spanned) -> usize {
     node.span().start().line
+}
+
+/// Returns true if `#[cfg(test)]` is among the attributes.
+fn is_test_only(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        attribute.path().is_ident("cfg")
+            && attribute
+                .parse_args::<syn::Path>()
+                .is_ok_and(|argument| argument.is_ident("test"))
+    })
 }

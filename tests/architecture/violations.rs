@@ -1,6 +1,6 @@
 //! Shows that each rule can fail: a small valid crate, and one violation at a time.
 
-use super::{Sources, check, modules_missing_from_map, test_length_violations};
+use super::{Sources, check, modules_missing_from_map};
 
 /// Valid sources: one file of each kind, with allowed imports only. The header of each is its line 1.
 #[rustfmt::skip]
@@ -109,50 +109,6 @@ fn file_without_header_is_reported() {
     assert!(
         violations[0].starts_with("src/domain/pet.rs:1: no header"),
         "{violations:?}"
-    );
-}
-
-#[test]
-fn file_with_more_than_400_lines_of_code_is_reported() {
-    let not_code = "// A comment.\n\n".repeat(300);
-    let tests = format!(
-        "#[cfg(test)]\nmod tests {{\n{}}}\n",
-        "const A: u8 = 0;\n".repeat(300)
-    );
-    let file = |lines: usize| {
-        let code = "const A: u8 = 0;\n".repeat(lines);
-        let text = format!("//! Header.\n{not_code}{code}{tests}");
-        check(&valid_sources_with("src/domain/pet.rs", &text))
-    };
-    assert_eq!(file(400), Vec::<String>::new());
-    assert!(
-        file(401)[0].starts_with("src/domain/pet.rs:1: 401 lines of code, 400 at most"),
-        "{:?}",
-        file(401)
-    );
-}
-
-#[test]
-fn test_function_with_more_than_80_lines_is_reported() {
-    let file = |attribute: &str, lines: usize| {
-        let body = "    f();\n".repeat(lines - 2);
-        let text = format!("#[test]\nfn a() {{}}\n{attribute}\nfn b() {{\n{body}}}\n");
-        let in_macro = format!("proptest! {{\n{text}}}");
-        [text, in_macro].map(|text| test_length_violations("tests/api/pets.rs", &text))
-    };
-    for attribute in ["#[test]", "#[tokio::test(flavor = \"multi_thread\")]"] {
-        assert_eq!(file(attribute, 80), [const { Vec::<String>::new() }; 2]);
-        let [plain, in_macro] = file(attribute, 81);
-        let expected = "tests/api/pets.rs:4: test `b` has 81 lines, 80 at most";
-        assert!(plain[0].starts_with(expected), "{plain:?}");
-        assert!(
-            in_macro[0].contains("test `b` has 81 lines"),
-            "{in_macro:?}"
-        );
-    }
-    assert_eq!(
-        file("#[cfg(test)]", 81),
-        [const { Vec::<String>::new() }; 2]
     );
 }
 

@@ -26,7 +26,6 @@ use super::{
 use crate::{
     api::{
         conditional::IfMatch,
-        credentials::recheck_stale,
         error::Error,
         extract::{Path, Query},
         fields::Violations,
@@ -195,7 +194,6 @@ async fn take(
     }
     let mut received = receive(&parts.headers, body, &state.blobs, &state.uploads).await?;
     received.metadata = received.metadata.or(metadata);
-    recheck_stale(parts, &state.authenticator).await?;
     Ok((received, key))
 }
 

@@ -13,6 +13,7 @@ use crate::{
         credentials::credentials, error::Error, request_context::RequestContext, state::AppState,
     },
     auth::{self, Credentials},
+    db,
     domain::{
         address::AddressKey,
         caller::{Caller, Scopes},
@@ -36,14 +37,11 @@ impl Middleware for AuthenticateLayer {
         }
         let cached = match credentials(request.headers()) {
             Ok(None) => Some(anonymous(state)),
-            Ok(Some(credentials)) => {
-                let is_unreachable = state.database.breaker().is_open();
-                if is_unreachable {
-                    let _ = context.has_stale_credential.set(());
-                }
-                let cached = state.authenticator.get_cached(credentials, is_unreachable);
-                cached.map(Ok)
-            }
+            // While PostgreSQL is away, a cached credential may have been revoked.
+            Ok(Some(credentials)) => match state.database.breaker().admit() {
+                Ok(()) => state.authenticator.get_cached(credentials).map(Ok),
+                Err(error) => Some(Err(db::Error::from(error).into())),
+            },
             Err(_) => None,
         };
         match cached {

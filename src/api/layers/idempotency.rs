@@ -1,7 +1,7 @@
 //! Handles `Idempotency-Key`: replays stored responses, and stores 4xx responses. See
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use axum::{
     body::Body,
@@ -21,7 +21,6 @@ use super::{Inner, LayerFuture, Middleware, operation_path, respond};
 use crate::{
     api::{
         body::LimitedBody,
-        credentials::recheck_stale,
         error::Error,
         extract::{invalid_json, require_media_type, require_plain},
         idempotency::ClientKey,
@@ -30,7 +29,6 @@ use crate::{
         request_context::RequestContext,
         state::{AppState, BodyLimits},
     },
-    auth::Authenticator,
     db::{Connection, Database},
 };
 
@@ -48,8 +46,6 @@ const ABOUT_MESSAGE: [StatusCode; 4] = [
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     limits: BodyLimits,
-    /// Behind a pointer of its own: axum clones the layer for each request, and cores would contend for shared counts.
-    authenticator: Arc<Authenticator>,
     database: Database,
 }
 
@@ -83,7 +79,6 @@ impl IdempotencyLayer {
     pub fn new(state: &AppState) -> Self {
         Self {
             limits: state.body_limits,
-            authenticator: Arc::new(state.authenticator.clone()),
             database: state.database.clone(),
         }
     }
@@ -112,7 +107,6 @@ impl IdempotencyLayer {
             return Err(invalid_json(&error));
         }
         let idempotency = key.with_fingerprint(fingerprint.finalize().to_vec());
-        recheck_stale(&parts, &self.authenticator).await?;
         if let Some(response) = idempotency.stored_response(&self.database).await? {
             return Ok(response);
         }
@@ -241,21 +235,14 @@ mod tests {
             idempotency::IDEMPOTENCY_KEY,
             layers::testing::{ok, request_of, unreachable_database},
         },
-        auth::jwks::Issuers,
-        domain::{clock::Clock, plan::Plan},
+        domain::plan::Plan,
     };
 
     #[tokio::test]
     async fn only_a_post_with_a_key_needs_stored_responses() {
         let limits = BodyLimits::new(64, Duration::from_secs(1));
         let (database, _) = unreachable_database();
-        let clock = Clock::system();
-        let issuers = Issuers::new(Vec::new(), clock.clone()).expect("no issuers");
-        let service = IdempotencyLayer {
-            limits,
-            authenticator: Arc::new(Authenticator::new(database.clone(), [], issuers, clock)),
-            database,
-        };
+        let service = IdempotencyLayer { limits, database };
         let service = service.layer(service_fn(ok));
         for (method, key, status) in [
             (Method::GET, Some("a"), StatusCode::OK),
