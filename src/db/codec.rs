@@ -8,7 +8,6 @@ use sqlx::{
     Decode, FromRow, Postgres, Row as _, Type, ValueRef as _,
     error::BoxDynError,
     postgres::{PgRow, PgTypeInfo, PgValueRef},
-    types::Json,
 };
 
 use crate::domain::{
@@ -52,11 +51,53 @@ impl From<LabelColumn<'_>> for Label {
     }
 }
 
-/// Returns the size in bytes of the columns of a pet that can be large, which are the sixth and the seventh. Returns `None`
-/// if the statement has left them out.
-pub(super) fn row_size(row: &PgRow) -> Result<Option<usize>, sqlx::Error> {
+/// Columns of a pet that are small, and those that can be large, each after a prefix.
+macro_rules! small_columns {
+    ($prefix:literal) => {
+        concat!($prefix, "status, ", $prefix, "name, ", $prefix, "category")
+    };
+}
+macro_rules! large_columns {
+    ($prefix:literal) => {
+        concat!($prefix, "photo_urls, ", $prefix, "tags")
+    };
+}
+
+/// Columns of a pet that the client sets, each after a prefix: the fields of [`PetRow`].
+macro_rules! client_columns {
+    ($prefix:literal) => {
+        concat!(
+            crate::db::codec::small_columns!($prefix),
+            ", ",
+            crate::db::codec::large_columns!($prefix)
+        )
+    };
+}
+
+/// Columns from which a [`Pet`] is decoded. Those that can be large are null unless a condition holds.
+macro_rules! pet_columns {
+    () => {
+        concat!("id, version, ", crate::db::codec::client_columns!(""))
+    };
+    ($condition:literal) => {
+        concat!(
+            "id, version, ",
+            crate::db::codec::small_columns!(""),
+            ", case when ",
+            $condition,
+            " then photo_urls end as photo_urls, case when ",
+            $condition,
+            " then tags end as tags"
+        )
+    };
+}
+
+pub(super) use {client_columns, large_columns, pet_columns, small_columns};
+
+/// Returns the size in bytes of the columns of a pet that can be large, or `None` if the statement has left them out.
+pub(super) fn size_of_large_columns(row: &PgRow) -> Result<Option<usize>, sqlx::Error> {
     let mut size = 0;
-    for column in [5, 6] {
+    for column in ["photo_urls", "tags"] {
         let value = row.try_get_raw(column)?;
         if value.is_null() {
             return Ok(None);
@@ -66,77 +107,46 @@ pub(super) fn row_size(row: &PgRow) -> Result<Option<usize>, sqlx::Error> {
     Ok(Some(size))
 }
 
-/// Columns of a pet that the client sets, ready to be bound.
-pub(super) struct PetColumns<'a> {
-    pub name: &'a str,
-    pub category: Option<Json<LabelColumn<'a>>>,
-    pub photo_urls: Vec<&'a str>,
-    pub tags: Json<Vec<LabelColumn<'a>>>,
+/// Row of a pet, in the JSON that `jsonb_populate_recordset` reads: one parameter for the rows of a batch.
+#[derive(Serialize)]
+pub(super) struct PetRow<'a> {
+    pub id: Option<i64>,
     pub status: &'static str,
+    pub name: &'a str,
+    pub category: Option<LabelColumn<'a>>,
+    pub photo_urls: Vec<&'a str>,
+    pub tags: Vec<LabelColumn<'a>>,
 }
 
-impl<'a> From<&'a PetDetails> for PetColumns<'a> {
-    fn from(pet: &'a PetDetails) -> Self {
+impl<'a> PetRow<'a> {
+    /// Creates the row of a pet. Without an identifier, the statement assigns one.
+    pub fn new(id: Option<PetId>, pet: &'a PetDetails) -> Self {
         Self {
-            name: pet.name.as_str(),
-            category: pet.category.as_ref().map(|category| Json(category.into())),
-            photo_urls: pet.photo_urls.iter().map(PhotoUrl::as_str).collect(),
-            tags: Json(pet.tags.iter().map(LabelColumn::from).collect()),
+            id: id.map(PetId::get),
             status: pet.status.as_str(),
+            name: pet.name.as_str(),
+            category: pet.category.as_ref().map(LabelColumn::from),
+            photo_urls: pet.photo_urls.iter().map(PhotoUrl::as_str).collect(),
+            tags: pet.tags.iter().map(LabelColumn::from).collect(),
         }
     }
 }
 
-/// Columns of many pets, one array per column. PostgreSQL has no arrays of arrays of different lengths, so the photo
-/// URLs of all pets form one array, in which each pet has those from `first_urls` to `last_urls`, counted from 1.
-#[derive(Default)]
-pub(super) struct PetArrays<'a> {
-    pub ids: Vec<Option<i64>>,
-    pub names: Vec<&'a str>,
-    pub categories: Vec<Option<Json<LabelColumn<'a>>>>,
-    pub urls: Vec<&'a str>,
-    pub first_urls: Vec<i32>,
-    pub last_urls: Vec<i32>,
-    pub tags: Vec<Json<Vec<LabelColumn<'a>>>>,
-    pub statuses: Vec<&'static str>,
-}
-
-impl<'a> FromIterator<(Option<PetId>, &'a PetDetails)> for PetArrays<'a> {
-    fn from_iter<I: IntoIterator<Item = (Option<PetId>, &'a PetDetails)>>(pets: I) -> Self {
-        let mut arrays = Self::default();
-        let count = |urls: &[&str]| i32::try_from(urls.len()).unwrap_or(i32::MAX);
-        for (id, details) in pets {
-            let columns = PetColumns::from(details);
-            arrays.ids.push(id.map(PetId::get));
-            arrays.names.push(columns.name);
-            arrays.categories.push(columns.category);
-            arrays.first_urls.push(count(&arrays.urls) + 1);
-            arrays.urls.extend(columns.photo_urls);
-            arrays.last_urls.push(count(&arrays.urls));
-            arrays.tags.push(columns.tags);
-            arrays.statuses.push(columns.status);
-        }
-        arrays
-    }
-}
-
-/// Reads the columns id, version, status, name, category, photo_urls, tags, in this order: by position, which saves name
-/// lookups, and without a type check, since the migrations determine their types. Statements with many pets decode them
-/// row by row: collecting the rows first would copy every pet.
+/// Decodes without a type check, since the migrations determine the types. Statements with many pets decode them row by row:
+/// collecting the rows first would copy every pet.
 impl FromRow<'_, PgRow> for Pet {
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
-        let id: i64 = row.try_get_unchecked(0)?;
+        let id: i64 = row.try_get_unchecked("id")?;
         let corrupt = |field: &str| sqlx::Error::Decode(format!("pets.{field} of pet {id}").into());
-        let status: &str = row.try_get_unchecked(2)?;
-        let name: String = row.try_get_unchecked(3)?;
-        let category: Option<LabelColumn<'_>> = jsonb(row, 4)?;
-        let photo_urls: Vec<String> = row.try_get_unchecked(5)?;
-        let tags: Vec<LabelColumn<'_>> = jsonb(row, 6)?.unwrap_or_default();
+        let status: &str = row.try_get_unchecked("status")?;
+        let category: Option<LabelColumn<'_>> = jsonb(row, "category")?;
+        let photo_urls: Vec<String> = row.try_get_unchecked("photo_urls")?;
+        let tags: Vec<LabelColumn<'_>> = jsonb(row, "tags")?.unwrap_or_default();
         Ok(Self {
             id: PetId::new(id).map_err(|_| corrupt("id"))?,
-            version: Version(row.try_get_unchecked(1)?),
+            version: Version(row.try_get_unchecked("version")?),
             details: PetDetails {
-                name: PetName::from_stored(name),
+                name: PetName::from_stored(row.try_get_unchecked("name")?),
                 category: category.map(Label::from),
                 photo_urls: photo_urls.into_iter().map(PhotoUrl::from_stored).collect(),
                 tags: tags.into_iter().map(Label::from).collect(),
@@ -147,7 +157,7 @@ impl FromRow<'_, PgRow> for Pet {
 }
 
 /// Decodes a `jsonb` value: a format number, then text. UTF-8 is validated once for the text, not for each string.
-fn jsonb<'r, T: Deserialize<'r>>(row: &'r PgRow, column: usize) -> Result<Option<T>, sqlx::Error> {
+fn jsonb<'r, T: Deserialize<'r>>(row: &'r PgRow, column: &str) -> Result<Option<T>, sqlx::Error> {
     const FORMAT: u8 = 1;
     let value = row.try_get_raw(column)?;
     if value.is_null() {

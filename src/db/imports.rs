@@ -8,7 +8,7 @@
 use sqlx::{Connection as _, Executor as _, FromRow, PgConnection};
 
 use super::{
-    codec::{PetColumns, SecretHash},
+    codec::{PetRow, SecretHash, client_columns},
     error::Error,
 };
 use crate::domain::{id::PetId, pet::NewPet};
@@ -101,10 +101,11 @@ impl Import {
             lines += &line.map_err(|error| Error::Corrupt(error.to_string()))?;
         }
         let mut copy = transaction
-            .copy_in_raw(
-                "copy pet_import_rows (line, id, by_server, status, name, category, photo_urls, tags)
-                 from stdin",
-            )
+            .copy_in_raw(concat!(
+                "copy pet_import_rows (line, id, by_server, ",
+                client_columns!(""),
+                ") from stdin"
+            ))
             .await?;
         copy.send(lines.into_bytes()).await?;
         copy.finish().await?;
@@ -130,10 +131,13 @@ impl Import {
         }
         assign_free_ids(&mut transaction).await?;
         // In the order of identifiers, like all inserts of many pets, so that none of them deadlock.
-        let added = sqlx::query(
-            "insert into pets (id, status, name, category, photo_urls, tags)
-             select id, status, name, category, photo_urls, tags from pet_import_rows order by id",
-        )
+        let added = sqlx::query(concat!(
+            "insert into pets (id, ",
+            client_columns!(""),
+            ") select id, ",
+            client_columns!(""),
+            " from pet_import_rows order by id",
+        ))
         .execute(&mut *transaction)
         .await;
         let added = match added {
@@ -193,17 +197,18 @@ async fn assign_free_ids(transaction: &mut PgConnection) -> Result<(), Error> {
 
 /// Returns a record in the text format of `COPY`.
 fn line(Record { line, pet }: &Record, id: i64) -> serde_json::Result<String> {
-    let columns = PetColumns::from(&pet.details);
-    let category = columns.category.map(|category| category.encode_to_string());
+    let row = PetRow::new(pet.id, &pet.details);
     let cells = [
         Some(line.to_string()),
         Some(id.to_string()),
         Some(pet.id.is_none().to_string()),
-        Some(columns.status.to_owned()),
-        Some(columns.name.to_owned()),
-        category.transpose()?,
-        Some(array_literal(&columns.photo_urls)),
-        Some(columns.tags.encode_to_string()?),
+        Some(row.status.to_owned()),
+        Some(row.name.to_owned()),
+        row.category
+            .map(|category| serde_json::to_string(&category))
+            .transpose()?,
+        Some(array_literal(&row.photo_urls)),
+        Some(serde_json::to_string(&row.tags)?),
     ];
     let cells = cells.map(|cell| cell.map_or("\\N".to_owned(), |text| escape(&text)));
     Ok(cells.join("\t") + "\n")

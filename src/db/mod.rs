@@ -35,6 +35,7 @@ pub mod orders;
 pub mod pets;
 mod pool;
 mod pooler;
+mod sequences;
 pub mod sessions;
 pub mod users;
 

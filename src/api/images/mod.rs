@@ -157,11 +157,9 @@ async fn delete(
         db::images::delete(&mut *transaction, pet, image).await?;
         // The URL may have been stored with another host.
         let end = image_path(pet, image);
-        let mut details = stored.details;
-        let urls = &mut details.photo_urls;
+        let mut urls = stored.details.photo_urls;
         urls.retain(|url| !url.as_str().ends_with(&end));
-        db::pets::replace(transaction, pet, details).await?;
-        Ok::<_, Error>(())
+        Ok::<_, Error>(db::pets::replace_photo_urls(transaction, pet, urls).await?)
     };
     database.transact(work).await?;
     orphaned_blobs.notify();

@@ -279,15 +279,15 @@ async fn add(
         let reason = format!("pet {pet} already has {MAX_IMAGES} images, the maximum");
         return Err(Error::Conflict(reason));
     }
-    let mut details = stored.details;
-    details.photo_urls.push(url);
-    check_count(details.photo_urls.len()).map_err(|_| {
+    let mut urls = stored.details.photo_urls;
+    urls.push(url);
+    check_count(urls.len()).map_err(|_| {
         Error::Conflict(format!(
             "pet {pet} already has the maximum number of photoUrls"
         ))
     })?;
     let key = db::images::insert(&mut *transaction, pet, image, content).await?;
-    db::pets::replace(transaction, pet, details).await?;
+    db::pets::replace_photo_urls(transaction, pet, urls).await?;
     Ok(key)
 }
 

@@ -14,6 +14,7 @@ use crate::{
         database::Database,
         deadline::with_timeout,
         error::Error,
+        sequences::skip_chosen_ids,
     },
     domain::{
         caller::CallerId,
@@ -69,7 +70,7 @@ pub async fn place_in(
             Some(outcome) => return Ok(outcome),
             None if placement.order.id.is_some() => return Ok(PlacementOutcome::IdTaken),
             // Every further iteration means that another insert took the identifier meanwhile, so there is progress.
-            None => skip_chosen_ids(transaction).await?,
+            None => skip_chosen_ids(transaction, "orders", "order_ids").await?,
         }
     }
 }
@@ -211,20 +212,4 @@ async fn insert(
     .bind(pet_statuses);
     let stored: Vec<(PetId, Option<OrderId>)> = with_timeout(query.fetch_all(transaction)).await?;
     Ok(stored.into_iter().collect())
-}
-
-/// Moves the sequence past its last value, to the first identifier that no order has.
-async fn skip_chosen_ids(connection: &mut Connection) -> Result<(), Error> {
-    let query = sqlx::query(
-        "select setval('order_ids', free.id, false)
-         from (
-             select taken.id + 1 as id
-             from orders taken
-             where taken.id >= (select last_value from order_ids)
-               and not exists (select from orders next where next.id = taken.id + 1)
-             order by taken.id
-             limit 1
-         ) free",
-    );
-    with_timeout(query.execute(connection)).await.map(drop)
 }

@@ -18,7 +18,7 @@ use sqlx::{FromRow as _, Row as _, postgres::PgRow};
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
-        codec::row_size,
+        codec::{pet_columns, size_of_large_columns},
         connect::Connection,
         database::Database,
         deadline::with_timeout,
@@ -163,11 +163,9 @@ impl BatchedStatement for PagesByTag {
 macro_rules! pages {
     ($matches:literal) => {
         concat!(
-            "
-    select id, version, status, name, category,
-           case when bytes <= max_bytes or (number = 1 and $7) then photo_urls end as photo_urls,
-           case when bytes <= max_bytes or (number = 1 and $7) then tags end as tags,
-           page
+            "select ",
+            pet_columns!("bytes <= max_bytes or (number = 1 and $7)"),
+            ", page
     from unnest($2::int[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[]) with ordinality
          as search (first_name, last_name, after, size, max_bytes, page)
     cross join lateral (
@@ -296,7 +294,7 @@ impl Matches {
 
     /// Adds a match, or drops it if it is too much.
     fn add(&mut self, row: &PgRow) -> Result<(), sqlx::Error> {
-        let bytes = row_size(row)?;
+        let bytes = size_of_large_columns(row)?;
         self.bytes += bytes.unwrap_or_default();
         if bytes.is_none() || (self.bytes > self.max_bytes && !self.pets.is_empty()) {
             let id = row.try_get("id")?;
@@ -356,8 +354,8 @@ pub async fn find_by_all_tags(
 /// steps in a row have found as there are tags is a match, and the next step begins behind it. The steps end with the
 /// pets of a tag, with the page, or with the budget ($4).
 #[doc(hidden)]
-pub const FIND_BY_ALL_TAGS: &str = "
-    with recursive step (number, candidate, agreeing, matches) as (
+pub const FIND_BY_ALL_TAGS: &str = concat!(
+    "with recursive step (number, candidate, agreeing, matches) as (
         select 0, $2::bigint, cardinality($1::text[]), 0::bigint
         union all
         select number + 1, pet_id, agreeing_now,
@@ -375,9 +373,9 @@ pub const FIND_BY_ALL_TAGS: &str = "
         ) compared
         where number < $4 and matches < $3
     )
-    select id, version, status, name, category,
-           case when bytes <= $5 or bytes = size then photo_urls end as photo_urls,
-           case when bytes <= $5 or bytes = size then tags end as tags,
+    select ",
+    pet_columns!("bytes <= $5 or bytes = size"),
+    ",
            id is not null as is_match,
            case when number = $4 then candidate - (agreeing < cardinality($1::text[]))::int end
                as continue_after
@@ -390,4 +388,5 @@ pub const FIND_BY_ALL_TAGS: &str = "
         ) pet on agreeing = cardinality($1::text[])
         where number = $4 or (number > 0 and agreeing = cardinality($1::text[]))
     ) match
-    order by number";
+    order by number"
+);

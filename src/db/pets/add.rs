@@ -1,0 +1,128 @@
+//! Adds pets: one in a transaction, or those of several requests in one statement.
+//!
+//! Invariant: rows are inserted in the order of their identifiers, so that two batches cannot deadlock.
+
+use std::slice;
+
+use sqlx::types::Json;
+
+use super::{MAX_BATCHED_ELEMENTS, number_of_elements};
+use crate::{
+    db::{
+        batch::{BatchResult, BatchedStatement},
+        codec::{PetRow, client_columns},
+        connect::Connection,
+        database::Database,
+        deadline::with_timeout,
+        error::Error,
+        sequences::skip_chosen_ids,
+    },
+    domain::{
+        id::PetId,
+        pet::{NewPet, Pet, Version},
+    },
+};
+
+/// Adds a pet, in one statement and one commit with the pets of other requests. Returns `None` if the identifier that the
+/// client chose is taken. Without a chosen identifier, the sequence provides one and skips those that are taken.
+pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error> {
+    if number_of_elements(&pet.details) > MAX_BATCHED_ELEMENTS {
+        let insert_separately = async |transaction: &mut Connection| insert(transaction, pet).await;
+        return Box::pin(database.transact(insert_separately)).await;
+    }
+    database.batchers().execute::<Inserts>(pet).await
+}
+
+/// Adds a pet like [`add`], in a transaction.
+pub async fn insert(transaction: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
+    loop {
+        let mut stored = insert_all(transaction, slice::from_ref(&pet)).await?;
+        match stored.pop().flatten() {
+            Some(stored) => return Ok(Some(pet_of(pet, stored))),
+            None if pet.id.is_some() => return Ok(None),
+            // Every further iteration means that another insert took the identifier meanwhile, so there is progress.
+            None => skip_chosen_ids(transaction, "pets", "pet_ids").await?,
+        }
+    }
+}
+
+fn pet_of(pet: NewPet, (id, version): (PetId, Version)) -> Pet {
+    Pet {
+        id,
+        version,
+        details: pet.details,
+    }
+}
+
+/// Statement that adds the pets of several requests.
+struct Inserts;
+
+impl BatchedStatement for Inserts {
+    type Input = NewPet;
+    type Output = Option<Pet>;
+
+    const SUMMARY: &'static str = "INSERT pets";
+
+    async fn execute_all(
+        connection: &mut Connection,
+        inputs: &mut Vec<NewPet>,
+    ) -> Result<Vec<BatchResult<Self>>, Error> {
+        if let [only] = &inputs[..] {
+            let inserted = insert(connection, only.clone()).await?;
+            inputs.clear();
+            return Ok(vec![BatchResult::Done(inserted)]);
+        }
+        let stored = insert_all(connection, inputs).await?;
+        let result = |(pet, stored): (NewPet, Option<_>)| match stored {
+            Some(stored) => BatchResult::Done(Some(pet_of(pet, stored))),
+            None if pet.id.is_some() => BatchResult::Done(None),
+            // The sequence reached an identifier that a client chose.
+            None => BatchResult::ExecuteSeparately(pet),
+        };
+        Ok(inputs.drain(..).zip(stored).map(result).collect())
+    }
+}
+
+/// Inserts pets. Returns the identifier and version of each, or `None` if its identifier is taken; if several have one
+/// identifier, the first gets it.
+async fn insert_all(
+    connection: &mut Connection,
+    pets: &[NewPet],
+) -> Result<Vec<Option<(PetId, Version)>>, Error> {
+    let rows: Vec<_> = pets
+        .iter()
+        .map(|pet| PetRow::new(pet.id, &pet.details))
+        .collect();
+    // Position and identifier of each row are returned with the result, to assign it to its request.
+    let query = sqlx::query_as(concat!(
+        "with given as materialized (
+             select ordinality, coalesce(id, nextval('pet_ids')) as id, ",
+        client_columns!(""),
+        "
+             from jsonb_populate_recordset(null::pets, $1) with ordinality
+         ), stored as (
+             insert into pets (id, ",
+        client_columns!(""),
+        ")
+             select id, ",
+        client_columns!(""),
+        " from given order by id, ordinality
+             on conflict (id) do nothing
+             returning id, version
+         )
+         select ordinality, id, stored.version from given left join stored using (id)
+         order by id, ordinality",
+    ));
+    let query = query.bind(Json(rows)).fetch_all(connection);
+    let rows: Vec<(i64, PetId, Option<Version>)> = with_timeout(query).await?;
+    let mut stored = vec![None; pets.len()];
+    let mut last_id = None;
+    for (ordinality, id, version) in rows {
+        let is_first = last_id.replace(id) != Some(id);
+        let index = usize::try_from(ordinality - 1).unwrap_or(usize::MAX);
+        if let Some(slot) = stored.get_mut(index) {
+            *slot = version.filter(|_| is_first).map(|version| (id, version));
+        }
+    }
+    Ok(stored)
+}
