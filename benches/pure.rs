@@ -19,7 +19,7 @@ use pet_inventory::{
         clock::Clock,
         id::PetId,
         image::ImageType,
-        pet::{Label, Pet, PetDetails, PetName, PhotoUrl, Status, Version},
+        pet::{Label, Pet, PetDetails, PetName, PhotoUrl, Version},
         plan::Plan,
     },
     images::reader::Reader,
@@ -106,13 +106,12 @@ fn pet_as_json(bencher: Bencher<'_, '_>) {
         id: PetId::new(4711).expect("an id"),
         version: Version(1),
         details: PetDetails {
-            name: PetName::from_stored("Rex".to_owned()),
             category: Some(label(1, "Dogs")),
             photo_urls: vec![PhotoUrl::from_stored(
                 "https://example.com/rex.jpg".to_owned(),
             )],
             tags: vec![label(1, "friendly"), label(2, "young")],
-            status: Status::Available,
+            ..PetDetails::new(PetName::from_stored("Rex".to_owned()))
         },
     };
     bencher.bench_local(|| api::pets::json(black_box(&pet)));

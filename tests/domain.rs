@@ -232,11 +232,11 @@ fn pet_ids_are_those_that_javascript_reads_exactly() {
 fn rex() -> PetDetails {
     let label = |id, name| Label { id, name };
     PetDetails {
-        name: pet_name("Rex"),
         category: Some(label(Some(1), Some(text("Dogs")))),
         photo_urls: vec![PhotoUrl::new("/a".to_owned()).expect("a URL")],
         tags: vec![label(None, Some(text("friendly")))],
         status: pet::Status::Sold,
+        ..PetDetails::new(pet_name("Rex"))
     }
 }
 

@@ -115,6 +115,19 @@ pub struct PetDetails {
     pub status: Status,
 }
 
+impl PetDetails {
+    /// Creates the fields of an available pet that has only a name.
+    pub const fn new(name: PetName) -> Self {
+        Self {
+            name,
+            category: None,
+            photo_urls: Vec::new(),
+            tags: Vec::new(),
+            status: Status::Available,
+        }
+    }
+}
+
 /// Change of a stored pet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {

@@ -180,7 +180,7 @@ async fn change_all(
     outcomes.ok_or_else(missing)
 }
 
-/// Replaces or deletes a pet in one statement, which takes a third of the time of a transaction. Returns `None` if nothing
+/// Replaces or deletes a pet in one statement, which takes 0.6 of the time of a transaction. Returns `None` if nothing
 /// was changed: there is no such pet, it has another version, or an order may hold it.
 async fn change_at_once(
     connection: &mut Connection,
@@ -385,13 +385,7 @@ mod tests {
     #[test]
     fn changes_of_one_pet_see_those_before() {
         let id = |id| PetId::new(id).expect("an id");
-        let details = PetDetails {
-            name: PetName::new("Rex".to_owned()).expect("a name"),
-            category: None,
-            photo_urls: Vec::new(),
-            tags: Vec::new(),
-            status: Status::Available,
-        };
+        let details = PetDetails::new(PetName::new("Rex".to_owned()).expect("a name"));
         let pet = Pet {
             id: id(1),
             version: Version(7),
