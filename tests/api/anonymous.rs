@@ -39,7 +39,7 @@ async fn each_address_has_the_limits_of_the_anonymous_plan() {
         }
         let limits = app.anonymous(Method::GET, "/limits");
         let limits = limits.header("x-forwarded-for", "192.0.2.3");
-        let limits = limits.response().await.is(200).json();
+        let limits = limits.is(200).await.json();
         assert_eq!(limits["plan"], if plan.is_some() { "pro" } else { "free" });
     }
 }
@@ -56,7 +56,7 @@ async fn anonymous_callers_can_be_unlimited() {
         let add = app
             .anonymous(Method::POST, "/pet")
             .json(&json!({"name": "a"}));
-        let response = add.response().await.is(201);
+        let response = add.is(201).await;
         assert_eq!(response.optional_header("ratelimit-policy"), None);
     }
     // Open operations keep the limit of the Free plan.

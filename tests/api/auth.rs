@@ -67,15 +67,15 @@ fn unknown_key() -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn api_key_is_accepted_in_either_header() {
     let app = TestApp::start().await;
-    by_key(&app, &app.key).response().await.is(200);
-    by_bearer(&app, &app.key).response().await.is(200);
+    by_key(&app, &app.key).is(200).await;
+    by_bearer(&app, &app.key).is(200).await;
     for scheme in ["bearer", "BEARER"] {
         let request = app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
         let request = request.header("authorization", format!("{scheme} {}", app.key));
-        request.response().await.is(200);
+        request.is(200).await;
     }
     let request = app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
-    request.header("API_KEY", &app.key).response().await.is(200);
+    request.header("API_KEY", &app.key).is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,7 +155,7 @@ async fn missing_credential_is_401_with_a_challenge() {
         .await;
     unauthorized(&response);
     for path in ["/livez", "/readyz", "/api/v3/openapi.json", "/docs/"] {
-        app.bare(Method::GET, path).response().await.is(200);
+        app.bare(Method::GET, path).is(200).await;
     }
 }
 
@@ -190,8 +190,8 @@ async fn two_credentials_must_both_be_valid_and_of_one_caller() {
         .secret;
     let both =
         |one: &str, two: &str| by_key(&app, one).header("authorization", format!("Bearer {two}"));
-    both(&app.key, &app.key).response().await.is(200);
-    both(&app.key, &same).response().await.is(200);
+    both(&app.key, &app.key).is(200).await;
+    both(&app.key, &same).is(200).await;
     for (one, two) in [
         (&app.key, &other),
         (&other, &app.key),
@@ -269,7 +269,7 @@ async fn repeated_credential_header_is_401() {
 async fn api_key_is_401_once_revoked_or_expired() {
     let app = TestApp::start().await;
     let key = app.make_key("brief", Scopes::all()).await;
-    by_key(&app, &key.secret).response().await.is(200);
+    by_key(&app, &key.secret).is(200).await;
     let mut connection = app.database.connect().await;
     revoke(&mut connection, key.id).await;
     // The key is cached; the revocation reaches the cache as a notification.
@@ -278,7 +278,7 @@ async fn api_key_is_401_once_revoked_or_expired() {
 
     let tomorrow = Utc::now() + Duration::days(1);
     let lasting = make_key(&mut connection, "brief", Scopes::all(), Some(tomorrow)).await;
-    by_key(&app, &lasting.secret).response().await.is(200);
+    by_key(&app, &lasting.secret).is(200).await;
     app.database
         .run(&format!(
             "update credentials set expires_at = now() where id = {}",
@@ -353,9 +353,8 @@ async fn operations_require_a_valid_credential_with_their_scopes() {
     let revoked = revoked_key(&app, Scopes::all()).await;
     let powerless = app.make_key("powerless", Scopes::default()).await.secret;
     app.post("/pet", &json!({"id": 8, "name": "a"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     for (name, needed, request) in operations(&app) {
         let send = async |key: &str| {
             let request = request.try_clone().expect("a body in memory");
@@ -407,7 +406,7 @@ async fn api_key_scopes_are_limited_to_those_of_its_caller() {
     app.database
         .run("update callers set scopes = '{read:pets}' where name = 'shrunk'")
         .await;
-    by_key(&app, &key).response().await.is(200);
+    by_key(&app, &key).is(200).await;
     let add = app
         .anonymous(Method::POST, "/pet")
         .json(&json!({"name": "a"}));
@@ -418,7 +417,7 @@ async fn api_key_scopes_are_limited_to_those_of_its_caller() {
 async fn anonymous_scopes_do_not_apply_to_invalid_credentials() {
     let app = TestApp::with(&[("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets")]).await;
     let find = || app.anonymous(Method::GET, "/pet/findByStatus?status=sold");
-    find().response().await.is(200);
+    find().is(200).await;
     unauthorized(&find().header("api_key", unknown_key()).response().await);
     unauthorized(
         &find()
@@ -463,12 +462,12 @@ async fn bootstrap_key_is_created_only_in_a_database_without_keys() {
     assert_eq!(database.number("select count(*) from credentials").await, 1);
 
     let app = TestApp::on(database, &settings).await;
-    by_key(&app, FIRST).response().await.is(200);
-    by_bearer(&app, FIRST).response().await.is(200);
+    by_key(&app, FIRST).is(200).await;
+    by_bearer(&app, FIRST).is(200).await;
     let add = app
         .anonymous(Method::POST, "/pet")
         .json(&json!({"name": "a"}));
-    add.header("api_key", FIRST).response().await.is(201);
+    add.header("api_key", FIRST).is(201).await;
     assert_eq!(
         app.database
             .number("select count(*) from callers where name = 'bootstrap'")

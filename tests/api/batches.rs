@@ -21,15 +21,15 @@ async fn change(app: &TestApp, id: i64, number: i64) {
     let pet = json!({"id": id, "name": name, "tags": tags});
     let path = format!("/pet/{id}");
     match number % 3 {
-        0 => drop(app.put("/pet", &pet).response().await.is(200)),
+        0 => drop(app.put("/pet", &pet).is(200).await),
         1 => {
             let change = json!({"name": name, "tags": tags});
-            app.patch(&path, &change).response().await.is(200);
+            app.patch(&path, &change).is(200).await;
         }
         _ => {
             // Deletes and re-creates the pet, with the batched insert.
-            app.delete(&path).response().await.is(200);
-            app.post("/pet", &pet).response().await.is(201);
+            app.delete(&path).is(200).await;
+            app.post("/pet", &pet).is(201).await;
         }
     }
 }
@@ -38,7 +38,7 @@ async fn change(app: &TestApp, id: i64, number: i64) {
 async fn last_change(app: &TestApp, id: i64, by_tag: bool) -> Option<i64> {
     let pet = if by_tag {
         let find = app.get("/pet/findByTags?tags=watched");
-        let found = find.response().await.is(200).json();
+        let found = find.is(200).await.json();
         let mut pets = found.as_array().expect("pets").iter();
         pets.find(|pet| pet["id"] == id).cloned()
     } else {
@@ -57,7 +57,7 @@ async fn read_sees_every_write_completed_before_it() {
     let mut ids = Vec::new();
     for _ in 0..4 {
         let pet = json!({"name": "0", "tags": [{"name": "watched"}]});
-        ids.push(app.post("/pet", &pet).response().await.is(201).id());
+        ids.push(app.post("/pet", &pet).is(201).await.id());
     }
     // Per pet: the last change that has started, and the last one that has completed.
     let started: Vec<AtomicI64> = ids.iter().map(|_| AtomicI64::new(0)).collect();
@@ -137,11 +137,7 @@ async fn concurrent_inserts_get_their_own_results() {
                 assert!(stored.insert(response.id()), "given twice: {response}");
                 assert!(id.is_none_or(|id| id == response.id()), "{response}");
                 assert_eq!(body["name"], pet["name"]);
-                let again = app
-                    .get(&format!("/pet/{}", response.id()))
-                    .response()
-                    .await
-                    .is(200);
+                let again = app.get(&format!("/pet/{}", response.id())).is(200).await;
                 assert_eq!(
                     again.json(),
                     body,
@@ -239,7 +235,7 @@ async fn disconnected_clients_do_not_fail_other_requests() {
     for round in 0..20 {
         let requests = (0..24).map(async |n| {
             if n % 2 == 0 {
-                app.get(&path).response().await.is(200);
+                app.get(&path).is(200).await;
             } else {
                 // Up to 3 ms: before the request is read, while it waits, or after the response.
                 let timeout = std::time::Duration::from_micros(50 * (round * n) % 3_000);
@@ -262,14 +258,9 @@ async fn shutdown_closes_all_database_connections() {
         let add = client
             .post(format!("http://{address}/api/v3/pet"))
             .json(&json!({"name": "a"}));
-        let id = add
-            .header("api_key", &key.secret)
-            .response()
-            .await
-            .is(201)
-            .id();
+        let id = add.header("api_key", &key.secret).is(201).await.id();
         let get = client.get(format!("http://{address}/api/v3/pet/{id}"));
-        get.header("api_key", &key.secret).response().await.is(200);
+        get.header("api_key", &key.secret).is(200).await;
     });
     join_all(requests).await;
     let connected = "select count(*) from pg_stat_activity

@@ -48,7 +48,7 @@ fn form(app: &TestApp, id: i64, query: &str) -> RequestBuilder {
 async fn add_pets(app: &TestApp, ids: impl Iterator<Item = i64>) -> Vec<String> {
     let add = async |id| {
         let pet = json!({"id": id, "name": "new", "status": "sold"});
-        app.post("/pet", &pet).response().await.is(201).etag()
+        app.post("/pet", &pet).is(201).await.etag()
     };
     join_all(ids.map(add)).await
 }
@@ -101,7 +101,7 @@ async fn concurrent_changes_of_few_pets_have_a_sequential_order() {
     add_pets(&app, 1..=3).await;
     for id in 1..=3 {
         let pet = replacement(id, 0);
-        app.put("/pet", &pet).response().await.is(200);
+        app.put("/pet", &pet).is(200).await;
     }
     let client = async |client: i64| {
         let mut done = Vec::new();
@@ -110,7 +110,7 @@ async fn concurrent_changes_of_few_pets_have_a_sequential_order() {
             let id = 1 + number % 3;
             let started = Instant::now();
             let request = numbered_change(&app, id, number);
-            let response = request.response().await.is(200);
+            let response = request.is(200).await;
             done.push((
                 id,
                 version(&response),
@@ -140,7 +140,7 @@ async fn concurrent_changes_of_few_pets_have_a_sequential_order() {
             assert!(last_start.is_none_or(|start| *ended >= start), "{number}");
             last_start = last_start.max(Some(*started));
         }
-        let stored = app.get(&format!("/pet/{id}")).response().await.is(200);
+        let stored = app.get(&format!("/pet/{id}")).is(200).await;
         assert_eq!(stored.json(), pet);
         assert_eq!(Some(version(&stored)), last);
     }
@@ -159,11 +159,11 @@ async fn patches_of_different_fields_of_one_pet_lose_no_update() {
             4 => form(&app, 1, "name=patched"),
             _ => form(&app, 1, "status=pending"),
         };
-        request.response().await.is(200).etag()
+        request.is(200).await.etag()
     });
     let mut etags = join_all(patches).await;
     assert_batched(&app, etags.len()).await;
-    let stored = app.get("/pet/1").response().await.is(200);
+    let stored = app.get("/pet/1").is(200).await;
     let expected = json!({
         "id": 1, "category": {"id": 1, "name": "c"}, "name": "patched", "photoUrls": ["/a", "/b"],
         "tags": [{"name": "t"}], "status": "pending"
@@ -197,7 +197,7 @@ async fn concurrent_replacements_with_one_etag_have_one_winner() {
         response.problem(412);
     }
     assert_batched(&app, CLIENTS).await;
-    let stored = app.get("/pet/1").response().await.is(200);
+    let stored = app.get("/pet/1").is(200).await;
     assert_eq!(
         (stored.text(), stored.etag()),
         (won[0].text(), won[0].etag())
@@ -271,16 +271,16 @@ async fn small_patch_of_a_pet_with_many_tags_among_changes_keeps_the_tags() {
     add_pets(&app, 1..=40).await;
     let tags: Vec<Value> = (0..30).map(|tag| json!({"id": tag})).collect();
     let large = json!({"id": 1, "name": "large", "tags": tags});
-    app.put("/pet", &large).response().await.is(200);
+    app.put("/pet", &large).is(200).await;
     app.database.run("truncate statements").await;
     let changes = (1..=40).map(async |id| {
         let patch = app.patch(&format!("/pet/{id}"), &json!({"status": "pending"}));
-        (id, patch.response().await.is(200))
+        (id, patch.is(200).await)
     });
     let patched = join_all(changes).await;
     assert_batched(&app, patched.len()).await;
     for (id, response) in patched {
-        let stored = app.get(&format!("/pet/{id}")).response().await.is(200);
+        let stored = app.get(&format!("/pet/{id}")).is(200).await;
         assert_eq!(stored.text(), response.text(), "{id}");
         assert_eq!(stored.json()["status"], "pending", "{id}");
         let expected = if id == 1 { json!(tags) } else { json!([]) };
@@ -315,7 +315,7 @@ async fn deletion_among_changes_of_one_pet_happens_once() {
     join_all(rounds).await;
     assert_batched(&app, 120).await;
     assert_eq!(app.count().await, 0);
-    let inventory = app.get("/store/inventory").response().await.is(200);
+    let inventory = app.get("/store/inventory").is(200).await;
     assert_eq!(
         inventory.json(),
         json!({"available": 0, "pending": 0, "sold": 0})
@@ -343,7 +343,7 @@ async fn blocked_change_is_503_and_its_batch_succeeds() {
     }
     other.execute("commit").await.expect("committed");
     let patch = app.patch("/pet/15", &json!({"name": "c"}));
-    patch.response().await.is(200);
+    patch.is(200).await;
 }
 
 /// Two orders for each of 30 pets; one of each is refused. Others have a taken id, an unknown pet, or a sold pet.
@@ -354,7 +354,7 @@ async fn concurrent_orders_get_their_own_responses() {
     let available = "update pets set status = 'available' where id <> 40";
     app.database.run(available).await;
     let taken = json!({"id": 500, "petId": 39});
-    app.post("/store/order", &taken).response().await.is(201);
+    app.post("/store/order", &taken).is(201).await;
     let orders = (0..75).map(async |number| {
         let order = match number {
             // Some have chosen ids, which the sequence reaches.
@@ -371,7 +371,7 @@ async fn concurrent_orders_get_their_own_responses() {
         match number {
             0..60 if response.status == 201 => {
                 let order = app.get(&format!("/store/order/{}", response.id()));
-                assert_eq!(order.response().await.is(200).text(), response.text());
+                assert_eq!(order.is(200).await.text(), response.text());
                 placed.push((1 + number % 30, response.id()));
             }
             0..65 => drop(response.problem(409)),
@@ -395,7 +395,7 @@ async fn concurrent_orders_get_their_own_responses() {
     let held = "select count(*) from pets join orders on held_pet = pets.id where pets.status <> 'pending'";
     assert_eq!(app.database.number(held).await, 0);
     let counted = "select count(*) from pets where status = 'pending'";
-    let inventory = app.get("/store/inventory").response().await.is(200).json();
+    let inventory = app.get("/store/inventory").is(200).await.json();
     assert_eq!(inventory["pending"], app.database.number(counted).await);
 }
 
@@ -410,10 +410,10 @@ async fn concurrent_deletions_of_orders_release_their_pets_once() {
     let other = app.make_key("other", Scopes::all_but_admin()).await.secret;
     let place = (1..=30).map(async |id| {
         let order = json!({"petId": id, "complete": id % 3 == 0});
-        let placed = app.post("/store/order", &order).response().await.is(201);
+        let placed = app.post("/store/order", &order).is(201).await;
         if id % 3 == 1 {
             // A status set by hand is kept.
-            form(&app, id, "status=sold").response().await.is(200);
+            form(&app, id, "status=sold").is(200).await;
         }
         placed.id()
     });
@@ -437,11 +437,11 @@ async fn concurrent_deletions_of_orders_release_their_pets_once() {
     expected.sort_unstable();
     assert_eq!(responses, expected);
     for id in 1..=30 {
-        let pet = app.get(&format!("/pet/{id}")).response().await.is(200);
+        let pet = app.get(&format!("/pet/{id}")).is(200).await;
         let status = if id % 3 == 2 { "available" } else { "sold" };
         assert_eq!(pet.json()["status"], status, "{id}");
     }
-    let inventory = app.get("/store/inventory").response().await.is(200).json();
+    let inventory = app.get("/store/inventory").is(200).await.json();
     assert_eq!(
         inventory,
         json!({"available": 10, "pending": 0, "sold": 20})

@@ -82,9 +82,8 @@ async fn keys_create_list_and_revoke_apply_to_a_running_service() {
     service
         .request(Method::POST, "/pet", key)
         .json(&json!({"name": "a"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
 
     let listed = commands.json(&["keys", "list", "--json"]).await;
     let listed = &listed.as_array().expect("an array")[0];
@@ -477,9 +476,8 @@ async fn default_port_in_use_is_replaced_by_a_free_one() {
     assert_ne!(service.operations.port(), 9090);
     service
         .request(Method::GET, "/pet/findByStatus?status=sold", "free-key")
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert!(service.log().contains("8080"), "{}", service.log());
     service.stop().await;
 }

@@ -115,7 +115,7 @@ fn upload(app: &TestApp, pet: i64, bytes: Vec<u8>) -> RequestBuilder {
 
 /// Uploads an image and returns its path.
 async fn image(app: &TestApp, pet: i64, bytes: Vec<u8>) -> String {
-    let stored = upload(app, pet, bytes).response().await.is(200).json();
+    let stored = upload(app, pet, bytes).is(200).await.json();
     let image = stored["imageId"].as_str().expect("an id").to_owned();
     format!("/pet/{pet}/images/{image}")
 }
@@ -127,9 +127,9 @@ async fn write(app: Arc<TestApp>, writer: u32, stop: Arc<AtomicBool>) -> u32 {
         let pet = app.pet("Rex").await;
         image(&app, pet, png(100 + writer, 20 + number)).await;
         let order = app.post("/store/order", &json!({ "petId": pet }));
-        order.response().await.is(201);
+        order.is(201).await;
         let second = image(&app, pet, png(200 + writer, 20 + number)).await;
-        app.delete(&second).response().await.is(200);
+        app.delete(&second).is(200).await;
         number += 1;
     }
     number
@@ -181,19 +181,14 @@ async fn restore_drill_under_write_load_restores_one_point_in_time() {
     let service = copy.serve().await;
     for pet in service
         .get("/pet/findByStatus?status=pending,available")
-        .response()
-        .await
         .is(200)
+        .await
         .ids()
     {
-        let list = service
-            .get(&format!("/pet/{pet}/images"))
-            .response()
-            .await
-            .is(200);
+        let list = service.get(&format!("/pet/{pet}/images")).is(200).await;
         for image in list.json().as_array().expect("a list") {
             let path = format!("/pet/{pet}/images/{}", image["id"].as_str().expect("an id"));
-            service.get(&path).response().await.is(200);
+            service.get(&path).is(200).await;
         }
     }
     let check = copy.run(&["check"]).await.is(0).stdout;
@@ -206,28 +201,21 @@ async fn restored_service_goes_on_where_the_backup_was_made() {
     let app = original.serve().await;
     let pet = json!({"id": 70, "name": "Rex\t\\N\\.\u{1}", "tags": [{"name": "big"}], "status": "available",
                      "category": {"id": 1, "name": "Dogs\n"}, "photoUrls": ["/x,y"]});
-    app.post("/pet", &pet).response().await.is(201);
+    app.post("/pet", &pet).is(201).await;
     let retried = |app: &TestApp| {
         let request = app
             .anonymous(Method::POST, "/pet")
             .json(&json!({"name": "Max"}));
         request.header("idempotency-key", "k")
     };
-    let first = retried(&app)
-        .header("api_key", &app.key)
-        .response()
-        .await
-        .is(201);
+    let first = retried(&app).header("api_key", &app.key).is(201).await;
     let user = json!({"username": "ada", "password": "correct horse battery staple"});
-    app.post("/user", &user).response().await.is(201);
+    app.post("/user", &user).is(201).await;
     let log_in = app.anonymous(Method::POST, "/user/login").json(&user);
-    let session = log_in.response().await.is(200).json();
+    let session = log_in.is(200).await.json();
     let image = image(&app, 70, png(300, 200)).await;
-    app.get(&format!("{image}?width=64"))
-        .response()
-        .await
-        .is(200);
-    let before = app.get("/pet/70").response().await.is(200);
+    app.get(&format!("{image}?width=64")).is(200).await;
+    let before = app.get("/pet/70").is(200).await;
 
     let archive = original.back_up().await;
     let key = &app.key;
@@ -238,15 +226,10 @@ async fn restored_service_goes_on_where_the_backup_was_made() {
     let after = restored
         .anonymous(Method::GET, "/pet/70")
         .header("api_key", key)
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!((after.json(), after.etag()), (before.json(), before.etag()));
-    let again = retried(&restored)
-        .header("api_key", key)
-        .response()
-        .await
-        .is(201);
+    let again = retried(&restored).header("api_key", key).is(201).await;
     assert_eq!(again.json(), first.json());
     // Sessions are left out.
     let session = session.as_str().expect("a token");
@@ -256,19 +239,15 @@ async fn restored_service_goes_on_where_the_backup_was_made() {
         response.is(status);
     }
     let log_in = restored.anonymous(Method::POST, "/user/login").json(&user);
-    log_in.response().await.is(200);
+    log_in.is(200).await;
     for path in ["/pet/findByTags?tags=big", "/store/inventory"] {
-        let before = app.get(path).response().await.is(200);
-        let after = restored.get(path).response().await.is(200);
+        let before = app.get(path).is(200).await;
+        let after = restored.get(path).is(200).await;
         assert_eq!(after.json(), before.json(), "{path}");
     }
-    let bytes = restored.get(&image).response().await.is(200).body;
+    let bytes = restored.get(&image).is(200).await.body;
     assert!(bytes == png(300, 200), "other bytes");
-    restored
-        .get(&format!("{image}?width=64"))
-        .response()
-        .await
-        .is(200);
+    restored.get(&format!("{image}?width=64")).is(200).await;
     let next = restored.pet("next").await;
     assert!(next > first.id(), "{next}");
 }
@@ -281,7 +260,7 @@ async fn restored_service_reuses_no_version_and_deletes_no_bytes_of_the_original
     let (image, path) = (image(&app, pet, png(30, 20)).await, format!("/pet/{pet}"));
     let archive = original.back_up().await;
     let rename = json!({"name": "after the backup"});
-    let lost = app.patch(&path, &rename).response().await.is(200);
+    let lost = app.patch(&path, &rename).is(200).await;
     let added = app.pet("after the backup").await;
     let copy = Store::empty().await;
     copy.run(&["restore", &archive]).await.is(0);
@@ -290,10 +269,10 @@ async fn restored_service_reuses_no_version_and_deletes_no_bytes_of_the_original
     let another = Store::empty().await;
     another.run(&["restore", &archive]).await.is(0);
     let in_another = another.serve().await;
-    let in_another = in_another.patch(&path, &rename).response().await.is(200);
+    let in_another = in_another.patch(&path, &rename).is(200).await;
 
     // A client that knows a version from after the backup must not overwrite another change of the same number.
-    let changed = restored.patch(&path, &rename).response().await.is(200);
+    let changed = restored.patch(&path, &rename).is(200).await;
     assert_ne!(changed.etag(), lost.etag());
     assert_ne!(changed.etag(), in_another.etag());
     let stale = restored
@@ -303,11 +282,11 @@ async fn restored_service_reuses_no_version_and_deletes_no_bytes_of_the_original
     assert!(restored.pet("Max").await > added);
 
     let kept = original.files();
-    restored.get(&image).response().await.is(200);
-    restored.delete(&path).response().await.is(200);
+    restored.get(&image).is(200).await;
+    restored.delete(&path).is(200).await;
     eventually(async || copy.files().is_empty()).await;
     assert_eq!(original.files(), kept);
-    app.get(&image).response().await.is(200);
+    app.get(&image).is(200).await;
 }
 
 /// Returns the archive of a store with pets and two images.
@@ -467,7 +446,7 @@ async fn image_deleted_during_a_backup_is_in_it() {
                  where datname = current_database() and mode = 'RowShareLock' and relation = 'image_leftovers'::regclass";
     eventually(async || original.database.number(locks).await == 1).await;
     for image in &images {
-        app.delete(image).response().await.is(200);
+        app.delete(image).is(200).await;
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(original.files().len(), 2);
@@ -482,7 +461,7 @@ async fn image_deleted_during_a_backup_is_in_it() {
 
     // The next deletion also deletes what was kept.
     let another = image(&app, pet, png(9, 9)).await;
-    app.delete(&another).response().await.is(200);
+    app.delete(&another).is(200).await;
     eventually(async || original.files().is_empty()).await;
 
     let copy = Store::empty().await;
@@ -493,7 +472,7 @@ async fn image_deleted_during_a_backup_is_in_it() {
     Output::of(restore).await.is(0);
     let restored = copy.serve().await;
     for image in &images {
-        restored.get(image).response().await.is(200);
+        restored.get(image).is(200).await;
     }
 }
 
@@ -697,7 +676,7 @@ async fn backup_reports_lost_and_damaged_images() {
             assert!(!store.home.path().join(name).exists());
         }
     }
-    app.delete(&format!("/pet/{pet}")).response().await.is(200);
+    app.delete(&format!("/pet/{pet}")).is(200).await;
     store.run(&["backup", "a.tar"]).await.is(0);
 }
 
@@ -713,7 +692,7 @@ async fn archive_of_schema_26_is_restored() {
     let app = store.serve().await;
     let get = async |path: &str| {
         let get = app.anonymous(Method::GET, path).header("api_key", KEY);
-        get.response().await.is(200)
+        get.is(200).await
     };
     let rex = get("/pet/7").await.json();
     let image = rex["photoUrls"][1].as_str().expect("a URL").to_owned();
@@ -728,13 +707,13 @@ async fn archive_of_schema_26_is_restored() {
     let counts = json!({"available": 1, "pending": 1, "sold": 1});
     assert_eq!(get("/store/inventory").await.json(), counts);
     let (_, path) = image.split_once("/api/v3").expect("a URL of the service");
-    let bytes = app.anonymous(Method::GET, path).response().await.is(200);
+    let bytes = app.anonymous(Method::GET, path).is(200).await;
     assert_eq!(bytes.body.len(), 73);
-    let order = app.get("/store/order/1").response().await.is(200).json();
+    let order = app.get("/store/order/1").is(200).await.json();
     assert_eq!(order["shipDate"], "2026-01-31T12:00:00Z");
     let log_in = app.anonymous(Method::POST, "/user/login");
     let log_in = log_in.json(&json!({"username": "ada", "password": "correct horse"}));
-    log_in.response().await.is(200);
+    log_in.is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -50,7 +50,7 @@ fn text(value: &Value) -> &str {
 async fn sign_up(app: &TestApp, name: &str) -> String {
     let user = json!({"username": name, "password": PASSWORD});
     let created = app.anonymous(Method::POST, "/user").json(&user);
-    format!("user:{}", created.response().await.is(201).id())
+    format!("user:{}", created.is(201).await.id())
 }
 
 async fn log_in(app: &TestApp, name: &str) -> Response {
@@ -204,12 +204,12 @@ async fn deleted_caller_has_no_credentials_and_no_account() {
     let order = order
         .bearer_auth(text(&session))
         .json(&json!({"petId": pet}));
-    let order = order.response().await.is(201).id();
+    let order = order.is(201).await.id();
     commands.run(&["callers", "delete", &caller]).await.is(0);
     soon(401, || find(&app, text(&session))).await;
-    app.get("/user/ada").response().await.is(404);
+    app.get("/user/ada").is(404).await;
     let order = format!("/store/order/{order}");
-    app.get(&order).response().await.is(200);
+    app.get(&order).is(200).await;
     let callers = commands.json(&["callers", "list", "--json"]).await;
     let callers = callers.as_array().expect("a list");
     assert_eq!(callers.len(), 1, "{callers:?}");

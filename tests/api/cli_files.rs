@@ -69,11 +69,7 @@ async fn export_and_import_round_trip_every_field() {
 
     let app = TestApp::on(store.database.shared(), &[]).await;
     for pet in unusual_pets() {
-        let response = app
-            .get(&format!("/pet/{}", pet["id"]))
-            .response()
-            .await
-            .is(200);
+        let response = app.get(&format!("/pet/{}", pet["id"])).is(200).await;
         assert_eq!(response.json(), pet);
     }
     for (format, file) in [("ndjson", "out.ndjson"), ("csv", "out.csv")] {
@@ -217,10 +213,7 @@ async fn import_resumes_after_a_kill_and_adds_each_pet_once() {
         .number("select count(distinct name) from pets");
     assert_eq!(names.await, 60_000);
     let app = TestApp::on(store.database.shared(), &[]).await;
-    app.post("/pet", &json!({"name": "next"}))
-        .response()
-        .await
-        .is(201);
+    app.post("/pet", &json!({"name": "next"})).is(201).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

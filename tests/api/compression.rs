@@ -19,12 +19,12 @@ async fn with_lists() -> TestApp {
     app.database.run(pets).await;
     let orders = (1..=20).map(async |pet| {
         let order = app.post("/store/order", &json!({"petId": pet}));
-        order.response().await.is(201);
+        order.is(201).await;
     });
     join_all(orders).await;
     for _ in 0..6 {
         let upload = app.request(Method::POST, "/pet/1/uploadImage");
-        upload.body(png(9, 9)).response().await.is(200);
+        upload.body(png(9, 9)).is(200).await;
     }
     app
 }
@@ -38,7 +38,7 @@ async fn accepting(encodings: &str, request: RequestBuilder) -> Response {
 
 /// Asserts that a response is compressed if the client accepts that, and that the compressed one has the same content.
 async fn is_compressed(what: &str, request: impl Fn() -> RequestBuilder) {
-    let plain = request().response().await.is(200);
+    let plain = request().is(200).await;
     assert_eq!(plain.optional_header("content-encoding"), None, "{what}");
     assert_eq!(plain.header("vary"), "accept-encoding", "{what}");
     for encoding in ENCODINGS {

@@ -17,18 +17,14 @@ fn changes(app: &TestApp) -> [(&'static str, RequestBuilder); 4] {
 
 async fn add_pet_5(app: &TestApp) -> Response {
     let pet = json!({"id": 5, "name": "five", "status": "sold"});
-    app.post("/pet", &pet).response().await.is(201)
+    app.post("/pet", &pet).is(201).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stale_if_match_is_412_and_changes_nothing() {
     let app = TestApp::start().await;
     let stale = add_pet_5(&app).await.etag();
-    let current = app
-        .request(Method::POST, "/pet/5?name=newer")
-        .response()
-        .await
-        .is(200);
+    let current = app.request(Method::POST, "/pet/5?name=newer").is(200).await;
     for tags in [
         stale.clone(),
         format!("{stale}, \"no\""),
@@ -46,7 +42,7 @@ async fn stale_if_match_is_412_and_changes_nothing() {
             response.problem(412);
         }
     }
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(
         (fetched.text(), fetched.etag()),
         (current.text(), current.etag())
@@ -72,7 +68,7 @@ async fn matching_if_match_allows_the_change() {
             assert_eq!(response.status, 200, "{name} if {tags}: {response}");
             if name != "DELETE" {
                 assert_ne!(response.etag(), etag, "{name}");
-                app.delete("/pet/5").response().await.is(200);
+                app.delete("/pet/5").is(200).await;
             }
         }
     }
@@ -86,7 +82,7 @@ async fn repeated_if_match_headers_are_one_list() {
     let change = change
         .header("if-match", "\"999\"")
         .header("if-match", etag);
-    change.response().await.is(200);
+    change.is(200).await;
     // `*` is no element of a list.
     for [first, second] in [["\"999\"", "*"], ["*", "\"999\""], ["*", "*"]] {
         let change = app.request(Method::POST, "/pet/5?name=b");
@@ -132,7 +128,7 @@ async fn malformed_if_match_is_400_and_changes_nothing() {
             );
         }
     }
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(
         (fetched.text(), fetched.etag()),
         (added.text(), added.etag())
@@ -151,7 +147,7 @@ async fn matching_if_none_match_is_304() {
     ] {
         for method in [Method::GET, Method::HEAD] {
             let request = app.request(method, "/pet/5").header("if-none-match", &tags);
-            let response = request.response().await.is(304);
+            let response = request.is(304).await;
             assert!(response.body.is_empty(), "{response}");
             assert_eq!(response.etag(), etag);
         }
@@ -159,7 +155,7 @@ async fn matching_if_none_match_is_304() {
     // Malformed tags are ignored.
     for tags in ["\"999\"", "", "x", "\"5", &etag.replace('"', "")] {
         let request = app.get("/pet/5").header("if-none-match", tags);
-        assert_eq!(request.response().await.is(200).id(), 5, "{tags}");
+        assert_eq!(request.is(200).await.id(), 5, "{tags}");
     }
     app.get("/pet/6")
         .header("if-none-match", "*")
@@ -175,7 +171,7 @@ async fn etag_changes_with_every_update_even_without_an_effect() {
     for _ in 0..2 {
         for (name, change) in changes(&app) {
             if name != "DELETE" {
-                etags.push(change.response().await.is(200).etag());
+                etags.push(change.is(200).await.etag());
             }
         }
     }
@@ -189,7 +185,7 @@ async fn etag_changes_with_every_update_even_without_an_effect() {
 async fn etag_of_a_recreated_pet_is_new() {
     let app = TestApp::start().await;
     let first = add_pet_5(&app).await;
-    app.delete("/pet/5").response().await.is(200);
+    app.delete("/pet/5").is(200).await;
     let second = add_pet_5(&app).await;
     assert_eq!(first.body, second.body);
     assert_ne!(first.etag(), second.etag());
@@ -213,7 +209,7 @@ async fn concurrent_updates_of_one_version_have_one_winner() {
     for response in lost {
         response.problem(412);
     }
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(
         (fetched.text(), fetched.etag()),
         (won[0].text(), won[0].etag())
@@ -236,7 +232,7 @@ async fn concurrent_patches_are_all_applied() {
     for response in join_all(patches).await {
         response.is(200);
     }
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     let expected = json!({
         "id": 5, "category": {"id": 1, "name": "c"}, "name": "patched", "photoUrls": [], "tags": [], "status": "sold",
     });
@@ -259,7 +255,7 @@ async fn if_match_without_an_etag_is_400_in_every_operation() {
     let app = TestApp::start().await;
     add_pet_5(&app).await;
     let document = app.bare(Method::GET, "/api/v3/openapi.json");
-    let document = document.response().await.is(200).json();
+    let document = document.is(200).await.json();
     let mut refused = 0;
     for (path, item) in document["paths"].as_object().expect("paths") {
         let base = if item["servers"].is_null() {

@@ -241,22 +241,11 @@ async fn request_id_is_kept_if_valid_and_replaced_otherwise() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trailing_slash_is_accepted() {
     let app = TestApp::start().await;
-    let id = app
-        .post("/pet/", &json!({"name": "a"}))
-        .response()
-        .await
-        .is(201)
-        .id();
-    app.get(&format!("/pet/{id}/")).response().await.is(200);
-    app.get("/pet/findByStatus/?status=available")
-        .response()
-        .await
-        .is(200);
-    app.bare(Method::GET, "/api/v3/openapi.json/")
-        .response()
-        .await
-        .is(200);
-    app.delete(&format!("/pet/{id}/")).response().await.is(200);
+    let id = app.post("/pet/", &json!({"name": "a"})).is(201).await.id();
+    app.get(&format!("/pet/{id}/")).is(200).await;
+    app.get("/pet/findByStatus/?status=available").is(200).await;
+    app.bare(Method::GET, "/api/v3/openapi.json/").is(200).await;
+    app.delete(&format!("/pet/{id}/")).is(200).await;
     app.anonymous(Method::GET, "/pet/1/")
         .response()
         .await
@@ -267,9 +256,9 @@ async fn trailing_slash_is_accepted() {
 async fn health_and_metrics_are_served_on_their_listeners() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
-    app.get(&format!("/pet/{id}")).response().await.is(200);
+    app.get(&format!("/pet/{id}")).is(200).await;
     for path in ["/livez", "/readyz"] {
-        app.bare(Method::GET, path).response().await.is(200);
+        app.bare(Method::GET, path).is(200).await;
     }
     let client = test_support::client();
     let operations = |path: &str| {
@@ -365,19 +354,16 @@ async fn encoded_body_is_415() {
     let refused = token.header("content-encoding", "gzip").response().await;
     assert_eq!(refused.is(400).json()["error"], "invalid_request");
     assert_eq!(app.count().await, 1);
-    let kept = app.get(&format!("/pet/{id}")).response().await.is(200);
+    let kept = app.get(&format!("/pet/{id}")).is(200).await;
     assert_eq!(kept.json()["name"], "a");
 
     // `identity` is allowed, and so is any coding if there is no body.
     for coding in ["Identity", ""] {
         let plain = app.post("/pet", &pet).header("content-encoding", coding);
-        plain.response().await.is(201);
+        plain.is(201).await;
     }
     let none = app.request(Method::POST, &format!("/pet/{id}?name=c"));
-    none.header("content-encoding", "gzip")
-        .response()
-        .await
-        .is(200);
+    none.header("content-encoding", "gzip").is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ const MANY: i64 = 700;
 async fn add(app: &TestApp, id: i64, status: &str, tags: &[&str]) {
     let tags: Vec<Value> = tags.iter().map(|name| json!({ "name": name })).collect();
     let pet = json!({"id": id, "name": "pet", "status": status, "tags": tags});
-    app.post("/pet", &pet).response().await.is(201);
+    app.post("/pet", &pet).is(201).await;
 }
 
 async fn some_pets() -> TestApp {
@@ -21,7 +21,7 @@ async fn some_pets() -> TestApp {
     add(&app, 30, "pending", &["big", "red", "red"]).await;
     add(&app, 20, "available", &["a,b", "ünï & co"]).await;
     let nameless = json!({"id": 50, "name": "pet", "status": "sold", "tags": [{"id": 1}, {}]});
-    app.post("/pet", &nameless).response().await.is(201);
+    app.post("/pet", &nameless).is(201).await;
     app
 }
 
@@ -57,11 +57,7 @@ async fn find_by_status_returns_matches_of_any_status_in_id_order() {
         ("status%5B%5D=pending", vec![30]),
         ("status[0]=sold&status[1]=pending,pending", vec![10, 30, 50]),
     ] {
-        let found = app
-            .get(&format!("/pet/findByStatus?{query}"))
-            .response()
-            .await
-            .is(200);
+        let found = app.get(&format!("/pet/findByStatus?{query}")).is(200).await;
         assert_eq!(found.ids(), ids, "{query}");
         assert_eq!(found.header("content-type"), "application/json");
         assert_eq!(found.optional_header("link"), None, "{found}");
@@ -89,11 +85,7 @@ async fn find_by_tags_returns_each_pet_once_for_any_or_all_tags() {
         ("tags[]=red&tags[]=big&match=all", vec![30, 40]),
         ("tags[0]=red&tags%5B1%5D=big&match=all", vec![30, 40]),
     ] {
-        let found = app
-            .get(&format!("/pet/findByTags?{query}"))
-            .response()
-            .await
-            .is(200);
+        let found = app.get(&format!("/pet/findByTags?{query}")).is(200).await;
         assert_eq!(found.ids(), ids, "{query}");
     }
 }
@@ -106,11 +98,7 @@ async fn find_without_matches_is_an_empty_array() {
         "/pet/findByTags?tags=x",
         "/pet/findByTags?tags=x&limit=5",
     ] {
-        assert_eq!(
-            app.get(path).response().await.is(200).text(),
-            "[]",
-            "{path}"
-        );
+        assert_eq!(app.get(path).is(200).await.text(), "[]", "{path}");
     }
 }
 
@@ -183,7 +171,7 @@ async fn find_without_limit_streams_every_match() {
     let all: Vec<i64> = (1..=MANY).map(|id| id * 3).collect();
     let every_status = "/pet/findByStatus?status=available,pending,sold";
     for path in [every_status, "/pet/findByTags?tags=all,even"] {
-        let found = app.get(path).response().await.is(200);
+        let found = app.get(path).is(200).await;
         assert_eq!(found.ids(), all, "{path}");
         assert_eq!(
             found.optional_header("content-length"),
@@ -191,28 +179,20 @@ async fn find_without_limit_streams_every_match() {
             "it is streamed"
         );
     }
-    let sold = app
-        .get("/pet/findByStatus?status=sold")
-        .response()
-        .await
-        .is(200);
+    let sold = app.get("/pet/findByStatus?status=sold").is(200).await;
     let expected: Vec<i64> = (1..=MANY)
         .filter(|id| id % 3 == 2)
         .map(|id| id * 3)
         .collect();
     assert_eq!(sold.ids(), expected);
-    let head = app
-        .request(Method::HEAD, every_status)
-        .response()
-        .await
-        .is(200);
+    let head = app.request(Method::HEAD, every_status).is(200).await;
     assert!(head.body.is_empty());
 
     // Fewer matches, so that the response ends elsewhere within a chunk.
     app.database
         .run(&format!("delete from pets where id > {}", 512 * 3))
         .await;
-    let found = app.get(every_status).response().await.is(200);
+    let found = app.get(every_status).is(200).await;
     assert_eq!(found.ids().len(), 512);
 }
 
@@ -227,7 +207,7 @@ async fn find_pages_add_up_to_the_unpaged_response() {
         ("findByTags?tags=all%2Ceven&match=all", 350),
         ("findByTags?tags=all&unknown=%C3%BC", 299),
     ] {
-        let whole = app.get(&format!("/pet/{query}")).response().await.is(200);
+        let whole = app.get(&format!("/pet/{query}")).is(200).await;
         let mut walked = Vec::new();
         let mut next = Some(app.url(&format!("/pet/{query}&limit={limit}")));
         while let Some(url) = next {
@@ -235,7 +215,7 @@ async fn find_pages_add_up_to_the_unpaged_response() {
                 .strip_prefix(&app.url(""))
                 .expect("a URL of the API")
                 .to_owned();
-            let page = app.get(&path).response().await.is(200);
+            let page = app.get(&path).is(200).await;
             assert!((1..=limit).contains(&page.ids().len()), "{path}: {page}");
             walked.extend(page.json().as_array().expect("an array").clone());
             next = next_page(&app, &page);
@@ -253,32 +233,27 @@ async fn find_pages_are_stable_under_inserts_and_deletes() {
     let app = many_pets().await;
     let page = app
         .get("/pet/findByStatus?status=sold,available,pending&limit=5")
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(page.ids(), [3, 6, 9, 12, 15]);
     let next = next_page(&app, &page).expect("more remains");
     let next = next.strip_prefix(&app.url("")).expect("a URL of the API");
-    app.delete("/pet/15").response().await.is(200);
-    app.delete("/pet/3").response().await.is(200);
+    app.delete("/pet/15").is(200).await;
+    app.delete("/pet/3").is(200).await;
     add(&app, 14, "sold", &[]).await;
     add(&app, 17, "sold", &[]).await;
-    let page = app.get(next).response().await.is(200);
+    let page = app.get(next).is(200).await;
     assert_eq!(page.ids(), [17, 18, 21, 24, 27]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn find_with_cursor_and_large_limit_returns_the_rest() {
     let app = some_pets().await;
-    let page = app
-        .get("/pet/findByTags?tags=red&limit=1")
-        .response()
-        .await
-        .is(200);
+    let page = app.get("/pet/findByTags?tags=red&limit=1").is(200).await;
     assert_eq!(page.ids(), [10]);
     let next = next_path(&app, &page).expect("more remains");
     let next = next.replace("limit=1", "limit=1000");
-    let rest = app.get(&next).response().await.is(200);
+    let rest = app.get(&next).is(200).await;
     assert_eq!(rest.ids(), [30, 40]);
     assert_eq!(rest.optional_header("link"), None, "{rest}");
 }
@@ -324,7 +299,7 @@ async fn find_waiting_for_postgresql_does_not_block_other_operations() {
         waiting >= 1
     })
     .await;
-    app.get("/store/order/1").response().await.is(404);
+    app.get("/store/order/1").is(404).await;
     assert!(finds.iter().any(|find| !find.is_finished()));
     drop(blocker);
     for find in finds {
@@ -356,12 +331,12 @@ async fn find_by_all_tags_equals_the_intersection_of_the_tags() {
         let matches = |id: &i64| numbers.iter().all(|n| *n != 9 && id % n == 0);
         let expected: Vec<i64> = (1..=2000).filter(matches).collect();
         let path = format!("/pet/findByTags?match=all&tags={}", names.join(","));
-        let whole = app.get(&path).response().await.is(200);
+        let whole = app.get(&path).is(200).await;
         assert_eq!(whole.ids(), expected, "{path}");
         let mut paged = Vec::new();
         let mut next = Some(format!("{path}&limit=30"));
         while let Some(path) = next {
-            let page = app.get(&path).response().await.is(200);
+            let page = app.get(&path).is(200).await;
             assert!(page.ids().len() == 30 || page.optional_header("link").is_none());
             paged.extend(page.ids());
             next = next_path(&app, &page);
@@ -389,7 +364,7 @@ async fn find_by_all_tags_ends_a_page_early_when_its_budget_is_spent() {
     let mut pages = Vec::new();
     let mut next = Some(format!("{path}&limit=20"));
     while let Some(path) = next {
-        let page = app.get(&path).response().await.is(200);
+        let page = app.get(&path).is(200).await;
         pages.push(page.ids());
         next = next_path(&app, &page);
     }
@@ -397,7 +372,7 @@ async fn find_by_all_tags_ends_a_page_early_when_its_budget_is_spent() {
     assert_eq!(last, &[30_000]);
     assert_eq!(earlier.len(), 2);
     assert!(earlier.iter().all(Vec::is_empty), "{earlier:?}");
-    let whole = app.get(path).response().await.is(200);
+    let whole = app.get(path).is(200).await;
     assert_eq!(whole.ids(), [30_000]);
 }
 
@@ -406,12 +381,12 @@ async fn find_by_tags_follows_changes_by_the_api_and_by_plain_sql() {
     let app = some_pets().await;
     let found = async |tag: &str| {
         let path = format!("/pet/findByTags?tags={tag}");
-        app.get(&path).response().await.is(200).ids()
+        app.get(&path).is(200).await.ids()
     };
     let patch = json!({"tags": [{"name": "green"}, {"name": "red"}]});
     let changed = app.request(Method::PATCH, "/pet/40").json(&patch);
-    changed.response().await.is(200);
-    app.delete("/pet/30").response().await.is(200);
+    changed.is(200).await;
+    app.delete("/pet/30").is(200).await;
     for (tag, ids) in [
         ("red", &[10, 40][..]),
         ("green", &[40]),

@@ -35,17 +35,14 @@ fn assert_replayed(response: &Response, first: &Response) {
 async fn repeated_post_is_replayed_without_effect() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex", "tags": [{"name": "ü"}]});
-    let first = post(&app, "k-1", &pet).response().await.is(201);
+    let first = post(&app, "k-1", &pet).is(201).await;
     assert_eq!(
         first.optional_header("idempotent-replayed"),
         None,
         "{first}"
     );
     // The pet is deleted meanwhile; the key may be bare or quoted.
-    app.delete(&format!("/pet/{}", first.id()))
-        .response()
-        .await
-        .is(200);
+    app.delete(&format!("/pet/{}", first.id())).is(200).await;
     for key in ["k-1", "\"k-1\""] {
         let again = post(&app, key, &pet).response().await;
         assert_replayed(&again, &first);
@@ -63,11 +60,10 @@ async fn form_update_is_replayed() {
         let request = app.request(Method::POST, &format!("/pet/{id}?status=sold"));
         request.form(&form).header("idempotency-key", "k")
     };
-    let first = update("second").response().await.is(200);
+    let first = update("second").is(200).await;
     app.request(Method::POST, &format!("/pet/{id}?name=third"))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     let again = update("second").response().await;
     assert_replayed(&again, &first);
     assert_eq!(again.body, first.body);
@@ -80,7 +76,7 @@ async fn form_update_is_replayed() {
 async fn key_reused_for_another_request_is_422() {
     let app = TestApp::start().await;
     let pet = json!({"id": 5, "name": "Rex"});
-    post(&app, "k", &pet).response().await.is(201);
+    post(&app, "k", &pet).is(201).await;
     let other_body = post(&app, "k", &json!({"id": 6, "name": "Rex"}));
     other_body.response().await.problem(422);
     let other_path = app
@@ -125,7 +121,7 @@ async fn account_without_a_fingerprint_is_400_and_not_stored() {
             // A corrected request may have the same key.
             post("application/json", "a", b"1").await.is(success);
             post("application/json", "b", b"1").await.problem(422);
-            app.delete("/user/ada").response().await.is(200);
+            app.delete("/user/ada").is(200).await;
         }
     }
 }
@@ -134,9 +130,8 @@ async fn account_without_a_fingerprint_is_400_and_not_stored() {
 async fn error_is_replayed_although_the_request_would_succeed_now() {
     let app = TestApp::start().await;
     app.post("/pet", &json!({"id": 5, "name": "in the way"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     let pet = json!({"id": 5, "name": "Rex"});
     let first = post(&app, "taken", &pet).response().await;
     first.problem(409);
@@ -147,11 +142,10 @@ async fn error_is_replayed_although_the_request_would_succeed_now() {
     let unknown = update().response().await;
     unknown.problem(404);
 
-    app.delete("/pet/5").response().await.is(200);
+    app.delete("/pet/5").is(200).await;
     app.post("/pet", &json!({"id": 6, "name": "six"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     let again = post(&app, "taken", &pet).response().await;
     assert_replayed(&again, &first);
     // `problem` checks that `instance` is that of the repeated request.
@@ -188,9 +182,8 @@ async fn key_is_scoped_to_its_caller() {
         request
             .header("api_key", api_key)
             .header("idempotency-key", "k")
-            .response()
-            .await
             .is(201)
+            .await
     };
     let first = send(&app.key).await;
     let others = send(&other).await;
@@ -218,9 +211,8 @@ async fn key_of_an_anonymous_caller_is_scoped_to_its_address() {
         request
             .header("x-forwarded-for", address)
             .header("idempotency-key", "k")
-            .response()
-            .await
             .is(201)
+            .await
     };
     let first = send("198.51.100.1").await;
     let others = send("198.51.100.2").await;
@@ -240,7 +232,7 @@ async fn key_outside_1_to_255_characters_or_repeated_is_400() {
         "a b\"c",
         "\"with, comma\"",
     ] {
-        post(&app, key, &pet).response().await.is(201);
+        post(&app, key, &pet).is(201).await;
     }
     let before = app.count().await;
     for key in [
@@ -274,7 +266,7 @@ async fn put_ignores_the_idempotency_key() {
     let id = app.pet("a").await;
     for name in ["b", "c"] {
         let put = app.put("/pet", &json!({"id": id, "name": name}));
-        let response = put.header("idempotency-key", "k").response().await.is(200);
+        let response = put.header("idempotency-key", "k").is(200).await;
         assert_eq!(response.json()["name"], name);
     }
 }
@@ -334,7 +326,7 @@ async fn key_in_progress_is_409_and_a_5xx_is_not_stored() {
     assert_eq!(first.header("retry-after"), "1", "{first}");
 
     blocker.execute("rollback").await.expect("unlocked");
-    let third = post(&app, "k", &pet).response().await.is(201);
+    let third = post(&app, "k", &pet).is(201).await;
     assert_eq!(
         third.optional_header("idempotent-replayed"),
         None,
@@ -347,14 +339,14 @@ async fn key_in_progress_is_409_and_a_5xx_is_not_stored() {
 async fn key_expires_after_a_day() {
     let app = TestApp::start().await;
     let pet = json!({"name": "Rex"});
-    let first = post(&app, "k", &pet).response().await.is(201);
+    let first = post(&app, "k", &pet).is(201).await;
     let age = |interval: &str| {
         format!("update idempotency_keys set created_at = now() - interval '{interval}'")
     };
     app.database.run(&age("23 hours 59 minutes")).await;
     assert_replayed(&post(&app, "k", &pet).response().await, &first);
     app.database.run(&age("24 hours 1 second")).await;
-    let second = post(&app, "k", &pet).response().await.is(201);
+    let second = post(&app, "k", &pet).is(201).await;
     assert_ne!(second.id(), first.id());
     assert_replayed(&post(&app, "k", &pet).response().await, &second);
     assert_eq!(app.count().await, 2);
@@ -368,22 +360,16 @@ async fn key_on_an_unsupported_method_is_ignored() {
     request
         .header("idempotency-key", "k")
         .body("a")
-        .response()
-        .await
-        .is(405);
+        .is(405)
+        .await;
     let request = app.anonymous(Method::POST, "/pet/findByStatus");
     request
         .header("idempotency-key", "k")
         .body("b")
-        .response()
-        .await
-        .is(405);
+        .is(405)
+        .await;
     let request = app.request(Method::POST, "/pet/findByStatus");
-    request
-        .header("idempotency-key", "k")
-        .response()
-        .await
-        .is(405);
+    request.header("idempotency-key", "k").is(405).await;
     let kept = "select count(*) from idempotency_keys";
     assert_eq!(app.database.number(kept).await, 0);
 }

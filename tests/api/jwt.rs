@@ -240,7 +240,7 @@ async fn slow_issuer_delays_only_its_own_tokens_up_to_a_timeout() {
     let waiting = (0..200).map(|n| signer.token(&slow.claims(&n.to_string())));
     let (statuses, ()) = tokio::join!(concurrent_statuses(&app, waiting.collect()), async {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        app.get("/pet/404").response().await.is(404);
+        app.get("/pet/404").is(404).await;
         app.bearer(&signer.token(&quick.claims("a"))).await.is(404);
         // Refused at once: the maximum number of requests already waits for this issuer.
         app.bearer(&signer.token(&slow.claims("a"))).await.is(503);
@@ -486,11 +486,11 @@ async fn token_outside_the_authorization_header_is_401() {
     let app = serve(&[issuer.table("")]).await;
     let token = signer.token(&issuer.claims("a"));
     let get = || app.anonymous(Method::GET, "/pet/404");
-    get().header("api_key", &token).response().await.is(401);
+    get().header("api_key", &token).is(401).await;
     app.bearer(&token).await.is(404);
-    get().header("api_key", &token).response().await.is(401);
+    get().header("api_key", &token).is(401).await;
     let query = format!("/pet/404?access_token={token}");
-    app.anonymous(Method::GET, &query).response().await.is(401);
+    app.anonymous(Method::GET, &query).is(401).await;
 
     // Both headers must name one caller, and only the scopes that both have count.
     let both = |key: &str| get().bearer_auth(&token).header("api_key", key).response();

@@ -376,10 +376,7 @@ async fn failed_authentication_limit_applies_to_one_address() {
     // Other addresses are not affected, and a missing credential is not a failed authentication.
     from("192.0.2.2", &limited.key).await.is(200);
     let none = limited.app.anonymous(Method::GET, "/limits");
-    none.header("x-forwarded-for", "192.0.2.1")
-        .response()
-        .await
-        .is(401);
+    none.header("x-forwarded-for", "192.0.2.1").is(401).await;
     limited.clock.advance(Duration::from_secs(1));
     from("192.0.2.1", &limited.key).await.is(200);
 }
@@ -390,11 +387,11 @@ async fn forwarded_for_of_an_untrusted_client_is_ignored() {
     for number in 0..100 {
         let request = limited.app.anonymous(Method::GET, "/limits");
         let request = request.header("x-forwarded-for", format!("192.0.2.{number}"));
-        request.header("api_key", "wrong").response().await.is(401);
+        request.header("api_key", "wrong").is(401).await;
     }
     let request = limited.app.anonymous(Method::GET, "/limits");
     let request = request.header("x-forwarded-for", "192.0.2.200");
-    request.header("api_key", "wrong").response().await.is(429);
+    request.header("api_key", "wrong").is(429).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -439,12 +436,7 @@ async fn requests_over_max_requests_are_503() {
     let shed = response_while_another_request_waits(&limited).await;
     shed.problem(503);
     assert_eq!(shed.header("retry-after"), "1");
-    limited
-        .app
-        .bare(Method::GET, "/livez")
-        .response()
-        .await
-        .is(200);
+    limited.app.bare(Method::GET, "/livez").is(200).await;
     limited.get("/limits").await.is(200);
 }
 
@@ -504,7 +496,7 @@ async fn cached_credential_costs_no_look_up() {
     let mut connection = app.database.connect().await;
     // Retries: until the service listens for changes, it caches credentials for at most a second.
     for _ in 0..20 {
-        app.get("/pet/1").response().await.is(404);
+        app.get("/pet/1").is(404).await;
         let mut transaction = connection.begin().await.expect("a transaction");
         let lock = sqlx::query("lock table credentials, callers");
         lock.execute(&mut *transaction).await.expect("locked");
@@ -782,11 +774,7 @@ async fn options_requests_are_not_counted() {
     for path in ["/api/v3/pet/1", "/oauth/token"] {
         for _ in 0..70 {
             let request = limited.app.bare(Method::OPTIONS, path);
-            let response = request
-                .header("api_key", &limited.key)
-                .response()
-                .await
-                .is(405);
+            let response = request.header("api_key", &limited.key).is(405).await;
             assert!(
                 response.optional_header("ratelimit").is_none(),
                 "{response}"

@@ -28,7 +28,7 @@ async fn admitted(service: &Service, requests: u32) -> u32 {
 
 async fn used_today(service: &Service) -> u32 {
     let request = service.request(Method::GET, "/limits", "free-key");
-    let remaining = request.response().await.is(200).json()["day"]["remaining"].as_u64();
+    let remaining = request.is(200).await.json()["day"]["remaining"].as_u64();
     1_000 - u32::try_from(remaining.expect("a number")).expect("small")
 }
 

@@ -30,19 +30,14 @@ async fn access_log_has_one_line_per_request_without_query_headers_or_body() {
     let request = request
         .header("x-request-id", "mine")
         .header("x-canary", "header-canary");
-    request.response().await.is(200);
+    request.is(200).await;
     let pet = json!({"name": "body-canary"});
     let post = service
         .request(Method::POST, "/pet", "special-key")
         .json(&pet);
-    let id = post
-        .response()
-        .await
-        .is(201)
-        .header("x-request-id")
-        .to_owned();
+    let id = post.is(201).await.header("x-request-id").to_owned();
     let bad = service.request(Method::GET, "/pet/path-canary", "free-key");
-    bad.response().await.is(400);
+    bad.is(400).await;
 
     // Lines are batched for a few milliseconds before they are written.
     eventually(async || access_lines(&service).len() >= 3).await;
@@ -114,12 +109,7 @@ async fn log_lines_have_the_documented_fields() {
         };
         rename("orders", "hidden").await;
         let read = service.request(Method::GET, "/store/order/1", key);
-        let id = read
-            .response()
-            .await
-            .is(500)
-            .header("x-request-id")
-            .to_owned();
+        let id = read.is(500).await.header("x-request-id").to_owned();
         rename("hidden", "orders").await;
         let lines = || -> Vec<Value> {
             let log = service.log();
@@ -166,7 +156,7 @@ async fn access_details_add_path_address_and_size_but_no_query() {
         let base = format!("http://{}", service.address);
         let add = service.request(Method::POST, "/pet", key);
         let add = add.json(&json!({"name": "a".repeat(200)}));
-        let added = add.response().await.is(201);
+        let added = add.is(201).await;
         let targets = [
             // Responses of a handler, streamed, of an error, and of a page.
             (format!("/api/v3/pet/{}", added.id()), 200),
@@ -244,7 +234,7 @@ impl Issued {
         let token = token_request()
             .form(&[grant])
             .basic_auth(&self.client_id, Some(&self.client_secret));
-        let token = token.response().await.is(200).json();
+        let token = token.is(200).await.json();
         for (secret, status) in [(self.client_secret.as_str(), 200), (WRONG, 401)] {
             let id = ("client_id", self.client_id.as_str());
             let form = [grant, id, ("client_secret", secret)];
@@ -258,7 +248,7 @@ impl Issued {
         let revoke = revoke
             .form(&[("token", token)])
             .basic_auth(&self.client_id, Some(&self.client_secret));
-        revoke.response().await.is(200);
+        revoke.is(200).await;
     }
 }
 
@@ -289,22 +279,22 @@ async fn use_account(http: &Client, host: &str) -> Vec<String> {
         .map(|(name, value)| (name.to_owned(), value.into()))
         .into_iter()
         .collect();
-    http.post(&users).json(&json).response().await.is(201);
-    http.post(&users).json(&json).response().await.is(409);
+    http.post(&users).json(&json).is(201).await;
+    http.post(&users).json(&json).is(409).await;
 
     let log_in = format!("{users}/login");
-    let session = http.post(&log_in).form(&pair).response().await.is(200);
+    let session = http.post(&log_in).form(&pair).is(200).await;
     let session = session.json().as_str().expect("a token").to_owned();
-    http.get(&log_in).query(&pair).response().await.is(200);
-    http.post(&log_in).json(&json).response().await.is(200);
+    http.get(&log_in).query(&pair).is(200).await;
+    http.post(&log_in).json(&json).is(200).await;
     let guess = [pair[0], ("password", WRONG)];
-    http.get(&log_in).query(&guess).response().await.is(400);
+    http.get(&log_in).query(&guess).is(400).await;
 
     for method in [Method::GET, Method::PUT] {
         let own = http.request(method, format!("{users}/{name}"));
         let own = own.bearer_auth(&session);
         let own = own.json(&json!({"password": renewed}));
-        let own = own.response().await.is(200);
+        let own = own.is(200).await;
         assert!(
             !own.text().contains("canary") && !own.text().contains("argon2"),
             "{own}"
@@ -313,7 +303,7 @@ async fn use_account(http: &Client, host: &str) -> Vec<String> {
     let list = http.post(format!("{users}/createWithList"));
     let list = list.header("api_key", "special-key");
     let list = list.header("idempotency-key", name).json(&[&json]);
-    list.response().await.is(409);
+    list.is(409).await;
     [password, renewed, &session, "$argon2id$"]
         .map(str::to_owned)
         .into()
@@ -322,7 +312,7 @@ async fn use_account(http: &Client, host: &str) -> Vec<String> {
 /// Returns all that the service has written, with a name for each text.
 async fn written(service: &Service, home: &Home) -> [(&'static str, String); 4] {
     let metrics = format!("http://{}/metrics", service.operations);
-    let metrics = client().get(metrics).response().await.is(200).text();
+    let metrics = client().get(metrics).is(200).await.text();
     let postgres = fs::read_to_string(home.path().join("data/postgres.log")).expect("its log");
     [
         ("the log", service.log()),

@@ -19,7 +19,7 @@ async fn start(settings: &[(&str, &str)]) -> TestApp {
     let app = TestApp::with_clock(database, &settings, Clock::manual()).await;
     let account = json!({"username": "ada", "password": PASSWORD});
     let sign_up = app.anonymous(Method::POST, "/user").json(&account);
-    sign_up.response().await.is(201);
+    sign_up.is(201).await;
     app
 }
 
@@ -36,26 +36,17 @@ async fn owner_logs_in_while_another_address_guesses() {
         let end = if network.contains(':') { "::1" } else { "" };
         let [attacker, owner] = [1, 2].map(|host| format!("{network}{host}{end}"));
         for _ in 0..20 {
-            log_in(&app, &attacker, "ADA", GUESS)
-                .response()
-                .await
-                .is(400);
+            log_in(&app, &attacker, "ADA", GUESS).is(400).await;
         }
         for _ in 0..3 {
             let refused = log_in(&app, &attacker, "ada", PASSWORD).response().await;
             let problem = refused.problem(429);
             assert_eq!(problem["violated-policies"], json!(["logins"]));
             refused.header("retry-after");
-            log_in(&app, &owner, "ada", PASSWORD)
-                .response()
-                .await
-                .is(200);
+            log_in(&app, &owner, "ada", PASSWORD).is(200).await;
         }
         // The attacker's own account is a different one.
-        log_in(&app, &attacker, "eve", GUESS)
-            .response()
-            .await
-            .is(400);
+        log_in(&app, &attacker, "eve", GUESS).is(400).await;
     }
 }
 
@@ -65,10 +56,7 @@ async fn owner_logs_in_after_a_delay_while_many_addresses_guess() {
     let app = start(&[("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "2")]).await;
     for guess in 0..20 {
         let address = format!("192.0.2.{}", guess / 2);
-        log_in(&app, &address, "ada", GUESS)
-            .response()
-            .await
-            .is(400);
+        log_in(&app, &address, "ada", GUESS).is(400).await;
     }
     let attempt = async |address: &str, password: &str| {
         let started = Instant::now();
@@ -103,10 +91,7 @@ async fn owner_logs_in_after_a_delay_while_many_addresses_guess() {
     assert_eq!(status, 200);
     assert!(time >= 9.0, "{time} s");
     // No other account is refused.
-    log_in(&app, "203.0.113.2", "eve", GUESS)
-        .response()
-        .await
-        .is(400);
+    log_in(&app, "203.0.113.2", "eve", GUESS).is(400).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,10 +120,7 @@ async fn delayed_attempt_whose_client_disconnects_is_its_only_one() {
     let app = start(&[("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "2")]).await;
     for guess in 0..21 {
         let address = format!("192.0.2.{}", guess / 2);
-        log_in(&app, &address, "ada", GUESS)
-            .response()
-            .await
-            .is(400);
+        log_in(&app, &address, "ada", GUESS).is(400).await;
     }
     let attempt = || log_in(&app, "198.51.100.1", "ada", GUESS);
     let impatient = attempt().timeout(Duration::from_millis(500)).send().await;

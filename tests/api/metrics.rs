@@ -65,7 +65,7 @@ async fn metrics_match_their_descriptions() {
     let service = home.serve().await;
     service.exercise_all_metrics(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
-    let response = test_support::client().get(url).response().await.is(200);
+    let response = test_support::client().get(url).is(200).await;
     assert_eq!(
         response.header("content-type"),
         "text/plain; version=0.0.4; charset=utf-8"
@@ -120,12 +120,7 @@ async fn metrics_count_what_was_done() {
     let service = home.serve().await;
     service.exercise_all_metrics(1, &png(600, 400)).await;
     let url = format!("http://{}/metrics", service.operations);
-    let text = test_support::client()
-        .get(url)
-        .response()
-        .await
-        .is(200)
-        .text();
+    let text = test_support::client().get(url).is(200).await.text();
     let value = |series: &str| -> f64 {
         let line = text
             .lines()

@@ -80,7 +80,7 @@ async fn open_operations_are_limited_for_networks() {
     }
     let token = app.bare(Method::POST, "/oauth/token");
     let token = token.header("x-forwarded-for", "2001:db8:3:ffff::1");
-    token.response().await.is(429);
+    token.is(429).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,7 +89,7 @@ async fn login_attempts_are_limited_for_networks() {
     let app = start(("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "2")).await;
     let account = json!({"username": "ada", "password": PASSWORD});
     let sign_up = app.anonymous(Method::POST, "/user").json(&account);
-    sign_up.response().await.is(201);
+    sign_up.is(201).await;
     let log_in = |password: &'static str| {
         let pair = [("username", "ada"), ("password", password)];
         app.anonymous(Method::POST, "/user/login").form(&pair)
@@ -102,7 +102,7 @@ async fn login_attempts_are_limited_for_networks() {
     // attempt at a time, so that its owner does not wait behind many.
     let from = |address: String| guess("").header("x-forwarded-for", address);
     for number in 0..11 {
-        from(NETWORKS[2](number)).response().await.is(400);
+        from(NETWORKS[2](number)).is(400).await;
     }
     let guesses = (20..26).map(|number| from(NETWORKS[2](number)).response());
     let owner = async {

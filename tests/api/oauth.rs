@@ -125,7 +125,7 @@ async fn token_has_the_scopes_of_its_client() {
     let request = app
         .anonymous(Method::GET, "/pet/1")
         .header("api_key", token);
-    request.response().await.is(404);
+    request.is(404).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,9 +171,8 @@ async fn token_request_with_wrong_or_two_client_credentials_is_refused() {
         ("client_secret", client.secret.as_str()),
     );
     post(&app, "/oauth/token", &[grant, id, secret])
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     client.request_token(&app, &[grant, id]).await.is(200);
 
     assert_error(
@@ -377,7 +376,7 @@ async fn introspection_of_another_callers_token_is_inactive_except_for_admins() 
 async fn metadata_names_existing_endpoints() {
     let app = TestApp::start().await;
     let path = "/.well-known/oauth-authorization-server";
-    let metadata = app.bare(Method::GET, path).response().await.is(200).json();
+    let metadata = app.bare(Method::GET, path).is(200).await.json();
     let host = format!("http://{}", app.address);
     assert_eq!(metadata["issuer"], host);
     for endpoint in [
@@ -387,14 +386,14 @@ async fn metadata_names_existing_endpoints() {
     ] {
         let url = metadata[endpoint].as_str().expect("a URL");
         let path = url.strip_prefix(&host).expect("on this host");
-        post(&app, path, &[]).response().await.is(401);
+        post(&app, path, &[]).is(401).await;
     }
     let app = TestApp::with(&[(
         "PET_INVENTORY__SERVER__PUBLIC_URL",
         "https://pets.example/x",
     )])
     .await;
-    let metadata = app.bare(Method::GET, path).response().await.is(200).json();
+    let metadata = app.bare(Method::GET, path).is(200).await.json();
     assert_eq!(metadata["issuer"], "https://pets.example/x");
     assert_eq!(
         metadata["token_endpoint"],

@@ -132,11 +132,7 @@ fn operations_equal_their_digests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn document_is_served_without_a_credential() {
     let app = TestApp::start().await;
-    let served = app
-        .bare(Method::GET, "/api/v3/openapi.json")
-        .response()
-        .await
-        .is(200);
+    let served = app.bare(Method::GET, "/api/v3/openapi.json").is(200).await;
     assert_eq!(served.header("content-type"), "application/json");
     assert_eq!(served.json(), document());
     assert!(
@@ -150,11 +146,8 @@ async fn document_is_served_without_a_credential() {
 async fn index_names_the_forms_of_the_document_which_have_weak_entity_tags() {
     let app = TestApp::start().await;
     let get = |path: &str| app.bare(Method::GET, path);
-    let index = get("/api/v3").response().await.is(200);
-    assert_eq!(
-        get("/api/v3/").response().await.is(200).text(),
-        index.text()
-    );
+    let index = get("/api/v3").is(200).await;
+    assert_eq!(get("/api/v3/").is(200).await.text(), index.text());
     let urls = index.json()["openapi"].clone();
     let urls: Vec<&str> = urls
         .as_array()
@@ -169,7 +162,7 @@ async fn index_names_the_forms_of_the_document_which_have_weak_entity_tags() {
         .zip(["json", "yaml", "json"])
         .chain([("/api/v3", "json")])
     {
-        let served = get(path).response().await.is(200);
+        let served = get(path).is(200).await;
         assert_eq!(
             served.header("content-type"),
             format!("application/{media_type}")
@@ -177,11 +170,7 @@ async fn index_names_the_forms_of_the_document_which_have_weak_entity_tags() {
         let tag = served.header("etag");
         let opaque = tag.strip_prefix("W/").expect("a weak tag");
         for tags in [tag, opaque, "*", &format!("\"x\", {tag}")] {
-            let cached = get(path)
-                .header("if-none-match", tags)
-                .response()
-                .await
-                .is(304);
+            let cached = get(path).header("if-none-match", tags).is(304).await;
             assert_eq!((cached.header("etag"), cached.body.len()), (tag, 0));
         }
         let other = get(path)
@@ -189,7 +178,7 @@ async fn index_names_the_forms_of_the_document_which_have_weak_entity_tags() {
             .response()
             .await;
         assert_eq!(other.is(200).body, served.body);
-        let head = app.bare(Method::HEAD, path).response().await.is(200);
+        let head = app.bare(Method::HEAD, path).is(200).await;
         assert_eq!(head.header("etag"), tag);
     }
     let version_3_0 = get("/api/v3/openapi-3.0.json").response().await.json();
@@ -344,12 +333,8 @@ async fn responses_of_every_operation_are_documented() {
     let document = document();
     let powerless = app.make_key("powerless", Scopes::default()).await.secret;
     let pet = json!({"id": 16, "name": "b"});
-    app.post("/pet", &pet).response().await.is(201);
-    let uploaded = upload(&app, 16, &png(20, 20))
-        .response()
-        .await
-        .is(200)
-        .json();
+    app.post("/pet", &pet).is(201).await;
+    let uploaded = upload(&app, 16, &png(20, 20)).is(200).await.json();
     let uploaded = uploaded["imageId"].as_str().expect("an id");
     let uploaded = format!("/pet/16/images/{uploaded}");
     // In this order: later requests depend on what earlier ones have stored.
@@ -747,16 +732,14 @@ async fn public_url_is_in_servers_location_and_link() {
     assert_eq!(document["servers"][0]["url"], format!("{public}/api/v3"));
     let added = app
         .post("/pet", &json!({"id": 5, "name": "a"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     assert_eq!(added.header("location"), format!("{public}/api/v3/pet/5"));
     app.pet("b").await;
     let page = app
         .get("/pet/findByStatus?status=available&limit=1")
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     let link = page.header("link");
     assert!(
         link.starts_with(&format!("<{public}/api/v3/pet/findByStatus?")),

@@ -18,7 +18,7 @@ fn order(app: &TestApp, pet: i64) -> RequestBuilder {
 }
 
 async fn status(app: &TestApp, pet: i64) -> String {
-    let pet = app.get(&format!("/pet/{pet}")).response().await.is(200);
+    let pet = app.get(&format!("/pet/{pet}")).is(200).await;
     pet.json()["status"].as_str().expect("a status").to_owned()
 }
 
@@ -35,7 +35,7 @@ async fn order_is_placed_read_listed_and_deleted() {
         "petId": pet, "quantity": 3, "shipDate": "2026-01-31T13:30:00.123456+01:30",
         "status": "approved", "complete": false, "unknown": 1
     });
-    let placed = app.post("/store/order", &body).response().await.is(201);
+    let placed = app.post("/store/order", &body).is(201).await;
     let id = placed.id();
     let expected = json!({
         "id": id, "petId": pet, "quantity": 3, "shipDate": "2026-01-31T12:00:00.123456Z",
@@ -45,17 +45,17 @@ async fn order_is_placed_read_listed_and_deleted() {
     assert!(placed.text().starts_with("{\"id\":"), "{placed}");
     let path = format!("/store/order/{id}");
     assert_eq!(placed.header("location"), format!("/api/v3{path}"));
-    assert_eq!(app.get(&path).response().await.is(200).body, placed.body);
-    let list = app.get("/store/orders").response().await.is(200);
+    assert_eq!(app.get(&path).is(200).await.body, placed.body);
+    let list = app.get("/store/orders").is(200).await;
     assert_eq!(list.json(), json!([expected]));
-    let deleted = app.delete(&path).response().await.is(200);
+    let deleted = app.delete(&path).is(200).await;
     let message = json!({"code": 200, "type": "deleted", "message": id.to_string()});
     assert_eq!(deleted.json(), message);
     for request in [app.get(&path), app.delete(&path)] {
         request.response().await.problem(404);
     }
     // Absent fields get their defaults.
-    let placed = order(&app, pet).response().await.is(201);
+    let placed = order(&app, pet).is(201).await;
     let expected = json!({
         "id": placed.id(), "petId": pet, "quantity": 1, "status": "placed", "complete": false
     });
@@ -67,12 +67,12 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
     let app = TestApp::start().await;
     let pet = app.pet("Rex").await;
     let path = async || {
-        let placed = order(&app, pet).response().await.is(201);
+        let placed = order(&app, pet).is(201).await;
         format!("/store/order/{}", placed.id())
     };
     let by_hand = async |status: &str| {
         let query = format!("/pet/{pet}?status={status}");
-        app.request(Method::POST, &query).response().await.is(200);
+        app.request(Method::POST, &query).is(200).await;
     };
     let refused = async |word: &str| {
         let problem = order(&app, pet).response().await.problem(409);
@@ -85,14 +85,14 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
     let after = app.get(&format!("/pet/{pet}")).response().await.etag();
     assert_ne!(before, after, "an order is a change of the pet");
     refused("has an open order").await;
-    app.delete(&first).response().await.is(200);
+    app.delete(&first).is(200).await;
     assert_eq!(status(&app, pet).await, "available");
 
     // A pet with an open order can be set to sold, and stays sold.
     let second = path().await;
     by_hand("sold").await;
     refused("is sold").await;
-    app.delete(&second).response().await.is(200);
+    app.delete(&second).is(200).await;
     assert_eq!(status(&app, pet).await, "sold");
     by_hand("pending").await;
     refused("is pending").await;
@@ -103,11 +103,11 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
         json!({"petId": pet, "status": "delivered"}),
         json!({"petId": pet, "complete": true}),
     ] {
-        let placed = app.post("/store/order", &closed).response().await.is(201);
+        let placed = app.post("/store/order", &closed).is(201).await;
         assert_eq!(status(&app, pet).await, "sold");
         refused("is sold").await;
         let path = format!("/store/order/{}", placed.id());
-        app.delete(&path).response().await.is(200);
+        app.delete(&path).is(200).await;
         assert_eq!(status(&app, pet).await, "sold");
         by_hand("available").await;
     }
@@ -119,30 +119,28 @@ async fn place_order_changes_pet_status_and_is_409_unless_available() {
 async fn order_of_deleted_pet_stays_and_does_not_hold_a_new_pet() {
     let app = TestApp::start().await;
     let rex = json!({"id": 7, "name": "Rex"});
-    app.post("/pet", &rex).response().await.is(201);
-    let first = order(&app, 7).response().await.is(201);
-    app.delete("/pet/7").response().await.is(200);
+    app.post("/pet", &rex).is(201).await;
+    let first = order(&app, 7).is(201).await;
+    app.delete("/pet/7").is(200).await;
     let first = format!("/store/order/{}", first.id());
-    assert_eq!(app.get(&first).response().await.is(200).json()["petId"], 7);
+    assert_eq!(app.get(&first).is(200).await.json()["petId"], 7);
     assert_eq!(order(&app, 7).response().await.invalid_fields(), ["petId"]);
     // A new pet with the same id can be ordered, and stays ordered when the old order is deleted.
-    app.post("/pet", &rex).response().await.is(201);
-    let second = order(&app, 7).response().await.is(201);
-    app.delete(&first).response().await.is(200);
+    app.post("/pet", &rex).is(201).await;
+    let second = order(&app, 7).is(201).await;
+    app.delete(&first).is(200).await;
     assert_eq!(status(&app, 7).await, "pending");
     app.delete(&format!("/store/order/{}", second.id()))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(status(&app, 7).await, "available");
     // Deleting the order does not bring back a deleted pet.
-    let third = order(&app, 7).response().await.is(201);
-    app.delete("/pet/7").response().await.is(200);
+    let third = order(&app, 7).is(201).await;
+    app.delete("/pet/7").is(200).await;
     app.delete(&format!("/store/order/{}", third.id()))
-        .response()
-        .await
-        .is(200);
-    app.get("/pet/7").response().await.is(404);
+        .is(200)
+        .await;
+    app.get("/pet/7").is(404).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -255,7 +253,7 @@ async fn order_of_another_caller_is_404_except_for_admins() {
     let place = async |key: &str| {
         let body = json!({"petId": app.pet("a").await});
         let request = app.anonymous(Method::POST, "/store/order").json(&body);
-        request.header("api_key", key).response().await.is(201).id()
+        request.header("api_key", key).is(201).await.id()
     };
     let (hers, his) = (place(&alice).await, place(&bob).await);
     for (key, sees) in [
@@ -344,9 +342,8 @@ async fn concurrent_changes_of_pets_and_orders_stay_consistent() {
     let app = TestApp::start().await;
     for id in 1..=3 {
         app.post("/pet", &json!({"id": id, "name": "a"}))
-            .response()
-            .await
-            .is(201);
+            .is(201)
+            .await;
     }
     let worker = async |seed: u64| {
         let mut random = seed;
@@ -415,9 +412,9 @@ async fn pet_with_an_open_order_cannot_be_made_available() {
     for by_hand in ["pending", "sold"] {
         let pet = app.pet("Rex").await;
         let path = format!("/pet/{pet}");
-        let placed = order(&app, pet).response().await.is(201);
+        let placed = order(&app, pet).is(201).await;
         let set = app.patch(&path, &json!({ "status": by_hand }));
-        let etag = set.response().await.is(200).etag();
+        let etag = set.is(200).await.etag();
         for request in ways_to_release(&app, pet, &format!("held {pet}")) {
             let problem = request.response().await.problem(409);
             assert_eq!(problem["detail"], format!("pet {pet} has an open order"));
@@ -436,7 +433,7 @@ async fn pet_with_an_open_order_cannot_be_made_available() {
             app.patch(&path, &json!({"name": "b"})),
             app.request(Method::POST, &format!("{path}?name=b")),
         ] {
-            let changed = request.response().await.is(200).json();
+            let changed = request.is(200).await.json();
             assert_eq!(
                 (&changed["name"], &changed["status"]),
                 (&json!("b"), &json!(by_hand))
@@ -444,7 +441,7 @@ async fn pet_with_an_open_order_cannot_be_made_available() {
             assert_eq!(status(&app, pet).await, by_hand);
         }
         let order = format!("/store/order/{}", placed.id());
-        app.delete(&order).response().await.is(200);
+        app.delete(&order).is(200).await;
         let after = if by_hand == "sold" {
             "sold"
         } else {
@@ -452,7 +449,7 @@ async fn pet_with_an_open_order_cannot_be_made_available() {
         };
         assert_eq!(status(&app, pet).await, after);
         for request in ways_to_release(&app, pet, &format!("free {pet}")) {
-            let changed = request.response().await.is(200).json();
+            let changed = request.is(200).await.json();
             assert_eq!(changed["status"], "available");
         }
     }
@@ -460,9 +457,9 @@ async fn pet_with_an_open_order_cannot_be_made_available() {
     let pet = app.pet("Rex").await;
     for before in ["pending", "sold"] {
         let set = app.patch(&format!("/pet/{pet}"), &json!({ "status": before }));
-        set.response().await.is(200);
+        set.is(200).await;
         let put = app.put("/pet", &json!({"id": pet, "name": "b"}));
-        assert_eq!(put.response().await.is(200).json()["status"], "available");
+        assert_eq!(put.is(200).await.json()["status"], "available");
     }
 }
 
@@ -472,9 +469,9 @@ async fn concurrent_changes_make_only_pets_without_an_order_available() {
     let app = TestApp::start().await;
     for id in 1..=40 {
         let pet = json!({"id": id, "name": "a", "status": if id % 4 == 0 { "sold" } else { "available" }});
-        app.post("/pet", &pet).response().await.is(201);
+        app.post("/pet", &pet).is(201).await;
         if id % 4 == 1 {
-            order(&app, id).response().await.is(201);
+            order(&app, id).is(201).await;
         }
     }
     for _ in 0..5 {
@@ -504,9 +501,9 @@ async fn only_admins_place_orders_in_another_state_than_the_first() {
     let pet = app.pet("Rex").await;
     let user = json!({"username": "ada", "password": "correct horse battery staple"});
     let sign_up = app.anonymous(Method::POST, "/user").json(&user);
-    sign_up.response().await.is(201);
+    sign_up.is(201).await;
     let log_in = app.anonymous(Method::POST, "/user/login").json(&user);
-    let session = log_in.response().await.is(200).json();
+    let session = log_in.is(200).await.json();
     let session = session.as_str().expect("a token").to_owned();
     let key = caller(&app, "alice").await;
     let changes = [
@@ -541,7 +538,7 @@ async fn only_admins_place_orders_in_another_state_than_the_first() {
     let body = json!({"petId": pet, "status": "placed", "complete": false});
     let place = app.anonymous(Method::POST, "/store/order").json(&body);
     let place = place.header("api_key", &key).header("idempotency-key", "k");
-    place.response().await.is(201);
+    place.is(201).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -557,7 +554,7 @@ async fn patch_order_moves_it_forward_and_sells_its_pet() {
         &[json!({"complete": true}), json!({"status": "delivered"})],
     ] {
         let pet = app.pet("Rex").await;
-        let placed = order(&app, pet).response().await.is(201);
+        let placed = order(&app, pet).is(201).await;
         let path = format!("/store/order/{}", placed.id());
         let mut expected = placed.json();
         for step in steps {
@@ -568,17 +565,14 @@ async fn patch_order_moves_it_forward_and_sells_its_pet() {
             let after = if is_closed { "sold" } else { "pending" };
             let etag = app.get(&format!("/pet/{pet}")).response().await.etag();
             let before = status(&app, pet).await;
-            let patched = app.patch(&path, step).response().await.is(200);
+            let patched = app.patch(&path, step).is(200).await;
             assert_eq!(patched.json(), expected);
             assert_eq!(app.get(&path).response().await.body, patched.body);
             assert_eq!(status(&app, pet).await, after);
             let changed = etag != app.get(&format!("/pet/{pet}")).response().await.etag();
             assert_eq!(changed, before != after, "{step}");
             // The same patch again changes nothing.
-            assert_eq!(
-                app.patch(&path, step).response().await.is(200).body,
-                patched.body
-            );
+            assert_eq!(app.patch(&path, step).is(200).await.body, patched.body);
         }
         for back in [
             json!({"status": "placed"}),
@@ -591,12 +585,9 @@ async fn patch_order_moves_it_forward_and_sells_its_pet() {
         }
         // The pet is no longer the order's.
         let release = app.patch(&format!("/pet/{pet}"), &json!({"status": "available"}));
-        release.response().await.is(200);
-        app.patch(&path, &json!({"complete": true}))
-            .response()
-            .await
-            .is(200);
-        app.delete(&path).response().await.is(200);
+        release.is(200).await;
+        app.patch(&path, &json!({"complete": true})).is(200).await;
+        app.delete(&path).is(200).await;
         assert_eq!(status(&app, pet).await, "available");
     }
 }
@@ -605,20 +596,17 @@ async fn patch_order_moves_it_forward_and_sells_its_pet() {
 async fn patch_order_changes_its_date_and_ignores_other_fields() {
     let app = TestApp::start().await;
     let pet = app.pet("Rex").await;
-    let placed = order(&app, pet).response().await.is(201);
+    let placed = order(&app, pet).is(201).await;
     let path = format!("/store/order/{}", placed.id());
     let body =
         json!({"shipDate": "2026-01-31T13:30:00+01:30", "id": 99, "petId": "x", "quantity": 7});
     let mut expected = placed.json();
     expected["shipDate"] = json!("2026-01-31T12:00:00Z");
-    assert_eq!(
-        app.patch(&path, &body).response().await.is(200).json(),
-        expected
-    );
+    assert_eq!(app.patch(&path, &body).is(200).await.json(), expected);
     let as_json = app.request(Method::PATCH, &path).json(&json!({}));
-    assert_eq!(as_json.response().await.is(200).json(), expected);
+    assert_eq!(as_json.is(200).await.json(), expected);
     let removed = app.patch(&path, &json!({"shipDate": null}));
-    assert_eq!(removed.response().await.is(200).body, placed.body);
+    assert_eq!(removed.is(200).await.body, placed.body);
 
     let lost = json!({"status": "lost", "complete": 1, "shipDate": "tomorrow"});
     let invalid = app.patch(&path, &lost).response().await;
@@ -639,12 +627,9 @@ async fn patch_order_changes_its_date_and_ignores_other_fields() {
         request.header("api_key", key).response().await.problem(403);
     }
     // An order outlives its pet.
-    app.delete(&format!("/pet/{pet}")).response().await.is(200);
-    app.patch(&path, &json!({"complete": true}))
-        .response()
-        .await
-        .is(200);
-    app.get(&format!("/pet/{pet}")).response().await.is(404);
+    app.delete(&format!("/pet/{pet}")).is(200).await;
+    app.patch(&path, &json!({"complete": true})).is(200).await;
+    app.get(&format!("/pet/{pet}")).is(404).await;
     assert_inventory(&app).await;
 }
 
@@ -657,20 +642,20 @@ async fn delivered_or_complete_order_is_deleted_by_admins_only() {
         let place = app
             .anonymous(Method::POST, "/store/order")
             .json(&json!({ "petId": pet }));
-        let placed = place.header("api_key", &key).response().await.is(201);
+        let placed = place.header("api_key", &key).is(201).await;
         let path = format!("/store/order/{}", placed.id());
-        app.patch(&path, &closed).response().await.is(200);
+        app.patch(&path, &closed).is(200).await;
         let delete = |path: &str| app.anonymous(Method::DELETE, path).header("api_key", &key);
         for _ in 0..2 {
             delete(&path).response().await.problem(409);
         }
         // The orders of other callers do not exist, in whichever state they are.
         let place = json!({"petId": app.pet("Max").await, "complete": true});
-        let other = app.post("/store/order", &place).response().await.is(201);
+        let other = app.post("/store/order", &place).is(201).await;
         let other = format!("/store/order/{}", other.id());
         delete(&other).response().await.problem(404);
-        app.get(&path).response().await.is(200);
-        app.delete(&path).response().await.is(200);
+        app.get(&path).is(200).await;
+        app.delete(&path).is(200).await;
         assert_eq!(status(&app, pet).await, "sold");
         delete(&path).response().await.problem(404);
     }
@@ -686,7 +671,7 @@ async fn concurrent_deletion_and_delivery_have_one_winner() {
         let place = app
             .anonymous(Method::POST, "/store/order")
             .json(&json!({ "petId": pet }));
-        let placed = place.header("api_key", &key).response().await.is(201);
+        let placed = place.header("api_key", &key).is(201).await;
         let path = format!("/store/order/{}", placed.id());
         let (deleted, delivered) = tokio::join!(
             app.anonymous(Method::DELETE, &path)
@@ -708,7 +693,7 @@ async fn concurrent_deletion_and_delivery_have_one_winner() {
 
 /// Compares the inventory with a count of the pets and returns it.
 async fn assert_inventory(app: &TestApp) -> Value {
-    let response = app.get("/store/inventory").response().await.is(200).json();
+    let response = app.get("/store/inventory").is(200).await.json();
     for status in ["available", "pending", "sold"] {
         let count = format!("select count(*) from pets where status = '{status}'");
         assert_eq!(
@@ -794,13 +779,12 @@ async fn inventory_is_a_consistent_snapshot_during_changes() {
     let app = TestApp::start().await;
     for id in 1..=20 {
         app.post("/pet", &json!({"id": id, "name": "a"}))
-            .response()
-            .await
-            .is(201);
+            .is(201)
+            .await;
     }
     let orders = async {
         for id in 1..=20 {
-            order(&app, id).response().await.is(201);
+            order(&app, id).is(201).await;
         }
     };
     let folds = async {
@@ -878,11 +862,7 @@ async fn list_orders_returns_all_or_pages() {
         ),
         ("petId=999", vec![]),
     ] {
-        let whole = app
-            .get(&format!("/store/orders?{query}"))
-            .response()
-            .await
-            .is(200);
+        let whole = app.get(&format!("/store/orders?{query}")).is(200).await;
         assert_eq!(whole.ids(), ids, "{query}");
         assert!(whole.optional_header("link").is_none(), "{whole}");
         let mut paged = Vec::new();
@@ -891,9 +871,8 @@ async fn list_orders_returns_all_or_pages() {
             let page = app
                 .bare(Method::GET, &path)
                 .header("api_key", &app.key)
-                .response()
-                .await
-                .is(200);
+                .is(200)
+                .await;
             paged.extend(page.ids());
             next = page.optional_header("link").map(|link| {
                 let url = link
@@ -967,29 +946,25 @@ async fn anonymous_callers_share_their_orders() {
     let placed = app
         .anonymous(Method::POST, "/store/order")
         .json(&body)
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     let path = format!("/store/order/{}", placed.id());
-    app.anonymous(Method::GET, &path).response().await.is(200);
+    app.anonymous(Method::GET, &path).is(200).await;
     let alice = caller(&app, "alice").await;
     app.anonymous(Method::GET, &path)
         .header("api_key", alice)
         .response()
         .await
         .problem(404);
-    app.anonymous(Method::DELETE, &path)
-        .response()
-        .await
-        .is(200);
+    app.anonymous(Method::DELETE, &path).is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn store_trailing_slash_is_200_unknown_order_404_and_put_405() {
     let app = TestApp::start().await;
-    app.get("/store/inventory").response().await.is(200);
-    app.get("/store/inventory/").response().await.is(200);
-    app.get("/store/order/1").response().await.is(404);
+    app.get("/store/inventory").is(200).await;
+    app.get("/store/inventory/").is(200).await;
+    app.get("/store/order/1").is(404).await;
     let put = app.request(Method::PUT, "/store/order");
-    put.response().await.is(405);
+    put.is(405).await;
 }

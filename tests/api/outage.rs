@@ -275,9 +275,8 @@ async fn lost_embedded_postgres_is_reported_and_back_after_a_restart() {
     let pet = service
         .request(Method::POST, "/pet", "special-key")
         .json(&json!({"name": "a"}))
-        .response()
-        .await
         .is(201)
+        .await
         .id();
     kill(postmaster(&home.path().join("data")), Signal::SIGKILL).expect("killed");
     let ready = format!("http://{}/readyz", service.address);
@@ -301,7 +300,7 @@ async fn lost_embedded_postgres_is_reported_and_back_after_a_restart() {
 
     let service = home.serve().await;
     let found = service.request(Method::GET, &path, "special-key");
-    found.response().await.is(200);
+    found.is(200).await;
     service.stop().await;
 }
 

@@ -14,13 +14,13 @@ async fn pages_need_no_credential_and_no_other_host() {
             &["swagger-ui.css", "swagger-ui-bundle.js"],
         ),
     ] {
-        let html = app.bare(Method::GET, page).response().await.is(200);
+        let html = app.bare(Method::GET, page).is(200).await;
         assert_eq!(html.header("content-type"), "text/html; charset=utf-8");
         let mut texts = vec![html.text()];
         for file in own.iter().chain(library) {
             assert!(html.text().contains(&format!("\"{file}\"")), "{file}");
             let response = app.bare(Method::GET, &format!("{page}{file}"));
-            let response = response.response().await.is(200);
+            let response = response.is(200).await;
             let media_type = match file.rsplit_once('.') {
                 Some((_, "css")) => "text/css; charset=utf-8",
                 _ => "text/javascript; charset=utf-8",
@@ -47,13 +47,9 @@ async fn pages_need_no_credential_and_no_other_host() {
         );
         app.bare(Method::POST, page).response().await.problem(405);
     }
-    let icon = app
-        .bare(Method::GET, "/favicon.ico")
-        .response()
-        .await
-        .is(200);
+    let icon = app.bare(Method::GET, "/favicon.ico").is(200).await;
     assert_eq!(icon.header("content-type"), "image/svg+xml");
-    let moved = app.bare(Method::GET, "/docs").response().await.is(303);
+    let moved = app.bare(Method::GET, "/docs").is(303).await;
     assert_eq!(moved.header("location"), "docs/");
     app.bare(Method::GET, "/docs/nothing.js")
         .response()

@@ -27,14 +27,14 @@ fn with_id(mut pet: Value, id: impl Into<Value>) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn add_pet_stores_and_returns_it_as_sent() {
     let app = TestApp::start().await;
-    let added = app.post("/pet", &rex()).response().await.is(201);
+    let added = app.post("/pet", &rex()).is(201).await;
     let id = added.id();
     assert_eq!(added.json(), with_id(rex(), id), "{added}");
     assert_eq!(added.header("content-type"), "application/json");
     assert_eq!(added.header("location"), format!("/api/v3/pet/{id}"));
     let etag = added.etag();
 
-    let fetched = app.get(&format!("/pet/{id}")).response().await.is(200);
+    let fetched = app.get(&format!("/pet/{id}")).is(200).await;
     assert_eq!(fetched.body, added.body, "{fetched}");
     assert_eq!(fetched.header("content-type"), "application/json");
     assert_eq!(fetched.etag(), etag);
@@ -45,18 +45,13 @@ async fn pet_json_is_compact_starts_with_id_and_omits_absent_fields() {
     let app = TestApp::start().await;
     let added = app
         .post("/pet", &json!({"id": 10, "name": "Ada"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     assert_eq!(
         added.text(),
         r#"{"id":10,"name":"Ada","photoUrls":[],"tags":[],"status":"available"}"#
     );
-    let whole = app
-        .post("/pet", &with_id(rex(), 11))
-        .response()
-        .await
-        .is(201);
+    let whole = app.post("/pet", &with_id(rex(), 11)).is(201).await;
     assert_eq!(
         whole.text(),
         r#"{"id":11,"category":{"id":-5,"name":"Dogs"},"name":"Rex","photoUrls":["https://example.com/rex.jpg","/img/rex.png?size=2#top"],"tags":[{"id":0,"name":"friendly"},{"name":""},{"id":7},{}],"status":"pending"}"#
@@ -72,7 +67,7 @@ async fn add_pet_without_id_or_with_null_or_zero_gets_a_new_id() {
         json!({"name": "a", "id": null}),
         json!({"name": "a", "id": 0}),
     ] {
-        let added = app.post("/pet", &body).response().await.is(201);
+        let added = app.post("/pet", &body).is(201).await;
         assert!((1..=MAX_ID).contains(&added.id()), "{added}");
         assert!(ids.insert(added.id()), "given twice: {added}");
     }
@@ -85,7 +80,7 @@ async fn add_pet_ignores_null_and_unknown_fields() {
         "id": 3, "name": "a", "category": null, "photoUrls": null, "tags": null, "status": null,
         "breed": {"unknown": [1, 2]}, "tag_names": ["x"], "version": 9,
     });
-    let added = app.post("/pet", &body).response().await.is(201);
+    let added = app.post("/pet", &body).is(201).await;
     assert_eq!(
         added.text(),
         r#"{"id":3,"name":"a","photoUrls":[],"tags":[],"status":"available"}"#
@@ -95,17 +90,13 @@ async fn add_pet_ignores_null_and_unknown_fields() {
 #[tokio::test(flavor = "multi_thread")]
 async fn add_pet_with_taken_id_is_409_and_changes_nothing() {
     let app = TestApp::start().await;
-    let first = app
-        .post("/pet", &with_id(rex(), 5))
-        .response()
-        .await
-        .is(201);
+    let first = app.post("/pet", &with_id(rex(), 5)).is(201).await;
     let second = app
         .post("/pet", &json!({"id": 5, "name": "Other"}))
         .response()
         .await;
     second.problem(409);
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(fetched.body, first.body, "{fetched}");
     assert_eq!(fetched.etag(), first.etag());
     assert_eq!(app.count().await, 1);
@@ -116,16 +107,12 @@ async fn add_pet_without_id_skips_ids_that_clients_chose() {
     let app = TestApp::start().await;
     let mut taken = HashSet::new();
     let highest = with_id(rex(), MAX_ID);
-    taken.insert(app.post("/pet", &highest).response().await.is(201).id());
+    taken.insert(app.post("/pet", &highest).is(201).await.id());
     let given = app.pet("given").await;
     taken.insert(given);
     // The next 100 ids of the sequence.
     for id in given + 1..=given + 100 {
-        let chosen = app
-            .post("/pet", &with_id(rex(), id))
-            .response()
-            .await
-            .is(201);
+        let chosen = app.post("/pet", &with_id(rex(), id)).is(201).await;
         assert_eq!(chosen.id(), id);
         taken.insert(id);
     }
@@ -141,10 +128,7 @@ async fn add_pet_without_id_concurrently_gets_distinct_ids() {
     let app = TestApp::start().await;
     let first = app.pet("first").await;
     for id in (first + 1..first + 60).step_by(2) {
-        app.post("/pet", &with_id(rex(), id))
-            .response()
-            .await
-            .is(201);
+        app.post("/pet", &with_id(rex(), id)).is(201).await;
     }
     let adding = (0..40).map(|_| app.pet("given"));
     let ids: HashSet<i64> = join_all(adding).await.into_iter().collect();
@@ -171,7 +155,7 @@ async fn add_pet_with_one_id_twice_concurrently_is_201_and_409() {
         };
         let winner = winner.is(201);
         loser.problem(409);
-        let fetched = app.get(&format!("/pet/{id}")).response().await.is(200);
+        let fetched = app.get(&format!("/pet/{id}")).is(200).await;
         assert_eq!(fetched.body, winner.body, "round {id}");
     }
     assert_eq!(app.count().await, 20);
@@ -180,22 +164,17 @@ async fn add_pet_with_one_id_twice_concurrently_is_201_and_409() {
 #[tokio::test(flavor = "multi_thread")]
 async fn update_pet_replaces_all_fields() {
     let app = TestApp::start().await;
-    let added = app
-        .post("/pet", &with_id(rex(), 5))
-        .response()
-        .await
-        .is(201);
+    let added = app.post("/pet", &with_id(rex(), 5)).is(201).await;
     let replaced = app
         .put("/pet", &json!({"id": 5, "name": "Max"}))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(
         replaced.text(),
         r#"{"id":5,"name":"Max","photoUrls":[],"tags":[],"status":"available"}"#
     );
     assert_ne!(replaced.etag(), added.etag());
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(
         (fetched.text(), fetched.etag()),
         (replaced.text(), replaced.etag())
@@ -228,10 +207,7 @@ async fn update_pet_without_id_is_400_and_with_unknown_id_is_404() {
 #[tokio::test(flavor = "multi_thread")]
 async fn patch_pet_merges_by_rfc_7396() {
     let app = TestApp::start().await;
-    app.post("/pet", &with_id(rex(), 5))
-        .response()
-        .await
-        .is(201);
+    app.post("/pet", &with_id(rex(), 5)).is(201).await;
     let mut expected = with_id(rex(), 5);
 
     // Present members are changed; absent ones stay.
@@ -240,16 +216,15 @@ async fn patch_pet_merges_by_rfc_7396() {
             "/pet/5",
             &json!({"status": "sold", "category": {"name": "Cats"}}),
         )
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     expected["status"] = json!("sold");
     expected["category"] = json!({"id": -5, "name": "Cats"});
     assert_eq!(patched.json(), expected, "{patched}");
 
     // null removes a member or restores its default; arrays are replaced; unknown members are ignored.
     let patch = json!({"status": null, "photoUrls": null, "category": {"id": null}, "tags": [{"id": 1}], "x": 1});
-    let patched = app.patch("/pet/5", &patch).response().await.is(200);
+    let patched = app.patch("/pet/5", &patch).is(200).await;
     let expected = json!({
         "id": 5, "category": {"name": "Cats"}, "name": "Rex", "photoUrls": [], "tags": [{"id": 1}], "status": "available",
     });
@@ -257,15 +232,14 @@ async fn patch_pet_merges_by_rfc_7396() {
 
     // Missing members are created; the pet's own id is allowed.
     let patch = json!({"id": 5, "category": null});
-    app.patch("/pet/5", &patch).response().await.is(200);
+    app.patch("/pet/5", &patch).is(200).await;
     let patched = app
         .patch("/pet/5", &json!({"category": {"id": 1}}))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(patched.json()["category"], json!({"id": 1}), "{patched}");
 
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(
         (fetched.text(), fetched.etag()),
         (patched.text(), patched.etag())
@@ -275,11 +249,7 @@ async fn patch_pet_merges_by_rfc_7396() {
 #[tokio::test(flavor = "multi_thread")]
 async fn patch_pet_with_invalid_result_is_400_and_changes_nothing() {
     let app = TestApp::start().await;
-    let added = app
-        .post("/pet", &with_id(rex(), 5))
-        .response()
-        .await
-        .is(201);
+    let added = app.post("/pet", &with_id(rex(), 5)).is(201).await;
     for (patch, field) in [
         (json!({"name": null}), "name"),
         (json!({"name": ""}), "name"),
@@ -298,7 +268,7 @@ async fn patch_pet_with_invalid_result_is_400_and_changes_nothing() {
         .response()
         .await
         .problem(404);
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(
         (fetched.text(), fetched.etag()),
         (added.text(), added.etag())
@@ -317,9 +287,8 @@ async fn patch_pet_accepts_json_and_merge_patch_media_types() {
             .request(Method::PATCH, &format!("/pet/{id}"))
             .header("content-type", media_type)
             .body(json!({"name": media_type}).to_string())
-            .response()
-            .await
-            .is(200);
+            .is(200)
+            .await;
         assert_eq!(patched.json()["name"], media_type);
     }
 }
@@ -327,18 +296,13 @@ async fn patch_pet_accepts_json_and_merge_patch_media_types() {
 #[tokio::test(flavor = "multi_thread")]
 async fn update_pet_with_form_reads_query_and_form() {
     let app = TestApp::start().await;
-    let added = app
-        .post("/pet", &with_id(rex(), 5))
-        .response()
-        .await
-        .is(201);
+    let added = app.post("/pet", &with_id(rex(), 5)).is(201).await;
     let mut expected = added.json();
 
     let by_query = app
         .request(Method::POST, "/pet/5?name=Max+%26%20Moritz&status=sold")
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     expected["name"] = json!("Max & Moritz");
     expected["status"] = json!("sold");
     assert_eq!(by_query.json(), expected, "{by_query}");
@@ -347,33 +311,27 @@ async fn update_pet_with_form_reads_query_and_form() {
     let by_form = app
         .request(Method::POST, "/pet/5")
         .form(&[("name", "Ümläut + plus"), ("unknown", "x")])
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     expected["name"] = json!("Ümläut + plus");
     assert_eq!(by_form.json(), expected, "{by_form}");
 
     let both = app
         .request(Method::POST, "/pet/5?status=available")
         .form(&[("name", "Both")])
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     expected["name"] = json!("Both");
     expected["status"] = json!("available");
     assert_eq!(both.json(), expected, "{both}");
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     assert_eq!((fetched.text(), fetched.etag()), (both.text(), both.etag()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn update_pet_with_form_invalid_value_is_400_and_unknown_id_is_404() {
     let app = TestApp::start().await;
-    let added = app
-        .post("/pet", &with_id(rex(), 5))
-        .response()
-        .await
-        .is(201);
+    let added = app.post("/pet", &with_id(rex(), 5)).is(201).await;
     for (path, field) in [
         ("/pet/5", "name"),
         ("/pet/5?name=", "name"),
@@ -395,7 +353,7 @@ async fn update_pet_with_form_invalid_value_is_400_and_unknown_id_is_404() {
         .response()
         .await
         .problem(404);
-    let fetched = app.get("/pet/5").response().await.is(200);
+    let fetched = app.get("/pet/5").is(200).await;
     assert_eq!(
         (fetched.text(), fetched.etag()),
         (added.text(), added.etag())
@@ -416,17 +374,13 @@ async fn head_pet_is_get_without_body() {
     let app = TestApp::start().await;
     let id = app.pet("a").await;
     let path = format!("/pet/{id}");
-    let fetched = app.get(&path).response().await.is(200);
-    let head = app.request(Method::HEAD, &path).response().await.is(200);
+    let fetched = app.get(&path).is(200).await;
+    let head = app.request(Method::HEAD, &path).is(200).await;
     assert!(head.body.is_empty(), "{head}");
     for name in ["etag", "content-type", "content-length"] {
         assert_eq!(head.header(name), fetched.header(name), "{head}");
     }
-    let head = app
-        .request(Method::HEAD, "/pet/999")
-        .response()
-        .await
-        .is(404);
+    let head = app.request(Method::HEAD, "/pet/999").is(404).await;
     assert!(head.body.is_empty(), "{head}");
 }
 
@@ -484,12 +438,9 @@ async fn pet_id_invalid_is_400_and_unknown_is_404_for_every_method() {
 #[tokio::test(flavor = "multi_thread")]
 async fn delete_pet_returns_its_id_and_then_is_404() {
     let app = TestApp::start().await;
-    app.post("/pet", &with_id(rex(), 5))
-        .response()
-        .await
-        .is(201);
+    app.post("/pet", &with_id(rex(), 5)).is(201).await;
     let kept = app.pet("kept").await;
-    let deleted = app.delete("/pet/5").response().await.is(200);
+    let deleted = app.delete("/pet/5").is(200).await;
     assert_eq!(
         deleted.text(),
         r#"{"code":200,"type":"deleted","message":"5"}"#
@@ -497,7 +448,7 @@ async fn delete_pet_returns_its_id_and_then_is_404() {
     assert_eq!(deleted.header("content-type"), "application/json");
     app.get("/pet/5").response().await.problem(404);
     app.delete("/pet/5").response().await.problem(404);
-    app.get(&format!("/pet/{kept}")).response().await.is(200);
+    app.get(&format!("/pet/{kept}")).is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -512,7 +463,7 @@ async fn add_pet_within_bounds_is_201_and_beyond_is_400() {
         "photoUrls": many(100, json!(url(2_048))),
         "tags": many(100, json!({"id": MAX_ID, "name": name(255)})),
     });
-    let added = app.post("/pet", &within).response().await.is(201);
+    let added = app.post("/pet", &within).is(201).await;
     let mut expected = within.clone();
     expected["status"] = json!("available");
     assert_eq!(added.json(), expected);
@@ -596,7 +547,7 @@ async fn add_pet_accepts_integers_in_any_notation() {
             .header("content-type", "application/json")
             .body(body)
     };
-    let added = post(written.to_owned()).response().await.is(201).json();
+    let added = post(written.to_owned()).is(201).await.json();
     assert_eq!(added["id"], json!(5));
     assert_eq!(
         added["tags"],
@@ -627,9 +578,9 @@ async fn condition_headers_and_tag_names_beyond_bounds_are_400() {
         let response = get.header(name, &tags).response().await;
         assert_eq!(response.invalid_fields(), [name]);
         let get = app.get(&format!("/pet/{id}"));
-        get.header(name, &tags[1..]).response().await.is(200);
+        get.header(name, &tags[1..]).is(200).await;
     }
     let find = |length| app.get(&format!("/pet/findByTags?tags={}", "a".repeat(length)));
-    find(255).response().await.is(200);
+    find(255).is(200).await;
     assert_eq!(find(256).response().await.invalid_fields(), ["tags"]);
 }

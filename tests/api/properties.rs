@@ -172,13 +172,13 @@ async fn find_by_tags_finds_any_tag_name() {
         let app = &app;
         async move {
             let pet = json!({"name": "a", "tags": [{"name": other}, {"name": name}, {"id": 1}]});
-            let id = app.post("/pet", &pet).response().await.is(201).id();
+            let id = app.post("/pet", &pet).is(201).await.id();
             for extra in [("match", "any"), ("match", "all"), ("limit", "1000")] {
                 let query = [("tags", name.as_str()), extra];
                 let found = app.get("/pet/findByTags").query(&query).response().await;
                 prop_assert_eq!(found.ids(), vec![id], "{}", found);
             }
-            app.delete(&format!("/pet/{id}")).response().await.is(200);
+            app.delete(&format!("/pet/{id}")).is(200).await;
             Ok(())
         }
     });
@@ -353,29 +353,27 @@ async fn send_everywhere(app: &TestApp, body: Vec<u8>) -> Result<(), TestCaseErr
 async fn pet_with_edited_text_is_never_5xx() {
     let app = TestApp::start().await;
     app.post("/pet", &json!({"id": 1, "name": "a"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     check(300, &(pet(), vec(edit(), 1..4)), |(pet, edits)| {
         send_everywhere(&app, edited(pet.to_string().into_bytes(), &edits))
     });
-    app.get("/pet/1").response().await.is(200);
+    app.get("/pet/1").is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pet_with_replaced_value_is_never_5xx() {
     let app = TestApp::start().await;
     app.post("/pet", &json!({"id": 1, "name": "a"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     let strategy = (pet(), any::<prop::sample::Index>(), nonsense());
     check(300, &strategy, |(mut pet, at, with)| {
         let mut at = at.index(nodes(&pet));
         replace_node(&mut pet, &mut at, &with);
         send_everywhere(&app, pet.to_string().into_bytes())
     });
-    app.get("/pet/1").response().await.is(200);
+    app.get("/pet/1").is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -436,9 +434,8 @@ async fn requests_with_any_header_values_are_never_5xx() {
     let app = TestApp::with(&proxies).await;
     let next = AtomicU16::new(0);
     app.post("/pet", &json!({"id": 1, "name": "a"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     let name = select(vec![
         "api_key",
         "authorization",
@@ -482,5 +479,5 @@ async fn requests_with_any_header_values_are_never_5xx() {
             Ok(())
         }
     });
-    app.get("/pet/1").response().await.is(200);
+    app.get("/pet/1").is(200).await;
 }

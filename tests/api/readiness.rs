@@ -9,7 +9,7 @@ use test_support::{RequestExt, client_builder, process::Home};
 async fn checks(operations: std::net::SocketAddr) -> u128 {
     const NUMBER: &str = "db_client_operation_batch_size_count{db_query_summary=\"SELECT\"} ";
     let metrics = test_support::client().get(format!("http://{operations}/metrics"));
-    let text = metrics.response().await.is(200).text();
+    let text = metrics.is(200).await.text();
     let number = text.lines().find_map(|line| line.strip_prefix(NUMBER));
     number.map_or(0, |number| number.parse().expect("a number"))
 }

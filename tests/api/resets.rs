@@ -13,7 +13,7 @@ async fn abandoned_image_requests_cost_no_database_connections() {
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__WORKERS", "1")]).await;
     let pet = app.pet("a").await;
     let upload = app.request(Method::POST, &format!("/pet/{pet}/uploadImage"));
-    let uploaded = upload.body(png(30, 20)).response().await.is(200).json();
+    let uploaded = upload.body(png(30, 20)).is(200).await.json();
     let image = uploaded["imageId"].as_str().expect("an id");
     let path = format!("/api/v3/pet/{pet}/images/{image}");
     // Of the connections that look up images.
@@ -44,7 +44,7 @@ async fn abandoned_image_requests_cost_no_database_connections() {
         transaction.rollback().await.expect("unlocked");
         for _ in 0..4 {
             let get = app.bare(Method::GET, &path);
-            get.response().await.is(200);
+            get.is(200).await;
         }
         assert_eq!(number_of("count(*)").await, 1, "round {round}");
         let now = number_of("sum(pid)").await;

@@ -20,7 +20,7 @@ async fn with_maximum(maximum: &str) -> TestApp {
     for name in ["ada", "bob"] {
         let user = json!({"username": name, "password": PASSWORD});
         let request = app.anonymous(Method::POST, "/user").json(&user);
-        request.response().await.is(201);
+        request.is(201).await;
     }
     app
 }
@@ -29,7 +29,7 @@ async fn with_maximum(maximum: &str) -> TestApp {
 async fn log_in(app: &TestApp, name: &str) -> String {
     let user = json!({"username": name, "password": PASSWORD});
     let request = app.anonymous(Method::POST, "/user/login").json(&user);
-    let token = request.response().await.is(200).json();
+    let token = request.is(200).await.json();
     token.as_str().expect("a token").to_owned()
 }
 
@@ -57,7 +57,7 @@ async fn login_beyond_the_maximum_ends_the_oldest_session() {
     }
     // A session that was logged out leaves room for another.
     let logout = app.anonymous(Method::GET, "/user/logout");
-    logout.bearer_auth(&third).response().await.is(200);
+    logout.bearer_auth(&third).is(200).await;
     let fourth = log_in(&app, "ada").await;
     for token in [&second, &fourth] {
         assert_eq!(status(&app, token).await, 200);
@@ -86,7 +86,7 @@ async fn maximum_is_twenty_by_default() {
     .await;
     let user = json!({"username": "ada", "password": PASSWORD});
     let request = app.anonymous(Method::POST, "/user").json(&user);
-    request.response().await.is(201);
+    request.is(201).await;
     let first = log_in(&app, "ada").await;
     for _ in 0..19 {
         log_in(&app, "ada").await;

@@ -58,7 +58,7 @@ async fn connections_of_an_address_are_bounded() {
             assert!(!is_closed(stream).await);
         }
         let live = client_of(OTHER).get(format!("http://{address}/livez"));
-        live.response().await.is(200);
+        live.is(200).await;
         // A connection that ends makes room for another.
         open.pop();
         eventually(async || !is_closed(&mut connect_from(ATTACKER, address).await).await).await;
@@ -113,7 +113,7 @@ async fn requests_without_credentials_leave_permits_for_others() {
     sign_up(&client_of(OTHER), "ada").await.is(201);
     for client in [attacker, client_of(OTHER)] {
         let get = client.get(app.url(&format!("/pet/{id}")));
-        get.header("api_key", &app.key).response().await.is(200);
+        get.header("api_key", &app.key).is(200).await;
     }
 }
 
@@ -132,7 +132,7 @@ async fn password_hashes_of_an_address_leave_permits_to_others() {
     let account = |name: &str| json!({"username": name, "password": PASSWORD});
     for name in ["ada", "eve"] {
         let sign_up = other.post(app.url("/user")).json(&account(name));
-        sign_up.response().await.is(201);
+        sign_up.is(201).await;
     }
     let log_in = |client: &Client, name: &str| {
         let request = client.post(app.url("/user/login"));
@@ -224,7 +224,7 @@ async fn unread_responses_to_changes_are_bounded() {
     let refused = held.iter().filter(|(_, status)| *status == 503).count();
     assert_eq!(changed + refused, held.len());
     let other = client_of(OTHER).post(format!("http://{}{path}", app.address));
-    other.header("api_key", &app.key).response().await.is(200);
+    other.header("api_key", &app.key).is(200).await;
 }
 
 /// The largest pet: its URLs have 2,048 characters of 4 bytes.
@@ -250,10 +250,7 @@ async fn check_pages_of_large_pets(max_page_size: &str, longest: usize) {
     const PETS: usize = 12;
     let app = TestApp::with(&[("PET_INVENTORY__SERVER__MAX_PAGE_SIZE", max_page_size)]).await;
     for n in 0..PETS {
-        app.post("/pet", &large_pet(&n.to_string()))
-            .response()
-            .await
-            .is(201);
+        app.post("/pet", &large_pet(&n.to_string())).is(201).await;
         app.pet("small").await;
     }
     for find in [
@@ -265,7 +262,7 @@ async fn check_pages_of_large_pets(max_page_size: &str, longest: usize) {
     ] {
         let (mut next, mut ids, mut pages) = (find.to_owned(), Vec::new(), 0);
         loop {
-            let page = app.get(&next).response().await.is(200);
+            let page = app.get(&next).is(200).await;
             assert!(page.body.len() <= longest, "{find}: {}", page.body.len());
             let pets = page.json();
             let pets = pets.as_array().expect("pets");
@@ -314,7 +311,7 @@ async fn large_pets_of_shared_statements_are_complete() {
     let mut ids = Vec::new();
     for n in 0..4 {
         let add = app.post("/pet", &large_pet(&n.to_string()));
-        ids.push(add.response().await.is(201).id());
+        ids.push(add.is(201).await.id());
     }
     let pages = (0..8).map(|_| complete(&app, "/pet/findByTags?tags=large&limit=3"));
     for page in join_all(pages).await {
@@ -375,7 +372,7 @@ async fn image_is_counted_before_it_is_read() {
     let pet = format!("/api/v3/pet/{}", app.pet("a").await);
     let upload = app.bare(Method::POST, &format!("{pet}/uploadImage"));
     let upload = upload.header("api_key", &app.key).body(large_jpeg(300_000));
-    let image = upload.response().await.is(200).json();
+    let image = upload.is(200).await.json();
     let image = format!("{pet}/images/{}", image["imageId"].as_str().expect("an id"));
     let get = head(&app, "GET", &image);
     let (held, status) = request_unread(ATTACKER, app.address, &get).await;

@@ -47,9 +47,8 @@ async fn start_without_configuration_prints_urls_and_keeps_data_over_a_restart()
         service
             .request(Method::POST, "/pet", key)
             .json(&pet)
-            .response()
-            .await
-            .is(201);
+            .is(201)
+            .await;
     }
     assert!(home.path().join("data/postgres").is_dir());
     service.stop().await;
@@ -58,9 +57,8 @@ async fn start_without_configuration_prints_urls_and_keeps_data_over_a_restart()
     let service = home.serve().await;
     let found = service
         .request(Method::GET, "/pet/findByStatus?status=sold", KEY)
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(found.ids().len(), 3, "{found}");
     service.stop().await;
     assert_eq!(processes_using(home.path()), []);
@@ -77,9 +75,8 @@ async fn sigkill_leaves_no_process_and_loses_no_acknowledged_write() {
             service
                 .request(Method::POST, "/pet", KEY)
                 .json(&pet)
-                .response()
-                .await
                 .is(201)
+                .await
                 .id(),
         );
     }
@@ -94,7 +91,7 @@ async fn sigkill_leaves_no_process_and_loses_no_acknowledged_write() {
 
     let service = home.serve().await;
     let found = service.request(Method::GET, "/pet/findByStatus?status=available", KEY);
-    assert_eq!(found.response().await.is(200).ids(), stored);
+    assert_eq!(found.is(200).await.ids(), stored);
     service.stop().await;
 }
 
@@ -111,9 +108,8 @@ async fn second_instance_on_the_same_folder_exits_with_an_error() {
     assert_eq!(second.stdout, "");
     service
         .request(Method::GET, "/pet/findByStatus?status=sold", KEY)
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
 
     // As Ctrl-C in a terminal does, which the embedded PostgreSQL does not receive.
     let mut service = service;

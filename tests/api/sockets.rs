@@ -89,9 +89,9 @@ async fn unix_socket_serves_requests_until_shutdown() {
     assert_eq!(mode.mode() & 0o777, 0o660);
     let limits = app.anonymous("/api/v3/limits").header("api_key", &app.key);
     let again = limits.try_clone().expect("no body");
-    let response = limits.response().await.is(200);
+    let response = limits.is(200).await;
     assert_eq!(response.json()["plan"], "enterprise");
-    app.anonymous("/livez").response().await.is(200);
+    app.anonymous("/livez").is(200).await;
 
     app.shutdown.begin();
     let stopped = tokio::time::timeout(PATIENCE, &mut app.running).await;
@@ -141,7 +141,7 @@ async fn only_the_socket_of_an_ended_process_is_replaced() {
     // Closing the listener leaves the file.
     drop(UnixListener::bind(&socket).expect("a socket"));
     let mut service = Notified::start(&home, serve(&home, &database, &listen)).await;
-    get(&client_of(&socket), "/livez").response().await.is(200);
+    get(&client_of(&socket), "/livez").is(200).await;
     let mut check = home.command(["healthcheck", "--listen", &listen]);
     check.env("PET_INVENTORY__SERVER__LISTEN", "127.0.0.1:1");
     assert_eq!(Output::of(check).await.is(0).stdout, "ok\n");
@@ -150,14 +150,14 @@ async fn only_the_socket_of_an_ended_process_is_replaced() {
     for words in ["server.listen", &listen, "in use"] {
         assert!(second.stderr.contains(words), "{second:?}");
     }
-    get(&client_of(&socket), "/livez").response().await.is(200);
+    get(&client_of(&socket), "/livez").is(200).await;
     // With server.reuse_port, a new process takes over.
     let other = Home::new();
     let mut takeover = serve(&other, &database, &listen);
     takeover.env("PET_INVENTORY__SERVER__REUSE_PORT", "true");
     let mut next = Notified::start(&other, takeover).await;
     service.stop().await;
-    get(&client_of(&socket), "/livez").response().await.is(200);
+    get(&client_of(&socket), "/livez").is(200).await;
     next.stop().await;
 
     let file = home.path().join("file");
@@ -228,7 +228,7 @@ async fn service_manager_is_notified_once_the_service_is_ready_and_when_it_stops
     let socket = home.path().join("api.sock");
     let command = home.command(["serve", "--listen", &listen(&socket)]);
     let mut service = Notified::start(&home, command).await;
-    get(&client_of(&socket), "/readyz").response().await.is(200);
+    get(&client_of(&socket), "/readyz").is(200).await;
     service.stop().await;
     home.wait_until_unused().await;
 }
@@ -336,7 +336,7 @@ async fn passed_sockets_are_served_in_place_of_the_configured_ones() {
     // A connection that waits before the process runs.
     let early = tokio::spawn(async move {
         let request = client().get(format!("http://{address}/livez"));
-        request.response().await.is(200);
+        request.is(200).await;
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
     // systemd does not keep the order of the units.
@@ -348,7 +348,7 @@ async fn passed_sockets_are_served_in_place_of_the_configured_ones() {
     let url = format!("http://{address}/api/v3/pet/1");
     let pet = client().get(url).header("api_key", key.secret);
     pet.response().await.problem(404);
-    let metrics = get(&client_of(&path), "/metrics").response().await.is(200);
+    let metrics = get(&client_of(&path), "/metrics").is(200).await;
     assert!(metrics.text().contains("http_server"), "{metrics}");
     service.stop().await;
     // The file belongs to the service manager.
@@ -426,7 +426,7 @@ async fn embedded_postgres_does_not_inherit_the_sockets() {
     command.env_remove("DATABASE_URL");
     let mut service = Notified::start(&home, command).await;
     let live = client().get(format!("http://{address}/livez"));
-    live.response().await.is(200);
+    live.is(200).await;
     let sockets = |pid: i32| {
         let files = fs::read_dir(format!("/proc/{pid}/fd"))
             .into_iter()

@@ -136,13 +136,13 @@ async fn request_and_its_statements_join_the_incoming_trace() {
     let service = serve(&home, &[(ENDPOINT, &uri), headers]).await;
     let add = service.request(Method::POST, "/pet", "special-key");
     let add = add.json(&json!({"name": "Rex", "id": 7}));
-    add.response().await.is(201);
+    add.is(201).await;
     let read = service.request(Method::GET, "/pet/7", "special-key");
     let read = read
         .header("traceparent", traceparent(TRACE, "01"))
         .header("tracestate", "vendor=opaque")
         .header("x-request-id", "mine");
-    read.response().await.is(200);
+    read.is(200).await;
 
     let spans = collector.trace(TRACE).await;
     let request = server(&spans);
@@ -208,7 +208,7 @@ async fn shutdown_exports_the_last_spans() {
         .header("traceparent", traceparent(TRACE, "01"))
         .header("idempotency-key", "once")
         .json(&json!({"name": "Rex"}));
-    add.response().await.is(201);
+    add.is(201).await;
     service.stop().await;
 
     let spans = collector.spans().await;
@@ -231,7 +231,7 @@ async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
     let read = async |traceparent: &str| {
         let read = service.request(Method::GET, "/pet/7", "special-key");
         let read = read.header("traceparent", traceparent);
-        read.response().await.is(404);
+        read.is(404).await;
     };
     read(&traceparent(TRACE, "00")).await;
     let zeros = "0".repeat(32);
@@ -254,7 +254,7 @@ async fn traceparent_unsampled_is_honoured_and_invalid_is_ignored() {
         format!("http://{}/readyz", service.operations),
         format!("http://{}/metrics", service.operations),
     ] {
-        http.get(url).response().await.is(200);
+        http.get(url).is(200).await;
     }
     service.stop().await;
     let spans = collector.spans().await;
@@ -276,9 +276,9 @@ async fn sampling_applies_only_to_traces_that_begin_here() {
     let none = ("PET_INVENTORY__TELEMETRY__OTLP_SAMPLING", "0");
     let service = serve(&home, &[(ENDPOINT, &collector.0.uri()), none]).await;
     let read = || service.request(Method::GET, "/pet/7", "special-key");
-    read().response().await.is(404);
+    read().is(404).await;
     let theirs = read().header("traceparent", traceparent(TRACE, "01"));
-    theirs.response().await.is(404);
+    theirs.is(404).await;
     service.stop().await;
     let spans = collector.spans().await;
     assert!(!spans.is_empty() && spans.iter().all(|it| hex(&it.trace_id) == TRACE));
@@ -310,9 +310,8 @@ async fn server_error_sets_span_status_and_issuer_gets_traceparent() {
     assert_eq!(response.expect("a response").status(), 503);
     service
         .request(Method::GET, "/pet/0", "special-key")
-        .response()
-        .await
-        .is(400);
+        .is(400)
+        .await;
 
     let spans = collector.trace(TRACE).await;
     let request = server(&spans);
@@ -351,41 +350,27 @@ async fn spans_contain_no_secrets_and_no_request_data() {
             .header("x-canary", "header-canary")
             .header("user-agent", "agent-canary")
     };
-    request(Method::POST, "/user")
-        .json(&canary)
-        .response()
-        .await
-        .is(201);
+    request(Method::POST, "/user").json(&canary).is(201).await;
     let log_in = request(Method::POST, "/user/login")
         .json(&canary)
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     let token = log_in.json().as_str().expect("a token").to_owned();
-    request(Method::GET, "/user/name-canary")
-        .response()
-        .await
-        .is(200);
+    request(Method::GET, "/user/name-canary").is(200).await;
     request(Method::POST, "/pet")
         .json(&json!({"name": "body-canary"}))
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     request(Method::GET, "/pet/findByTags?tags=query-canary")
-        .response()
-        .await
-        .is(200);
-    request(Method::GET, "/pet/path-canary")
-        .response()
-        .await
-        .is(400);
+        .is(200)
+        .await;
+    request(Method::GET, "/pet/path-canary").is(400).await;
     let custom = Method::from_bytes(b"CANARY").expect("a method");
-    request(custom, "/pet").response().await.is(405);
+    request(custom, "/pet").is(405).await;
     service
         .request(Method::GET, "/pet/1", "wrong-canary")
-        .response()
-        .await
-        .is(401);
+        .is(401)
+        .await;
     service.stop().await;
 
     let spans = collector.spans().await;
@@ -417,7 +402,7 @@ async fn trace_export_is_off_if_disabled() {
     let service = serve(&home, &disabled).await;
     let read = service.request(Method::GET, "/pet/7", "special-key");
     let read = read.header("traceparent", traceparent(TRACE, "01"));
-    read.response().await.is(404);
+    read.is(404).await;
     eventually(async || service.log().contains("pet_inventory::access")).await;
     assert!(!service.log().contains("trace_id"));
     service.stop().await;
@@ -456,7 +441,7 @@ async fn endpoint_headers_and_sampler_come_from_the_variables_of_opentelemetry()
         let service = serve(&home, &settings).await;
         let read = service.request(Method::GET, "/pet/7", "special-key");
         let read = read.header("traceparent", traceparent(TRACE, "01"));
-        read.response().await.is(404);
+        read.is(404).await;
         service.stop().await;
         let requests = collector.received_requests().await.expect("recorded");
         assert_eq!(!requests.is_empty(), is_sent, "{sampler}");
@@ -487,7 +472,7 @@ async fn span_and_metric_do_not_wait_for_the_body_of_an_access_line_with_details
     for _ in 0..10 {
         let add = service.request(Method::POST, "/pet", "special-key");
         let add = add.json(&json!({"name": "a", "photoUrls": urls}));
-        add.response().await.is(201);
+        add.is(201).await;
     }
     let head = format!(
         "GET {path}?status=available HTTP/1.1\r\nHost: localhost\r\napi_key: special-key\r\ntraceparent: {}\r\n\r\n",
@@ -544,7 +529,7 @@ async fn unavailable_collector_is_logged_once_and_does_not_delay_exit() {
         let started = Instant::now();
         loop {
             let read = service.request(Method::GET, "/pet/7", "special-key");
-            read.response().await.is(404);
+            read.is(404).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
             // At least two failed batches, if batches fail at once.
             let enough = if is_logged {

@@ -29,7 +29,7 @@ fn sign_up(app: &TestApp, body: &Value) -> RequestBuilder {
 
 async fn account(app: &TestApp, name: &str) -> Response {
     let body = json!({"username": name, "password": PASSWORD});
-    sign_up(app, &body).response().await.is(201)
+    sign_up(app, &body).is(201).await
 }
 
 fn log_in(app: &TestApp, name: &str, password: &str) -> RequestBuilder {
@@ -39,7 +39,7 @@ fn log_in(app: &TestApp, name: &str, password: &str) -> RequestBuilder {
 
 /// Logs in and returns the token.
 async fn session(app: &TestApp, name: &str) -> String {
-    token(&log_in(app, name, PASSWORD).response().await.is(200))
+    token(&log_in(app, name, PASSWORD).is(200).await)
 }
 
 fn token(response: &Response) -> String {
@@ -64,7 +64,7 @@ async fn create_user_sets_neither_id_nor_status_plan_or_scopes() {
         "id": 99, "username": "Ada", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com",
         "password": PASSWORD, "phone": "1", "userStatus": 7, "plan": "enterprise", "scopes": ["admin"]
     });
-    let created = sign_up(&app, &body).response().await.is(201);
+    let created = sign_up(&app, &body).is(201).await;
     assert_eq!(created.header("location"), "/api/v3/user/Ada");
     let id = created.id();
     let expected = json!({
@@ -78,14 +78,14 @@ async fn create_user_sets_neither_id_nor_status_plan_or_scopes() {
     assert_eq!(app.database.number(caller).await, 1);
     let ada = session(&app, "Ada").await;
     let own = with_token(&app, &ada, Method::GET, "/user/aDa");
-    assert_eq!(own.response().await.is(200).json(), expected);
+    assert_eq!(own.is(200).await.json(), expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn login_accepts_form_query_and_json() {
     let app = TestApp::start().await;
     account(&app, "Ada").await;
-    let opened = log_in(&app, "ADA", PASSWORD).response().await.is(200);
+    let opened = log_in(&app, "ADA", PASSWORD).is(200).await;
     assert_eq!(opened.header("cache-control"), "no-store");
     assert_eq!(opened.header("x-rate-limit"), "1000");
     let expires = chrono::DateTime::parse_from_rfc3339(opened.header("x-expires-after"));
@@ -102,7 +102,7 @@ async fn login_accepts_form_query_and_json() {
         app.anonymous(Method::POST, &query),
         app.anonymous(Method::POST, "/user/login").json(&pair),
     ] {
-        let token = token(&request.response().await.is(200));
+        let token = token(&request.is(200).await);
         assert_eq!(status(&app, &token).await, 200);
     }
 }
@@ -115,16 +115,13 @@ async fn session_token_is_accepted_in_both_credential_headers() {
     let pet = app.pet("Rex").await;
     let path = format!("/pet/{pet}");
     let read = with_token(&app, &ada, Method::GET, &path);
-    read.response().await.is(200);
+    read.is(200).await;
     let limits = app.anonymous(Method::GET, "/limits");
-    let limits = limits.header("api_key", &ada).response().await.is(200);
+    let limits = limits.header("api_key", &ada).is(200).await;
     assert_eq!(limits.json()["plan"], "free");
     let order = with_token(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));
-    let order = format!("/store/order/{}", order.response().await.is(201).id());
-    with_token(&app, &ada, Method::GET, &order)
-        .response()
-        .await
-        .is(200);
+    let order = format!("/store/order/{}", order.is(201).await.id());
+    with_token(&app, &ada, Method::GET, &order).is(200).await;
     let delete = with_token(&app, &ada, Method::DELETE, &path);
     delete.response().await.problem(403);
 }
@@ -136,19 +133,19 @@ async fn update_user_replaces_all_fields_but_omitted_username_and_password() {
         "username": "Ada", "password": PASSWORD, "firstName": "Ada", "lastName": "Lovelace",
         "email": "ada@example.com", "phone": "1"
     });
-    let id = sign_up(&app, &body).response().await.is(201).id();
+    let id = sign_up(&app, &body).is(201).await.id();
     let ada = session(&app, "Ada").await;
     let change =
         json!({"username": "Countess", "email": "c@example.com", "userStatus": 3, "id": 1});
     let changed = with_token(&app, &ada, Method::PUT, "/user/ada").json(&change);
     let expected =
         json!({"id": id, "username": "Countess", "email": "c@example.com", "userStatus": 0});
-    assert_eq!(changed.response().await.is(200).json(), expected);
+    assert_eq!(changed.is(200).await.json(), expected);
     let old = with_token(&app, &ada, Method::GET, "/user/ada");
     old.response().await.problem(404);
     let empty = with_token(&app, &ada, Method::PUT, "/user/COUNTESS").json(&json!({}));
-    empty.response().await.is(200);
-    log_in(&app, "countess", PASSWORD).response().await.is(200);
+    empty.is(200).await;
+    log_in(&app, "countess", PASSWORD).is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,11 +155,11 @@ async fn delete_user_ends_its_sessions_and_keeps_its_orders() {
     let ada = session(&app, "Countess").await;
     let pet = app.pet("Rex").await;
     let order = with_token(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));
-    let order = format!("/store/order/{}", order.response().await.is(201).id());
+    let order = format!("/store/order/{}", order.is(201).await.id());
 
     let deleted = with_token(&app, &ada, Method::DELETE, "/user/countess");
     assert_eq!(
-        deleted.response().await.is(200).json(),
+        deleted.is(200).await.json(),
         json!({"code": 200, "type": "deleted", "message": "Countess"})
     );
     assert_eq!(status(&app, &ada).await, 401, "at once");
@@ -170,7 +167,7 @@ async fn delete_user_ends_its_sessions_and_keeps_its_orders() {
                 + (select count(*) from credentials where kind = 'session')";
     assert_eq!(app.database.number(left).await, 0);
     // Orders of a deleted account stay visible to admins, but not to a new account of that name.
-    app.get(&order).response().await.is(200);
+    app.get(&order).is(200).await;
     account(&app, "Countess").await;
     let next = session(&app, "Countess").await;
     let hidden = with_token(&app, &next, Method::GET, &order);
@@ -223,15 +220,13 @@ async fn user_is_404_for_other_callers_except_admins() {
     let change = json!({"userStatus": 5});
     let changed = with_token(&app, &admin, Method::PUT, "/user/ada")
         .json(&change)
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(changed.json()["userStatus"], 5);
     let changed = with_token(&app, &ada, Method::PUT, "/user/ada")
         .json(&json!({"userStatus": 6}))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(changed.json()["userStatus"], 5);
     send(&admin, &Method::DELETE, "bob").await.is(200);
     assert_eq!(status(&app, &bob).await, 401);
@@ -251,7 +246,7 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
             .response()
             .await
             .problem(409);
-        log_in(&app, other, PASSWORD).response().await.is(200);
+        log_in(&app, other, PASSWORD).is(200).await;
     }
     let bob = session(&app, "bob").await;
     let rename = |name: &str| {
@@ -267,9 +262,8 @@ async fn create_user_with_name_taken_in_any_case_is_409() {
     let fetched = app
         .bare(Method::GET, &location)
         .header("api_key", &app.key)
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(fetched.json()["username"], username);
 
     // Concurrent requests for one name, and lists with the same names in different orders.
@@ -368,7 +362,7 @@ async fn names_that_look_like_another_one_are_refused() {
     for form in ["zoé", "ZOÉ", "zoe\u{301}", "ｚｏé"] {
         let zoe = session(&app, form).await;
         let own = with_token(&app, &zoe, Method::GET, &format!("/user/{form}"));
-        assert_eq!(own.response().await.is(200).id(), created.id(), "{form}");
+        assert_eq!(own.is(200).await.id(), created.id(), "{form}");
     }
 }
 
@@ -405,16 +399,13 @@ async fn names_of_earlier_releases_keep_working() {
             let token = session(&app, name).await;
             let path = format!("/user/{name}");
             let send = |method: Method| with_token(&app, &token, method, &path);
-            assert_eq!(
-                send(Method::GET).response().await.is(200).json()["username"],
-                old
-            );
+            assert_eq!(send(Method::GET).is(200).await.json()["username"], old);
             // It stays as it is, also if a client sends it back.
             for body in [
                 json!({"email": "a"}),
                 json!({"username": old, "phone": "1"}),
             ] {
-                let changed = send(Method::PUT).json(&body).response().await.is(200);
+                let changed = send(Method::PUT).json(&body).is(200).await;
                 assert_eq!(changed.json()["username"], old);
             }
         }
@@ -435,11 +426,11 @@ async fn names_of_earlier_releases_keep_working() {
         }
         let last = if old == "ＡＤＡ" { "ada" } else { &renamed };
         let delete = with_token(&app, &token, Method::DELETE, &format!("/user/{last}"));
-        delete.response().await.is(200);
+        delete.is(200).await;
     }
     let jose = session(&app, "José").await;
     let own = with_token(&app, &jose, Method::GET, "/user/jos%C3%A9");
-    own.response().await.is(200);
+    own.is(200).await;
 }
 
 /// Covers the moment in which the second request finds the names taken, but not yet the stored response.
@@ -511,15 +502,13 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
     for any in ["ä\0\n🦊 ñß¡", &"🦊".repeat(128), "12345678"] {
         let name = format!("user{}", any.len());
         sign_up(&app, &json!({"username": name, "password": any}))
-            .response()
-            .await
-            .is(201);
+            .is(201)
+            .await;
         let pair = json!({"username": name, "password": any});
         app.anonymous(Method::POST, "/user/login")
             .json(&pair)
-            .response()
-            .await
-            .is(200);
+            .is(200)
+            .await;
     }
     let list = |list: Value| app.post("/user/createWithList", &list).response();
     let twice = json!([{"username": "a"}, {}, 5, {"username": "A", "password": "x"}]);
@@ -553,10 +542,7 @@ async fn create_user_names_all_invalid_fields_and_repeats_no_password() {
 async fn login_does_not_reveal_existing_usernames() {
     let app = TestApp::with(&HIGH_LIMITS).await;
     account(&app, "ada").await;
-    sign_up(&app, &json!({"username": "without"}))
-        .response()
-        .await
-        .is(201);
+    sign_up(&app, &json!({"username": "without"})).is(201).await;
     let mut responses = BTreeSet::new();
     for name in ["ada", "nobody", "without"] {
         let response = log_in(&app, name, "a wrong password").response().await;
@@ -589,7 +575,7 @@ async fn login_attempts_over_the_account_or_address_limit_are_429() {
     // Other names are unaffected until the address has reached its limit for sign-up, login and token requests.
     for n in 0..60 - 22 {
         let name = format!("nobody{n}");
-        log_in(&app, &name, "short").response().await.is(400);
+        log_in(&app, &name, "short").is(400).await;
     }
     for request in [
         log_in(&app, "bob", PASSWORD),
@@ -602,7 +588,7 @@ async fn login_attempts_over_the_account_or_address_limit_are_429() {
         refused.header("retry-after");
     }
     // Authenticated requests are unaffected.
-    app.get("/limits").response().await.is(200);
+    app.get("/limits").is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -635,14 +621,14 @@ async fn session_ends_by_logout_expiry_and_revocation() {
     let head = app.anonymous(Method::HEAD, &query).response().await;
     assert_eq!(head.is(405).header("allow"), "GET, POST");
     assert_eq!(app.database.number(sessions).await, opened);
-    app.anonymous(Method::GET, &query).response().await.is(200);
+    app.anonymous(Method::GET, &query).is(200).await;
     // Logout with an API key has no effect.
-    let response = app.get("/user/logout").response().await.is(200);
+    let response = app.get("/user/logout").is(200).await;
     assert_eq!(
         response.json()["message"],
         "the request has no session token"
     );
-    app.get("/limits").response().await.is(200);
+    app.get("/limits").is(200).await;
 
     let hash = |token: &str| -> String {
         let bytes = sha256(token).map(|byte| format!("{byte:02x}"));
@@ -668,7 +654,7 @@ async fn password_change_ends_all_sessions_even_concurrent_ones() {
     account(&app, "ada").await;
     let mut password = PASSWORD.to_owned();
     for round in 0..5 {
-        let one = token(&log_in(&app, "ada", &password).response().await.is(200));
+        let one = token(&log_in(&app, "ada", &password).is(200).await);
         let next = format!("another password {round}");
         let change =
             with_token(&app, &one, Method::PUT, "/user/ada").json(&json!({ "password": next }));
@@ -719,16 +705,12 @@ async fn delete_user_keeps_cached_credentials_of_others() {
     app.database.run(&silently).await;
     let password = json!({"password": "another password"});
     let change = with_token(&app, &bob, Method::PUT, "/user/bob").json(&password);
-    change.response().await.is(200);
+    change.is(200).await;
     assert_eq!(status(&app, &last).await, 401);
-    let bob = log_in(&app, "bob", "another password")
-        .response()
-        .await
-        .is(200);
+    let bob = log_in(&app, "bob", "another password").is(200).await;
     with_token(&app, &token(&bob), Method::DELETE, "/user/bob")
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(status(&app, &token(&bob)).await, 401);
     // Notifications arrive in order: after this one all of the above have been processed.
     let other = app.make_key("other", Scopes::all()).await.secret;
@@ -781,7 +763,7 @@ async fn create_users_stores_all_or_none() {
             .collect()
     };
     let post = |list: &Value| app.post("/user/createWithList", list);
-    let created = post(&users(0..20)).response().await.is(200);
+    let created = post(&users(0..20)).is(200).await;
     assert!(
         !created.text().contains(PASSWORD) && !created.text().contains("password"),
         "{created}"
@@ -792,7 +774,7 @@ async fn create_users_stores_all_or_none() {
         assert_eq!(user["username"], format!("User{n}"), "in their order");
         assert_eq!(user["userStatus"], n, "an admin says what it means");
     }
-    log_in(&app, "user7", PASSWORD).response().await.is(200);
+    log_in(&app, "user7", PASSWORD).is(200).await;
     let refused = post(&users(19..30)).response().await.problem(409);
     assert!(
         refused["detail"]
@@ -801,7 +783,7 @@ async fn create_users_stores_all_or_none() {
         "{refused}"
     );
     assert_eq!(app.database.number("select count(*) from users").await, 20);
-    assert_eq!(post(&json!([])).response().await.is(200).json(), json!([]));
+    assert_eq!(post(&json!([])).is(200).await.json(), json!([]));
     let key = app.make_key("other", Scopes::all_but_admin()).await.secret;
     let other = app
         .anonymous(Method::POST, "/user/createWithList")
@@ -828,13 +810,7 @@ async fn create_users_stores_all_or_none() {
         .map(|n| json!({"username": format!("many{n}")}))
         .collect();
     assert_eq!(
-        post(&many)
-            .response()
-            .await
-            .is(200)
-            .json()
-            .as_array()
-            .map(Vec::len),
+        post(&many).is(200).await.json().as_array().map(Vec::len),
         Some(1_000)
     );
     log_in(&app, "many1", PASSWORD)
@@ -857,9 +833,8 @@ async fn create_user_while_sign_up_is_closed_is_403() {
         "{closed}"
     );
     app.post("/user/createWithList", &json!([{"username": "ada"}]))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -872,16 +847,14 @@ async fn cli_lists_and_revokes_sessions_and_sets_the_plan_of_an_account() {
     let created = client
         .post(format!("{host}/user"))
         .json(&pair)
-        .response()
-        .await
-        .is(201);
+        .is(201)
+        .await;
     let caller = format!("user:{}", created.id());
     let opened = client
         .post(format!("{host}/user/login"))
         .json(&pair)
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     let ada = token(&opened);
     let limits = || {
         client
@@ -925,8 +898,8 @@ async fn create_user_with_idempotency_key_is_done_once() {
     let app = TestApp::with(&HIGH_LIMITS).await;
     let ada = json!({"username": "ada", "password": PASSWORD});
     let with_key = |user: &Value, key: &str| sign_up(&app, user).header("idempotency-key", key);
-    let first = with_key(&ada, "k").response().await.is(201);
-    let again = with_key(&ada, "k").response().await.is(201);
+    let first = with_key(&ada, "k").is(201).await;
+    let again = with_key(&ada, "k").is(201).await;
     assert_eq!(again.header("idempotent-replayed"), "true");
     assert_eq!(
         (again.json(), again.header("location")),
@@ -946,11 +919,7 @@ async fn create_user_with_idempotency_key_is_done_once() {
     let tokens = [log_in(&app, "ada", PASSWORD), log_in(&app, "ada", PASSWORD)];
     let mut seen = BTreeSet::new();
     for request in tokens {
-        let response = request
-            .header("idempotency-key", "l")
-            .response()
-            .await
-            .is(200);
+        let response = request.header("idempotency-key", "l").is(200).await;
         assert!(seen.insert(response.text()), "one session twice");
     }
 }

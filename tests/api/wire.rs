@@ -97,7 +97,7 @@ async fn request_head_that_cannot_be_parsed_is_4xx_and_closes_the_connection() {
         assert_eq!(response.header("connection"), "close", "{what}: {response}");
         assert_eq!(raw.closed().await, "", "{what}");
     }
-    app.bare(Method::GET, "/livez").response().await.is(200);
+    app.bare(Method::GET, "/livez").is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,7 +182,7 @@ async fn target_with_user_information_or_no_host_name_is_400_and_not_repeated() 
         let response = RawConnection::exchange(app.address, request).await;
         assert_eq!(response.invalid_fields(), ["authority"], "{response}");
     }
-    let stored = app.get(&format!("/pet/{pet}")).response().await.is(200);
+    let stored = app.get(&format!("/pet/{pet}")).is(200).await;
     assert_eq!(stored.json()["photoUrls"], json!([]));
     // A host with a port is accepted.
     let request = "GET http://pets.example:8080/.well-known/oauth-authorization-server HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -360,10 +360,7 @@ async fn pipelined_requests_are_answered_in_order() {
         }
     }
     assert_eq!(app.count().await, 2);
-    assert_eq!(
-        app.get("/pet/2").response().await.is(200).json()["name"],
-        "b"
-    );
+    assert_eq!(app.get("/pet/2").is(200).await.json()["name"], "b");
 }
 
 #[tokio::test(flavor = "multi_thread")]

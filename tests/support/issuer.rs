@@ -165,7 +165,7 @@ impl TestApp {
     /// Returns the number of fetches of an issuer's keys from the metrics, or `None` if there were none.
     pub async fn fetches(&self, place: usize, result: &str) -> Option<u64> {
         let url = format!("http://{}/metrics", self.operations);
-        let text = self.client.get(url).response().await.is(200).text();
+        let text = self.client.get(url).is(200).await.text();
         let name = format!("jwks_fetches_total{{issuer=\"{place}\",result=\"{result}\"}} ");
         text.lines()
             .find_map(|line| line.strip_prefix(&name)?.parse().ok())

@@ -182,7 +182,7 @@ impl TestApp {
     /// Adds a pet and returns its id.
     pub async fn pet(&self, name: &str) -> i64 {
         let pet = json!({ "name": name });
-        self.post("/pet", &pet).response().await.is(201).id()
+        self.post("/pet", &pet).is(201).await.id()
     }
 
     /// Creates a key, and its caller if there is none of that name.

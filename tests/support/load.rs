@@ -17,44 +17,32 @@ impl Service {
         }
         request(Method::POST, "/pet")
             .json(&json!({"name": "Max"}))
-            .response()
-            .await
-            .is(201);
+            .is(201)
+            .await;
         let path = format!("/pet/{}", 1000 + round);
-        request(Method::GET, &path).response().await.is(200);
-        request(Method::GET, "/pet/x").response().await.is(400);
+        request(Method::GET, &path).is(200).await;
+        request(Method::GET, "/pet/x").is(400).await;
         for find in [
             "pet/findByStatus?status=sold",
             "pet/findByTags?tags=none",
             "store/inventory",
         ] {
             let find = request(Method::GET, &format!("/{find}"));
-            find.response().await.is(200);
+            find.is(200).await;
         }
         let user = json!({"username": format!("ada{round}"), "password": "correct horse"});
-        request(Method::POST, "/user")
-            .json(&user)
-            .response()
-            .await
-            .is(201);
+        request(Method::POST, "/user").json(&user).is(201).await;
         request(Method::POST, "/user/login")
             .json(&user)
-            .response()
-            .await
-            .is(200);
+            .is(200)
+            .await;
         let upload = request(Method::POST, &format!("{path}/uploadImage")).body(image.to_owned());
-        let image = upload.response().await.is(200).json();
+        let image = upload.is(200).await.json();
         let image = image["imageId"].as_str().expect("an id");
         let small = request(Method::GET, &format!("{path}/images/{image}?width=300"));
-        small.response().await.is(200);
+        small.is(200).await;
         // The free plan has limits, so that this request needs a lease.
-        self.request(Method::GET, &path, "free-key")
-            .response()
-            .await
-            .is(200);
-        self.request(Method::GET, &path, "wrong")
-            .response()
-            .await
-            .is(401);
+        self.request(Method::GET, &path, "free-key").is(200).await;
+        self.request(Method::GET, &path, "wrong").is(401).await;
     }
 }

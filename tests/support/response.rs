@@ -17,6 +17,9 @@ use serde_json::Value;
 pub trait RequestExt {
     /// Sends the request and returns the response with its whole body.
     fn response(self) -> impl Future<Output = Response> + Send;
+
+    /// Sends the request and returns the response, which must have this status.
+    fn is(self, status: u16) -> impl Future<Output = Response> + Send;
 }
 
 impl RequestExt for RequestBuilder {
@@ -27,6 +30,10 @@ impl RequestExt for RequestBuilder {
             headers: response.headers().clone(),
             body: response.bytes().await.expect("a whole body"),
         }
+    }
+
+    async fn is(self, status: u16) -> Response {
+        self.response().await.is(status)
     }
 }
 

@@ -19,14 +19,14 @@ fn command(home: &Home, name: &str, place: &Path) -> tokio::process::Command {
 
 async fn delete(service: &Service, path: &str) {
     let delete = service.request(Method::DELETE, path, KEY);
-    delete.response().await.is(200);
+    delete.is(200).await;
 }
 
 /// Adds a pet with an image; returns the path of the image.
 async fn add(service: &Service, pet: u32) -> String {
     let body = json!({"id": pet, "name": "Rex"});
     let added = service.request(Method::POST, "/pet", KEY).json(&body);
-    added.response().await.is(201);
+    added.is(201).await;
     upload(service, pet, 10).await
 }
 
@@ -40,7 +40,7 @@ async fn upload(service: &Service, pet: u32, height: u32) -> String {
 
 async fn assert_served(service: &Service, image: &str) {
     let get = service.request(Method::GET, image, KEY);
-    get.response().await.is(200);
+    get.is(200).await;
 }
 
 async fn wait_for_report(service: &Service) {
@@ -49,7 +49,7 @@ async fn wait_for_report(service: &Service) {
 
 async fn conflict_metric(service: &Service) -> String {
     let url = format!("http://{}/metrics", service.operations);
-    let metrics = client().get(url).response().await.is(200).text();
+    let metrics = client().get(url).is(200).await.text();
     let line = metrics
         .lines()
         .find_map(|line| line.strip_prefix("images_store_conflict "));

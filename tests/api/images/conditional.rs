@@ -10,7 +10,7 @@ use super::{ImageApp, form};
 /// Adds pet 5 and returns its ETag.
 async fn add_pet_5(app: &ImageApp) -> String {
     let pet = json!({"id": 5, "name": "five"});
-    app.post("/pet", &pet).response().await.is(201).etag()
+    app.post("/pet", &pet).is(201).await.etag()
 }
 
 /// Uploads a PNG of this width as a body of its own, or as a form.
@@ -27,7 +27,7 @@ fn upload(app: &ImageApp, width: u32, as_form: bool) -> RequestBuilder {
 async fn upload_with_if_match_needs_the_etag_of_the_pet() {
     let app = ImageApp::start().await;
     let stale = add_pet_5(&app).await;
-    let current = async || app.get("/pet/5").response().await.is(200).etag();
+    let current = async || app.get("/pet/5").is(200).await.etag();
     for (number, as_form) in [(1, false), (2, true)] {
         let etag = current().await;
         let first = upload(&app, 8 * number, as_form).header("if-match", format!("\"9\", {etag}"));
@@ -36,8 +36,8 @@ async fn upload_with_if_match_needs_the_etag_of_the_pet() {
             "/pet/5/images/{}",
             first["imageId"].as_str().expect("an id")
         );
-        let image = app.get(&image).response().await.is(200).etag();
-        let before = app.get("/pet/5").response().await.is(200);
+        let image = app.get(&image).is(200).await.etag();
+        let before = app.get("/pet/5").is(200).await;
         for (name, value, status) in [
             ("stale", etag.clone(), 412),
             ("older", stale.clone(), 412),
@@ -60,10 +60,10 @@ async fn upload_with_if_match_needs_the_etag_of_the_pet() {
                 }
             }
         }
-        let after = app.get("/pet/5").response().await.is(200);
+        let after = app.get("/pet/5").is(200).await;
         assert_eq!((after.text(), after.etag()), (before.text(), before.etag()));
         let any = upload(&app, 9 + number, as_form).header("if-match", "*");
-        any.response().await.is(200);
+        any.is(200).await;
     }
     assert_eq!(app.database.number("select count(*) from images").await, 4);
     let unknown = app.request(Method::POST, "/pet/6/uploadImage");
@@ -88,7 +88,7 @@ async fn concurrent_uploads_with_one_etag_have_one_winner() {
     assert_eq!(won.count(), 1, "{responses:?}");
     let lost = responses.iter().filter(|response| response.status == 412);
     assert_eq!(lost.count(), 7, "{responses:?}");
-    let pet = app.get("/pet/5").response().await.is(200).json();
+    let pet = app.get("/pet/5").is(200).await.json();
     assert_eq!(pet["photoUrls"].as_array().map(Vec::len), Some(1));
 }
 
@@ -97,13 +97,13 @@ async fn image_deletion_with_if_match_needs_the_etag_of_the_image() {
     let app = ImageApp::start().await;
     add_pet_5(&app).await;
     for allowed in ["{}", "\"x\" , {}", "*"] {
-        let uploaded = upload(&app, 8, false).response().await.is(200).json();
+        let uploaded = upload(&app, 8, false).is(200).await.json();
         let path = format!(
             "/pet/5/images/{}",
             uploaded["imageId"].as_str().expect("an id")
         );
-        let etag = app.get(&path).response().await.is(200).etag();
-        let before = app.get("/pet/5").response().await.is(200);
+        let etag = app.get(&path).is(200).await.etag();
+        let before = app.get("/pet/5").is(200).await;
         for (value, status) in [
             (before.etag(), 412),
             (format!("W/{etag}"), 412),
@@ -113,14 +113,14 @@ async fn image_deletion_with_if_match_needs_the_etag_of_the_image() {
             let delete = app.delete(&path).header("if-match", &value);
             delete.response().await.problem(status);
         }
-        app.get(&path).response().await.is(200);
-        let after = app.get("/pet/5").response().await.is(200);
+        app.get(&path).is(200).await;
+        let after = app.get("/pet/5").is(200).await;
         assert_eq!((after.text(), after.etag()), (before.text(), before.etag()));
         let delete = || {
             app.delete(&path)
                 .header("if-match", allowed.replace("{}", &etag))
         };
-        delete().response().await.is(200);
+        delete().is(200).await;
         delete().response().await.problem(404);
     }
 }

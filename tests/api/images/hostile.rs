@@ -176,9 +176,8 @@ async fn upload_of_decompression_bomb_is_400_before_its_body_ends() {
     let small = app
         .image_of(pet, &image)
         .query(&[("width", "64")])
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(test_support::images::size(&small.body), (64, 64));
 }
 
@@ -201,7 +200,7 @@ async fn image_data_of_another_size_is_refused_or_not_decoded() {
     for bytes in [followed, animation] {
         let image = app.image(pet, &bytes).await;
         let rendering = app.image_of(pet, &image).query(&[("width", "16")]);
-        let small = rendering.response().await.is(200);
+        let small = rendering.is(200).await;
         assert_eq!(test_support::images::size(&small.body), (16, 10));
     }
 }
@@ -234,9 +233,8 @@ async fn upload_of_polyglot_is_served_with_its_detected_type() {
         let response = request
             .header("content-type", "image/svg+xml")
             .body(bytes.clone())
-            .response()
-            .await
-            .is(200);
+            .is(200)
+            .await;
         assert_eq!(response.json()["type"], kind, "{response}");
         let id = response.json()["imageId"]
             .as_str()
@@ -245,9 +243,8 @@ async fn upload_of_polyglot_is_served_with_its_detected_type() {
         let fetched = app
             .image_of(pet, &id)
             .header("accept", "text/html")
-            .response()
-            .await
-            .is(200);
+            .is(200)
+            .await;
         assert_eq!(fetched.body, bytes);
         assert_eq!(fetched.header("content-type"), kind);
         assert_eq!(fetched.header("x-content-type-options"), "nosniff");
@@ -259,9 +256,8 @@ async fn upload_of_polyglot_is_served_with_its_detected_type() {
         let small = app
             .image_of(pet, &id)
             .query(&[("width", "16")])
-            .response()
-            .await
-            .is(200);
+            .is(200)
+            .await;
         assert!(!small.text().contains("alert("), "{kind}");
     }
 }
@@ -285,7 +281,7 @@ async fn upload_accepts_any_filename() {
     ] {
         let parameters = format!("name=\"file\"; filename=\"{name}\"");
         let body = form(&[(&parameters, &image)], "b");
-        let response = app.upload_form(pet, body, "b").response().await.is(200);
+        let response = app.upload_form(pet, body, "b").is(200).await;
         assert!(!response.text().contains("passwd"), "{response}");
     }
     for path in app.files() {
@@ -348,11 +344,7 @@ async fn upload_of_malformed_form_is_400() {
         ("name=picture; filename=a", &image),
         ("name=file; filename=b", &second),
     ];
-    let response = app
-        .upload_form(pet, form(&parts, "b"), "b")
-        .response()
-        .await
-        .is(200);
+    let response = app.upload_form(pet, form(&parts, "b"), "b").is(200).await;
     assert_eq!(response.json()["width"], 10);
 }
 
@@ -401,9 +393,9 @@ async fn upload_over_max_size_is_413() {
         .response()
         .await
         .problem(413);
-    app.upload(pet, filled(limit)).response().await.is(200);
+    app.upload(pet, filled(limit)).is(200).await;
     let body = form(&[("name=file; filename=a", &filled(limit))], "b");
-    app.upload_form(pet, body, "b").response().await.is(200);
+    app.upload_form(pet, body, "b").is(200).await;
 }
 
 /// A body without a length is accepted; one that ends before its Content-Length is not.
@@ -413,7 +405,7 @@ async fn upload_does_not_trust_content_length() {
     let pet = app.pet("Rex").await;
     let image = jpeg(100, 80);
     let pieces = in_pieces(image.chunks(100));
-    let response = app.upload(pet, pieces).response().await.is(200);
+    let response = app.upload(pet, pieces).is(200).await;
     assert_eq!(response.json()["size"], image.len());
     app.wait_for_files(1).await;
 
@@ -513,10 +505,7 @@ async fn slow_upload_succeeds_and_stalled_upload_is_408() {
         app.upload(pet, Body::wrap_stream(stream))
     };
     // Two seconds in total.
-    slowly(Duration::from_millis(200), 10)
-        .response()
-        .await
-        .is(200);
+    slowly(Duration::from_millis(200), 10).is(200).await;
     slowly(Duration::from_secs(30), 2)
         .response()
         .await
@@ -553,7 +542,7 @@ async fn uploads_of_an_address_over_its_share_are_503_without_effect_on_others()
     app.pet("Max").await;
     let upload = other_client().post(app.url(&format!("/pet/{pet}/uploadImage")));
     let upload = upload.header("api_key", &app.key).body(image.clone());
-    upload.response().await.is(200);
+    upload.is(200).await;
     for mut raw in waiting {
         raw.send(&image[40..]).await;
         raw.response().await.is(200);
@@ -613,7 +602,7 @@ async fn renderings_of_an_address_do_not_delay_those_of_others() {
         .collect();
     let attack = all.iter().map(async |(image, width)| {
         let rendering = app.image_of(pet, image).query(&[("width", width)]);
-        rendering.response().await.is(200);
+        rendering.is(200).await;
         done.fetch_add(1, Ordering::Relaxed);
     });
     let other = async {
@@ -625,7 +614,7 @@ async fn renderings_of_an_address_do_not_delay_those_of_others() {
             }
             let before = done.load(Ordering::Relaxed);
             let url = app.url(&format!("/pet/{pet}/images/{image}?width={width}"));
-            client.get(url).response().await.is(200);
+            client.get(url).is(200).await;
             most = most.max(done.load(Ordering::Relaxed) - before);
         }
         most

@@ -59,7 +59,7 @@ impl ImageApp {
 
     /// Uploads an image and returns its identifier.
     async fn image(&self, pet: i64, bytes: &[u8]) -> String {
-        let response = self.upload(pet, bytes.to_owned()).response().await.is(200);
+        let response = self.upload(pet, bytes.to_owned()).is(200).await;
         response.json()["imageId"]
             .as_str()
             .expect("an id")
@@ -77,7 +77,7 @@ impl ImageApp {
     }
 
     async fn photo_urls(&self, pet: i64) -> Value {
-        let response = self.get(&format!("/pet/{pet}")).response().await.is(200);
+        let response = self.get(&format!("/pet/{pet}")).is(200).await;
         response.json()["photoUrls"].clone()
     }
 
@@ -172,7 +172,7 @@ async fn upload_of_every_type_is_served_unchanged() {
             app.upload_form(pet, file, "b"),
         ] {
             let before = app.get(&format!("/pet/{pet}")).response().await.etag();
-            let response = request.response().await.is(200);
+            let response = request.is(200).await;
             let json = response.json();
             let (width, height) = test_support::images::size(&bytes);
             assert_eq!(json["code"], 200, "{response}");
@@ -185,7 +185,7 @@ async fn upload_of_every_type_is_served_unchanged() {
             let id = json["imageId"].as_str().expect("an id");
             let url = json["url"].as_str().expect("a URL");
             assert_eq!(url, app.url(&format!("/pet/{pet}/images/{id}")));
-            let fetched = app.image_of(pet, id).response().await.is(200);
+            let fetched = app.image_of(pet, id).is(200).await;
             assert_eq!(fetched.body, bytes, "{kind}");
             assert_eq!(fetched.header("content-type"), kind);
             let after = app.get(&format!("/pet/{pet}")).response().await;
@@ -220,7 +220,7 @@ async fn upload_repeats_additional_metadata() {
     let image = png(20, 20);
     let path = format!("/pet/{pet}/uploadImage?additionalMetadata=from%20the%20left");
     let in_query = || app.request(Method::POST, &path).body(image.clone());
-    let response = in_query().response().await.is(200);
+    let response = in_query().is(200).await;
     let message = response.json()["message"]
         .as_str()
         .unwrap_or_default()
@@ -239,11 +239,7 @@ async fn upload_repeats_additional_metadata() {
             ("name=\"additionalMetadata\"", "ü".as_bytes()),
         ],
     ] {
-        let response = app
-            .upload_form(pet, form(&parts, "b"), "b")
-            .response()
-            .await
-            .is(200);
+        let response = app.upload_form(pet, form(&parts, "b"), "b").is(200).await;
         assert!(
             response.text().contains("additionalMetadata: ü"),
             "{response}"
@@ -281,26 +277,20 @@ async fn blob_is_kept_until_its_last_image_is_deleted() {
     assert_eq!(app.files().len(), 1);
     app.image_of(second, &two)
         .query(&[("width", "20")])
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     app.wait_for_files(2).await;
 
     app.delete(&format!("/pet/{second}/images/{three}"))
-        .response()
-        .await
-        .is(200);
-    app.delete(&format!("/pet/{first}"))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
+    app.delete(&format!("/pet/{first}")).is(200).await;
     app.image_of(first, &one).response().await.problem(404);
-    let left = app.image_of(second, &two).response().await.is(200);
+    let left = app.image_of(second, &two).is(200).await;
     assert_eq!(left.body, bytes);
     app.delete(&format!("/pet/{second}/images/{two}"))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     app.image_of(second, &two).response().await.problem(404);
     app.image_of(second, &two)
         .query(&[("width", "20")])
@@ -320,7 +310,7 @@ async fn blob_is_kept_until_its_last_image_is_deleted() {
 async fn deleted_image_is_404_and_its_url_is_removed() {
     let app = ImageApp::start().await;
     let theirs = json!({"name": "Rex", "photoUrls": ["https://example.com/rex.jpg"]});
-    let pet = app.post("/pet", &theirs).response().await.is(201).id();
+    let pet = app.post("/pet", &theirs).is(201).await.id();
     let other = app.pet("other").await;
     let (one, two) = (
         app.image(pet, &png(20, 20)).await,
@@ -339,9 +329,8 @@ async fn deleted_image_is_404_and_its_url_is_removed() {
     let before = app.get(&format!("/pet/{pet}")).response().await.etag();
     let deleted = app
         .delete(&format!("/pet/{pet}/images/{one}"))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(
         deleted.json(),
         json!({"code": 200, "type": "deleted", "message": one})
@@ -363,13 +352,12 @@ async fn deleted_image_is_404_and_its_url_is_removed() {
 
     // An update of the pet keeps its images, even without their URLs in photoUrls; deleting the pet deletes them.
     app.put("/pet", &json!({"id": pet, "name": "Max"}))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(app.photo_urls(pet).await, json!([]));
     assert_eq!(app.list(pet).await.len(), 1);
-    app.image_of(pet, &two).response().await.is(200);
-    app.delete(&format!("/pet/{pet}")).response().await.is(200);
+    app.image_of(pet, &two).is(200).await;
+    app.delete(&format!("/pet/{pet}")).is(200).await;
     app.image_of(pet, &two).response().await.problem(404);
     app.get(&format!("/pet/{pet}/images"))
         .response()
@@ -388,7 +376,7 @@ async fn repeated_upload_is_stored_once() {
         app.upload_form(pet, body, boundary)
             .header("idempotency-key", "k")
     };
-    let first = upload(pet, &image, "a").response().await.is(200);
+    let first = upload(pet, &image, "a").is(200).await;
     assert_eq!(first.optional_header("idempotent-replayed"), None);
     let plain = app
         .upload(pet, image.clone())
@@ -398,7 +386,7 @@ async fn repeated_upload_is_stored_once() {
         upload(pet, &image, "another"),
         plain,
     ] {
-        let again = again.response().await.is(200);
+        let again = again.is(200).await;
         assert_eq!(again.header("idempotent-replayed"), "true", "{again}");
         assert_eq!(again.body, first.body);
     }
@@ -410,8 +398,8 @@ async fn repeated_upload_is_stored_once() {
     assert_eq!(app.list(pet).await.len(), 1);
     app.wait_for_files(1).await;
     // The upload is replayed even after the pet has been deleted.
-    app.delete(&format!("/pet/{pet}")).response().await.is(200);
-    let again = upload(pet, &image, "a").response().await.is(200);
+    app.delete(&format!("/pet/{pet}")).is(200).await;
+    let again = upload(pet, &image, "a").is(200).await;
     assert_eq!(again.body, first.body);
     upload(99, &image, "a").response().await.problem(422);
     app.assert_nothing_stored().await;
@@ -441,9 +429,8 @@ async fn repeated_upload_is_stored_once() {
     broken.response().await.problem(400);
     app.upload(other, image)
         .header("idempotency-key", "l")
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     app.upload(other, png(3, 3))
         .header("idempotency-key", "")
         .response()
@@ -456,7 +443,7 @@ async fn upload_beyond_100_urls_or_images_is_409() {
     let app = ImageApp::start().await;
     let urls: Vec<String> = (0..100).map(|n| format!("/{n}.png")).collect();
     let full = json!({"id": 7, "name": "full", "photoUrls": urls});
-    app.post("/pet", &full).response().await.is(201);
+    app.post("/pet", &full).is(201).await;
     let refused = app.upload(7, png(20, 20)).response().await;
     refused.problem(409);
     assert_eq!(app.photo_urls(7).await.as_array().map(Vec::len), Some(100));
@@ -464,9 +451,8 @@ async fn upload_beyond_100_urls_or_images_is_409() {
 
     // The limit also holds for images without a URL in photoUrls.
     app.put("/pet", &json!({"id": 7, "name": "full"}))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     let image = png(20, 20);
     app.image(7, &image).await;
     let insert = "with filled as (
@@ -547,9 +533,8 @@ async fn image_urls_begin_with_the_public_url() {
     assert_eq!(app.photo_urls(pet).await, json!([url]));
     assert_eq!(app.list(pet).await[0]["url"], url);
     app.delete(&format!("/pet/{pet}/images/{image}"))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     assert_eq!(app.photo_urls(pet).await, json!([]));
 }
 
@@ -564,14 +549,14 @@ async fn concurrent_uploads_and_deletes_of_equal_bytes_lose_none() {
             let image = app.image(pet, &bytes).await;
             if (pet + round) % 2 == 0 {
                 let deleted = app.delete(&format!("/pet/{pet}/images/{image}"));
-                deleted.response().await.is(200);
+                deleted.is(200).await;
             }
         };
         join_all(pets.iter().map(|pet| upload_or_delete(*pet))).await;
         for pet in &pets {
             for image in app.list(*pet).await {
                 let id = image["id"].as_str().expect("an id");
-                let fetched = app.image_of(*pet, id).response().await.is(200);
+                let fetched = app.image_of(*pet, id).is(200).await;
                 assert_eq!(fetched.body, bytes);
             }
         }

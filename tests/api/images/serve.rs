@@ -16,7 +16,7 @@ async fn image_is_served_as_immutable() {
     let pet = app.pet("Rex").await;
     let bytes = large_jpeg(600_000);
     let image = app.image(pet, &bytes).await;
-    let fetched = app.image_of(pet, &image).response().await.is(200);
+    let fetched = app.image_of(pet, &image).is(200).await;
     assert!(fetched.body == bytes, "other bytes");
     for (name, value) in [
         ("content-type", "image/jpeg"),
@@ -33,7 +33,7 @@ async fn image_is_served_as_immutable() {
     let etag = fetched.etag();
 
     let head = app.anonymous(Method::HEAD, &format!("/pet/{pet}/images/{image}"));
-    let head = head.header("range", "bytes=0-1").response().await.is(200);
+    let head = head.header("range", "bytes=0-1").is(200).await;
     assert!(head.body.is_empty());
     for (name, value) in &fetched.headers {
         if !["date", "x-request-id"].contains(&name.as_str()) {
@@ -45,9 +45,8 @@ async fn image_is_served_as_immutable() {
         let known = app
             .image_of(pet, &image)
             .header("if-none-match", tags)
-            .response()
-            .await
-            .is(304);
+            .is(304)
+            .await;
         assert!(known.body.is_empty());
         assert_eq!(known.etag(), etag);
         assert_eq!(
@@ -57,9 +56,8 @@ async fn image_is_served_as_immutable() {
     }
     app.image_of(pet, &image)
         .header("if-none-match", "\"x\"")
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -162,9 +160,8 @@ async fn rendering_has_the_requested_width_and_the_same_picture() {
             let response = app
                 .image_of(pet, &image)
                 .query(&[("width", width)])
-                .response()
-                .await
-                .is(200);
+                .is(200)
+                .await;
             assert_eq!(size(&response.body), expected, "{width}");
             assert_eq!(response.header("content-type"), kind);
             let (w, h) = expected;
@@ -186,9 +183,8 @@ async fn rendering_has_the_requested_width_and_the_same_picture() {
     let small = app
         .image_of(pet, &image)
         .query(&[("width", "40")])
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     let small = decode(&small.body).to_rgba8();
     assert_eq!(
         (small.get_pixel(4, 4).0[3], small.get_pixel(28, 4).0[3]),
@@ -213,7 +209,7 @@ async fn rendering_is_upright_and_without_metadata() {
     ] {
         let bytes = rotated_jpeg(200, 100, orientation);
         let image = app.image(pet, &bytes).await;
-        let original = app.image_of(pet, &image).response().await.is(200);
+        let original = app.image_of(pet, &image).is(200).await;
         assert!(
             original.text().contains("secretplace"),
             "it is kept as it was sent"
@@ -221,9 +217,8 @@ async fn rendering_is_upright_and_without_metadata() {
         let response = app
             .image_of(pet, &image)
             .query(&[("width", "48")])
-            .response()
-            .await
-            .is(200);
+            .is(200)
+            .await;
         let expected = if turned { (48, 96) } else { (48, 24) };
         assert_eq!(size(&response.body), expected, "orientation {orientation}");
         assert!(!response.text().contains("secretplace") && !response.text().contains("Exif"));
@@ -248,28 +243,19 @@ async fn rendering_is_made_once_per_width_step() {
         assert_eq!(response.is(200).etag(), etag);
     }
     app.wait_for_files(2).await;
-    at(100)
-        .header("if-none-match", &etag)
-        .response()
-        .await
-        .is(304);
-    let part = at(100)
-        .header("range", "bytes=0-2")
-        .response()
-        .await
-        .is(206);
+    at(100).header("if-none-match", &etag).is(304).await;
+    let part = at(100).header("range", "bytes=0-2").is(206).await;
     assert_eq!(&part.body[..], b"\xff\xd8\xff");
     assert_ne!(app.image_of(pet, &image).response().await.etag(), etag);
     // Widths are rounded down to a step, so these share one rendering.
     for width in 97..128 {
-        assert_eq!(at(width).response().await.is(200).etag(), etag);
+        assert_eq!(at(width).is(200).await.etag(), etag);
     }
     let kept = "select count(*) from image_renderings";
     assert_eq!(app.database.number(kept).await, 1);
     app.delete(&format!("/pet/{pet}/images/{image}"))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     app.assert_nothing_stored().await;
 }
 
@@ -293,7 +279,7 @@ async fn rendering_of_undecodable_image_is_404() {
     // Needs more than the configured rendering memory.
     let large = app.image(pet, &png(4_096, 4_096)).await;
     for image in [broken, large] {
-        app.image_of(pet, &image).response().await.is(200);
+        app.image_of(pet, &image).is(200).await;
         app.image_of(pet, &image)
             .query(&[("width", "20")])
             .response()
@@ -303,7 +289,6 @@ async fn rendering_of_undecodable_image_is_404() {
     let fine = app.image(pet, &png(40, 40)).await;
     app.image_of(pet, &fine)
         .query(&[("width", "20")])
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
 }

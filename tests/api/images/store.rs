@@ -76,7 +76,7 @@ async fn sweep_deletes_old_orphaned_blobs_only() {
     for path in stays {
         assert!(path.exists(), "{} is gone", path.display());
     }
-    app.image_of(pet, &image).response().await.is(200);
+    app.image_of(pet, &image).is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,7 +102,7 @@ async fn sweep_skips_the_store_of_another_database() {
     let other = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url)]).await;
     let pet = other.pet("Max").await;
     let upload = other.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
-    upload.body(png(11, 11)).response().await.is(200);
+    upload.body(png(11, 11)).is(200).await;
     sweep(&other.database, place).await;
     assert_eq!(app.files().len(), 3);
     sweep(&app.database, place).await;
@@ -135,14 +135,14 @@ async fn restored_dump_deletes_no_images_of_the_first_database() {
         reqwest::Method::POST,
         &format!("/pet/{pet_there}/uploadImage"),
     );
-    upload.body(png(11, 11)).response().await.is(200);
+    upload.body(png(11, 11)).is(200).await;
     // Starts a sweep, which would delete the image within milliseconds.
     let delete = restored.delete(&format!("/pet/{pet_there}"));
-    delete.response().await.is(200);
+    delete.is(200).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let leftovers = "select count(*) from image_leftovers";
     assert_eq!(restored.database.number(leftovers).await, 2);
-    app.image_of(pet, &image).response().await.is(200);
+    app.image_of(pet, &image).is(200).await;
 }
 
 /// Returns the content of the marker of an image folder.
@@ -185,7 +185,7 @@ async fn older_state_of_the_database_deletes_no_images() {
     app.database.run(&restore).await;
     let other = app.image(pet, &png(11, 11)).await;
     let delete = app.delete(&format!("/pet/{pet}/images/{other}"));
-    delete.response().await.is(200);
+    delete.is(200).await;
     sweep(&app.database, place).await;
     assert!(orphan.exists());
     assert_eq!(app.files().len(), 3);
@@ -195,7 +195,7 @@ async fn older_state_of_the_database_deletes_no_images() {
     eventually(async || {
         let image = app.image(pet, &png(12, 12)).await;
         let delete = app.delete(&format!("/pet/{pet}/images/{image}"));
-        delete.response().await.is(200);
+        delete.is(200).await;
         place.join(MARKER).exists()
     })
     .await;
@@ -263,9 +263,8 @@ async fn sweep_continues_after_a_blob_that_cannot_be_deleted() {
     let insert = format!("insert into image_leftovers values ('{stuck}')");
     app.database.run(&insert).await;
     app.delete(&format!("/pet/{pet}/images/{image}"))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     app.wait_for_files(0).await;
     let leftovers = "select count(*) from image_leftovers";
     eventually(async || app.database.number(leftovers).await == 1).await;
@@ -278,13 +277,10 @@ async fn image_folder_is_created_by_the_first_upload() {
     let url = url_of(&folder).replace(' ', "%20");
     let app = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url)]).await;
     let pet = app.pet("Rex").await;
-    app.get(&format!("/pet/{pet}/images"))
-        .response()
-        .await
-        .is(200);
+    app.get(&format!("/pet/{pet}/images")).is(200).await;
     assert!(!folder.exists());
     let upload = app.request(reqwest::Method::POST, &format!("/pet/{pet}/uploadImage"));
-    upload.body(png(10, 10)).response().await.is(200);
+    upload.body(png(10, 10)).is(200).await;
     // Only the user of the service can read it.
     let [file] = &files_in(&folder)[..] else {
         panic!("{:?}", files_in(&folder));
@@ -313,7 +309,7 @@ async fn unwritable_store_is_503_for_uploads_only() {
     let response = upload.body(png(10, 10)).response().await;
     response.problem(503);
     assert!(!response.text().contains("file"), "{response}");
-    app.get(&format!("/pet/{pet}")).response().await.is(200);
+    app.get(&format!("/pet/{pet}")).is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -333,9 +329,8 @@ async fn missing_blob_is_500() {
     );
     // An image with missing bytes can be deleted.
     app.delete(&format!("/pet/{pet}/images/{image}"))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     let leftovers = "select count(*) from image_leftovers";
     eventually(async || app.database.number(leftovers).await == 0).await;
 }
@@ -348,7 +343,7 @@ async fn rendering_with_a_missing_blob_is_made_again() {
     let original = app.files();
     let small = async || {
         let request = app.image_of(pet, &image).query(&[("width", 16)]);
-        request.response().await.is(200)
+        request.is(200).await
     };
     let first = small().await;
     for path in app.files() {

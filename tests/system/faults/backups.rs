@@ -39,7 +39,7 @@ async fn fill(stage: &Stage, pets: u32, images: u32) {
         let path = format!("/pet/{}/uploadImage", number + 1);
         let upload = stage.target.request(Method::POST, &path);
         let bytes = png(100 + number % 100, 100 + number / 100);
-        upload.body(bytes).response().await.is(200);
+        upload.body(bytes).is(200).await;
     };
     stream::iter(0..images).for_each_concurrent(8, upload).await;
 }
@@ -70,10 +70,7 @@ async fn row_28_lost_database_and_images_are_restored_from_a_backup() {
     let writes = async {
         loop {
             let add = stage.target.request(Method::POST, "/pet");
-            add.json(&json!({"name": "meanwhile"}))
-                .response()
-                .await
-                .is(201);
+            add.json(&json!({"name": "meanwhile"})).is(201).await;
         }
     };
     let backed_up = tokio::select! {

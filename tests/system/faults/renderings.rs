@@ -125,7 +125,7 @@ async fn row_25_renderings_take_no_more_memory_than_was_admitted() {
     let stage = Stage::start(&[("IMAGES__URL", &url)]).await;
     let pet = json!({"id": 1, "name": "Rex"});
     let added = stage.target.request(Method::POST, "/pet").json(&pet);
-    added.response().await.is(201);
+    added.is(201).await;
 
     let old = stored(&stage, gif(16, 17)).await;
     replace_only_image(folder.path(), &gif_with_large_frame(8_192, 4_096));

@@ -54,7 +54,7 @@ impl Browser {
             "timeouts": { "implicit": TIMEOUT.as_millis(), "script": TIMEOUT.as_millis() },
         }}});
         let request = client.post(format!("{driver}/session")).json(&capabilities);
-        let session = request.response().await.is(200).json();
+        let session = request.is(200).await.json();
         let id = session["value"]["sessionId"].as_str().expect("an id");
         Self {
             url: format!("{driver}/session/{id}"),
@@ -65,7 +65,7 @@ impl Browser {
 
     async fn command(&self, method: Method, path: &str, body: &Value) -> Value {
         let request = self.client.request(method, format!("{}{path}", self.url));
-        let mut response = request.json(body).response().await.is(200).json();
+        let mut response = request.json(body).is(200).await.json();
         response["value"].take()
     }
 

@@ -150,7 +150,7 @@ async fn caddy_passes_requests_and_images_over_tls() {
     let add = deployment
         .request(Method::POST, "/pet")
         .json(&json!({"name": "Rex"}));
-    let id = add.response().await.is(201).id();
+    let id = add.is(201).await.id();
     let path = format!("/pet/{id}");
     let first = deployment
         .request(Method::GET, &path)
@@ -163,7 +163,7 @@ async fn caddy_passes_requests_and_images_over_tls() {
     let again = deployment
         .request(Method::GET, &path)
         .header("if-none-match", header("etag"));
-    again.response().await.is(304);
+    again.is(304).await;
     let change = deployment
         .request(Method::PUT, "/pet")
         .json(&json!({"id": id, "name": "Max"}));
@@ -185,7 +185,7 @@ async fn caddy_passes_requests_and_images_over_tls() {
     );
     let image = deployment.client.get(deployment.url(&image));
     assert!(
-        image.response().await.is(200).body == large_jpeg(largest),
+        image.is(200).await.body == large_jpeg(largest),
         "other bytes"
     );
     upload(largest + 1).await.problem(413);
@@ -212,7 +212,7 @@ async fn limits_use_the_client_address_seen_by_caddy() {
     // One replica may hold a request that the other refuses.
     assert_eq!(statuses[0], 404, "{statuses:?}");
     assert!(statuses.contains(&429), "{statuses:?}");
-    another.get(&url).response().await.is(404);
+    another.get(&url).is(404).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,14 +226,10 @@ async fn caddy_uses_the_other_replica_and_reports_that_there_is_none() {
     let pet = deployment
         .request(Method::POST, "/pet")
         .json(&json!({"name": "Rex"}));
-    let path = format!("/pet/{}", pet.response().await.is(201).id());
+    let path = format!("/pet/{}", pet.is(201).await.id());
     stop(&mut deployment, 0).await;
     for _ in 0..20 {
-        deployment
-            .request(Method::GET, &path)
-            .response()
-            .await
-            .is(200);
+        deployment.request(Method::GET, &path).is(200).await;
     }
     // Two health checks, after which it gets no requests.
     tokio::time::sleep(Duration::from_millis(2_200)).await;
@@ -241,7 +237,7 @@ async fn caddy_uses_the_other_replica_and_reports_that_there_is_none() {
         let add = deployment
             .request(Method::POST, "/pet")
             .json(&json!({"name": number.to_string()}));
-        add.response().await.is(201);
+        add.is(201).await;
     }
     stop(&mut deployment, 1).await;
     let unavailable = deployment.request(Method::GET, "/pet/1").response().await;
@@ -255,7 +251,7 @@ async fn caddy_cancels_the_request_of_a_client_that_has_left() {
     let add = deployment
         .request(Method::POST, "/pet")
         .json(&json!({"name": "Rex"}));
-    let path = format!("/pet/{}", add.response().await.is(201).id());
+    let path = format!("/pet/{}", add.is(201).await.id());
     let mut lock = deployment.database.connect().await;
     let statement = "begin; lock table pets in access exclusive mode";
     sqlx::raw_sql(statement)

@@ -204,7 +204,7 @@ async fn service_has_the_probes_and_accepts_the_settings_of_the_kubernetes_manif
         assert_eq!(get["port"], "operations", "{probe}");
         let path = get["path"].as_str().expect("a path");
         let url = format!("http://{}{path}", service.operations);
-        client().get(url).response().await.is(200);
+        client().get(url).is(200).await;
     }
     service.stop().await;
 }

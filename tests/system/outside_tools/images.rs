@@ -77,7 +77,7 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
     let service = Service::start(&home, command).await;
     let request = |method: Method, path: &str| service.request(method, path, "special-key");
     let added = request(Method::POST, "/pet").json(&serde_json::json!({"id": 5, "name": "Rex"}));
-    added.response().await.is(201);
+    added.is(201).await;
     let upload = async |bytes: &[u8]| {
         let upload = request(Method::POST, "/pet/5/uploadImage");
         upload.body(bytes.to_owned()).response().await
@@ -92,7 +92,7 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
         let refused = upload(&large).await;
         refused.problem(507);
         assert!(!refused.text().contains("small disk"), "{refused}");
-        request(Method::GET, "/pet/5").response().await.is(200);
+        request(Method::GET, "/pet/5").is(200).await;
         let changed = request(Method::POST, "/pet/5?name=Max").response().await;
         assert_eq!(
             changed.is(200).json()["photoUrls"].as_array().map(Vec::len),
@@ -100,21 +100,14 @@ async fn image_upload_to_a_full_disk_gets_507_without_effect_on_other_requests()
         );
         eventually(async || files_in(&mounted).len() == 1).await;
     }
-    let list = async || {
-        request(Method::GET, "/pet/5/images")
-            .response()
-            .await
-            .is(200)
-            .json()
-    };
+    let list = async || request(Method::GET, "/pet/5/images").is(200).await.json();
     assert_eq!(list().await.as_array().map(Vec::len), Some(1));
 
     // Uploads succeed again once there is space.
     let image = first.json()["imageId"].as_str().expect("an id").to_owned();
     request(Method::DELETE, &format!("/pet/5/images/{image}"))
-        .response()
-        .await
-        .is(200);
+        .is(200)
+        .await;
     eventually(async || files_in(&mounted).is_empty()).await;
     upload(&large).await.is(200);
     upload(&other_half[..100]).await.problem(400);
@@ -206,12 +199,8 @@ async fn images_are_stored_in_an_s3_bucket() {
         let url = response.json()["url"].as_str().expect("a URL").to_owned();
         let path = url.split_once("/api/v3").expect("the API").1;
         let get = || app.anonymous(Method::GET, path);
-        assert!(get().response().await.is(200).body == bytes, "other bytes");
-        let part = get()
-            .header("range", "bytes=1000-1999")
-            .response()
-            .await
-            .is(206);
+        assert!(get().is(200).await.body == bytes, "other bytes");
+        let part = get().header("range", "bytes=1000-1999").is(206).await;
         assert!(part.body == bytes[1_000..2_000], "other bytes");
     }
     assert_eq!(objects(), 2);
@@ -223,7 +212,7 @@ async fn images_are_stored_in_an_s3_bucket() {
     );
     let width = app.anonymous(Method::GET, &format!("{path}?width=50"));
     // The next narrower width of renderings is 48.
-    assert_eq!(size(&width.response().await.is(200).body), (48, 36));
+    assert_eq!(size(&width.is(200).await.body), (48, 36));
     assert_eq!(objects(), 3);
 
     // With the bucket unreachable, only image bytes are unavailable.
@@ -233,17 +222,11 @@ async fn images_are_stored_in_an_s3_bucket() {
         .await
         .problem(503);
     upload(&app, other, &png(9, 9)).await.problem(503);
-    app.get(&format!("/pet/{pet}/images"))
-        .response()
-        .await
-        .is(200);
-    app.delete(&format!("/pet/{other}"))
-        .response()
-        .await
-        .is(200);
+    app.get(&format!("/pet/{pet}/images")).is(200).await;
+    app.delete(&format!("/pet/{other}")).is(200).await;
     let _s3 = S3::start(folder.path(), address).await;
     upload(&app, pet, &png(9, 9)).await.is(200);
-    app.delete(&format!("/pet/{pet}")).response().await.is(200);
+    app.delete(&format!("/pet/{pet}")).is(200).await;
     eventually(async || objects() == 0).await;
 }
 
@@ -268,7 +251,7 @@ async fn older_state_of_the_database_deletes_no_images_of_a_bucket() {
     };
     let delete = async |pet: i64| {
         let delete = app.delete(&format!("/pet/{pet}"));
-        delete.response().await.is(200);
+        delete.is(200).await;
     };
     let (first, second) = (pet("Rex", 20).await, pet("Max", 21).await);
     assert_eq!(objects(), 2);
@@ -359,19 +342,15 @@ async fn backup_of_a_bucket_is_restored_into_another_prefix() {
     let service = TestApp::on(copy, &environment).await;
     for (image, bytes) in images.iter().zip([&small, &large]) {
         let get = service.get(&format!("/pet/{pet}/images/{image}"));
-        assert!(get.response().await.is(200).body == *bytes, "other bytes");
+        assert!(get.is(200).await.body == *bytes, "other bytes");
     }
     // The copy deletes its own bytes only.
-    service
-        .delete(&format!("/pet/{pet}"))
-        .response()
-        .await
-        .is(200);
+    service.delete(&format!("/pet/{pet}")).is(200).await;
     let of_copy = folder.path().join("pets/copy");
     let is_blob = |path: &PathBuf| path.file_name().is_some_and(|name| name.len() == 32);
     eventually(async || !files_in(&of_copy).iter().any(is_blob)).await;
     for image in &images {
         let get = app.get(&format!("/pet/{pet}/images/{image}"));
-        get.response().await.is(200);
+        get.is(200).await;
     }
 }

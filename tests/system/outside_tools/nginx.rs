@@ -230,20 +230,20 @@ async fn nginx_passes_headers_urls_and_images() {
     let path = format!("/pet/{id}");
     let by_bearer = deployment.anonymous(Method::GET, &path);
     let by_bearer = by_bearer.bearer_auth(&deployment.key);
-    let first = by_bearer.response().await.is(200);
+    let first = by_bearer.is(200).await;
     let refused = deployment.anonymous(Method::GET, &path).response().await;
     refused.problem(401);
     // Conditional requests pass.
     let again = deployment.request(Method::GET, &path);
     let again = again.header("if-none-match", first.etag());
-    again.response().await.is(304);
+    again.is(304).await;
 
     // URLs in responses begin with the public URL.
     let location = added.header("location");
     assert_eq!(location, format!("{PUBLIC_URL}/api/v3/pet/{id}"));
     deployment.pet("Max").await;
     let page = deployment.request(Method::GET, "/pet/findByStatus?status=available&limit=1");
-    let page = page.response().await.is(200);
+    let page = page.is(200).await;
     let next = page.header("link");
     assert!(
         next.starts_with(&format!("<{PUBLIC_URL}/api/v3/pet/")),
@@ -269,7 +269,7 @@ async fn nginx_passes_headers_urls_and_images() {
     let url = url.as_str().expect("a URL");
     let image = url.strip_prefix(&format!("{PUBLIC_URL}/api/v3"));
     let image = deployment.anonymous(Method::GET, image.expect("a public URL"));
-    assert_eq!(image.response().await.is(200).body, large_jpeg(largest));
+    assert_eq!(image.is(200).await.body, large_jpeg(largest));
     upload(largest + 1).await.problem(413);
     upload(3 * largest).await.problem(413);
     let large = deployment.request(Method::POST, "/pet");
@@ -290,11 +290,11 @@ async fn limits_use_the_client_address_seen_by_nginx() {
         // nginx overwrites the client's own X-Forwarded-For.
         let made_up = format!("192.0.2.{number}");
         let request = one.get(&url).header("x-forwarded-for", made_up);
-        request.response().await.is(404);
+        request.is(404).await;
     }
     let refused = one.get(&url).header("x-forwarded-for", "192.0.2.99");
     refused.response().await.problem(429);
-    another.get(&url).response().await.is(404);
+    another.get(&url).is(404).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -384,16 +384,12 @@ async fn rolling_restart_behind_nginx_fails_no_request() {
             };
             while !stop.load(Ordering::Relaxed) {
                 let add = request(Method::POST, "").json(&json!({"name": "Rex"}));
-                let id = add.response().await.is(201).id();
+                let id = add.is(201).await.id();
                 let change = json!({"id": id, "name": format!("{number}")});
                 let path = format!("/{id}");
-                request(Method::PUT, "")
-                    .json(&change)
-                    .response()
-                    .await
-                    .is(200);
-                request(Method::GET, &path).response().await.is(200);
-                request(Method::DELETE, &path).response().await.is(200);
+                request(Method::PUT, "").json(&change).is(200).await;
+                request(Method::GET, &path).is(200).await;
+                request(Method::DELETE, &path).is(200).await;
                 completed += 4;
             }
             completed

@@ -96,11 +96,7 @@ async fn documentation_page_executes_operations() {
     let pet = pet.json(
         &json!({ "name": "Rex", "category": { "name": "dog" }, "tags": [{ "name": "friendly" }] }),
     );
-    assert_eq!(
-        pet.response().await.is(201).id(),
-        1,
-        "the documents' example"
-    );
+    assert_eq!(pet.is(201).await.id(), 1, "the documents' example");
     let photo = home.path().join("rex.png");
     std::fs::write(&photo, png(320, 200)).expect("a file");
 
@@ -125,7 +121,7 @@ async fn documentation_page_executes_operations() {
     browser.enter(&file, &photo.display().to_string()).await;
     execute(&browser, "uploadFile").await;
     let images = service.request(Method::GET, "/pet/1/images", "special-key");
-    let images = images.response().await.is(200).json();
+    let images = images.is(200).await.json();
     let image = images[0]["id"].as_str().expect("an image");
 
     // The page displays the image.
@@ -187,7 +183,7 @@ async fn first_page() -> (TestApp, Browser, String) {
 async fn spend(app: &TestApp, key: &str, requests: u32) {
     for _ in 0..requests {
         let request = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
-        request.response().await.is(404);
+        request.is(404).await;
     }
 }
 

@@ -156,7 +156,7 @@ async fn prometheus_accepts_metrics_dashboard_queries_and_alerts() {
     }
 
     let metrics = format!("http://{}/metrics", service.operations);
-    let metrics = client().get(metrics).response().await.is(200).text();
+    let metrics = client().get(metrics).is(200).await.text();
     let text = promtool(&["check", "metrics"], &metrics).await;
     assert!(text.is_empty(), "{text}");
 

@@ -68,7 +68,7 @@ async fn add_swagger_ui(server: &MockHttp, app: &TestApp) {
 /// Returns the tag and the identifier of each operation, in an order in which all can be executed.
 async fn operations(app: &TestApp) -> Vec<(String, String)> {
     let document = app.bare(Method::GET, "/api/v3/openapi.json");
-    let document = document.response().await.is(200).json();
+    let document = document.is(200).await.json();
     let items = document["paths"].as_object().expect("paths").values();
     let members = items.flat_map(|item| item.as_object().expect("operations").values());
     let text = |value: &Value| value.as_str().map(str::to_owned);

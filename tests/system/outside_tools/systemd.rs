@@ -34,7 +34,7 @@ async fn first_connection_starts_the_service_on_the_socket_of_systemd() {
         .expect("in time");
     // The socket queues the request until the service is ready.
     let ready = client().get(format!("http://{address}/readyz"));
-    ready.response().await.is(200);
+    ready.is(200).await;
     let pid = systemd.id().expect("it runs").cast_signed();
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it runs");
     let status = tokio::time::timeout(PATIENCE, systemd.wait()).await;

@@ -59,7 +59,7 @@ async fn upload(target: &Target, images: Vec<Vec<u8>>) -> Vec<String> {
         for image in images {
             let path = format!("/pet/{pet}/uploadImage");
             let upload = target.request(Method::POST, &path).body(image.clone());
-            let image = upload.response().await.is(200).json();
+            let image = upload.is(200).await.json();
             let image = image["imageId"].as_str().expect("an id");
             paths.push(format!("/api/v3/pet/{pet}/images/{image}"));
         }
@@ -97,9 +97,9 @@ impl Means {
         let image = upload(target, vec![large_jpeg(300_000)]).await.remove(0);
         let user = json!({"username": "mallory", "password": "correct horse"});
         let sign_up = target.anonymous(Method::POST, "/user").json(&user);
-        sign_up.response().await.is(201);
+        sign_up.is(201).await;
         let log_in = target.anonymous(Method::POST, "/user/login").json(&user);
-        let token = log_in.response().await.is(200).json();
+        let token = log_in.is(200).await.json();
         let token = token.as_str().expect("a token");
         Self {
             key: format!("api_key: {}\r\n", target.key),

@@ -83,15 +83,15 @@ impl Honest {
         for _ in 0..PETS {
             let pet = json!({"name": "Rex", "tags": [{"name": "friendly"}]});
             let added = enterprise.request(Method::POST, "/pet").json(&pet);
-            pets.push(added.response().await.is(201).id());
+            pets.push(added.is(201).await.id());
         }
         let path = format!("/pet/{}/uploadImage", pets[0]);
         let upload = enterprise.request(Method::POST, &path).body(png(200, 100));
-        let image = upload.response().await.is(200).json();
+        let image = upload.is(200).await.json();
         let image = image["imageId"].as_str().expect("an id");
         let account = json!({"username": OWNER, "password": PASSWORD});
         let sign_up = enterprise.anonymous(Method::POST, "/user").json(&account);
-        sign_up.response().await.is(201);
+        sign_up.is(201).await;
         Arc::new(Self {
             owner: stage.target.of_client([127, 0, 1, 30], ""),
             image: format!("/pet/{}/images/{image}", pets[0]),
