@@ -24,35 +24,42 @@ use crate::{
 /// Returns requests that need no database, each with its expected status.
 fn without_database(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
     let target = &stage.target;
-    let post = || target.request(Method::POST, "/pet");
     vec![
         (target.bare(Method::GET, "/livez"), 200),
         (target.bare(Method::GET, "/api/v3/openapi.json"), 200),
         (target.anonymous(Method::GET, "/pet/1"), 401),
-        (
-            target
-                .anonymous(Method::GET, "/pet/1")
-                .header("api_key", "x"),
-            401,
-        ),
         (target.request(Method::GET, "/nothing"), 404),
         (target.request(Method::PATCH, "/pet"), 405),
-        (post().header("content-type", "text/plain").body("{}"), 415),
-        (
-            post().header("content-type", "application/json").body("{"),
-            400,
-        ),
     ]
 }
 
-/// Sends these requests until stopped; returns the unexpected responses, and the latency of each.
-async fn send_without_database(
+/// Returns these requests, and others that need no statement: their credentials are cached or malformed, and refused while
+/// PostgreSQL is away.
+fn without_statement(stage: &Stage) -> Vec<(RequestBuilder, u16)> {
+    let target = &stage.target;
+    let get = target.anonymous(Method::GET, "/pet/1");
+    let post = |media_type| {
+        let post = target.request(Method::POST, "/pet");
+        post.header("content-type", media_type).body("{")
+    };
+    let mut requests = without_database(stage);
+    requests.extend([
+        (get.header("api_key", "x"), 401),
+        (post("text/plain"), 415),
+        (post("application/json"), 400),
+    ]);
+    requests
+}
+
+/// Sends requests until stopped; returns the unexpected responses, and the latency of each.
+async fn send(
+    requests: fn(&Stage) -> Vec<(RequestBuilder, u16)>,
     stage: &Stage,
     stop: CancellationToken,
 ) -> (Vec<String>, Vec<Duration>) {
     let (mut unexpected, mut times) = (Vec::new(), Vec::new());
     while !stop.is_cancelled() {
-        for (request, expected) in without_database(stage) {
+        for (request, expected) in requests(stage) {
             let response = TimedResponse::of(request).await;
             times.push(response.latency);
             if response.status != Some(expected) {
@@ -93,7 +100,7 @@ async fn row_03_stopped_postgres_yields_503_immediately() {
     stage.cluster.stop();
     let unready = until(503, || stage.target.bare(Method::GET, "/readyz")).await;
     let stop_others = CancellationToken::new();
-    let (others, ()) = tokio::join!(send_without_database(&stage, stop_others.clone()), async {
+    let (others, ()) = tokio::join!(send(without_database, &stage, stop_others.clone()), async {
         tokio::time::sleep(down).await;
         stop_others.cancel();
     });
@@ -263,8 +270,9 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
     let clients = (0..200).map(|_| tokio::spawn(add_pets(stage.target.clone(), stop.clone())));
     let clients: Vec<_> = clients.collect();
     let stop_others = CancellationToken::new();
-    let ((unexpected, mut times), waiting) =
-        tokio::join!(send_without_database(&stage, stop_others.clone()), async {
+    let ((unexpected, mut times), waiting) = tokio::join!(
+        send(without_statement, &stage, stop_others.clone()),
+        async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             let waiting = stage
                 .cluster
@@ -274,7 +282,8 @@ async fn row_05_exhausted_pool_yields_503_in_time() {
             stop_others.cancel();
             stop.cancel();
             waiting
-        });
+        }
+    );
     let responses: Vec<_> = join_all(clients)
         .await
         .into_iter()
