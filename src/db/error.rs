@@ -161,9 +161,10 @@ pub(super) fn is_unavailable(error: &sqlx::Error) -> bool {
     match sqlstate(error) {
         // query_canceled.
         "57014" => false,
-        // read_only_sql_transaction: the primary was demoted. invalid_sql_statement_name, duplicate_prepared_statement:
-        // there is a pooler that `database.pooler` does not declare. The connection is not used again after any of these.
-        "25006" | "26000" | "42P05" => true,
+        // read_only_sql_transaction: the primary was demoted. invalid_sql_statement_name, duplicate_prepared_statement,
+        // invalid_binary_representation (of a parameter of another statement): there is a pooler that `database.pooler`
+        // does not declare. The connection is not used again after any of these.
+        "25006" | "26000" | "42P05" | "22P03" => true,
         // object_not_in_prerequisite_state: the database is configured to accept no connections.
         "55000" => true,
         "" => {
@@ -196,7 +197,7 @@ pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
 }
 
 /// Returns true if the server is not the one that the statement was prepared on: `invalid_sql_statement_name`,
-/// `duplicate_prepared_statement`.
+/// `duplicate_prepared_statement`, or `invalid_binary_representation` of a parameter of another statement.
 pub(super) fn is_prepared_statement_mismatch(error: &sqlx::Error) -> bool {
-    matches!(sqlstate(error), "26000" | "42P05")
+    matches!(sqlstate(error), "26000" | "42P05" | "22P03")
 }

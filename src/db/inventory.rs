@@ -1,4 +1,4 @@
-//! Counts pets by status: sums up the differences that each change of pets records (`0008_orders.sql`).
+//! Counts pets by status: sums up the differences that each change of pets records (`0106_orders_and_inventory.sql`).
 
 use std::sync::Arc;
 

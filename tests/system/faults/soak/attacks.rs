@@ -131,13 +131,13 @@ impl Means {
         let list = "/api/v3/pet/findByStatus?status=available";
         let large = "/api/v3/pet/findByTags?tags=large&limit=1000";
         [
-            ("unread images", &*self.image, ""),
-            ("unread lists", list, &*self.key),
-            ("unread pages of large pets", large, &*self.key),
+            ("unread images", 6, &*self.image, ""),
+            ("unread lists", 6, list, &*self.key),
+            ("unread pages of large pets", 16, large, &*self.key),
         ]
-        .map(|(name, path, fields)| Attack {
+        .map(|(name, connections, path, fields)| Attack {
             reads: false,
-            ..Attack::of_silence(name, 16, SECOND, request("GET", path, fields, ""))
+            ..Attack::of_silence(name, connections, SECOND, request("GET", path, fields, ""))
         })
         .into()
     }
