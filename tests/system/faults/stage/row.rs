@@ -31,7 +31,7 @@ impl Form {
     }
 }
 
-/// Returns a duration or count of the run, never a bound.
+/// Returns a duration or count of the run; a bound in row 26 only.
 pub fn short_or_full<T>(short: T, full: T) -> T {
     if Form::of_this_run() == Form::Full {
         full
