@@ -6,7 +6,7 @@ use std::slice;
 
 use sqlx::types::Json;
 
-use super::{MAX_BATCHED_ELEMENTS, number_of_elements};
+use super::change::{MAX_BATCHED_ELEMENTS, number_of_elements};
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},

@@ -10,7 +10,6 @@ use std::{collections::HashMap, slice};
 
 use sqlx::types::Json;
 
-use super::{MAX_BATCHED_ELEMENTS, number_of_elements};
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
@@ -25,6 +24,13 @@ use crate::{
         pet::{Change, Held, Pet, PetDetails, PetPatch, PhotoUrl, Status, Version},
     },
 };
+
+/// Maximum number of photo URLs and tags of a pet in a batch of changes; a larger pet would delay the rest of the batch.
+pub(super) const MAX_BATCHED_ELEMENTS: usize = 20;
+
+pub(super) const fn number_of_elements(pet: &PetDetails) -> usize {
+    pet.photo_urls.len() + pet.tags.len()
+}
 
 /// Requested change of a pet.
 #[derive(Debug, Clone)]

@@ -28,17 +28,7 @@ use super::{
     deadline::with_timeout,
     error::Error,
 };
-use crate::domain::{
-    id::PetId,
-    pet::{Pet, PetDetails},
-};
-
-/// Maximum number of photo URLs and tags of a pet in a batch of changes; a larger pet would delay the rest of the batch.
-const MAX_BATCHED_ELEMENTS: usize = 20;
-
-const fn number_of_elements(pet: &PetDetails) -> usize {
-    pet.photo_urls.len() + pet.tags.len()
-}
+use crate::domain::{id::PetId, pet::Pet};
 
 /// Returns true if the pet exists.
 pub async fn exists(connection: &mut Connection, id: PetId) -> Result<bool, Error> {
