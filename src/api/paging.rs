@@ -313,6 +313,7 @@ impl Lists {
                 if end.is_none() {
                     chunk.push(b']');
                 }
+                // A page that ended early may have no pet.
                 if let Ok(room) = room
                     && !chunk.is_empty()
                 {

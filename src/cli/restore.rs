@@ -112,7 +112,8 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
         } = header;
         return Err(format!(
             "the archive is of pet-inventory {program} with schema {schema:04}, and this program has schema {latest:04}: \
-             restore it with the program that wrote it, then upgrade"
+             restore it with the program that wrote it, then upgrade; below schema {EARLIER_SCHEMA:04}, upgrade to that \
+             schema, and back up again"
         )
         .into());
     }

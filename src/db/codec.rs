@@ -51,15 +51,10 @@ impl From<LabelColumn<'_>> for Label {
     }
 }
 
-/// Columns of a pet that are small, and those that can be large, each after a prefix.
+/// Columns of a pet that are always small, each after a prefix.
 macro_rules! small_columns {
     ($prefix:literal) => {
         concat!($prefix, "status, ", $prefix, "name, ", $prefix, "category")
-    };
-}
-macro_rules! large_columns {
-    ($prefix:literal) => {
-        concat!($prefix, "photo_urls, ", $prefix, "tags")
     };
 }
 
@@ -69,7 +64,10 @@ macro_rules! client_columns {
         concat!(
             crate::db::codec::small_columns!($prefix),
             ", ",
-            crate::db::codec::large_columns!($prefix)
+            $prefix,
+            "photo_urls, ",
+            $prefix,
+            "tags"
         )
     };
 }
@@ -92,7 +90,7 @@ macro_rules! pet_columns {
     };
 }
 
-pub(super) use {client_columns, large_columns, pet_columns, small_columns};
+pub(super) use {client_columns, pet_columns, small_columns};
 
 /// Returns the size in bytes of the columns of a pet that can be large, or `None` if the statement has left them out.
 pub(super) fn size_of_large_columns(row: &PgRow) -> Result<Option<usize>, sqlx::Error> {

@@ -7,14 +7,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
 use http::{HeaderValue, Request, Response, header};
 use http_body::Body;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulConnection,
-};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::timeout;
 use tower::Service;
 
@@ -79,9 +75,9 @@ pub(super) async fn serve<S: HttpService>(
     shutdown: &Shutdown,
 ) -> Result<(), BoxError> {
     let stream = stream.register()?;
-    let last_requests = || {
-        let last = || timeout(LAST_REQUEST_TIMEOUT, shutdown.forced());
-        shutdown.graceful().then(move |()| last()).map(drop)
+    let last_requests = async {
+        shutdown.graceful().await;
+        let _ = timeout(LAST_REQUEST_TIMEOUT, shutdown.forced()).await;
     };
     let is_unread = Arc::new(AtomicBool::new(true));
     let stream = ClientStream::new(stream, limits.idle_timeout, Arc::clone(&is_unread));
@@ -114,22 +110,13 @@ pub(super) async fn serve<S: HttpService>(
         .max_header_size(limits.max_header_size)
         .max_buf_size(limits.max_header_size.max(BUFFER))
         .serve_connection(stream, service);
-    Ok(until(connection, last_requests(), shutdown.forced()).await?)
-}
-
-/// Serves a connection; after `stop`, until its request has been answered, or until `end`.
-async fn until<C: GracefulConnection>(
-    connection: C,
-    stop: impl Future<Output = ()>,
-    end: impl Future<Output = ()>,
-) -> Result<(), C::Error> {
     let mut connection = pin!(connection);
     tokio::select! {
-        result = &mut connection => return result,
-        () = stop => connection.as_mut().graceful_shutdown(),
+        result = &mut connection => return Ok(result?),
+        () = last_requests => connection.as_mut().graceful_shutdown(),
     }
     tokio::select! {
-        result = connection => result,
-        () = end => Ok(()),
+        result = connection => Ok(result?),
+        () = shutdown.forced() => Ok(()),
     }
 }

@@ -24,7 +24,7 @@ pub(in crate::db) trait BatchedStatement: Sized + 'static {
         false
     }
 
-    /// Executes all requests with one statement, and returns their results in order: for a single request, the final
+    /// Executes all requests together, and returns their results in order: for a single request, the final
     /// one, unless `execute_one` gives it. Drains `inputs`, unless the statement fails.
     fn execute_all(
         connection: &mut Connection,

@@ -170,20 +170,26 @@ async fn change_all(
     let (large, pets): (Vec<_>, Vec<_>) = pets.into_iter().partition(is_large);
     let held = held(transaction, requests, &pets).await?;
     let mut pending = PendingChanges::new(pets, held);
-    let mut outcomes = Vec::with_capacity(requests.len());
-    for request in requests {
-        let is_large = large.iter().any(|pet| pet.id == request.id);
-        outcomes.push((!is_large).then(|| pending.apply(request)));
+    let (mut outcomes, mut changed) = (Vec::with_capacity(requests.len()), Vec::new());
+    for (index, request) in requests.iter().enumerate() {
+        if large.iter().any(|pet| pet.id == request.id) {
+            outcomes.push(None);
+            continue;
+        }
+        let outcome = pending.apply(request);
+        if outcome.is_none() {
+            changed.push(index);
+        }
+        outcomes.push(outcome);
     }
-    let mut changed = pending.write(transaction).await?.into_iter();
-    let missing = || Error::Corrupt("a changed pet has no version".into());
-    let mut result = |outcome: Option<Option<ChangeOutcome>>| match outcome {
-        Some(None) => changed.next().map(ChangeOutcome::Changed).map(Some),
-        Some(outcome) => Some(outcome),
-        None => Some(None),
-    };
-    let outcomes: Option<_> = outcomes.into_iter().map(&mut result).collect();
-    outcomes.ok_or_else(missing)
+    let pets = pending.write(transaction).await?;
+    if pets.len() != changed.len() {
+        return Err(Error::Corrupt("a changed pet has no version".into()));
+    }
+    for (index, pet) in changed.into_iter().zip(pets) {
+        outcomes[index] = Some(ChangeOutcome::Changed(pet));
+    }
+    Ok(outcomes)
 }
 
 /// Replaces or deletes a pet in one statement, which takes 0.6 of the time of a transaction. Returns `None` if nothing
@@ -210,15 +216,14 @@ async fn change_at_once(
             .bind(id.get())
             .bind(expected)
             .bind(in_any_status);
-            let version = with_timeout(query.fetch_optional(connection)).await?;
-            let changed = |version| {
-                ChangeOutcome::Changed(Pet {
-                    id,
-                    version,
-                    details: details.clone(),
-                })
+            let Some(version) = with_timeout(query.fetch_optional(connection)).await? else {
+                return Ok(None);
             };
-            Ok(version.map(changed))
+            Ok(Some(ChangeOutcome::Changed(Pet {
+                id,
+                version,
+                details: details.clone(),
+            })))
         }
         Change::Delete => {
             let query = sqlx::query(

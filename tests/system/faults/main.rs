@@ -7,8 +7,8 @@
 //! .ci/setup --all && FAULTS=full cargo test --release --package system-tests --test faults -- --nocapture
 //! ```
 //!
-//! Without `FAULTS=full`, the runs are shorter, as in `.ci/run`; the bounds are the same but for row 26. The delays of the machine
-//! itself are added to bounds of latencies.
+//! Without `FAULTS=full`, the runs are shorter, as in `.ci/run`; the bounds are the same but for row 26. The delays of
+//! the machine itself are added to bounds of latencies.
 
 #![expect(
     clippy::disallowed_methods,
