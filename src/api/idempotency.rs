@@ -17,6 +17,7 @@ use axum::{
     response::Response,
 };
 use http_body_util::BodyExt;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::{error::Error, problem::Problem};
@@ -29,6 +30,10 @@ use crate::{
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header of a replayed response.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// Extension of the response to a sign-up: the account's argon2id hash, with which the password of a repetition is verified.
+#[derive(Clone)]
+pub struct PasswordHash(pub SecretString);
 
 /// Key and fingerprint of a request, if it has a key.
 #[derive(Debug, Clone, Default)]
@@ -182,13 +187,16 @@ impl Key {
     }
 }
 
+// Without `Debug`: it may hold the hash of a password.
 /// Response as it is stored.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct SerializedResponse {
     status: u16,
     headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<Problem>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    password_hash: Option<String>,
     body: String,
 }
 
@@ -204,6 +212,8 @@ impl SerializedResponse {
             status: parts.status.as_u16(),
             headers: parts.headers.iter().filter_map(text).collect(),
             problem: parts.extensions.get().cloned(),
+            password_hash: (parts.extensions.get::<PasswordHash>())
+                .map(|PasswordHash(hash)| hash.expose_secret().to_owned()),
             body: String::from_utf8_lossy(&body).into_owned(),
         };
         Ok((serialized, Response::from_parts(parts, Body::from(body))))
@@ -221,6 +231,9 @@ impl SerializedResponse {
         headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
         if let Some(problem) = self.problem {
             response.extensions_mut().insert(problem);
+        }
+        if let Some(hash) = self.password_hash {
+            response.extensions_mut().insert(PasswordHash(hash.into()));
         }
         Ok(response)
     }

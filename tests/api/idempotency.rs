@@ -373,3 +373,51 @@ async fn key_on_an_unsupported_method_is_ignored() {
     let kept = "select count(*) from idempotency_keys";
     assert_eq!(app.database.number(kept).await, 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_sign_up_needs_the_password_of_the_first() {
+    const PASSWORD: &str = "correct horse battery staple";
+    let app = TestApp::start().await;
+    let sign_up = |key: &str, account: Value| {
+        let request = app.anonymous(Method::POST, "/user").json(&account);
+        request.header("idempotency-key", key.to_owned()).response()
+    };
+    let account = |password: Value| json!({"username": "ada", "password": password});
+    let first = sign_up("k", account(json!(PASSWORD))).await.is(201);
+    assert_replayed(&sign_up("k", account(json!(PASSWORD))).await, &first);
+    for other in [
+        json!("another horse"),
+        json!(null),
+        json!("x"),
+        json!(5),
+        json!("x".repeat(200)),
+    ] {
+        sign_up("k", account(other)).await.problem(422);
+    }
+    sign_up("k", json!({"username": "ada"})).await.problem(422);
+    assert_replayed(&sign_up("k", account(json!(PASSWORD))).await, &first);
+
+    let without = json!({"username": "bob"});
+    let first = sign_up("l", without.clone()).await.is(201);
+    assert_replayed(&sign_up("l", without).await, &first);
+    let with = json!({"username": "bob", "password": PASSWORD});
+    sign_up("l", with).await.problem(422);
+
+    // A refusal has no password: it is replayed for any.
+    let first = sign_up("m", account(json!(PASSWORD))).await.is(409);
+    assert_replayed(&sign_up("m", account(json!("another horse"))).await, &first);
+
+    // Two at once: one account, and nobody is told that a password works which does not.
+    for number in 0..5 {
+        let both = ["one horse battery", "two horse battery"].map(|password| {
+            let account = json!({"username": format!("eve{number}"), "password": password});
+            sign_up(&format!("n{number}"), account)
+        });
+        let both = join_all(both).await;
+        let [one, two] = &both[..] else {
+            unreachable!("two requests");
+        };
+        let created = [one, two].iter().filter(|it| it.status == 201).count();
+        assert!(created <= 1, "{one}\n{two}");
+    }
+}

@@ -12,7 +12,7 @@ use axum::{
 use futures_util::future::Either;
 use http_body_util::BodyExt;
 use serde::{
-    Deserializer,
+    Deserialize, Deserializer,
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use sha2::{Digest, Sha256};
@@ -23,17 +23,21 @@ use crate::{
         body::LimitedBody,
         error::Error,
         extract::{invalid_json, require_media_type, require_plain},
-        idempotency::ClientKey,
+        idempotency::{ClientKey, IDEMPOTENT_REPLAYED, Idempotency, PasswordHash},
         openapi::BASE,
         problem::AboutItsKey,
         request_context::RequestContext,
-        state::{AppState, BodyLimits},
+        state::{AppState, BodyLimits, ConcurrencyLimits},
     },
+    auth::password::{Passwords, Verification},
     db::{Connection, Database},
+    domain::user::Password,
 };
 
 /// Paths below the API's base to which passwords are sent.
 const WITH_PASSWORDS: &str = "/user";
+/// Path of the operation whose repetition must have the same password.
+const SIGN_UP: &str = "/user";
 /// Statuses about the message itself, which are not stored: a corrected message may have the same key.
 const ABOUT_MESSAGE: [StatusCode; 4] = [
     StatusCode::UNAUTHORIZED,
@@ -47,6 +51,8 @@ const ABOUT_MESSAGE: [StatusCode; 4] = [
 pub struct IdempotencyLayer {
     limits: BodyLimits,
     database: Database,
+    passwords: Passwords,
+    concurrency: ConcurrencyLimits,
 }
 
 impl_layer!(IdempotencyLayer);
@@ -57,7 +63,7 @@ impl Middleware for IdempotencyLayer {
     fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
         let context = RequestContext::of(&request);
         // The response to a login is a secret, and not stored; that to a sign-up is, without a caller.
-        let is_stored = context.caller.get().is_some() || operation_path(&request) == Some("/user");
+        let is_stored = context.caller.get().is_some() || operation_path(&request) == Some(SIGN_UP);
         if request.method() != Method::POST || !is_stored {
             return Either::Left(inner.call(request));
         }
@@ -80,6 +86,8 @@ impl IdempotencyLayer {
         Self {
             limits: state.body_limits,
             database: state.database.clone(),
+            passwords: state.passwords.clone(),
+            concurrency: state.concurrency.clone(),
         }
     }
 
@@ -88,9 +96,10 @@ impl IdempotencyLayer {
         self,
         key: ClientKey,
         request: Request,
-        mut inner: S,
+        inner: S,
     ) -> Result<Response, Error> {
         let context = RequestContext::of(&request).clone();
+        let is_sign_up = operation_path(&request) == Some(SIGN_UP);
         let (parts, body) = request.into_parts();
         let body = LimitedBody::new(body, self.limits, 0)?.join().await?;
         let path = parts.uri.path();
@@ -107,11 +116,28 @@ impl IdempotencyLayer {
             return Err(invalid_json(&error));
         }
         let idempotency = key.with_fingerprint(fingerprint.finalize().to_vec());
+        let request = Request::from_parts(parts, Body::from(body.clone()));
+        let response = self.replay_or_call(&idempotency, request, inner).await?;
+        let is_replayed = response.headers().contains_key(IDEMPOTENT_REPLAYED);
+        if is_sign_up && is_replayed && response.status().is_success() {
+            let hash = response.extensions().get().cloned();
+            self.verify_password(hash, &body, &context).await?;
+        }
+        Ok(response)
+    }
+
+    /// Returns the stored response, or that of the handler, which is stored.
+    async fn replay_or_call<S: Inner>(
+        &self,
+        idempotency: &Idempotency,
+        request: Request,
+        mut inner: S,
+    ) -> Result<Response, Error> {
         if let Some(response) = idempotency.stored_response(&self.database).await? {
             return Ok(response);
         }
+        let context = RequestContext::of(&request);
         let _ = context.idempotency.set(idempotency.clone());
-        let request = Request::from_parts(parts, Body::from(body));
         let Ok(response) = inner.call(request).await;
 
         let status = response.status();
@@ -123,7 +149,38 @@ impl IdempotencyLayer {
         let body = body.collect().await.map_err(Error::internal)?.to_bytes();
         let refusal = || Response::from_parts(parts.clone(), Body::from(body.clone()));
         let store = async |_: &mut Connection| Ok(refusal());
-        idempotency.run(&self.database, store).await
+        idempotency.clone().run(&self.database, store).await
+    }
+
+    /// Fails with [`Error::IdempotencyKeyReused`] unless `hash`, that of the account that was created, is of the password in
+    /// `body`, or neither has one.
+    async fn verify_password(
+        &self,
+        hash: Option<PasswordHash>,
+        body: &[u8],
+        context: &RequestContext,
+    ) -> Result<(), Error> {
+        #[derive(Deserialize)]
+        struct WithPassword {
+            password: Option<String>,
+        }
+        let given = match serde_json::from_slice(body) {
+            Ok(WithPassword { password }) => password.map(Password::claimed),
+            Err(_) => Some(None),
+        };
+        let is_same = match (given, hash) {
+            (None, None) => true,
+            (Some(Some(given)), Some(PasswordHash(hash))) => {
+                let _share = self
+                    .concurrency
+                    .password_hashes
+                    .take(context.client_address(), 1)?;
+                let verified = self.passwords.verify(given, Some(hash)).await?;
+                matches!(verified, Verification::Match { .. })
+            }
+            _ => false,
+        };
+        is_same.then_some(()).ok_or(Error::IdempotencyKeyReused)
     }
 }
 
@@ -219,45 +276,5 @@ impl<'de> Visitor<'de> for WithoutPasswords<'_> {
         }
         self.add(b'}', &[]);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use axum::http::HeaderValue;
-    use tower::{Layer, ServiceExt, service_fn};
-
-    use super::*;
-    use crate::{
-        api::{
-            idempotency::IDEMPOTENCY_KEY,
-            layers::testing::{ok, request_of, unreachable_database},
-        },
-        domain::plan::Plan,
-    };
-
-    #[tokio::test]
-    async fn only_a_post_with_a_key_needs_stored_responses() {
-        let limits = BodyLimits::new(64, Duration::from_secs(1));
-        let (database, _) = unreachable_database();
-        let service = IdempotencyLayer { limits, database };
-        let service = service.layer(service_fn(ok));
-        for (method, key, status) in [
-            (Method::GET, Some("a"), StatusCode::OK),
-            (Method::POST, None, StatusCode::OK),
-            (Method::POST, Some(""), StatusCode::BAD_REQUEST),
-            (Method::POST, Some("a"), StatusCode::SERVICE_UNAVAILABLE),
-        ] {
-            let mut request = request_of(Some(Plan::Free));
-            *request.method_mut() = method.clone();
-            if let Some(key) = key {
-                let key = HeaderValue::from_static(key);
-                request.headers_mut().insert(IDEMPOTENCY_KEY, key);
-            }
-            let Ok(response) = service.clone().oneshot(request).await;
-            assert_eq!(response.status(), status, "{method} {key:?}");
-        }
     }
 }

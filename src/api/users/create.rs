@@ -8,8 +8,14 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::body::{NewUserBody, NewUsers, UserBody, UserDetailsBody, Users, into_new_users};
 use crate::{
     api::{
-        error::Error, extract::Json, fields::Array, idempotency::Idempotency, openapi::BASE,
-        request_context::RequestContext, response, state::AppState,
+        error::Error,
+        extract::Json,
+        fields::Array,
+        idempotency::{Idempotency, PasswordHash},
+        openapi::BASE,
+        request_context::RequestContext,
+        response,
+        state::AppState,
     },
     auth::password::Passwords,
     db::{self, Connection, Database, users::NewAccount},
@@ -19,7 +25,7 @@ use crate::{
 /// Sign up
 ///
 /// Needs no credential. The account has the Free plan and can read pets and its own orders, and place orders; log in to
-/// use it. The operator can close sign-up. Requests with the same `Idempotency-Key` are compared without the password.
+/// use it. The operator can close sign-up. A repetition with the same `Idempotency-Key` and another password gets 422.
 #[utoipa::path(
     post, path = "/user", operation_id = "createUser", tag = "user", security(()),
     request_body(content = NewUserBody, description = "The account to create."),
@@ -47,12 +53,16 @@ pub(super) async fn sign_up(
         account.password_hash = Some(state.passwords.hash(password).await?);
     }
     let work = async |transaction: &mut Connection| {
-        let users = insert(transaction, &[account]).await?;
+        let users = insert(transaction, slice::from_ref(&account)).await?;
         let missing = || Error::internal("the insert of the account returned no row");
         let user = users.first().ok_or_else(missing)?;
         let name = utf8_percent_encode(user.username.as_str(), RESERVED);
         let location = state.links.url(&format!("{BASE}/user/{name}"));
-        response::created(location, &UserBody::from(user))
+        let mut response = response::created(location, &UserBody::from(user))?;
+        if let Some(hash) = &account.password_hash {
+            response.extensions_mut().insert(PasswordHash(hash.clone()));
+        }
+        Ok(response)
     };
     idempotency.run(&state.database, work).await
 }
