@@ -134,7 +134,7 @@ async fn fixed() {
         (headers, Bytes::from_static(PET.as_bytes()))
     }
     let config = Config::load(&CommandLine::default()).expect("a configuration");
-    let _telemetry = telemetry::start(&config.telemetry).expect("a log");
+    let _telemetry = telemetry::start(&config).expect("a log");
     let operations: Router<AppState> = Router::new().route("/api/v3/pet/{petId}", get(response));
     let app = App::build_with(config, Clock::system(), operations)
         .await

@@ -6,7 +6,7 @@ use futures_util::future::Either;
 use metrics::Counter;
 
 use crate::{
-    config::Plans,
+    config::Config,
     db::Database,
     domain::{
         address::AddressKey,
@@ -36,21 +36,32 @@ pub struct RateLimits {
     status: TokenBuckets<CallerKey>,
     /// Operations that need no credential, by client address; `None` is unlimited.
     open: Option<AddressBuckets>,
+    /// Anonymous callers by the networks of their addresses; `None` is unlimited.
+    anonymous: Option<AddressBuckets>,
     /// Registered once, because a look-up by labels costs more than counting does.
     admitted: [Counter; PLANS.len()],
 }
 
 impl RateLimits {
     /// Creates limits without any use. The metrics recorder must be installed.
-    pub fn new(plans: Plans, database: Database, clock: Clock) -> Result<Self, getrandom::Error> {
+    pub fn new(
+        config: &Config,
+        database: Database,
+        clock: Clock,
+    ) -> Result<Self, getrandom::Error> {
+        let plans = config.plans.clone();
         // Registered, so that the series begin at 0.
         for plan in PLANS {
             let _ = Limit::ALL.map(|limit| refused(plan, limit));
         }
-        let open = plans.free.per_minute.and_then(NonZeroU32::new);
+        let buckets = |plan| {
+            let limit = plans.limits(plan).per_minute.and_then(NonZeroU32::new)?;
+            Some(AddressBuckets::new(limit, limit, &clock))
+        };
         Ok(Self {
+            open: buckets(Plan::Free),
+            anonymous: buckets(config.auth.anonymous_plan),
             status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
-            open: open.map(|limit| AddressBuckets::new(limit, limit, &clock)),
             admitted: PLANS.map(|plan| metrics::counter!("limits_admitted_total", "plan" => plan)),
             limiter: Limiter::new(plans, database, clock)?,
         })
@@ -67,7 +78,8 @@ impl RateLimits {
     /// Removes full token buckets.
     pub fn sweep(&self) {
         self.status.sweep();
-        self.open.iter().for_each(AddressBuckets::sweep);
+        let buckets = self.open.iter().chain(&self.anonymous);
+        buckets.for_each(AddressBuckets::sweep);
     }
 
     /// Counts a request of a caller whose plan has no limits.
@@ -83,13 +95,31 @@ impl RateLimits {
         client: Option<AddressKey>,
     ) -> Either<Admission, impl Future<Output = Admission> + Send + use<>> {
         let plan = caller.plan as usize;
+        let anonymous = client.filter(|_| caller.id.is_none());
         match self.limiter.admit(caller, client) {
-            Either::Left(admission) => Either::Left(self.counted(plan, admission)),
+            Either::Left(admission) => {
+                Either::Left(self.counted(plan, self.within_networks(anonymous, admission)))
+            }
             Either::Right(waiting) => {
                 let limits = Arc::clone(self);
-                Either::Right(async move { limits.counted(plan, waiting.await) })
+                Either::Right(async move {
+                    let admission = limits.within_networks(anonymous, waiting.await);
+                    limits.counted(plan, admission)
+                })
             }
         }
+    }
+
+    /// Counts an admitted request of an anonymous caller against the networks of its address, too.
+    fn within_networks(&self, address: Option<AddressKey>, admission: Admission) -> Admission {
+        let (status, permit) = admission?;
+        if let (Some(buckets), Some(address)) = (&self.anonymous, address)
+            && let Err(retry_after) = buckets.take(&(), address)
+        {
+            self.limiter.give_back(&permit);
+            return Err(exceeded(Limit::Minute, retry_after));
+        }
+        Ok((status, permit))
     }
 
     /// Admits a request to `GET /limits`, which has a limit of its own and does not count against those it reports.

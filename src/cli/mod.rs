@@ -245,7 +245,7 @@ impl Cli {
         };
         command.refuse_ignored_options(&settings, json)?;
         let config = Config::load(&settings)?;
-        let _telemetry = telemetry::start(&config.telemetry)?;
+        let _telemetry = telemetry::start(&config)?;
         match command {
             Command::Serve => serve::run(config, json).await,
             Command::Migrate(command) => return command.run(&config, json).await,

@@ -3,10 +3,10 @@
 
 use std::{
     io,
-    mem::MaybeUninit,
+    mem::{self, MaybeUninit},
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
@@ -14,7 +14,9 @@ use std::{
 };
 
 use bytes::{BufMut as _, Bytes};
+use futures_util::FutureExt as _;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -25,6 +27,8 @@ use tokio::{
 const LINGER: Duration = Duration::from_secs(2);
 /// Maximum number of bytes that are copied into one slice before a write.
 const MAX_COPIED_BYTES: usize = 1024;
+/// Maximum number of turns in which an unread body is read: one in which hyper reads, and one for each frame.
+const MAX_TURNS: usize = 4;
 /// Maximum number of reads in one poll, so that one client does not occupy a worker.
 const MAX_READS_PER_POLL: usize = 16;
 
@@ -40,7 +44,7 @@ pub struct ClientStream<S> {
     write_timeout: Duration,
     write_deadline: Deadline,
     linger_deadline: Deadline,
-    is_unread: Arc<AtomicBool>,
+    unread: Arc<Unread>,
 }
 
 type Deadline = Option<Pin<Box<Sleep>>>;
@@ -52,14 +56,14 @@ fn poll_deadline(deadline: &mut Deadline, time: Duration, context: &mut Context<
 }
 
 impl<S> ClientStream<S> {
-    /// Wraps a new connection. `is_unread` tells if the last request has not been read to its end.
-    pub const fn new(stream: S, write_timeout: Duration, is_unread: Arc<AtomicBool>) -> Self {
+    /// Wraps a new connection. `unread` tells if the last request has not been read to its end.
+    pub const fn new(stream: S, write_timeout: Duration, unread: Arc<Unread>) -> Self {
         Self {
             stream,
             write_timeout,
             write_deadline: None,
             linger_deadline: None,
-            is_unread,
+            unread,
         }
     }
 
@@ -86,7 +90,7 @@ impl<S> ClientStream<S> {
 impl<S: AsyncRead + Unpin> ClientStream<S> {
     /// Reads and drops what the client still sends, until it is done or has had its time.
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if !self.is_unread.load(Ordering::Relaxed) {
+        if !self.unread.is_unread.load(Ordering::Relaxed) {
             return Poll::Ready(());
         }
         if poll_deadline(&mut self.linger_deadline, LINGER, context).is_ready() {
@@ -164,18 +168,76 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     }
 }
 
-/// Body of a request. Tells the [`ClientStream`] when it has been read to its end.
+/// What of the last request of a connection has not been read.
+#[derive(Debug, Default)]
+pub struct Unread {
+    is_unread: AtomicBool,
+    dropped: Mutex<Dropped>,
+}
+
+/// Body that was dropped before its end.
+#[derive(Debug, Default)]
+struct Dropped {
+    /// False once the request has its response: the body is then of no use, and hyper waits until it is dropped.
+    is_kept: bool,
+    body: Option<Incoming>,
+}
+
+impl Unread {
+    /// Returns true if the request was read to its end, so that another one can follow. If `may_read`, first reads what has
+    /// already arrived of a body that was dropped.
+    pub(super) async fn is_read(&self, may_read: bool) -> bool {
+        if !self.is_unread.load(Ordering::Relaxed) {
+            return true;
+        }
+        let body = mem::take(&mut *self.lock()).body;
+        if let Some(mut body) = body.filter(|_| may_read) {
+            for _ in 0..MAX_TURNS {
+                match body.frame().now_or_never() {
+                    Some(Some(Ok(_))) if !body.is_end_stream() => {}
+                    Some(Some(Err(_))) => break,
+                    Some(_) => {
+                        self.is_unread.store(false, Ordering::Relaxed);
+                        break;
+                    }
+                    // hyper reads for a body that has been polled.
+                    None => tokio::task::yield_now().await,
+                }
+            }
+        }
+        !self.is_unread.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Dropped> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Body of a request. Tells the connection when it has been read to its end.
 #[derive(Debug)]
 pub struct RequestBody {
-    body: Incoming,
-    is_unread: Arc<AtomicBool>,
+    /// `None` once it is dropped.
+    body: Option<Incoming>,
+    unread: Arc<Unread>,
 }
 
 impl RequestBody {
-    /// Wraps the body. Sets `is_unread` until its end has been read.
-    pub(super) fn new(body: Incoming, is_unread: Arc<AtomicBool>) -> Self {
-        is_unread.store(!body.is_end_stream(), Ordering::Relaxed);
-        Self { body, is_unread }
+    /// Wraps the body, which is unread until its end has been read.
+    pub(super) fn new(body: Incoming, unread: Arc<Unread>) -> Self {
+        let is_unread = !body.is_end_stream();
+        unread.is_unread.store(is_unread, Ordering::Relaxed);
+        unread.lock().is_kept = is_unread;
+        let body = Some(body);
+        Self { body, unread }
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if self.unread.is_unread.load(Ordering::Relaxed) {
+            let mut dropped = self.unread.lock();
+            dropped.body = self.body.take().filter(|_| dropped.is_kept);
+        }
     }
 }
 
@@ -187,18 +249,24 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if frame.is_none() || self.body.is_end_stream() {
-            self.is_unread.store(false, Ordering::Relaxed);
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(&mut *body).poll_frame(context));
+        if frame.is_none() || body.is_end_stream() {
+            self.unread.is_unread.store(false, Ordering::Relaxed);
         }
         Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body
+            .as_ref()
+            .map(Incoming::size_hint)
+            .unwrap_or_default()
     }
 }

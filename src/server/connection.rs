@@ -1,11 +1,6 @@
 //! Serves one connection of HTTP/1.1, with its timeouts and its graceful end.
 
-use std::{
-    convert::Infallible,
-    pin::pin,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use http::{HeaderValue, Request, Response, header};
 use http_body::Body;
@@ -15,7 +10,7 @@ use tokio::time::timeout;
 use tower::Service;
 
 use super::{
-    client_stream::{ClientStream, RequestBody},
+    client_stream::{ClientStream, RequestBody, Unread},
     listener::Accepted,
     shutdown::Shutdown,
 };
@@ -79,24 +74,25 @@ pub(super) async fn serve<S: HttpService>(
         shutdown.graceful().await;
         let _ = timeout(LAST_REQUEST_TIMEOUT, shutdown.forced()).await;
     };
-    let is_unread = Arc::new(AtomicBool::new(true));
-    let stream = ClientStream::new(stream, limits.idle_timeout, Arc::clone(&is_unread));
+    let unread = Arc::<Unread>::default();
+    let stream = ClientStream::new(stream, limits.idle_timeout, Arc::clone(&unread));
     let stream = TokioIo::new(stream);
-    let with_peer = move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        request.map(|body| RequestBody::new(body, Arc::clone(&is_unread)))
-    };
     // Behind one pointer, because a clone of a token takes a lock.
     let stopping = Arc::new(shutdown.clone());
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
         // Its length may have been stated in two ways, of which hyper takes this one (RFC 9112, section 6.1): bytes after
         // the request must not be read as another one.
         let is_last = request.headers().contains_key(header::TRANSFER_ENCODING);
-        let response = service.clone().call(with_peer(request));
-        let stopping = Arc::clone(&stopping);
+        // To read its body would ask the client for it.
+        let is_expecting = request.headers().contains_key(header::EXPECT);
+        request.extensions_mut().insert(peer);
+        let request = request.map(|body| RequestBody::new(body, Arc::clone(&unread)));
+        let response = service.clone().call(request);
+        let (stopping, unread) = (Arc::clone(&stopping), Arc::clone(&unread));
         async move {
             let mut response = response.await?;
-            if is_last || stopping.is_graceful() {
+            let is_read = unread.is_read(!is_last && !is_expecting).await;
+            if is_last || !is_read || stopping.is_graceful() {
                 let headers = response.headers_mut();
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }

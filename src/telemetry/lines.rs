@@ -1,8 +1,8 @@
 //! Writes log lines to stderr in batches, on a separate thread, so that no request waits for the disk or terminal.
 //!
 //! Invariants:
-//! - Lines keep their order. Only `kill -9` may lose lines: those of the last few milliseconds.
-//! - Memory is bounded: while stderr is too slow, threads that log wait for it.
+//! - Lines keep their order. `kill -9` loses at most those of the last few milliseconds.
+//! - No thread waits for stderr. Lines beyond [`MAX_WAITING`] are dropped and counted; a line says so afterwards.
 
 use std::{
     io::{self, Write as _},
@@ -14,15 +14,22 @@ use std::{
 
 /// Time for which lines are collected.
 const DELAY: Duration = Duration::from_millis(5);
-/// Buffer size in bytes above which the thread that logs writes the lines itself.
+/// Maximum number of bytes that wait.
 const MAX_WAITING: usize = 1 << 20;
 
 #[derive(Default)]
 pub struct Lines {
-    waiting: Mutex<Vec<u8>>,
-    is_waiting: Condvar,
-    /// Locked from taking lines until they are written, which keeps their order. The content is a spare buffer.
-    writing: Mutex<Vec<u8>>,
+    buffer: Mutex<Buffer>,
+    is_changed: Condvar,
+}
+
+#[derive(Default)]
+struct Buffer {
+    waiting: Vec<u8>,
+    /// True while the thread writes lines that it took.
+    is_writing: bool,
+    /// Number of lines dropped since the last report.
+    dropped: u64,
 }
 
 impl Lines {
@@ -36,45 +43,59 @@ impl Lines {
     }
 
     fn write_forever(&self) {
+        let mut lines = Vec::new();
         loop {
-            let waiting = lock(&self.waiting);
-            drop(self.is_waiting.wait_while(waiting, |it| it.is_empty()));
+            let buffer = self.lock();
+            drop((self.is_changed).wait_while(buffer, |it| it.waiting.is_empty()));
             #[expect(clippy::disallowed_methods, reason = "runs on a dedicated thread")]
             thread::sleep(DELAY);
-            self.flush();
+            let mut buffer = self.lock();
+            mem::swap(&mut lines, &mut buffer.waiting);
+            buffer.is_writing = true;
+            drop(buffer);
+            // If stderr is closed, the error cannot be reported.
+            let _ = io::stderr().write_all(&lines);
+            lines.clear();
+            let mut buffer = self.lock();
+            buffer.is_writing = false;
+            let dropped = mem::take(&mut buffer.dropped);
+            drop(buffer);
+            self.is_changed.notify_all();
+            if dropped > 0 {
+                tracing::warn!(lines = dropped, "dropped log lines: stderr was too slow");
+            }
         }
     }
 
-    /// Writes all buffered lines.
-    pub fn flush(&self) {
-        let mut writing = lock(&self.writing);
-        mem::swap(&mut *writing, &mut *lock(&self.waiting));
-        // If stderr is closed, the error cannot be reported.
-        let _ = io::stderr().write_all(&writing);
-        writing.clear();
+    /// Waits for up to `limit` until all lines are written.
+    pub fn flush(&self, limit: Duration) {
+        let is_busy = |it: &mut Buffer| it.is_writing || !it.waiting.is_empty();
+        let _ = (self.is_changed).wait_timeout_while(self.lock(), limit, is_busy);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl io::Write for &Lines {
+    /// Takes a whole line, as the formatter passes it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut waiting = lock(&self.waiting);
-        if waiting.is_empty() {
-            self.is_waiting.notify_one();
+        let mut buffer = self.lock();
+        if buffer.waiting.len() + line.len() > MAX_WAITING {
+            buffer.dropped += 1;
+            drop(buffer);
+            metrics::counter!("log_dropped_lines_total").increment(1);
+            return Ok(line.len());
         }
-        waiting.extend_from_slice(line);
-        if waiting.len() > MAX_WAITING {
-            drop(waiting);
-            Lines::flush(self);
+        if buffer.waiting.is_empty() {
+            self.is_changed.notify_all();
         }
+        buffer.waiting.extend_from_slice(line);
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Lines::flush(self);
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -124,6 +124,7 @@ pub const METRICS: &[Described] = &[
     metric(Gauge, "images_store_conflict", &[],
         "Owner of the image store: 1 is another database or a copy of this one (nothing is deleted), 0 is this one."),
 
+    metric(Counter, "log_dropped_lines_total", &[], "Log lines dropped because stderr was too slow."),
     metric(Counter, "otlp_exports_total", &[("result", &["ok", "failed"])],
         "Exports of spans to telemetry.otlp_endpoint."),
     metric(Gauge, "pet_inventory_build_info", &[("version", &[])], "Version of the service, as a label; always 1."),

@@ -10,6 +10,7 @@ mod traces;
 
 use std::{
     io::{self, IsTerminal},
+    panic,
     sync::Arc,
     time::Duration,
 };
@@ -27,27 +28,31 @@ pub use self::{
 };
 use self::{json::JsonLines, lines::Lines, traces::Traces};
 use crate::{
-    config::{self, LogFormat},
+    config::{Config, LogFormat},
     trace_context,
 };
 
-/// Guard of logging and traces. When dropped, it sends the last spans and then writes the last log lines.
+/// Guard of logging and traces. When dropped, it sends the last spans and then writes the last log lines, for as long as
+/// `shutdown_grace` allows.
 #[must_use]
 pub struct Telemetry {
     traces: Option<Traces>,
     lines: Arc<Lines>,
+    shutdown_grace: Duration,
 }
 
 impl Drop for Telemetry {
     fn drop(&mut self) {
         self.traces = None;
-        self.lines.flush();
+        self.lines.flush(self.shutdown_grace);
     }
 }
 
 /// Starts logging and, if configured, sending traces, until the returned guard is dropped. Fails if logging
 /// was started before.
-pub fn start(config: &config::Telemetry) -> Result<Telemetry, Error> {
+pub fn start(config: &Config) -> Result<Telemetry, Error> {
+    let shutdown_grace = config.server.shutdown_grace;
+    let config = &config.telemetry;
     let filter = EnvFilter::builder().parse(&config.log)?;
     // Events for traces are not logged.
     let filter = filter.add_directive(format!("{}=off", trace_context::TARGET).parse()?);
@@ -72,9 +77,12 @@ pub fn start(config: &config::Telemetry) -> Result<Telemetry, Error> {
         .with(traces.as_ref().map(Traces::layer))
         .try_init()
         .map_err(|error| Error::Twice(error.to_string()))?;
+    // The default hook would wait for stderr.
+    panic::set_hook(Box::new(|panic| tracing::error!(%panic, "panicked")));
     Ok(Telemetry {
         traces,
         lines: writer,
+        shutdown_grace,
     })
 }
 

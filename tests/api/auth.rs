@@ -592,6 +592,14 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
         ("", "Host: localhost\r\nVia: 1.1 proxy\r\n"),
         ("", "Host: localhost\r\nX-FORWARDED-PROTO: https\r\n"),
         ("", "Host: localhost\r\nx-forwarded-host:\r\n"),
+        ("", "Host: localhost\r\nX-Real-IP: 192.0.2.1\r\n"),
+        ("", "Host: localhost\r\nCF-Connecting-IP: 192.0.2.1\r\n"),
+        ("", "Host: localhost\r\nTrue-Client-IP: 192.0.2.1\r\n"),
+        (
+            "",
+            "Host: localhost\r\nX-Envoy-External-Address: 192.0.2.1\r\n",
+        ),
+        ("", "Host: localhost\r\nCDN-Loop: cdn\r\n"),
         ("", "Host: localhost\r\nOrigin: https://evil.example\r\n"),
         (
             "",
@@ -616,6 +624,10 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
             assert!(!response.text().contains("evil"), "{response}");
         }
     }
+    // nginx forwards in HTTP/1.0 by default.
+    let old = format!("GET /api/v3/pet/1 HTTP/1.0\r\nHost: localhost\r\n{key}\r\n");
+    let response = RawConnection::exchange(service.address, old).await;
+    response.problem(403);
     // Other keys work with any host.
     let created = [
         "keys", "create", "--caller", "acme", "--plan", "pro", "--json",

@@ -1,11 +1,18 @@
 //! Tests of the log: access lines, documented fields and absent secrets.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, BufRead as _, BufReader},
+    time::{Duration, Instant},
+};
 
+use futures_util::future::join_all;
+use nix::sys::signal::Signal;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
-    RequestExt, TestDatabase, client, eventually,
+    RawConnection, RequestExt, TestDatabase, client, eventually,
     process::{Home, Service},
 };
 
@@ -354,4 +361,69 @@ async fn secrets_are_in_no_log_metric_or_startup_output() {
         }
     }
     service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_that_clients_choose_have_a_bound() {
+    let home = Home::new();
+    let mut command = home.command(["serve"]);
+    command.env("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true");
+    let service = Service::start(&home, command).await;
+    let (method, path) = ("M".repeat(4_000), "p".repeat(4_000));
+    let request = format!("{method} /{path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    RawConnection::exchange(service.address, request).await;
+    eventually(async || !access_lines(&service).is_empty()).await;
+    let lines = access_lines(&service);
+    assert_eq!(lines[0]["method"], "M".repeat(16));
+    assert!(service.log().lines().all(|line| line.len() < 2_000));
+    service.stop().await;
+}
+
+/// A log collector that hangs, or Ctrl-S on a terminal.
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_reader_of_the_log_stalls_neither_requests_nor_the_stop() {
+    let home = Home::new();
+    for is_read_again in [true, false] {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let mut command = home.command(["serve"]);
+        command
+            .env("PET_INVENTORY__TELEMETRY__ACCESS_DETAILS", "true")
+            .env("PET_INVENTORY__SERVER__SHUTDOWN_GRACE", "1s");
+        let mut service = Service::start_with_log(&home, command, writer.into()).await;
+        let dropped = async || -> u64 {
+            let url = format!("http://{}/metrics", service.operations);
+            let metrics = client().get(url).is(200).await.text();
+            let line = metrics
+                .lines()
+                .find_map(|line| line.strip_prefix("log_dropped_lines_total "));
+            line.expect("the metric").parse().expect("a number")
+        };
+        // Each line has more than a kilobyte, and 2 MiB wait at most.
+        let path = format!("/pet/{}", "é".repeat(250));
+        while dropped().await == 0 {
+            let requests = (0..100).map(|_| service.request(Method::GET, &path, "free-key"));
+            join_all(requests.map(RequestExt::response)).await;
+        }
+        let request = service.request(Method::GET, "/pet/1", "special-key");
+        request.is(404).await;
+
+        if is_read_again {
+            let lines = tokio::task::spawn_blocking(move || {
+                let mut lines = BufReader::new(reader).lines();
+                lines.find_map(|line| line.ok().filter(|it| it.contains("dropped log lines")))
+            });
+            let line = lines.await.expect("no panic").expect("a line");
+            let line: Value = serde_json::from_str(&line).expect("JSON");
+            assert!(line["lines"].as_u64().is_some_and(|it| it > 0), "{line}");
+            drop(service);
+            home.wait_until_unused().await;
+        } else {
+            let started = Instant::now();
+            service.signal(Signal::SIGTERM);
+            assert_eq!(service.wait_for_exit().await, Some(0));
+            // The grace period, and the end of PostgreSQL.
+            assert!(started.elapsed() < Duration::from_secs(30));
+            drop(reader);
+        }
+    }
 }

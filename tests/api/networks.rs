@@ -84,6 +84,30 @@ async fn open_operations_are_limited_for_networks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn anonymous_callers_are_limited_for_networks() {
+    let database = TestDatabase::migrated().await;
+    let settings = [
+        ("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "3"),
+        ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
+        ("PET_INVENTORY__AUTH__ANONYMOUS_SCOPES", "read:pets"),
+    ];
+    let app = TestApp::with_clock(database, &settings, Clock::manual()).await;
+    let get = |_: &str| app.anonymous(Method::GET, "/pet/1");
+    for (addresses, expected) in NETWORKS.iter().zip([3, 12, 48]) {
+        assert_eq!(admitted(get, *addresses).await, expected);
+    }
+    // A refusal does not count against the networks: another /64 has its own requests.
+    for number in 0..3 {
+        let from = |address: &str| get("").header("x-forwarded-for", address.to_owned());
+        for _ in 0..20 {
+            from(&format!("2001:db8:5:{number}::1")).response().await;
+        }
+    }
+    let other = get("").header("x-forwarded-for", "2001:db8:5:9::1");
+    other.is(404).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn login_attempts_are_limited_for_networks() {
     const PASSWORD: &str = "correct horse battery staple";
     let app = start(("PET_INVENTORY__USERS__LOGINS_PER_MINUTE", "2")).await;

@@ -520,3 +520,47 @@ async fn connection_with_an_http2_preface_is_closed() {
         "{received}"
     );
 }
+
+/// The client must know that it cannot send another request (RFC 9112, section 9.6).
+#[tokio::test(flavor = "multi_thread")]
+async fn connection_is_closed_behind_an_unread_body_only_and_the_response_says_so() {
+    let app = TestApp::start().await;
+    let head =
+        |path: &str, fields: &str| format!("POST {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+    let (key, large) = (format!("api_key: {}\r\n", app.key), 3 << 20);
+    let json = "Content-Type: application/json\r\n";
+    for (path, fields, status) in [
+        ("/api/v3/pet", String::new(), 401),
+        ("/api/v3/pet", format!("{key}{json}"), 413),
+        ("/api/v3/pet", key.clone(), 415),
+        ("/api/v3/pet/a/uploadImage", key.clone(), 400),
+        ("/api/v3/pet/1/uploadImage", key.clone(), 404),
+        ("/api/v3/nothing", key.clone(), 404),
+        ("/livez", key.clone(), 405),
+    ] {
+        // A large body, of which a part arrives; a small one; and one that the client keeps until it is asked for it.
+        for (length, sent, extra, is_kept) in [
+            (large, 100_000, "", false),
+            (2, 2, "", status != 413),
+            (2, 0, "Expect: 100-continue\r\n", false),
+        ] {
+            if status == 413 && length < large {
+                continue;
+            }
+            let fields = format!("{fields}{extra}Content-Length: {length}\r\n");
+            let mut raw = RawConnection::connect(app.address).await;
+            raw.send(head(path, &fields) + &" ".repeat(sent)).await;
+            let response = raw.response().await;
+            response.problem(status);
+            let connection = response.optional_header("connection");
+            let expected = (!is_kept).then_some("close");
+            assert_eq!(connection, expected, "{path} {length}: {response}");
+            if is_kept {
+                raw.send("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await;
+                raw.response().await.is(200);
+            } else {
+                assert_eq!(raw.closed().await, "", "{path} {length}");
+            }
+        }
+    }
+}

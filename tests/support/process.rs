@@ -183,15 +183,16 @@ pub struct Service {
 
 impl Service {
     /// Starts the service and waits until it is ready.
-    pub async fn start(home: &Home, mut command: Command) -> Self {
+    pub async fn start(home: &Home, command: Command) -> Self {
         let log = home.path().join("service.log");
-        command.stderr(
-            File::options()
-                .create(true)
-                .append(true)
-                .open(&log)
-                .expect("a log"),
-        );
+        let log = File::options().create(true).append(true).open(log);
+        Self::start_with_log(home, command, log.expect("a log").into()).await
+    }
+
+    /// Starts the service with a place for its log lines, and waits until it is ready.
+    pub async fn start_with_log(home: &Home, mut command: Command, lines: Stdio) -> Self {
+        let log = home.path().join("service.log");
+        command.stderr(lines);
         let mut child = command.spawn().expect("the program");
         let stdout = child.stdout.take().expect("piped");
         let mut lines = BufReader::new(stdout).lines();

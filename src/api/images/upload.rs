@@ -11,8 +11,8 @@ use std::{
 use axum::{
     body::Body,
     extract::{FromRequestParts, Request, State},
-    http::{StatusCode, header, request::Parts},
-    response::{IntoResponse, Response},
+    http::{StatusCode, request::Parts},
+    response::Response,
 };
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -142,12 +142,7 @@ pub(super) async fn upload(
     let limit = state.uploads.body.timeout + STALLED;
     let receiving =
         tokio::time::timeout(limit, take(&mut parts, body, pet, &if_match, &state)).await;
-    let (received, key) = match receiving.unwrap_or(Err(Error::TimedOut)) {
-        Ok(taken) => taken,
-        // hyper closes the connection if the body has not been read to its end, and a client that does not know would
-        // lose its next request.
-        Err(refusal) => return Ok(([(header::CONNECTION, "close")], refusal).into_response()),
-    };
+    let (received, key) = receiving.unwrap_or(Err(Error::TimedOut))?;
     let idempotency = key.map_or_else(Idempotency::default, |key| {
         // Excludes the rest of the body, since a form has a new boundary each time.
         let metadata = received.metadata.as_deref().unwrap_or_default();

@@ -44,6 +44,8 @@ use crate::{
 const BATCH: usize = 256;
 /// Status of a request whose client disconnected before the response, as nginx logs it.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
+/// Maximum number of bytes of a method in a line.
+const MAX_METHOD: usize = 16;
 /// Maximum number of bytes of a path in a line, before percent-encoding.
 const MAX_PATH: usize = 512;
 /// Characters of a path that are percent-encoded, as are all beyond ASCII: a line has visible ones only.
@@ -135,8 +137,8 @@ impl AccessLogGuard {
         }
         if let Some(Cause(cause)) = cause {
             let (id, route) = (record.context.id.as_str(), record.route());
-            let (method, error) = (&record.method, describe(cause));
-            tracing::error!(request_id = id, %method, route, error, "request failed");
+            let (method, error) = (record.method(), describe(cause));
+            tracing::error!(request_id = id, method, route, error, "request failed");
         }
         Some(record)
     }
@@ -254,6 +256,12 @@ impl Record {
         }
     }
 
+    /// Method, cut to [`MAX_METHOD`]: clients can invent long ones.
+    fn method(&self) -> &str {
+        let method = self.method.as_str();
+        &method[..method.floor_char_boundary(MAX_METHOD)]
+    }
+
     fn route(&self) -> &str {
         self.route.as_ref().map_or("none", MatchedPath::as_str)
     }
@@ -278,7 +286,7 @@ impl Record {
         let details = self.details.as_ref();
         tracing::info!(
             target: "pet_inventory::access",
-            method = self.method.as_str(),
+            method = self.method(),
             route = self.route(),
             status = self.status,
             latency_ms = self.latency.as_secs_f64() * 1e3,

@@ -7,7 +7,7 @@
 
 use axum::{
     extract::Request,
-    http::{HeaderName, HeaderValue, header},
+    http::{HeaderName, HeaderValue, Version, header},
 };
 
 use crate::{
@@ -15,6 +15,18 @@ use crate::{
     auth::Credentials,
     domain::plan::Plan,
 };
+
+/// Fields that proxies and content delivery networks add, besides `X-Forwarded-*`. A proxy that adds no field, or works
+/// below HTTP, cannot be detected.
+const OF_PROXIES: [&str; 7] = [
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "cf-connecting-ip",
+    "true-client-ip",
+    "x-envoy-external-address",
+    "cdn-loop",
+];
 
 /// Returns a check that refuses `demo_keys` unless all hosts that the request names are loopback, and no proxy has
 /// forwarded it.
@@ -39,18 +51,19 @@ pub fn local_demo_keys(
     }
 }
 
-/// Returns true if the request names loopback hosts only, at least one, comes from no page of another host, and has no field
-/// that proxies add.
+/// Returns true if the request names loopback hosts only, at least one, comes from no page of another host, and shows no sign
+/// of a proxy. nginx forwards in HTTP/1.0 by default.
 fn is_local(request: &Request) -> bool {
     let is_of_proxy = |name: &HeaderName| {
-        [header::FORWARDED, header::VIA].contains(name) || name.as_str().starts_with("x-forwarded-")
+        OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-")
     };
     let authority = request.uri().authority().map(|it| it.as_str().as_bytes());
     let fields = request.headers().get_all(header::HOST);
     let fields = fields.iter().map(HeaderValue::as_bytes);
     let hosts: Vec<_> = authority.into_iter().chain(fields).collect();
     let origins = request.headers().get_all(header::ORIGIN);
-    !hosts.is_empty()
+    request.version() != Version::HTTP_10
+        && !hosts.is_empty()
         && hosts.into_iter().all(extract::is_loopback)
         && origins.iter().all(is_local_origin)
         && !request.headers().keys().any(is_of_proxy)

@@ -278,7 +278,7 @@ mod tests {
             ),
         ] {
             let (database, config) = unreachable_database();
-            let limits = RateLimits::new(config.plans.clone(), database, Clock::manual());
+            let limits = RateLimits::new(&config, database, Clock::manual());
             let layer =
                 RateLimitLayer::new(Arc::new(limits.expect("random numbers")), &config.plans);
             let Ok(response) = layer.layer(service_fn(ok)).oneshot(request_of(plan)).await;

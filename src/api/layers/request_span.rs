@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use axum::{
     body::Body,
     extract::{MatchedPath, Request},
-    http::{HeaderValue, StatusCode, Version, header, uri::Authority},
+    http::{HeaderValue, Version, header, uri::Authority},
     response::Response,
 };
 use tracing::{Instrument as _, Span, field::Empty, instrument::Instrumented};
@@ -74,9 +74,11 @@ impl OnResponse for Spanned {
                 span.record("otel.status_code", "ERROR");
             }
         }
-        when_sent(finish(response, &context.id))
+        when_sent(finish(response, &context))
     }
 }
+
+const PRIVATE: HeaderValue = HeaderValue::from_static("private, no-cache");
 
 /// Routes without a span: they are requested every few seconds.
 const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
@@ -133,10 +135,15 @@ fn version(version: Version) -> &'static str {
     }
 }
 
-/// Writes the id into the head and, if the response is an error, the body.
-fn finish(mut response: Response, id: &RequestId) -> Response {
-    let status = response.status();
-    response.headers_mut().insert(X_REQUEST_ID, id.header());
+/// Writes the id into the head and, if the response is an error, the body. Shared caches must not store the response to a
+/// credential: they know only that of `Authorization` (RFC 9111, section 3.5).
+fn finish(mut response: Response, context: &RequestContext) -> Response {
+    let (status, id) = (response.status(), &context.id);
+    let headers = response.headers_mut();
+    headers.insert(X_REQUEST_ID, id.header());
+    if context.needed_scopes.get().is_some() && !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, PRIVATE);
+    }
     let is_oauth_error = response.extensions().get::<OAuthErrorBody>().is_some();
     if (status.is_client_error() || status.is_server_error()) && !is_oauth_error {
         let problem = response
@@ -148,10 +155,6 @@ fn finish(mut response: Response, id: &RequestId) -> Response {
         let problem_json = HeaderValue::from_static(Problem::MEDIA_TYPE);
         headers.insert(header::CONTENT_TYPE, problem_json);
         headers.insert(header::CONTENT_LENGTH, body.len().into());
-        if status == StatusCode::REQUEST_TIMEOUT || status == StatusCode::PAYLOAD_TOO_LARGE {
-            // The rest of the request body is not read (RFC 9110, sections 15.5.9 and 15.5.14).
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
         *response.body_mut() = Body::from(body);
     }
     response

@@ -20,7 +20,7 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::json;
 use test_support::{
-    PATIENCE, RawConnection, RequestExt, Response, TestDatabase, client, client_builder,
+    PATIENCE, RawConnection, RequestExt, Response, TestApp, TestDatabase, client, client_builder,
     images::large_jpeg,
     make_key,
     process::{Home, Service, free_address},
@@ -35,7 +35,7 @@ const PUBLIC_URL: &str = "https://pets.example.com";
 
 /// Two replicas on one database behind nginx, ended when dropped.
 struct Deployment {
-    nginx: Child,
+    nginx: Nginx,
     address: SocketAddr,
     replicas: [Service; 2],
     homes: [Home; 2],
@@ -125,7 +125,7 @@ impl Deployment {
 
     /// Returns nginx's worker processes.
     fn workers(&self) -> Vec<Pid> {
-        let master = self.nginx.id().expect("it runs");
+        let master = self.nginx.0.id().expect("it runs");
         let children = fs::read_to_string(format!("/proc/{master}/task/{master}/children"));
         let children = children.expect("its children");
         let numbers = children.split_whitespace().map(str::parse);
@@ -158,10 +158,13 @@ impl Deployment {
     }
 }
 
-impl Drop for Deployment {
+/// nginx, ended with its workers when dropped.
+struct Nginx(Child);
+
+impl Drop for Nginx {
     fn drop(&mut self) {
         // SIGKILL would leave its workers running.
-        if let Some(pid) = self.nginx.id() {
+        if let Some(pid) = self.0.id() {
             let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
         }
     }
@@ -181,7 +184,7 @@ async fn replica(
 }
 
 /// Starts nginx with `config/nginx.conf`, listening on the first address, with the others as upstreams.
-async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Child {
+async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Nginx {
     let mut settings = include_str!("../../../config/nginx.conf").to_owned();
     for (theirs, ours) in [
         ("listen 8000;", format!("listen {own};")),
@@ -192,6 +195,11 @@ async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Child {
         assert!(settings.contains(theirs), "no {theirs} in it");
         settings = settings.replace(theirs, &ours);
     }
+    start(folder, settings, own).await
+}
+
+/// Starts nginx with its settings, and waits until it listens.
+async fn start(folder: &Path, settings: String, own: SocketAddr) -> Nginx {
     let file = folder.join("nginx.conf");
     fs::write(&file, settings).expect("its settings");
     let child = Command::new("nginx")
@@ -201,8 +209,8 @@ async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Child {
         .arg(&file)
         .stdin(Stdio::null())
         .stderr(fs::File::create(folder.join("nginx.log")).expect("a log"))
-        .spawn()
-        .expect("nginx is missing: run .ci/setup --all");
+        .spawn();
+    let child = Nginx(child.expect("nginx is missing: run .ci/setup --all"));
     let listens = async {
         while TcpStream::connect(own).await.is_err() {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -431,4 +439,65 @@ async fn request_smuggled_behind_two_lengths_is_not_executed() {
     }
     let count = "select count(*) from pets where name = 'smuggled'";
     assert_eq!(deployment.database.number(count).await, 0);
+}
+
+/// Starts nginx as a shared cache, which stores what it may, by URL, in front of a service.
+async fn cache(folder: &Path, service: SocketAddr) -> (Nginx, SocketAddr) {
+    let own = free_address();
+    let folder_name = folder.display();
+    let settings = format!(
+        "error_log stderr warn; pid {folder_name}/nginx.pid; events {{}}
+        http {{
+            access_log off;
+            underscores_in_headers on;
+            client_body_temp_path {folder_name}/body; proxy_temp_path {folder_name}/temp;
+            fastcgi_temp_path {folder_name}/fastcgi; scgi_temp_path {folder_name}/scgi;
+            uwsgi_temp_path {folder_name}/uwsgi;
+            proxy_cache_path {folder_name}/cache keys_zone=shared:1m;
+            server {{
+                listen {own};
+                location / {{
+                    proxy_pass http://{service};
+                    proxy_cache shared; proxy_cache_key $request_uri; proxy_cache_valid any 1h;
+                    proxy_ignore_headers Vary;
+                    add_header X-Cache $upstream_cache_status always;
+                }}
+            }}
+        }}"
+    );
+    (start(folder, settings, own).await, own)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shared_cache_stores_no_response_to_a_credential() {
+    let app = TestApp::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_nginx, address) = cache(folder.path(), app.address).await;
+    let id = app.pet("a").await;
+    let get = |path: &str, key: &str| {
+        let url = format!("http://{address}{path}");
+        client().get(url).header("api_key", key)
+    };
+    for (path, status) in [
+        (format!("/api/v3/pet/{id}"), 200),
+        ("/api/v3/pet/9999".into(), 404),
+        ("/api/v3/pet/findByStatus?status=available".into(), 200),
+        (
+            "/api/v3/pet/findByStatus?status=available&limit=1".into(),
+            200,
+        ),
+        ("/api/v3/store/inventory".into(), 200),
+        (format!("/api/v3/pet/{id}/images"), 200),
+    ] {
+        let first = get(&path, &app.key).is(status).await;
+        assert_eq!(first.header("cache-control"), "private, no-cache", "{path}");
+        let stolen = get(&path, "wrong").is(401).await;
+        assert_eq!(stolen.header("x-cache"), "MISS", "{path}: {stolen}");
+        get(&path, &app.key).is(status).await;
+    }
+    // The cache does store.
+    for state in ["MISS", "HIT"] {
+        let public = get("/api/v3/nothing", "").is(404).await;
+        assert_eq!(public.header("x-cache"), state, "{public}");
+    }
 }
