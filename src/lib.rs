@@ -64,7 +64,7 @@
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
 //!   db::batch        one statement for concurrent requests
 //!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker);
-//!                    of large reads, a few at a time (db::large_reads)
+//!                    of large reads, a few at a time, in turns (db::large_reads)
 //! ```
 //!
 //! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The cause of a 5xx

@@ -31,8 +31,8 @@ use super::{
     state::{AppState, Links},
 };
 use crate::{
-    db::{self, Database},
-    domain::{Invalid, address::AddressKey},
+    db::{self, Database, Requester},
+    domain::Invalid,
     limits::shares::{Exhausted, Share, Shares},
 };
 
@@ -157,8 +157,8 @@ pub struct Lists {
     max_page_size: usize,
     /// Memory of responses.
     memory: Shares,
-    /// Client address of the request.
-    address: Option<AddressKey>,
+    /// Client address and caller of the request.
+    requester: Requester,
 }
 
 impl FromRequestParts<AppState> for Lists {
@@ -171,7 +171,10 @@ impl FromRequestParts<AppState> for Lists {
             links: state.links.clone(),
             max_page_size: state.max_page_size,
             memory: state.concurrency.responses.clone(),
-            address: context.client_address(),
+            requester: Requester {
+                address: context.client_address(),
+                caller: context.caller.get().and_then(|caller| caller.id),
+            },
         })
     }
 }
@@ -205,7 +208,7 @@ impl Lists {
     /// Takes memory for a part of a list, before it is read, so that a client that reads none of its responses causes no work.
     fn reserve(&self) -> Result<Share, Exhausted> {
         let amount = Pace::BYTES.min(self.memory.max_per_address() / 4);
-        self.memory.take(self.address, amount)
+        self.memory.take(self.requester.address, amount)
     }
 
     /// Returns up to `limit` matches as JSON and, if there may be more, the identifier of the last one. Reads them a part
@@ -225,7 +228,7 @@ impl Lists {
             let wanted = pace.0.min(limit + 1 - count);
             let rest = self.max_page_size.saturating_sub(json.len());
             let part = find.page(&self.database, after, wanted, rest.min(Pace::BYTES));
-            let part = part.await?;
+            let part = self.requester.read(part).await?;
             let before = json.len();
             for item in &part.items {
                 let length = json.len();
@@ -254,7 +257,7 @@ impl Lists {
     async fn stream<F: Find>(self, find: F, after: Option<F::Id>) -> Result<Response, Error> {
         let reserved = self.reserve()?;
         let first_page = find.page(&self.database, after, Pace::FIRST.0, Pace::BYTES);
-        let first_page = first_page.await?;
+        let first_page = self.requester.read(first_page).await?;
         drop(reserved);
         let mut is_first = true;
         let mut first = vec![b'['];
@@ -299,8 +302,10 @@ impl Lists {
             append::<F>(&mut json, items, &mut is_first)?;
             Ok::<_, Error>(json)
         };
-        let find_page =
-            |after, Pace(limit)| find.page(&self.database, Some(after), limit, Pace::BYTES);
+        let find_page = |after, Pace(limit)| {
+            let found = find.page(&self.database, Some(after), limit, Pace::BYTES);
+            self.requester.read(found)
+        };
         let mut matches = find_page(last, pace).await?;
         let mut next_pace = pace;
         loop {

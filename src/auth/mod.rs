@@ -104,13 +104,14 @@ impl Authenticator {
         matches!(credentials, Credentials::Bearer(token) if self.issuers.handles(token))
     }
 
-    /// Returns the caller of a cached credential, without a lookup.
+    /// Returns the caller of a cached credential, without a lookup. `None` while PostgreSQL is away.
     pub fn get_cached(&self, credentials: Credentials<'_>) -> Option<Arc<Caller>> {
         let text = match credentials {
             Credentials::ApiKey(secret) if !self.issuers.handles(secret) => secret,
             Credentials::Bearer(token) => token,
             Credentials::ApiKey(_) | Credentials::Both { .. } => return None,
         };
+        self.require_database().ok()?;
         self.cache.get(&secret::sha256(text))?
     }
 
@@ -137,10 +138,17 @@ impl Authenticator {
         }
     }
 
+    /// Fails while PostgreSQL is away: a cached credential may have been revoked.
+    fn require_database(&self) -> Result<(), Error> {
+        let admitted = self.database.breaker().admit();
+        Ok(admitted.map_err(db::Error::from)?)
+    }
+
     async fn bearer(&self, token: &str) -> Result<Arc<Caller>, Error> {
         if !self.issuers.handles(token) {
             return self.caller(token).await;
         }
+        self.require_database()?;
         #[expect(
             clippy::disallowed_methods,
             reason = "tokens use wall-clock time; the database's clock would cost a round trip"
@@ -161,6 +169,7 @@ impl Authenticator {
         {
             return Err(Error::Invalid);
         }
+        self.require_database()?;
         let found = db::credentials::find_caller(&self.database, &hash);
         self.cache
             .get_or_insert_with(&hash, TTL_WITH_NOTIFICATIONS, found)

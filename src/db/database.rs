@@ -9,6 +9,7 @@ use super::{
     breaker::Breaker,
     connect::{ConnectOptions, Connection, Connector},
     error::{AsDatabaseError, Error},
+    large_reads::{Cost, Requester},
     pool::{self, Pool, Usage},
     pooler,
 };
@@ -67,12 +68,14 @@ impl Database {
         self.0.pool.run(false, Duration::ZERO, work).await
     }
 
-    /// Runs `read`, which may return large rows or many, as one of a few at a time.
+    /// Runs `read`, which may return large rows or many, or takes much CPU, as one of a few at a time.
     pub async fn read_large<T>(
         &self,
+        cost: Cost,
         read: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let _permit = self.0.pool.large_reads.acquire(self.breaker()).await?;
+        let (reads, requester) = (&self.0.pool.large_reads, Requester::current());
+        let _permit = reads.acquire(requester, cost, self.breaker()).await?;
         self.run(read).await
     }
 

@@ -1,42 +1,193 @@
 //! Limits the concurrent reads of large rows, or of many rows, to a quarter of the pool's connections, so that other
 //! statements do not wait for these.
+//!
+//! Requesters take turns: the next read is the one whose client address and caller have both waited longest since their last
+//! turn. A client with many streams, addresses or accounts therefore delays others by one read each time, and a search that
+//! costs much CPU has one of the permits.
 
-use std::sync::Arc;
-
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::timeout,
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use tokio::{sync::oneshot, time::timeout};
+
 use super::{breaker::Breaker, deadline::QUERY_TIMEOUT, error::Error};
+use crate::domain::{
+    address::{AddressKey, Network},
+    caller::CallerId,
+};
 
 /// Divisor of the number of connections.
 const FRACTION: u32 = 4;
+/// Networks of IPv6 that take turns.
+const NETWORKS: [(u8, u32); 1] = [(56, 1)];
+
+tokio::task_local! {
+    static REQUESTER: Requester;
+}
+
+/// Client address and caller of a read, as far as they are known.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Requester {
+    /// Client address.
+    pub address: Option<AddressKey>,
+    /// Caller, unless it is anonymous.
+    pub caller: Option<CallerId>,
+}
+
+impl Requester {
+    /// Runs a read on behalf of this requester.
+    pub async fn read<T>(self, read: impl Future<Output = T>) -> T {
+        REQUESTER.scope(self, read).await
+    }
+
+    fn network(&self) -> Option<Network> {
+        let (network, _) = self.address?.networks(&NETWORKS).next()?;
+        Some(network)
+    }
+
+    /// Returns the requester of the current read.
+    pub(super) fn current() -> Self {
+        REQUESTER.try_with(|it| *it).unwrap_or_default()
+    }
+}
+
+/// Cost of a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cost {
+    /// Sends many bytes.
+    Bytes,
+    /// Occupies a core of PostgreSQL for tens of milliseconds: one such read at a time.
+    Cpu,
+}
 
 /// Permits of large reads. Clones share them.
 #[derive(Debug, Clone)]
-pub(super) struct LargeReads(Arc<Semaphore>);
+pub(super) struct LargeReads(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    permits: u32,
+    is_using_cpu: bool,
+    waiting: Vec<Waiting>,
+    turn: u64,
+    /// Last turns of client addresses and of callers, while any read waits. Those without an address take turns together.
+    turns_of_addresses: HashMap<Option<Network>, u64>,
+    turns_of_callers: HashMap<CallerId, u64>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    requester: Requester,
+    cost: Cost,
+    admit: oneshot::Sender<LargeRead>,
+}
+
+/// Permit of a read, returned on drop.
+#[derive(Debug)]
+pub(super) struct LargeRead {
+    reads: LargeReads,
+    cost: Cost,
+}
 
 impl LargeReads {
     /// Creates the permits for a pool with this many connections.
     pub fn new(connections: u32) -> Self {
-        let permits = connections.div_ceil(FRACTION) as usize;
-        Self(Arc::new(Semaphore::new(permits)))
+        Self(Arc::new(Mutex::new(State {
+            permits: connections.div_ceil(FRACTION),
+            is_using_cpu: false,
+            waiting: Vec::new(),
+            turn: 0,
+            turns_of_addresses: HashMap::new(),
+            turns_of_callers: HashMap::new(),
+        })))
     }
 
-    /// Waits for a permit, in order of arrival. Fails with [`Error::Overloaded`] after [`QUERY_TIMEOUT`], and at once while
-    /// PostgreSQL is known to be unavailable. The wait is not part of the time of the request's statements.
-    pub async fn acquire(&self, breaker: &Breaker) -> Result<SemaphorePermit<'_>, Error> {
+    /// Waits for a permit. Fails with [`Error::Overloaded`] after [`QUERY_TIMEOUT`], and at once while PostgreSQL is known to
+    /// be unavailable. The wait is not part of the time of the request's statements.
+    pub async fn acquire(
+        &self,
+        requester: Requester,
+        cost: Cost,
+        breaker: &Breaker,
+    ) -> Result<LargeRead, Error> {
+        let (admit, admitted) = oneshot::channel();
+        let waiting = Waiting {
+            requester,
+            cost,
+            admit,
+        };
+        self.lock().waiting.push(waiting);
+        self.admit();
         tokio::select! {
             biased;
             () = breaker.opened() => {
                 breaker.admit()?;
                 Err(Error::Overloaded)
             }
-            // The semaphore is never closed.
-            permit = timeout(QUERY_TIMEOUT, self.0.acquire()) => {
+            permit = timeout(QUERY_TIMEOUT, admitted) => {
                 permit.ok().and_then(Result::ok).ok_or(Error::Overloaded)
             }
         }
+    }
+
+    /// Gives free permits to reads that wait.
+    fn admit(&self) {
+        while let Some((Waiting { cost, admit, .. }, reads)) = self.next() {
+            // Returned at once if the read no longer waits.
+            let _ = admit.send(LargeRead { reads, cost });
+        }
+    }
+
+    fn next(&self) -> Option<(Waiting, Self)> {
+        let waiting = self.lock().next()?;
+        Some((waiting, self.clone()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Takes a permit for the next read.
+    fn next(&mut self) -> Option<Waiting> {
+        self.waiting.retain(|it| !it.admit.is_closed());
+        if self.waiting.is_empty() {
+            self.turns_of_addresses.clear();
+            self.turns_of_callers.clear();
+        }
+        if self.permits == 0 {
+            return None;
+        }
+        let last_turn = |it: &Requester| {
+            let of_caller = |caller| self.turns_of_callers.get(&caller);
+            let of_address = self.turns_of_addresses.get(&it.network());
+            of_address.max(it.caller.and_then(of_caller)).copied()
+        };
+        let next = (self.waiting.iter().enumerate())
+            .filter(|(_, it)| it.cost == Cost::Bytes || !self.is_using_cpu)
+            .min_by_key(|(_, it)| last_turn(&it.requester))?;
+        let next = self.waiting.remove(next.0);
+        self.turn += 1;
+        let network = next.requester.network();
+        self.turns_of_addresses.insert(network, self.turn);
+        if let Some(caller) = next.requester.caller {
+            self.turns_of_callers.insert(caller, self.turn);
+        }
+        self.permits -= 1;
+        self.is_using_cpu |= next.cost == Cost::Cpu;
+        Some(next)
+    }
+}
+
+impl Drop for LargeRead {
+    fn drop(&mut self) {
+        let mut state = self.reads.lock();
+        state.permits += 1;
+        state.is_using_cpu &= self.cost != Cost::Cpu;
+        drop(state);
+        self.reads.admit();
     }
 }

@@ -48,6 +48,7 @@ pub use self::{
     deadline::QUERY_TIMEOUT,
     error::{AsDatabaseError, Error},
     health::HealthCheck,
+    large_reads::{Cost, Requester},
     pool::Usage,
     pooler::PLANNER_SETTINGS,
 };

@@ -330,6 +330,8 @@ async fn cached_credential_gets_503_in_an_outage() {
     service.assert_unavailable().await;
     // Also a request that needs nothing else of the database.
     invalid(&service, &service.key).await.problem(503);
+    // No caller can have a credential in another format.
+    invalid(&service, "malformed").await.problem(401);
     service.start_postgres().await;
     service.assert_available().await;
     invalid(&service, &service.key).await.problem(400);

@@ -3,11 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _, future::join_all, stream::FuturesUnordered};
+use pet_inventory::domain::caller::Scopes;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
-    PATIENCE, RawConnection, RequestExt, Response, TestApp, client_builder, eventually,
+    PATIENCE, RawConnection, RequestExt, Response, TestApp, client, client_builder, eventually,
     images::large_jpeg,
     raw::{connect_from, request_unread},
 };
@@ -387,4 +388,83 @@ async fn image_is_counted_before_it_is_read() {
     assert_eq!(ask(ATTACKER).await, 503);
     assert_eq!(ask(OTHER).await, 500);
     drop(held);
+}
+
+/// With one permit for large reads, another client's read comes before most of those that an attacker has queued.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_reads_take_turns_among_addresses_and_callers() {
+    const READS: usize = 8;
+    let app = TestApp::with(&[
+        ("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "4"),
+        ("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1"),
+    ])
+    .await;
+    let mut keys = Vec::new();
+    for number in 0..READS {
+        let key = app
+            .make_key(&format!("attacker {number}"), Scopes::all())
+            .await;
+        keys.push(key.secret);
+    }
+    let searches = [
+        "findByTags?tags=a,b&match=all&limit=5",
+        "findByTags?tags=a,b,c,d,e,f,g,h,i&limit=5",
+    ];
+    for search in searches {
+        let read = |key: &str, address: String| {
+            let request = app.anonymous(Method::GET, &format!("/pet/{search}"));
+            let request = request.header("api_key", key);
+            request.header("x-forwarded-for", address).response()
+        };
+        // One caller and address; a caller with many addresses; an address with many callers.
+        for (callers, addresses) in [(1, 1), (1, READS), (READS, 1)] {
+            let mut blocker = app.database.connect().await;
+            let lock = "begin; lock table pets, pet_tags in access exclusive mode";
+            sqlx::raw_sql(lock)
+                .execute(&mut blocker)
+                .await
+                .expect("a lock");
+            let in_progress = async |count: usize| {
+                let line = format!("http_server_active_requests {count}");
+                eventually(async || {
+                    let metrics = client().get(format!("http://{}/metrics", app.operations));
+                    metrics.is(200).await.text().lines().any(|it| it == line)
+                })
+                .await;
+            };
+            let mut reads = FuturesUnordered::new();
+            let unlock = async {
+                in_progress(READS + 1).await;
+                sqlx::raw_sql("commit")
+                    .execute(&mut blocker)
+                    .await
+                    .expect("free");
+            };
+            let attack = (0..READS).map(|number| {
+                let address = format!("192.0.2.{}", number % addresses);
+                let attack = read(&keys[number % callers], address);
+                async move { (attack.await, false) }.boxed_local()
+            });
+            reads.extend(attack);
+            let victim = async {
+                in_progress(READS).await;
+                (read(&app.key, "198.51.100.1".into()).await, true)
+            };
+            reads.push(victim.boxed_local());
+            let order = async {
+                let mut order = Vec::new();
+                while let Some((_, is_victim)) = reads.next().await {
+                    order.push(is_victim);
+                }
+                order
+            };
+            let ((), order) = tokio::join!(unlock, order);
+            // The attacker's first read was in progress, and each may have had one turn.
+            let place = order
+                .iter()
+                .position(|is_victim| *is_victim)
+                .expect("a response");
+            assert!(place <= 3, "{search}, {callers}, {addresses}: {order:?}");
+        }
+    }
 }

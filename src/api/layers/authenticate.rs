@@ -13,7 +13,6 @@ use crate::{
         credentials::credentials, error::Error, request_context::RequestContext, state::AppState,
     },
     auth::{self, Credentials},
-    db,
     domain::{
         address::AddressKey,
         caller::{Caller, Scopes},
@@ -37,11 +36,7 @@ impl Middleware for AuthenticateLayer {
         }
         let cached = match credentials(request.headers()) {
             Ok(None) => Some(anonymous(state)),
-            // While PostgreSQL is away, a cached credential may have been revoked.
-            Ok(Some(credentials)) => match state.database.breaker().admit() {
-                Ok(()) => state.authenticator.get_cached(credentials).map(Ok),
-                Err(error) => Some(Err(db::Error::from(error).into())),
-            },
+            Ok(Some(credentials)) => state.authenticator.get_cached(credentials).map(Ok),
             Err(_) => None,
         };
         match cached {

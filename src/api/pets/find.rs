@@ -12,7 +12,7 @@ use crate::{
         fields::Violations,
         paging::{self, Find, Lists, Page, Window},
     },
-    db::{self, Connection, Database, pets::Range},
+    db::{self, Connection, Cost, Database, pets::Range},
     domain::{
         Invalid,
         id::PetId,
@@ -137,7 +137,7 @@ impl Find for Filter {
                 let find = async |connection: &mut Connection| {
                     db::pets::find_by_all_tags(connection, names, range).await
                 };
-                database.read_large(find).await?
+                database.read_large(Cost::Cpu, find).await?
             }
         };
         Ok(Page {

@@ -37,6 +37,7 @@ use super::{
     connect::Connection,
     deadline::{self, QUERY_TIMEOUT},
     error::Error,
+    large_reads::{Cost, Requester},
     pool::{Pool, Usage},
 };
 use crate::trace_context;
@@ -88,6 +89,7 @@ struct BatchItem<B: BatchedStatement> {
     input: B::Input,
     result_sender: ResultSender<B>,
     queued_at: Instant,
+    requester: Requester,
     span: Span,
 }
 
@@ -125,6 +127,7 @@ impl Batchers {
             input,
             result_sender,
             queued_at: Instant::now(),
+            requester: Requester::current(),
             span: span.clone(),
         };
         self.enqueue(item)?;
@@ -289,9 +292,9 @@ async fn execute_batch<B: BatchedStatement>(
     for BatchItem { span, .. } in &*items {
         span.record("db.operation.batch.size", batch_size);
     }
-    let (mut inputs, result_senders): (Vec<_>, Vec<_>) = items
+    let (mut inputs, (result_senders, requesters)): (Vec<_>, (Vec<_>, Vec<_>)) = items
         .drain(..)
-        .map(|item| (item.input, item.result_sender))
+        .map(|item| (item.input, (item.result_sender, item.requester)))
         .unzip();
 
     let result = {
@@ -308,14 +311,15 @@ async fn execute_batch<B: BatchedStatement>(
     });
     let error = match result {
         Ok(results) => {
-            for (result_sender, result) in result_senders.into_iter().zip(results) {
+            let result_senders = result_senders.into_iter().zip(requesters);
+            for ((result_sender, requester), result) in result_senders.zip(results) {
                 match result {
                     // Sending fails if the request was cancelled meanwhile.
                     BatchResult::Done(output) => drop(result_sender.send(Ok(output))),
                     BatchResult::ExecuteSeparately(input) => {
                         // A read is executed separately because its rows are large, a change for other reasons.
-                        let is_large = B::IS_READ_ONLY;
-                        spawn_separately::<B>(context, input, result_sender, queued_at, is_large);
+                        let large = B::IS_READ_ONLY.then_some(requester);
+                        spawn_separately::<B>(context, input, result_sender, queued_at, large);
                     }
                 }
             }
@@ -332,7 +336,7 @@ async fn execute_batch<B: BatchedStatement>(
     // If the inputs are drained, the statement succeeded and the commit failed: a retry could execute them twice.
     if may_succeed_separately && inputs.len() == result_senders.len() {
         for (input, result_sender) in inputs.into_iter().zip(result_senders) {
-            spawn_separately::<B>(context, input, result_sender, queued_at, false);
+            spawn_separately::<B>(context, input, result_sender, queued_at, None);
         }
     } else {
         // Which of them made the statement slow is not known: none is to blame.
@@ -346,25 +350,23 @@ async fn execute_batch<B: BatchedStatement>(
     }
 }
 
-/// Executes one request in its own transaction, in the background.
+/// Executes one request in its own transaction, in the background; a large read when it is its requester's turn.
 fn spawn_separately<B: BatchedStatement>(
     context: &BatchContext,
     input: B::Input,
     mut result_sender: ResultSender<B>,
     queued_at: Instant,
-    is_large: bool,
+    large: Option<Requester>,
 ) {
     let pool = context.pool.clone();
     context.tasks.spawn(async move {
         let permit = async {
-            if is_large {
-                return pool
-                    .large_reads
-                    .acquire(&pool.connector.breaker)
-                    .await
-                    .map(Some);
-            }
-            Ok(None)
+            let Some(requester) = large else {
+                return Ok(None);
+            };
+            let breaker = &pool.connector.breaker;
+            let permit = pool.large_reads.acquire(requester, Cost::Bytes, breaker);
+            permit.await.map(Some)
         };
         let permit = tokio::select! {
             biased;

@@ -23,6 +23,7 @@ use crate::{
         database::Database,
         deadline::with_timeout,
         error::Error,
+        large_reads::Cost,
     },
     domain::{
         id::PetId,
@@ -110,7 +111,7 @@ async fn find_page<B: BatchedStatement<Input = Search, Output = PetPage>>(
         return database.batchers().execute::<B>(search).await;
     }
     let find = async |connection: &mut Connection| B::execute_one(connection, search).await;
-    database.read_large(find).await
+    database.read_large(Cost::Bytes, find).await
 }
 
 /// Search for the pets of a range that have any of several names.
