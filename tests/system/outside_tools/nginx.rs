@@ -1,6 +1,7 @@
 //! `config/nginx.conf`, changed only in addresses and folders, in Debian's nginx in front of two replicas.
 
 use std::{
+    ffi::OsStr,
     fs,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
@@ -17,7 +18,7 @@ use nix::{
     unistd::Pid,
 };
 use pet_inventory::domain::caller::Scopes;
-use reqwest::{Client, Method, RequestBuilder};
+use reqwest::{Certificate, Client, Method, RequestBuilder, Version};
 use serde_json::json;
 use test_support::{
     PATIENCE, RawConnection, RequestExt, Response, TestApp, TestDatabase, client, client_builder,
@@ -185,13 +186,23 @@ async fn replica(
 
 /// Starts nginx with `config/nginx.conf`, listening on the first address, with the others as upstreams.
 async fn nginx(folder: &Path, [own, first, second]: [SocketAddr; 3]) -> Nginx {
+    let settings = vec![("listen 8000;", format!("listen {own};"))];
+    configured(folder, [own, first, second], settings).await
+}
+
+/// Starts nginx with changed settings of `config/nginx.conf`.
+async fn configured(
+    folder: &Path,
+    [own, first, second]: [SocketAddr; 3],
+    changes: Vec<(&str, String)>,
+) -> Nginx {
     let mut settings = include_str!("../../../config/nginx.conf").to_owned();
-    for (theirs, ours) in [
-        ("listen 8000;", format!("listen {own};")),
+    let others = [
         ("service-1:8080", first.to_string()),
         ("service-2:8080", second.to_string()),
         ("/tmp/nginx", format!("{}/nginx", folder.display())),
-    ] {
+    ];
+    for (theirs, ours) in changes.into_iter().chain(others) {
         assert!(settings.contains(theirs), "no {theirs} in it");
         settings = settings.replace(theirs, &ours);
     }
@@ -500,4 +511,64 @@ async fn shared_cache_stores_no_response_to_a_credential() {
         let public = get("/api/v3/nothing", "").is(404).await;
         assert_eq!(public.header("x-cache"), state, "{public}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nginx_speaks_http2_over_tls() {
+    let deployment = Deployment::start(&[]).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let [certificate, key] = ["crt", "key"].map(|name| folder.path().join(name));
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            "/CN=localhost",
+        ])
+        .args(["-addext", "subjectAltName=DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .args([
+            OsStr::new("-out"),
+            certificate.as_os_str(),
+            OsStr::new("-keyout"),
+            key.as_os_str(),
+        ])
+        .output()
+        .await;
+    let made = made.expect("openssl is missing: run .ci/setup --all");
+    assert!(made.status.success(), "{made:?}");
+    let own = free_address();
+    let [first, second] = deployment.replicas.each_ref().map(|it| it.address);
+    let changes = vec![
+        ("        listen 8000;\n", String::new()),
+        (
+            "# listen 8443 ssl http2;",
+            format!("listen {own} ssl http2;"),
+        ),
+        (
+            "# ssl_certificate /etc/nginx/pets.example.com.crt;",
+            format!("ssl_certificate {};", certificate.display()),
+        ),
+        (
+            "# ssl_certificate_key /etc/nginx/pets.example.com.key;",
+            format!("ssl_certificate_key {};", key.display()),
+        ),
+    ];
+    let _nginx = configured(folder.path(), [own, first, second], changes).await;
+    let root = Certificate::from_pem(&fs::read(certificate).expect("a certificate"));
+    let client = client_builder()
+        .no_proxy()
+        .tls_certs_only([root.expect("a certificate")])
+        .resolve("localhost", own);
+    let client = client.build().expect("a client");
+    let get = client.get(format!("https://localhost:{}/api/v3/pet/1", own.port()));
+    let response = get.header("api_key", &deployment.key).send().await;
+    let response = response.expect("a response");
+    assert_eq!(
+        (response.version(), response.status().as_u16()),
+        (Version::HTTP_2, 404)
+    );
 }
