@@ -45,6 +45,11 @@ fn large_pet() -> Value {
     json!({"name": "large", "photoUrls": urls, "tags": [{"name": "large"}]})
 }
 
+/// Returns the tags of many pets.
+fn many_tags() -> Vec<String> {
+    (0..25).map(|number| format!("tag-{number}")).collect()
+}
+
 /// Adds a pet and returns its number.
 async fn add(target: &Target, pet: &Value) -> i64 {
     let added = target.request(Method::POST, "/pet").json(pet).response();
@@ -80,6 +85,12 @@ impl Means {
         for _ in 0..12 {
             add(target, &large_pet()).await;
         }
+        let tags: Value = many_tags().iter().map(|tag| json!({"name": tag})).collect();
+        let insert = format!(
+            "insert into pets (id, status, name, photo_urls, tags)
+             select 1000000 + n, 'pending', 'with many tags', '{{}}', '{tags}' from generate_series(1, 5000) as n"
+        );
+        stage.cluster.run(&insert).await;
         let mut images: Vec<_> = [bombs(), codes()]
             .concat()
             .into_iter()
@@ -115,6 +126,7 @@ impl Means {
     pub fn attacks(&self, victim: &str) -> Vec<Attack> {
         [
             self.unread(),
+            vec![self.searches()],
             self.slow_bodies(),
             Self::connections(),
             self.renderings(),
@@ -140,6 +152,18 @@ impl Means {
             ..Attack::of_silence(name, connections, SECOND, request("GET", path, fields, ""))
         })
         .into()
+    }
+
+    /// Searches that cost PostgreSQL much CPU.
+    fn searches(&self) -> Attack {
+        let path = format!(
+            "/api/v3/pet/findByTags?match=all&tags={}",
+            many_tags().join(",")
+        );
+        let search = request("GET", &path, &self.key, "");
+        Attack::of_requests("searches for many tags", 8, SECOND, move |_, _| {
+            search.clone()
+        })
     }
 
     /// Bodies in small pieces.

@@ -89,7 +89,7 @@ async fn start() -> (Stage, Arc<Honest>, Arc<Vec<Attack>>) {
 async fn row_26_honest_clients_are_served_beside_all_attacks() {
     let mut row = Row::begin(26, "all attacks at once, beside honest clients").await;
     let (stage, honest, attacks) = start().await;
-    let lasting = short_or_full(Duration::from_mins(2), Duration::from_mins(10));
+    let lasting = short_or_full(Duration::from_secs(40), Duration::from_mins(10));
     let rate = honest.capacity(lasting / 20).await / 2;
     row.note(format!("{rate} requests per second"));
     row.note(format!("{} MB before", stage.memory() / MEGABYTE));
