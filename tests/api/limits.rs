@@ -352,6 +352,24 @@ async fn rate_limit_refusal_costs_no_statement() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn request_that_cannot_be_counted_is_503_with_headers() {
+    let limited = Limited::start(Plan::Free, &[]).await;
+    let unlimited = key(&limited.app, "unlimited", Plan::Enterprise).await;
+    let mut connection = limited.app.database.connect().await;
+    let mut transaction = connection.begin().await.expect("a transaction");
+    let lock = sqlx::query("lock table limit_usage").execute(&mut *transaction);
+    lock.await.expect("locked");
+    let refused = limited.get(PROBE).await;
+    refused.problem(503);
+    let policy = "\"minute\";q=60;w=60, \"day\";q=1000;w=86400";
+    assert_eq!(refused.header("ratelimit-policy"), policy);
+    assert_eq!(refused.header("x-ratelimit-remaining"), "60");
+    let other = get(&limited.app, &unlimited, PROBE).await.is(404);
+    assert_eq!(other.optional_header("ratelimit-policy"), None);
+    transaction.rollback().await.expect("unlocked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failed_authentication_limit_applies_to_one_address() {
     let settings = [("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")];
     let limited = Limited::start(Plan::Enterprise, &settings).await;

@@ -379,6 +379,34 @@ async fn texts_that_clients_choose_have_a_bound() {
     service.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn request_whose_client_disconnects_is_logged_with_499() {
+    let (database, home) = (TestDatabase::migrated().await, Home::new());
+    let key = "bootstrap-key-0123456789abcdef0123456789";
+    let mut command = home.command(["serve"]);
+    command
+        .env("DATABASE_URL", database.url())
+        .env("BOOTSTRAP_API_KEY", key);
+    let service = Service::start(&home, command).await;
+    let mut blocker = database.connect().await;
+    let lock = sqlx::raw_sql("begin; lock table pets in access exclusive mode");
+    lock.execute(&mut blocker).await.expect("a lock");
+    let mut raw = RawConnection::connect(service.address).await;
+    let head = format!("GET /api/v3/pet/1 HTTP/1.1\r\nHost: a\r\napi_key: {key}\r\n\r\n");
+    raw.send(head).await;
+    eventually(async || {
+        let metrics = client().get(format!("http://{}/metrics", service.operations));
+        let metrics = metrics.is(200).await.text();
+        metrics.contains("http_server_active_requests 1\n")
+    })
+    .await;
+    drop(raw);
+    let is_dropped = |line: &Value| line["route"] == "/api/v3/pet/{petId}" && line["status"] == 499;
+    eventually(async || access_lines(&service).iter().any(is_dropped)).await;
+    drop(blocker);
+    service.stop().await;
+}
+
 /// A log collector that hangs, or Ctrl-S on a terminal.
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_reader_of_the_log_stalls_neither_requests_nor_the_stop() {

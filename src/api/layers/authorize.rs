@@ -18,36 +18,3 @@ pub fn authorize(request: &Request) -> Result<(), Error> {
         None => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        api::layers::testing::request_of,
-        domain::{
-            caller::{Caller, Scope, Scopes},
-            plan::Plan,
-        },
-    };
-
-    #[test]
-    fn caller_needs_all_scopes_of_the_operation() {
-        let ask = |needed: Option<Scopes>, scopes: Option<Scopes>| {
-            let request = request_of(None);
-            let context = RequestContext::of(&request);
-            let _ = needed.map(|needed| context.needed_scopes.set(needed));
-            let _ = scopes.map(|scopes| {
-                context
-                    .caller
-                    .set(Caller::anonymous(scopes, Plan::Free).into())
-            });
-            authorize(&request)
-        };
-        let read: Option<Scopes> = Some([Scope::ReadPets].into_iter().collect());
-        assert!(ask(None, None).is_ok());
-        assert!(ask(read, read).is_ok());
-        assert!(matches!(ask(read, None), Err(Error::Unauthenticated)));
-        let none = Some(Scopes::default());
-        assert!(matches!(ask(read, none), Err(Error::Forbidden { .. })));
-    }
-}

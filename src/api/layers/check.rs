@@ -24,25 +24,3 @@ impl<F: Fn(&Request) -> Result<(), Error> + Clone + Send + 'static> Middleware f
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use axum::http::StatusCode;
-    use tower::{Layer, ServiceExt, service_fn};
-
-    use super::*;
-    use crate::api::layers::testing::{get, ok};
-
-    #[tokio::test]
-    async fn check_passes_accepted_requests_only() {
-        let accept = |request: &Request| match request.uri().path() {
-            "/" => Ok(()),
-            _ => Err(Error::NoSuchRoute),
-        };
-        let service = CheckLayer(accept).layer(service_fn(ok));
-        for (path, status) in [("/", StatusCode::OK), ("/a", StatusCode::NOT_FOUND)] {
-            let Ok(response) = service.clone().oneshot(get(path)).await;
-            assert_eq!(response.status(), status);
-        }
-    }
-}

@@ -283,7 +283,6 @@ mod tests {
     use tower::service_fn;
 
     use super::*;
-    use crate::api::layers::testing::get;
 
     const TEXT: &str = "0123456789abcdef";
 
@@ -294,7 +293,7 @@ mod tests {
             let response = (status, [(header::ETAG, etag)], body).into_response();
             future::ready(Ok(response))
         });
-        let mut request = get("/");
+        let mut request = Request::default();
         let gzip = HeaderValue::from_static("gzip");
         request.headers_mut().insert(header::ACCEPT_ENCODING, gzip);
         let service = CompressLayer::default().layer(handler);

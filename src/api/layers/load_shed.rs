@@ -95,30 +95,3 @@ impl OnResponse for RequestPermit {
         response
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use axum::http::StatusCode;
-    use tower::{Layer, ServiceExt, service_fn};
-
-    use super::*;
-    use crate::api::layers::testing::request_of;
-
-    #[tokio::test]
-    async fn request_beyond_the_permits_is_503_and_a_permit_returns() {
-        let handler = service_fn(async |_: Request| {
-            tokio::task::yield_now().await;
-            Ok(Response::default())
-        });
-        let limits = Arc::new(ConcurrencyLimits::new(1, 1 << 20, 1));
-        let access = Arc::default();
-        let service = LoadShedLayer { limits, access }.layer(handler);
-        let ask = async || {
-            let Ok(response) = service.clone().oneshot(request_of(None)).await;
-            response.status()
-        };
-        let both = tokio::join!(ask(), ask());
-        assert_eq!(both, (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
-        assert_eq!(ask().await, StatusCode::OK);
-    }
-}

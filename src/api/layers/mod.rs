@@ -53,8 +53,6 @@ pub mod load_shed;
 pub mod rate_limit;
 pub mod request_span;
 pub mod response_memory;
-#[cfg(test)]
-mod testing;
 pub mod timeout;
 pub mod validate_request;
 

@@ -253,39 +253,3 @@ fn push_number(text: &mut Vec<u8>, number: impl itoa::Integer) -> Range<usize> {
     text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     start..text.len()
 }
-
-#[cfg(test)]
-mod tests {
-    use tower::{Layer, ServiceExt, service_fn};
-
-    use super::*;
-    use crate::{
-        api::layers::testing::{ok, request_of, unreachable_database},
-        domain::clock::Clock,
-    };
-
-    #[tokio::test]
-    async fn limited_request_is_503_with_headers_while_counters_are_unreachable() {
-        let free = "\"minute\";q=60;w=60, \"day\";q=1000;w=86400";
-        for (plan, status, policy, remaining) in [
-            (None, StatusCode::OK, None, None),
-            (Some(Plan::Enterprise), StatusCode::OK, None, None),
-            (
-                Some(Plan::Free),
-                StatusCode::SERVICE_UNAVAILABLE,
-                Some(free),
-                Some("60"),
-            ),
-        ] {
-            let (database, config) = unreachable_database();
-            let limits = RateLimits::new(&config, database, Clock::manual());
-            let layer =
-                RateLimitLayer::new(Arc::new(limits.expect("random numbers")), &config.plans);
-            let Ok(response) = layer.layer(service_fn(ok)).oneshot(request_of(plan)).await;
-            assert_eq!(response.status(), status, "{plan:?}");
-            let header = |name| Some(response.headers().get(name)?.to_str().expect("text"));
-            assert_eq!(header(RATELIMIT_POLICY), policy, "{plan:?}");
-            assert_eq!(header(X_RATELIMIT_REMAINING), remaining, "{plan:?}");
-        }
-    }
-}

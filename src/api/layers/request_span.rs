@@ -159,33 +159,3 @@ fn finish(mut response: Response, context: &RequestContext) -> Response {
     }
     response
 }
-
-#[cfg(test)]
-mod tests {
-    use axum::response::IntoResponse as _;
-    use tower::{Layer, ServiceExt, service_fn};
-
-    use super::*;
-    use crate::api::{
-        error::Error,
-        layers::testing::{get, text},
-    };
-
-    #[tokio::test]
-    async fn response_has_the_id_of_the_request_and_an_error_has_a_problem() {
-        let handler = service_fn(async |request: Request| {
-            assert_eq!(RequestContext::of(&request).id.as_str(), "my-id");
-            Ok(Error::NoSuchRoute.into_response())
-        });
-        let mut request = get("/");
-        let id = HeaderValue::from_static("my-id");
-        request.headers_mut().insert(X_REQUEST_ID, id);
-        let Ok(response) = RequestSpanLayer.layer(handler).oneshot(request).await;
-        assert_eq!(response.headers()[X_REQUEST_ID], "my-id");
-        let body = text(response).await;
-        assert!(
-            body.contains("\"status\":404") && body.contains("my-id"),
-            "{body}"
-        );
-    }
-}

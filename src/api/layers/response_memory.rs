@@ -96,37 +96,3 @@ fn content_length(response: &Response) -> Option<u64> {
     let length = response.headers().get(header::CONTENT_LENGTH)?;
     length.to_str().ok()?.parse().ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use std::{pin::Pin, task::Context};
-
-    use axum::http::StatusCode;
-    use tower::{Layer, ServiceExt, service_fn};
-
-    use super::*;
-    use crate::api::layers::testing::request_of;
-
-    #[tokio::test]
-    async fn memory_of_a_response_is_counted_until_its_bytes_are_dropped() {
-        let handler = service_fn(async |_: Request| Ok(vec![0; 100 << 10].into_response()));
-        let limits = Arc::new(ConcurrencyLimits::new(32, 1_600 << 10, 1));
-        let service = ResponseMemoryLayer(limits).layer(handler);
-        let ask = async || {
-            let Ok(response) = service.clone().oneshot(request_of(None)).await;
-            response
-        };
-        let mut first = ask().await;
-        assert_eq!(first.body().size_hint().exact(), Some(100 << 10));
-        let context = &mut Context::from_waker(std::task::Waker::noop());
-        let frame = Pin::new(first.body_mut()).poll_frame(context);
-        drop(first);
-        let mut held: Vec<_> = Vec::new();
-        for _ in 0..11 {
-            held.push(ask().await);
-        }
-        assert_eq!(ask().await.status(), StatusCode::SERVICE_UNAVAILABLE);
-        drop(frame);
-        assert_eq!(ask().await.status(), StatusCode::OK);
-    }
-}
