@@ -8,8 +8,15 @@
 //! - The layer stores refusals, which changed nothing, under the same claim, so no key has two responses. If another
 //!   response was stored in the meantime, that one is returned, since the order of the two requests is unknown.
 //! - 5xx and 429 responses are not stored: the client should retry.
+//! - A caller stores a limited number of bytes in 24 hours ([`StoredBytes`]). Stored responses are replayed beyond it.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use axum::{
     body::Body,
@@ -17,6 +24,7 @@ use axum::{
     response::Response,
 };
 use http_body_util::BodyExt;
+use moka::sync::Cache;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
@@ -70,13 +78,69 @@ impl ClientKey {
         }))
     }
 
-    /// Adds the fingerprint: the SHA-256 of the request.
-    pub fn with_fingerprint(self, fingerprint: Vec<u8>) -> Idempotency {
-        let client_key = self;
+    /// Adds the fingerprint, which is the SHA-256 of the request, and the limit.
+    pub fn with_fingerprint(self, fingerprint: Vec<u8>, stored_bytes: &StoredBytes) -> Idempotency {
         Idempotency(Some(Arc::new(Key {
-            client_key,
+            client: self,
             fingerprint,
+            stored_bytes: stored_bytes.clone(),
         })))
+    }
+}
+
+/// Limit of the bytes of responses that a caller stores in 24 hours. The use is kept in memory per replica, and read from the
+/// database each hour, which adds what other replicas have stored. Clones share it.
+#[derive(Debug, Clone)]
+pub struct StoredBytes {
+    max: u64,
+    callers: Cache<String, Use>,
+}
+
+/// Use of a caller.
+#[derive(Debug, Clone)]
+enum Use {
+    Bytes(Arc<AtomicU64>),
+    /// All is used until then.
+    All(Instant),
+}
+
+impl StoredBytes {
+    /// Maximum number of callers whose use is kept. That of others is read at their next key.
+    const CALLERS: u64 = 10_000;
+    const READ_EACH: Duration = Duration::from_hours(1);
+
+    /// Creates a limit of `max` bytes.
+    pub fn new(max: u64) -> Self {
+        let callers = Cache::builder().max_capacity(Self::CALLERS);
+        let callers = callers.time_to_live(Self::READ_EACH).build();
+        Self { max, callers }
+    }
+
+    /// Returns the use of a caller, or fails with 429 if nothing is left.
+    async fn admit(&self, database: &Database, caller: &str) -> Result<Arc<AtomicU64>, Error> {
+        let now = Instant::now();
+        let exceeded = |until| {
+            let retry_after = Instant::saturating_duration_since(&until, now);
+            Error::limit_exceeded("idempotency-bytes", retry_after)
+        };
+        match self.callers.get(caller) {
+            Some(Use::Bytes(used)) if used.load(Ordering::Relaxed) < self.max => return Ok(used),
+            Some(Use::All(until)) if until > now => return Err(exceeded(until)),
+            _ => {}
+        }
+        let read = async |connection: &mut Connection| {
+            db::idempotency::stored_bytes(connection, caller).await
+        };
+        let (used, frees_in) = database.run(read).await?;
+        if used >= self.max {
+            let until = now + frees_in;
+            self.callers.insert(caller.to_owned(), Use::All(until));
+            return Err(exceeded(until));
+        }
+        let used = Arc::new(AtomicU64::new(used));
+        let known = Use::Bytes(Arc::clone(&used));
+        self.callers.insert(caller.to_owned(), known);
+        Ok(used)
     }
 }
 
@@ -118,22 +182,26 @@ impl Idempotency {
     }
 
     /// Runs `work` in a transaction that also stores its response, or returns the response stored before. Fails with the
-    /// error of `work`, which is rolled back, [`Error::IdempotencyKeyInUse`] or [`Error::IdempotencyKeyReused`].
+    /// error of `work`, which is rolled back, [`Error::IdempotencyKeyInUse`] or [`Error::IdempotencyKeyReused`]; or with 429,
+    /// without an effect, if the caller may not store more.
     pub async fn run<W>(self, database: &Database, work: W) -> Result<Response, Error>
     where
         W: AsyncFnOnce(&mut Connection) -> Result<Response, Error> + Clone,
     {
+        let Some(key) = &self.0 else {
+            return database.transact(work).await;
+        };
+        let used = key.stored_bytes.admit(database, &key.client.caller);
+        let used = used.await?;
         database
             .transact(async |transaction: &mut Connection| {
-                let Some(key) = &self.0 else {
-                    return work(transaction).await;
-                };
                 if let Some(earlier) = key.claim(transaction).await? {
                     return Ok(earlier);
                 }
                 let response = work(transaction).await?;
                 let (serialized, response) = SerializedResponse::of(response).await?;
-                key.store(transaction, &serialized).await?;
+                let size = key.store(transaction, &serialized).await?;
+                used.fetch_add(size, Ordering::Relaxed);
                 Ok(response)
             })
             .await
@@ -142,15 +210,16 @@ impl Idempotency {
 
 #[derive(Debug)]
 struct Key {
-    client_key: ClientKey,
+    client: ClientKey,
     fingerprint: Vec<u8>,
+    stored_bytes: StoredBytes,
 }
 
 impl Key {
     /// Claims the key until the transaction ends and returns the stored response, if any. Only the holder of the claim
     /// can rely on there being none.
     async fn claim(&self, transaction: &mut Connection) -> Result<Option<Response>, Error> {
-        let ClientKey { caller, text } = &self.client_key;
+        let ClientKey { caller, text } = &self.client;
         if !db::idempotency::claim(transaction, caller, text).await? {
             return Err(Error::IdempotencyKeyInUse);
         }
@@ -159,7 +228,7 @@ impl Key {
 
     /// Returns the stored response, if any, to be replayed.
     async fn find(&self, connection: &mut Connection) -> Result<Option<Response>, Error> {
-        let ClientKey { caller, text } = &self.client_key;
+        let ClientKey { caller, text } = &self.client;
         let Some(stored) = db::idempotency::find(connection, caller, text).await? else {
             return Ok(None);
         };
@@ -172,13 +241,13 @@ impl Key {
         serialized.into_response().map(Some)
     }
 
-    /// Stores a response, unless there is one.
+    /// Stores a response, unless there is one. Returns its size.
     async fn store(
         &self,
         transaction: &mut Connection,
         response: &SerializedResponse,
-    ) -> Result<(), Error> {
-        let ClientKey { caller, text } = &self.client_key;
+    ) -> Result<u64, Error> {
+        let ClientKey { caller, text } = &self.client;
         let stored = StoredResponse {
             fingerprint: self.fingerprint.clone(),
             response: serde_json::to_value(response).map_err(Error::internal)?,

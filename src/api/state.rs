@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use tokio::sync::Notify;
 use url::Url;
 
-use super::{access::AccessRules, rate_limits::RateLimits};
+use super::{access::AccessRules, idempotency::StoredBytes, rate_limits::RateLimits};
 use crate::{
     auth::{Authenticator, password::Passwords},
     blob_store::BlobStore,
@@ -70,6 +70,8 @@ pub struct Parts {
     pub access_details: bool,
     /// Limits of JSON and form bodies.
     pub body_limits: BodyLimits,
+    /// Limit of the stored responses of a caller.
+    pub stored_bytes: StoredBytes,
     /// Image store.
     pub blobs: BlobStore,
     /// Limits of uploads.

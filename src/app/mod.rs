@@ -20,6 +20,7 @@ use crate::{
     api::{
         self, HttpApi,
         access::AccessRules,
+        idempotency::StoredBytes,
         layers::access_log,
         openapi::BASE,
         rate_limits::RateLimits,
@@ -130,6 +131,7 @@ impl App {
             anonymous_plan: config.auth.anonymous_plan,
             access_details: config.telemetry.access_details,
             body_limits: BodyLimits::new(server.max_body_size.as_u64(), server.body_timeout),
+            stored_bytes: StoredBytes::new(config.limits.idempotency_bytes_per_day.as_u64()),
             blobs,
             uploads: Uploads::new(&config.images, server.body_timeout),
             renderer: Renderer::new(config.images.rendering_memory.as_u64()),

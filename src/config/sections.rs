@@ -189,6 +189,7 @@ pub struct Limits {
     #[serde(deserialize_with = "networks")]
     pub trusted_proxies: Vec<IpNet>,
     pub failed_authentication_per_minute: NonZeroU32,
+    pub idempotency_bytes_per_day: ByteSize,
 }
 
 #[derive(Debug, Clone, Deserialize)]

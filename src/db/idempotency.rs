@@ -1,5 +1,7 @@
 //! Stores the first response to each request with an `Idempotency-Key`, to be replayed.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use sqlx::{FromRow, types::Json};
 
@@ -39,24 +41,42 @@ pub async fn find(
     with_timeout(query.bind(caller).bind(key).fetch_optional(connection)).await
 }
 
-/// Stores a response, unless there is one that is less than 24 hours old.
+/// Stores a response, unless there is one that is less than 24 hours old. Returns the size of what it stored in bytes.
 pub async fn store(
     connection: &mut Connection,
     caller: &str,
     key: &str,
     response: &StoredResponse,
-) -> Result<(), Error> {
-    let query = sqlx::query(
+) -> Result<u64, Error> {
+    let query = sqlx::query_scalar(
         "insert into idempotency_keys (caller, key, fingerprint, answer) values ($1, $2, $3, $4)
          on conflict (caller, key) do update
          set fingerprint = excluded.fingerprint, answer = excluded.answer, created_at = now()
-         where idempotency_keys.created_at <= now() - interval '24 hours'",
+         where idempotency_keys.created_at <= now() - interval '24 hours'
+         returning pg_column_size(answer)",
     )
     .bind(caller)
     .bind(key)
     .bind(&response.fingerprint)
     .bind(Json(&response.response));
-    with_timeout(query.execute(connection)).await.map(drop)
+    let size: Option<i32> = with_timeout(query.fetch_optional(connection)).await?;
+    Ok(u64::try_from(size.unwrap_or_default()).unwrap_or_default())
+}
+
+/// Returns the size in bytes of the responses of a caller in the last 24 hours, and the time until the oldest one expires.
+pub async fn stored_bytes(
+    connection: &mut Connection,
+    caller: &str,
+) -> Result<(u64, Duration), Error> {
+    let query = sqlx::query_as(
+        "select coalesce(sum(pg_column_size(answer)), 0)::bigint,
+                coalesce(extract(epoch from min(created_at) + interval '24 hours' - now()), 0)::float8
+         from idempotency_keys where caller = $1 and created_at > now() - interval '24 hours'",
+    );
+    let (size, seconds): (i64, f64) =
+        with_timeout(query.bind(caller).fetch_one(connection)).await?;
+    let size = u64::try_from(size).unwrap_or_default();
+    Ok((size, Duration::from_secs_f64(seconds.max(0.0))))
 }
 
 /// Deletes up to 1,000 responses that are older than 24 hours, and returns their number.

@@ -421,3 +421,51 @@ async fn repeated_sign_up_needs_the_password_of_the_first() {
         assert!(created <= 1, "{one}\n{two}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn caller_stores_a_limited_number_of_bytes() {
+    let settings = [("PET_INVENTORY__LIMITS__IDEMPOTENCY_BYTES_PER_DAY", "4KiB")];
+    let app = TestApp::with(&settings).await;
+    let add = |app: &TestApp, number: usize| {
+        let pet = json!({"name": format!("pet {number}"), "photoUrls": ["x".repeat(500)]});
+        post(app, &format!("k{number}"), &pet).response()
+    };
+    let first = add(&app, 0).await.is(201);
+    let mut stored = 1;
+    let refused = loop {
+        let response = add(&app, stored).await;
+        if response.status == 429 {
+            break response;
+        }
+        response.is(201);
+        stored += 1;
+        assert!(stored < 20, "no limit");
+    };
+    assert!(stored > 2, "{stored}");
+    let problem = refused.problem(429);
+    assert_eq!(problem["violated-policies"], json!(["idempotency-bytes"]));
+    let retry_after: u64 = refused.header("retry-after").parse().expect("a number");
+    assert!((86_000..=86_400).contains(&retry_after), "{retry_after}");
+    // Nothing is executed, neither here nor by another replica or after a restart.
+    let other = TestApp::replica_of(&app, &settings).await;
+    for app in [&app, &other] {
+        let request = app
+            .request(Method::POST, "/pet")
+            .header("idempotency-key", "other");
+        request.json(&json!({"name": "a"})).is(429).await;
+    }
+    assert_eq!(app.count().await, stored);
+
+    // Replays, requests without a key and other callers are not affected.
+    assert_replayed(&add(&app, 0).await, &first);
+    app.post("/pet", &json!({"name": "a"})).is(201).await;
+    let key = app.make_key("other", Scopes::all()).await.secret;
+    let request = app.anonymous(Method::POST, "/pet").header("api_key", key);
+    let request = request.header("idempotency-key", "k");
+    request.json(&json!({"name": "a"})).is(201).await;
+
+    let age = "update idempotency_keys set created_at = created_at - interval '25 hours'";
+    app.database.run(age).await;
+    let later = TestApp::replica_of(&app, &settings).await;
+    add(&later, stored).await.is(201);
+}

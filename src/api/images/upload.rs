@@ -148,7 +148,7 @@ pub(super) async fn upload(
         let metadata = received.metadata.as_deref().unwrap_or_default();
         let path = parts.uri.path();
         let request = [path.as_bytes(), metadata.as_bytes(), &received.sha256].join(&0);
-        key.with_fingerprint(Sha256::digest(request).to_vec())
+        key.with_fingerprint(Sha256::digest(request).to_vec(), &state.stored_bytes)
     });
     if let Some(response) = idempotency.stored_response(&state.database).await? {
         return Ok(response);

@@ -23,7 +23,7 @@ use crate::{
         body::LimitedBody,
         error::Error,
         extract::{invalid_json, require_media_type, require_plain},
-        idempotency::{ClientKey, IDEMPOTENT_REPLAYED, Idempotency, PasswordHash},
+        idempotency::{ClientKey, IDEMPOTENT_REPLAYED, Idempotency, PasswordHash, StoredBytes},
         openapi::BASE,
         problem::AboutItsKey,
         request_context::RequestContext,
@@ -51,6 +51,7 @@ const ABOUT_MESSAGE: [StatusCode; 4] = [
 pub struct IdempotencyLayer {
     limits: BodyLimits,
     database: Database,
+    stored_bytes: StoredBytes,
     passwords: Passwords,
     concurrency: ConcurrencyLimits,
 }
@@ -86,6 +87,7 @@ impl IdempotencyLayer {
         Self {
             limits: state.body_limits,
             database: state.database.clone(),
+            stored_bytes: state.stored_bytes.clone(),
             passwords: state.passwords.clone(),
             concurrency: state.concurrency.clone(),
         }
@@ -115,7 +117,7 @@ impl IdempotencyLayer {
             require_plain(&parts.headers)?;
             return Err(invalid_json(&error));
         }
-        let idempotency = key.with_fingerprint(fingerprint.finalize().to_vec());
+        let idempotency = key.with_fingerprint(fingerprint.finalize().to_vec(), &self.stored_bytes);
         let request = Request::from_parts(parts, Body::from(body.clone()));
         let response = self.replay_or_call(&idempotency, request, inner).await?;
         let is_replayed = response.headers().contains_key(IDEMPOTENT_REPLAYED);
