@@ -40,6 +40,8 @@ const MAX_SHARED_NAMES: usize = 8;
 pub(super) const MAX_SHARED_BYTES: usize = 16 << 20;
 /// Maximum number of index entries that a page of pets with all of several tags reads, which takes some 30 ms.
 const MAX_STEPS: i32 = 4_000;
+/// Maximum number of tags that it looks for in the pets: to look for 100 among 100 takes up to 0.1 ms.
+const MAX_COMPARISONS: i32 = 100_000;
 
 /// First matches after `after`, by identifier.
 #[derive(Debug, Clone, Copy)]
@@ -326,11 +328,13 @@ pub async fn find_by_all_tags(
     names: &[String],
     range: Range,
 ) -> Result<PetPage, Error> {
+    let steps =
+        MAX_STEPS.min(MAX_COMPARISONS / i32::try_from(names.len()).unwrap_or(i32::MAX).max(1));
     let mut rows = sqlx::query(FIND_BY_ALL_TAGS)
         .bind(names)
         .bind(range.after())
         .bind(range.limit())
-        .bind(MAX_STEPS)
+        .bind(steps)
         .bind(range.max_bytes())
         .fetch(connection);
     let read = async {
@@ -351,26 +355,26 @@ pub async fn find_by_all_tags(
     with_timeout(read).await
 }
 
-/// Leapfrog join: each step looks up, for the next tag in turn, the first pet from the candidate on. A pet that as many
-/// steps in a row have found as there are tags is a match, and the next step begins behind it. The steps end with the
-/// pets of a tag, with the page, or with the budget ($4).
+/// Leapfrog join: each step looks up, for the next tag in turn, the first pet behind the candidate, which becomes the
+/// candidate. It is a match if it has all tags, which its own row tells: to look for it in the index of each tag took 25 times
+/// as long for 25 tags. The steps end with the pets of a tag, with the page, or with the budget ($4).
 #[doc(hidden)]
 pub const FIND_BY_ALL_TAGS: &str = concat!(
-    "with recursive step (number, candidate, agreeing, matches) as (
-        select 0, $2::bigint, cardinality($1::text[]), 0::bigint
+    "with recursive step (number, candidate, has_all, matches) as (
+        select 0, $2::bigint, false, 0::bigint
         union all
-        select number + 1, pet_id, agreeing_now,
-               matches + (agreeing_now = cardinality($1::text[]))::int
+        select number + 1, pet_id, has_all_now, matches + has_all_now::int
         from step
         cross join lateral (
             select pet_id from pet_tags
-            where tag = ($1::text[])[number % cardinality($1::text[]) + 1]
-              and pet_id >= candidate + (agreeing = cardinality($1::text[]))::int
+            where tag = ($1::text[])[number % cardinality($1::text[]) + 1] and pet_id > candidate
             order by pet_id
             limit 1
         ) found
         cross join lateral (
-            select case when pet_id = candidate then agreeing + 1 else 1 end as agreeing_now
+            select coalesce((select tag_names @> $1::text[] from pets where id = pet_id), false)
+                as has_all_now
+            offset 0
         ) compared
         where number < $4 and matches < $3
     )
@@ -378,16 +382,15 @@ pub const FIND_BY_ALL_TAGS: &str = concat!(
     pet_columns!("bytes <= $5 or bytes = size"),
     ",
            id is not null as is_match,
-           case when number = $4 then candidate - (agreeing < cardinality($1::text[]))::int end
-               as continue_after
+           case when number = $4 then candidate end as continue_after
     from (
         select *, sum(size) over (order by number rows unbounded preceding) as bytes
         from step
         left join lateral (
             select *, pg_column_size(photo_urls) + pg_column_size(tags) as size
             from pets where id = candidate offset 0
-        ) pet on agreeing = cardinality($1::text[])
-        where number = $4 or (number > 0 and agreeing = cardinality($1::text[]))
+        ) pet on has_all
+        where number = $4 or has_all
     ) match
     order by number"
 );
