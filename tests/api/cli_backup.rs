@@ -175,7 +175,8 @@ async fn restore_drill_under_write_load_restores_one_point_in_time() {
         assert_eq!(copy.database.number(torn).await, 0, "{torn}");
     }
     let images = copy.database.number(IMAGES).await;
-    assert!((8..=i64::from(written) * 2).contains(&images), "{images}");
+    // Each of the four writers may have deleted one since there were eight.
+    assert!((4..=i64::from(written) * 2).contains(&images), "{images}");
     assert!(copy.files().is_disjoint(&original.files()));
     assert_ne!(copy.marker(), original.marker());
     let service = copy.serve().await;
