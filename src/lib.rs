@@ -42,7 +42,7 @@
 //! server             accepts a connection and assigns it to a worker (server::workers)
 //! server::connection HTTP/1.1, with timeouts (server::client_stream)
 //! api::router        the route and its layers (api::layers), which share an api::request_context
-//!   request_span     request id, span, body of error responses
+//!   request_span     request id, span, caching, body of error responses
 //!   access_log       log line and metrics, also of a request whose client disconnects
 //!   cors             web pages of configured origins (server.cors_origins)
 //!   catch_panic      500 after a panic

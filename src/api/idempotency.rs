@@ -105,7 +105,7 @@ enum Use {
 }
 
 impl StoredBytes {
-    /// Maximum number of callers whose use is kept. That of others is read at their next key.
+    /// Maximum number of callers in memory. The use of another caller is read at its next key.
     const CALLERS: u64 = 10_000;
     const READ_EACH: Duration = Duration::from_hours(1);
 

@@ -82,7 +82,7 @@ impl RateLimits {
         buckets.for_each(AddressBuckets::sweep);
     }
 
-    /// Counts a request of a caller whose plan has no limits.
+    /// Counts a request of a caller on an unlimited plan.
     pub fn admit_unlimited(&self, plan: Plan) {
         self.admitted[plan as usize].increment(1);
     }

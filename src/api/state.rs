@@ -156,15 +156,15 @@ const MAX_WAITING_HASHES: usize = 50;
 /// Limits of what requests use at the same time, in total and by client address.
 #[derive(Debug, Clone)]
 pub struct ConcurrencyLimits {
-    /// Number of requests whose response head is not sent yet.
+    /// Number of requests in progress, until the response head.
     pub requests: Shares,
     /// Number of those without credentials.
     pub without_credentials: Shares,
-    /// Number of those whose body is not read yet.
+    /// Number of requests with an unread body.
     pub arriving: Shares,
     /// Number of requests that wait for a rendering. The work goes on if the client disconnects.
     pub renderings: Shares,
-    /// Number of requests whose password is being hashed or waits for it, except lists of accounts.
+    /// Number of passwords that are being hashed or wait for it, except those of lists of accounts.
     pub password_hashes: Shares,
     /// Bytes of responses that are being sent.
     pub responses: Shares,

@@ -1,9 +1,9 @@
 //! Limits the concurrent reads of large rows, or of many rows, to a quarter of the pool's connections, so that other
 //! statements do not wait for these.
 //!
-//! Requesters take turns: the next read is the one whose client address and caller have both waited longest since their last
-//! turn. A client with many streams, addresses or accounts therefore delays others by one read each time, and a search that
-//! costs much CPU has one of the permits.
+//! Requesters take turns. Each client address and each caller has a last turn, the later of the two counts, and the read with
+//! the earliest is next. A client with many streams, addresses or accounts therefore delays others by one read each time.
+//! Searches that cost much CPU have one of the permits.
 
 use std::{
     collections::HashMap,
@@ -134,15 +134,16 @@ impl LargeReads {
 
     /// Gives free permits to reads that wait.
     fn admit(&self) {
-        while let Some((Waiting { cost, admit, .. }, reads)) = self.next() {
+        while let Some(Waiting { cost, admit, .. }) = self.next() {
+            let reads = self.clone();
             // Returned at once if the read no longer waits.
             let _ = admit.send(LargeRead { reads, cost });
         }
     }
 
-    fn next(&self) -> Option<(Waiting, Self)> {
-        let waiting = self.lock().next()?;
-        Some((waiting, self.clone()))
+    /// Takes a permit for the next read. A function of its own, because the lock must end before the permit may be dropped.
+    fn next(&self) -> Option<Waiting> {
+        self.lock().next()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

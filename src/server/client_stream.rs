@@ -168,7 +168,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
     }
 }
 
-/// What of the last request of a connection has not been read.
+/// Unread part of the last request of a connection.
 #[derive(Debug, Default)]
 pub struct Unread {
     is_unread: AtomicBool,

@@ -407,7 +407,7 @@ async fn repeated_sign_up_needs_the_password_of_the_first() {
     let first = sign_up("m", account(json!(PASSWORD))).await.is(409);
     assert_replayed(&sign_up("m", account(json!("another horse"))).await, &first);
 
-    // Two at once: one account, and nobody is told that a password works which does not.
+    // Two at once: one account, and one 201, for the password that works.
     for number in 0..5 {
         let both = ["one horse battery", "two horse battery"].map(|password| {
             let account = json!({"username": format!("eve{number}"), "password": password});

@@ -68,7 +68,7 @@ pub fn zlib_zeros(number: u64) -> Vec<u8> {
     compressed
 }
 
-/// Returns a GIF whose only frame has these dimensions, in one colour, on a canvas of 16×16 pixels.
+/// Returns a GIF with one frame of these dimensions, in one colour, on a canvas of 16×16 pixels.
 pub fn gif_with_large_frame(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = encoded(RgbImage::new(width, height), ImageFormat::Gif);
     bytes[6..10].copy_from_slice(&[16, 0, 16, 0]);

@@ -36,7 +36,7 @@ use crate::{
 
 /// Paths below the API's base to which passwords are sent.
 const WITH_PASSWORDS: &str = "/user";
-/// Path of the operation whose repetition must have the same password.
+/// Path of sign-up. A repetition must have the same password.
 const SIGN_UP: &str = "/user";
 /// Statuses about the message itself, which are not stored: a corrected message may have the same key.
 const ABOUT_MESSAGE: [StatusCode; 4] = [

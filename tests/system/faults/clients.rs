@@ -166,7 +166,7 @@ fn post_of_json(key: &str, more: &str) -> String {
     )
 }
 
-/// Returns messages whose head is oversized or ambiguous.
+/// Returns messages with an oversized or ambiguous head.
 fn malformed_heads(key: &str) -> Vec<Message> {
     let head = |more: &str| post_of_json(key, more);
     let fields = "X: y\r\n".repeat(101);

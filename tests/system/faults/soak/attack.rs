@@ -46,7 +46,7 @@ pub struct Attack {
     pub count: Count,
 }
 
-/// What became of an attack.
+/// Counts of an attack: connections, messages, responses by status.
 #[derive(Default)]
 pub struct Count {
     connections: AtomicU32,

@@ -23,7 +23,7 @@ const JSON: &str = "Content-Type: application/json\r\n";
 const CHUNKED: &str = "Transfer-Encoding: chunked\r\n\r\n";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What the attacks are made with and aimed at.
+/// Credentials and targets of the attacks.
 pub struct Means {
     /// Header field with the key of a caller on the plan Enterprise, and that of a revoked one.
     key: String,
