@@ -165,7 +165,11 @@ impl Error {
                 | Self::Overloaded
                 | Self::OverloadedByClient
                 | Self::IssuerUnavailable
-                | Self::Database(db::Error::Unavailable(_) | db::Error::Overloaded)
+                | Self::Database(
+                    db::Error::Unavailable(_)
+                        | db::Error::Overloaded
+                        | db::Error::OverloadedByRequester
+                )
         )
     }
 
@@ -199,7 +203,8 @@ impl Error {
             Self::IssuerUnavailable
             | Self::Overloaded
             | Self::OverloadedByClient
-            | Self::Stopping => refusal(S::SERVICE_UNAVAILABLE),
+            | Self::Stopping
+            | Self::Database(db::Error::OverloadedByRequester) => refusal(S::SERVICE_UNAVAILABLE),
             Self::TimedOut
             | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut) => {
                 failure(S::SERVICE_UNAVAILABLE, "the request took too long")
@@ -367,7 +372,11 @@ impl IntoResponse for Error {
             self,
             Self::TimedOut
                 | Self::OverloadedByClient
-                | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut)
+                | Self::Database(
+                    db::Error::OverloadedByRequester
+                        | db::Error::StatementTimedOut
+                        | db::Error::TotalTimedOut
+                )
         ) {
             response.extensions_mut().insert(CountedFailure);
         }

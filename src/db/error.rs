@@ -26,6 +26,9 @@ pub enum Error {
     /// Too many requests already wait for PostgreSQL.
     #[error("too many requests wait for PostgreSQL")]
     Overloaded,
+    /// Too many large reads of this client address or caller wait.
+    #[error("too many large reads of the client address or of the caller are in progress")]
+    OverloadedByRequester,
     /// Lock timeout: another transaction held a lock for too long.
     #[error("another transaction held a lock for too long: {0}")]
     Locked(#[source] Arc<sqlx::Error>),
@@ -98,7 +101,7 @@ impl Error {
                 error.kind(),
                 io::ErrorKind::NotConnected | io::ErrorKind::ConnectionRefused
             ),
-            _ => matches!(self, Self::Overloaded),
+            _ => matches!(self, Self::Overloaded | Self::OverloadedByRequester),
         }
     }
 }

@@ -104,8 +104,9 @@ impl LargeReads {
         })))
     }
 
-    /// Waits for a permit. Fails with [`Error::Overloaded`] after [`QUERY_TIMEOUT`], and at once while PostgreSQL is known to
-    /// be unavailable. The wait is not part of the time of the request's statements.
+    /// Waits for a permit. Fails after [`QUERY_TIMEOUT`], with [`Error::OverloadedByRequester`] if other reads of the
+    /// requester had turns meanwhile, and at once while PostgreSQL is known to be unavailable. The wait is not part of the
+    /// time of the request's statements.
     pub async fn acquire(
         &self,
         requester: Requester,
@@ -118,7 +119,11 @@ impl LargeReads {
             cost,
             admit,
         };
-        self.lock().waiting.push(waiting);
+        let last_turn = {
+            let mut state = self.lock();
+            state.waiting.push(waiting);
+            state.last_turn(&requester)
+        };
         self.admit();
         tokio::select! {
             biased;
@@ -126,8 +131,12 @@ impl LargeReads {
                 breaker.admit()?;
                 Err(Error::Overloaded)
             }
-            permit = timeout(QUERY_TIMEOUT, admitted) => {
-                permit.ok().and_then(Result::ok).ok_or(Error::Overloaded)
+            permit = timeout(QUERY_TIMEOUT, admitted) => match permit {
+                Ok(Ok(permit)) => Ok(permit),
+                _ if self.lock().last_turn(&requester) > last_turn => {
+                    Err(Error::OverloadedByRequester)
+                }
+                _ => Err(Error::Overloaded),
             }
         }
     }
@@ -152,6 +161,14 @@ impl LargeReads {
 }
 
 impl State {
+    fn last_turn(&self, requester: &Requester) -> Option<u64> {
+        let of_caller = |caller| self.turns_of_callers.get(&caller);
+        let of_address = self.turns_of_addresses.get(&requester.network());
+        of_address
+            .max(requester.caller.and_then(of_caller))
+            .copied()
+    }
+
     /// Takes a permit for the next read.
     fn next(&mut self) -> Option<Waiting> {
         self.waiting.retain(|it| !it.admit.is_closed());
@@ -162,14 +179,9 @@ impl State {
         if self.permits == 0 {
             return None;
         }
-        let last_turn = |it: &Requester| {
-            let of_caller = |caller| self.turns_of_callers.get(&caller);
-            let of_address = self.turns_of_addresses.get(&it.network());
-            of_address.max(it.caller.and_then(of_caller)).copied()
-        };
         let next = (self.waiting.iter().enumerate())
             .filter(|(_, it)| it.cost == Cost::Bytes || !self.is_using_cpu)
-            .min_by_key(|(_, it)| last_turn(&it.requester))?;
+            .min_by_key(|(_, it)| self.last_turn(&it.requester))?;
         let next = self.waiting.remove(next.0);
         self.turn += 1;
         let network = next.requester.network();

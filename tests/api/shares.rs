@@ -468,3 +468,32 @@ async fn large_reads_take_turns_among_addresses_and_callers() {
         }
     }
 }
+
+/// Otherwise a caller would learn the limit of such reads for free.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_reads_that_wait_for_those_of_the_same_caller_are_counted() {
+    let app = TestApp::with(&[("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "4")]).await;
+    let key = app.make_key("limited", Scopes::all()).await;
+    let limited = "update callers set plan = 'free' where name = 'limited'";
+    app.database.run(limited).await;
+    let mut blocker = app.database.connect().await;
+    let lock = "begin; lock table pets, pet_tags in access exclusive mode";
+    sqlx::raw_sql(lock)
+        .execute(&mut blocker)
+        .await
+        .expect("a lock");
+    let search = |_| {
+        let path = "/pet/findByTags?tags=a,b&match=all&limit=5";
+        let request = app.anonymous(Method::GET, path);
+        request.header("api_key", &key.secret).response()
+    };
+    let responses = join_all((0..10).map(search)).await;
+    let of_own_load = responses
+        .iter()
+        .filter(|it| it.text().contains("of the caller are in progress"));
+    let counted = i64::try_from(of_own_load.count()).expect("small");
+    assert!(responses.iter().all(|it| it.status == 503) && counted > 0);
+    // The others waited for the lock, or for one that did: the failure of the service is given back.
+    let used = "select coalesce(sum(day_used), 0)::bigint from limit_usage";
+    eventually(async || app.database.number(used).await == counted).await;
+}
