@@ -27,7 +27,7 @@ use crate::{
     config::{Config, DemoKeys},
     db::{
         self, Database,
-        backups::{self, EARLIER_SCHEMA, TABLES},
+        backups::{self, EARLIER_SCHEMAS, TABLES},
     },
     maintenance::orphaned_blobs,
 };
@@ -105,15 +105,16 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
         return Err(archive::UNKNOWN.into());
     }
     let latest = db::migrations::latest();
-    let is_known = [EARLIER_SCHEMA, latest].contains(&header.schema);
+    let is_known = header.schema == latest || EARLIER_SCHEMAS.contains(&header.schema);
     if header.format != FORMAT || !is_known {
         let Header {
             program, schema, ..
         } = header;
         return Err(format!(
             "the archive is of pet-inventory {program} with schema {schema:04}, and this program has schema {latest:04}: \
-             restore it with the program that wrote it, then upgrade; below schema {EARLIER_SCHEMA:04}, upgrade to that \
-             schema, and back up again"
+             restore it with the program that wrote it, then upgrade; below schema {oldest:04}, upgrade to that \
+             schema, and back up again",
+            oldest = EARLIER_SCHEMAS[0],
         )
         .into());
     }

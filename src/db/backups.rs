@@ -52,8 +52,8 @@ pub const TABLES: [(&str, &str); 8] = [
 /// the backup would be valid again.
 const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
 
-/// Schema of the builds before the migrations began anew. Its [`TABLES`] have the same columns.
-pub const EARLIER_SCHEMA: i64 = 26;
+/// Earlier schemas whose [`TABLES`] have the same columns: that of the builds before the migrations began anew, and 108.
+pub const EARLIER_SCHEMAS: [i64; 2] = [26, 108];
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use

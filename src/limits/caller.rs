@@ -227,6 +227,7 @@ impl CallerState {
             replica,
             number,
             unconfirmed,
+            ..LeaseRequest::default()
         };
         self.sent.insert(request).clone()
     }
@@ -243,8 +244,11 @@ impl CallerState {
     }
 
     /// Decides waiting requests by the response to a statement that was sent at `sent`. Those that it does not cover
-    /// keep waiting.
+    /// keep waiting; so do all if it found the database's clock ahead.
     pub fn succeed(&mut self, lease: Lease, sent: Moment, now: Moment) {
+        if lease.is_ahead {
+            return self.end_statement(true);
+        }
         self.apply_response(lease, sent, now);
         // Requests that have timed out do not wait.
         self.waiting.retain(|waiting| !waiting.is_closed());
@@ -318,17 +322,22 @@ impl CallerState {
     /// Refuses all waiting requests after a failed statement. The next request or flush sends the next one.
     pub fn fail(&mut self, error: &db::Error) {
         self.is_leasing = false;
+        self.end_statement(error.is_not_sent());
+        for waiting in self.waiting.drain(..) {
+            let _ = waiting.send(Err(error.clone().into()));
+        }
+    }
+
+    /// Ends a statement that has had no effect, or may have had one. The next one returns the same requests.
+    fn end_statement(&mut self, is_without_effect: bool) {
         self.unconfirmed = match self.sent.take() {
-            Some(sent) if sent.unconfirmed.is_none() && error.is_not_sent() => {
+            Some(sent) if sent.unconfirmed.is_none() && is_without_effect => {
                 let (slice, unused) = sent.returned.unwrap_or_default();
                 self.add_unused(slice, unused);
                 None
             }
             sent => sent,
         };
-        for waiting in self.waiting.drain(..) {
-            let _ = waiting.send(Err(error.clone().into()));
-        }
     }
 
     /// Returns true if a flush is to return requests: no lease task is running, and a caller that keeps sending would have

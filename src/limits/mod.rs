@@ -2,11 +2,13 @@
 //!
 //! - [`Limiter`]: the limits of a plan, by leased slices (`.github/decisions/0001-leased-slices.md`). [`caller`]
 //!   decides from memory, [`db::limits`] leases.
+//!   [`database_clock`] detects steps of the clock that slices are counted by.
 //! - [`shares`]: what one client address may use at the same time.
 //! - [`token_buckets`], [`failed_authentication`], [`logins`]: limits by client address and account, which need not be
 //!   exact.
 
 pub mod caller;
+pub mod database_clock;
 mod error;
 pub mod failed_authentication;
 pub mod logins;
@@ -15,7 +17,7 @@ pub mod token_buckets;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -25,13 +27,16 @@ use dashmap::{DashMap, mapref::one::RefMut};
 use futures_util::future::Either;
 use tokio::sync::OwnedSemaphorePermit;
 
-use self::caller::{CallerState, Decision};
 pub use self::error::Error;
+use self::{
+    caller::{CallerState, Decision},
+    database_clock::DatabaseClock,
+};
 use crate::{
     config::{PlanLimits, Plans},
     db::{
         self, Database,
-        limits::{LeaseRequest, Slice},
+        limits::{Lease, LeaseRequest, Slice},
     },
     domain::{
         address::AddressKey,
@@ -71,6 +76,7 @@ struct Shared {
     replica: i64,
     statements: AtomicI64,
     clock: Clock,
+    database_clock: Mutex<DatabaseClock>,
 }
 
 impl Limiter {
@@ -83,6 +89,7 @@ impl Limiter {
                 replica: getrandom::u64()?.cast_signed(),
                 statements: AtomicI64::new(1),
                 clock,
+                database_clock: Mutex::default(),
             }),
             database,
         })
@@ -151,7 +158,7 @@ impl Limiter {
     ) -> Result<LimitStatus, Error> {
         let limits = self.shared.plans.limits(caller.plan);
         if limits.has_rates() {
-            let (key, sent) = (CallerKey::new(caller, address), self.shared.clock.now());
+            let key = CallerKey::new(caller, address);
             // Number 0 is never current, so the statement leases and returns nothing.
             let request = LeaseRequest {
                 key: key.to_string(),
@@ -159,9 +166,15 @@ impl Limiter {
                 replica: self.shared.replica,
                 ..LeaseRequest::default()
             };
-            let row = db::limits::lease(&self.database, request).await?;
-            let now = self.shared.clock.now();
-            self.state(key, limits, now).observe(row, sent, now);
+            loop {
+                let sent = self.shared.clock.now();
+                let row = self.execute(request.clone(), sent).await?;
+                let now = self.shared.clock.now();
+                if !row.is_ahead {
+                    self.state(key, limits, now).observe(row, sent, now);
+                    break;
+                }
+            }
         }
         Ok(self.known_status(caller, address))
     }
@@ -189,7 +202,7 @@ impl Limiter {
                 let mut state = callers.entry(key).or_default();
                 state.next_request(key.to_string(), replica, number, sent)
             };
-            let leased = db::limits::lease(&self.database, request).await;
+            let leased = self.execute(request, sent).await;
             let mut state = callers.entry(key).or_default();
             match leased {
                 Ok(lease) => state.succeed(lease, sent, clock.now()),
@@ -199,6 +212,27 @@ impl Limiter {
                 return;
             }
         }
+    }
+
+    /// Executes a lease statement, and learns the database's clock from its response.
+    async fn execute(&self, request: LeaseRequest, sent: Moment) -> Result<Lease, db::Error> {
+        let request = {
+            let database_clock = self.database_clock();
+            LeaseRequest {
+                latest: database_clock.latest(sent),
+                last_before_step: database_clock.last_before_step(sent),
+                ..request
+            }
+        };
+        let lease = db::limits::lease(&self.database, request).await?;
+        let now = self.shared.clock.now();
+        self.database_clock().observe(lease.slice, sent, now);
+        Ok(lease)
+    }
+
+    fn database_clock(&self) -> MutexGuard<'_, DatabaseClock> {
+        let clock = &self.shared.database_clock;
+        clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns unused requests of ended slices in tasks, and forgets idle callers. To be called every half second.

@@ -124,6 +124,51 @@ async fn per_minute_limit_admits_sixty_in_any_minute() {
     assert_eq!(limited.admitted(70).await, 60);
 }
 
+/// Without detection, the requests of the last minute leave the window.
+#[tokio::test(flavor = "multi_thread")]
+async fn per_minute_limit_holds_behind_a_step_of_the_database_clock() {
+    let limited = Limited::start(Plan::Free, &[(FREE_PER_DAY, "1000000")]).await;
+    // Another caller of this replica: its statement is the one that detects the step.
+    let other = key(&limited.app, "other", Plan::Free).await;
+    get(&limited.app, &other, PROBE).await.is(404);
+    for step in [Duration::from_secs(70), Duration::from_hours(24)] {
+        assert_eq!(limited.admitted(70).await, 60);
+        limited.database.advance(step).await;
+        get(&limited.app, &other, PROBE).await.is(404);
+        // The remembered refusal may have ended.
+        limited.advance_seconds(30).await;
+        let state = limited.get("/limits").await.is(200).json();
+        assert_eq!(state["minute"]["remaining"], 0, "{state}");
+        assert_eq!(limited.admitted(70).await, 0);
+        limited.advance_seconds(29).await;
+        assert_eq!(limited.admitted(70).await, 0);
+        limited.advance_seconds(61).await;
+    }
+    assert_eq!(limited.admitted(70).await, 60);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn day_that_the_database_clock_left_is_resumed_with_its_use() {
+    let limited = Limited::start(Plan::Free, &[(FREE_PER_DAY, "20")]).await;
+    let day = Duration::from_hours(24);
+    // Also ends the refusals that the service remembers until midnight.
+    let set_forward = async || {
+        limited.clock.advance(day);
+        limited.database.advance(day).await;
+    };
+    assert_eq!(limited.admitted(25).await, 20);
+    set_forward().await;
+    limited.database.advance(day).await;
+    assert_eq!(limited.admitted(15).await, 15);
+    let back = "update test_clock.now set at = at - interval '2 days'";
+    limited.app.database.run(back).await;
+    limited.clock.advance(Duration::from_secs(61));
+    assert_eq!(limited.admitted(5).await, 0, "as before");
+    set_forward().await;
+    limited.database.advance(day).await;
+    assert_eq!(limited.admitted(15).await, 5, "15 of that day are used");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_after_is_exact_to_the_second() {
     let limited = Limited::start(Plan::Free, &[(FREE_PER_MINUTE, "5")]).await;

@@ -19,7 +19,10 @@ use pet_inventory::{
         self,
         limits::{Lease, LeaseRequest},
     },
-    limits::caller::{CallerState, Decision},
+    limits::{
+        caller::{CallerState, Decision},
+        database_clock::DatabaseClock,
+    },
 };
 use proptest::prelude::*;
 use tokio::sync::oneshot::Receiver;
@@ -71,6 +74,8 @@ struct Schedule {
     before_midnight: i64,
     /// Time of a failover and lateness of the new clock, in milliseconds. For a second no statement is executed.
     failover: Option<(u64, i64)>,
+    /// Time of a step of the database's clock forward, and its size, in milliseconds. Each replica has had a lease before.
+    step: Option<(u64, i64)>,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone)]
@@ -98,6 +103,7 @@ struct Statement {
 #[derive(Default)]
 struct Replica {
     state: CallerState,
+    database_clock: DatabaseClock,
     life: u32,
     waiting: Vec<(u64, Receiver<Decision>)>,
 }
@@ -139,6 +145,15 @@ impl<'a> World<'a> {
             next_latency: 0,
             end: 0,
         };
+        if schedule.step.is_some() {
+            let slice = world.micros().div_euclid(1_000_000);
+            for replica in 0..world.replicas.len() {
+                let now = world.clock(replica);
+                world.replicas[replica]
+                    .database_clock
+                    .observe(slice, now, now);
+            }
+        }
         let mut at = 0;
         for (number, (after, ..)) in schedule.actions.iter().enumerate() {
             at += after;
@@ -204,8 +219,12 @@ impl<'a> World<'a> {
             Some((at, late)) if self.now >= at => late,
             _ => 0,
         };
-        (MIDNIGHT - self.schedule.before_midnight + i64::try_from(self.now).expect("small") - late)
-            * 1_000
+        let ahead = match self.schedule.step {
+            Some((at, ahead)) if self.now >= at => ahead,
+            _ => 0,
+        };
+        let now = i64::try_from(self.now).expect("small");
+        (MIDNIGHT - self.schedule.before_midnight + now - late + ahead) * 1_000
     }
 
     fn act(&mut self, replica: usize, action: Action) {
@@ -268,9 +287,13 @@ impl<'a> World<'a> {
         this.state.is_leasing = true;
         // A killed process restarts as a new replica.
         let of = signed(replica) * 1_000 + i64::from(this.life);
-        let request = this
-            .state
-            .next_request("caller:1".into(), of, signed(number) + 1, sent);
+        let request = LeaseRequest {
+            latest: this.database_clock.latest(sent),
+            last_before_step: this.database_clock.last_before_step(sent),
+            ..this
+                .state
+                .next_request("caller:1".into(), of, signed(number) + 1, sent)
+        };
         let latencies = &self.schedule.latencies;
         let mut latency = latencies[self.next_latency % latencies.len()];
         if self.now > self.end + TIMEOUT {
@@ -326,7 +349,10 @@ impl<'a> World<'a> {
         }
         let succeeds = outcome == Outcome::Succeeds;
         match lease.filter(|_| succeeds) {
-            Some(lease) => this.state.succeed(lease, sent, now),
+            Some(lease) => {
+                this.database_clock.observe(lease.slice, sent, now);
+                this.state.succeed(lease, sent, now);
+            }
             None if outcome == Outcome::NotSent => this.state.fail(&db::Error::Overloaded),
             None => this.state.fail(&db::Error::TimedOut),
         }
@@ -376,10 +402,8 @@ impl<'a> World<'a> {
         for (_, slice) in &self.admitted {
             *by_day.entry(slice.div_euclid(DAY)).or_default() += 1;
         }
-        // If a failover sets the clock back over midnight, the row keeps counting the later day.
-        let same_day = self.schedule.failover.is_none();
         let of_days = by_day.values().all(|used| *used <= Self::limit(per_day));
-        prop_assert!(!same_day || of_days, "{by_day:?}");
+        prop_assert!(of_days, "{by_day:?}");
         Ok(())
     }
 
@@ -412,18 +436,20 @@ fn latency(outcomes: impl Strategy<Value = Outcome> + Clone) -> impl Strategy<Va
     })
 }
 
-/// Weights of actions other than requests; `failover` is set if one may occur.
+/// Weights of actions other than requests; `failover` and `step` are set if one may occur.
 #[derive(Clone, Copy)]
 struct With {
     kills: u32,
     failures: u32,
     failover: bool,
+    step: bool,
 }
 
 const REQUESTS: With = With {
     kills: 0,
     failures: 0,
     failover: false,
+    step: false,
 };
 const FAILURES: With = With {
     failures: 3,
@@ -433,6 +459,13 @@ const EVERYTHING: With = With {
     kills: 1,
     failures: 3,
     failover: true,
+    step: false,
+};
+/// Without kills: a replica without a lease since its start does not detect a step.
+const STEPS: With = With {
+    kills: 0,
+    step: true,
+    ..EVERYTHING
 };
 
 fn schedule(
@@ -448,6 +481,7 @@ fn schedule(
         kills,
         failures,
         failover: with_failover,
+        step: with_step,
     } = with;
     let action = prop_oneof![
         12 => (1_u8..12).prop_map(Action::Requests),
@@ -460,16 +494,25 @@ fn schedule(
         20_000_u64..90_000,
         prop_oneof![0_i64..2_500, 0_i64..100_000],
     );
+    let step = (
+        20_000_u64..90_000,
+        prop_oneof![3 => 10_000_i64..200_000, 1 => Just(DAY * 1_000)],
+    );
     (
         limits(),
         prop::collection::vec(clock, replicas),
         prop::collection::vec((pause, 0_usize..8, action), 1..160),
         prop::collection::vec(latency(outcomes), 1..24),
         prop_oneof![Just(0_i64), -90_000_i64..90_000],
-        (any::<bool>(), failover),
+        (any::<bool>(), failover, step),
     )
         .prop_map(
-            move |(limits, clocks, actions, latencies, before_midnight, (fails_over, failover))| {
+            move |(limits, clocks, actions, latencies, before_midnight, jumps)| {
+                let (fails_over, mut failover, step) = jumps;
+                if with_step {
+                    // Back by the same time, later: a replica may see only the sum of both.
+                    failover = (failover.0 + step.0, step.1);
+                }
                 Schedule {
                     limits,
                     clocks,
@@ -477,6 +520,7 @@ fn schedule(
                     latencies,
                     before_midnight,
                     failover: (with_failover && fails_over).then_some(failover),
+                    step: with_step.then_some(step),
                 }
             },
         )
@@ -501,6 +545,11 @@ proptest! {
         world.check_limits()?;
         let fails_over = world.schedule.failover.is_some();
         prop_assert!(fails_over || world.row.day_used >= world.admitted_on_last_day());
+    }
+
+    #[test]
+    fn limits_hold_behind_a_step_of_the_clock(schedule in schedule(1..=4, any_outcome(), STEPS)) {
+        World::new(&schedule).run().check_limits()?;
     }
 
     /// Covers lost statements, lost responses and late execution.
@@ -550,6 +599,7 @@ fn saturating_caller_gets_97_percent_of_its_limit() {
             }],
             before_midnight: 40_000_000,
             failover: None,
+            step: None,
         };
         let world = World::new(&schedule).run();
         world.check_limits().expect("the limits hold");
@@ -580,6 +630,7 @@ fn lease_statements_are_two_per_second_at_ten_requests_per_second() {
         }],
         before_midnight: 40_000_000,
         failover: None,
+        step: None,
     };
     let world = World::new(&schedule).run();
     println!("{} statements in 60 s", world.statements.len());
@@ -603,6 +654,7 @@ fn lease_statement_is_one_per_occasional_request() {
         }],
         before_midnight: 40_000_000,
         failover: None,
+        step: None,
     };
     let world = World::new(&schedule).run();
     assert_eq!((world.statements.len(), world.admitted.len()), (50, 50));

@@ -14,6 +14,8 @@ pub struct Row {
     pub day_used: i64,
     pub slice: i64,
     pub slices: Vec<i64>,
+    /// The day before, and its use.
+    left: Option<(i64, i64)>,
     /// Last statement of each replica, latest first: replica, number, slice and grant.
     statements: Vec<(i64, i64, i64, i64)>,
 }
@@ -25,6 +27,7 @@ impl Row {
             day_used: 0,
             slice: 0,
             slices: vec![0; 61],
+            left: None,
             statements: Vec::new(),
         }
     }
@@ -35,6 +38,17 @@ impl Row {
             micros.div_euclid(1_000_000),
             micros.div_euclid(1_000_000 * DAY),
         );
+        let is_before_step = request
+            .last_before_step
+            .is_some_and(|last| self.slice <= last);
+        let is_ahead = request.latest.is_some_and(|latest| latest < second);
+        if is_ahead && !is_before_step {
+            return Lease {
+                slice: second,
+                is_ahead,
+                ..Lease::default()
+            };
+        }
         let limit = |limit: Option<u32>| limit.map_or(i64::MAX, i64::from);
         let (mut waiting, mut wanted) = (signed(request.waiting), signed(request.wanted));
         let unused = request
@@ -68,7 +82,7 @@ impl Row {
             }
         }
         let total = self.slices.iter().sum::<i64>();
-        if self.slice > second + 1 {
+        if self.slice > second + 1 || is_before_step {
             self.slices = vec![0; 60];
             self.slices.push(total);
             self.slice = second;
@@ -82,15 +96,7 @@ impl Row {
                 self.slice = second;
             }
         }
-        let day = if self.day > today + 1 {
-            today
-        } else {
-            self.day.max(today)
-        };
-        if day > self.day {
-            self.day_used = 0;
-        }
-        self.day = day;
+        self.move_to(today);
         let used = self.slices.iter().sum::<i64>();
         let minute_left = limit(request.limits.per_minute).saturating_sub(used);
         let day_left = limit(request.limits.per_day).saturating_sub(self.day_used);
@@ -126,6 +132,20 @@ impl Row {
             minute_frees_in: frees.map_or(0.0, |(slices, _)| until(self.slice + 1 + slices)),
             day_used: count(self.day_used),
             day_ends_in: until((self.day + 1) * DAY),
+            is_ahead: false,
+        }
+    }
+
+    /// Moves to a day; the one before is resumed with its use.
+    fn move_to(&mut self, today: i64) {
+        if self.day != today {
+            let left = self.left.replace((self.day, self.day_used));
+            match left {
+                Some((day, used)) if day == today => self.day_used = used,
+                _ if self.day < today => self.day_used = 0,
+                _ => {}
+            }
+            self.day = today;
         }
     }
 }

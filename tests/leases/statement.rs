@@ -23,6 +23,8 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
     // Sometimes more replicas than a row keeps.
     let replica = prop_oneof![3 => 0_i64..3, 1 => 0_i64..60];
     let returned = prop::option::of((0_i64..70, 0_u32..5));
+    let ages = prop_oneof![4 => Just((None, None)), 1 => prop::option::of(-2_i64..70).prop_map(|age| (age, None)),
+                           1 => (prop::option::of(-2_i64..70), prop::option::of(-2_i64..90))];
     (
         clock,
         limit.clone(),
@@ -31,9 +33,11 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
         0_usize..20,
         returned,
         (replica, -2_i64..3, prop::option::of(1_i64..4)),
+        ages,
     )
         .prop_map(
-            |(clock, per_minute, per_day, waiting, more, returned, statement)| {
+            |(clock, per_minute, per_day, waiting, more, returned, statement, ages)| {
+                let (latest, last_before_step) = ages;
                 let (replica, age, unconfirmed) = statement;
                 let request = LeaseRequest {
                     limits: PlanLimits {
@@ -43,11 +47,13 @@ fn step() -> impl Strategy<Value = (i64, LeaseRequest)> {
                     },
                     waiting,
                     wanted: waiting + if waiting > 0 { more } else { 0 },
-                    // These are ages, which the test converts to a slice and to numbers of statements.
+                    // These are ages, which the test converts to slices and to numbers of statements.
                     returned,
                     replica,
                     number: age,
                     unconfirmed,
+                    latest,
+                    last_before_step,
                     ..LeaseRequest::default()
                 };
                 (clock, request)
@@ -86,6 +92,8 @@ async fn lease_statement_agrees_with_the_model() {
             request.replica += FIRST_REPLICA;
             let age = request.returned;
             request.returned = age.map(|(age, unused)| (second - age, unused));
+            request.latest = request.latest.map(|age| second - age);
+            request.last_before_step = request.last_before_step.map(|age| second - age);
             let expected = row.lease(&request, now * 1_000);
             let leased = lease(&database, request.clone()).await.expect("a lease");
             // The database's times are floats, exact to a microsecond or two.
