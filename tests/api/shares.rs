@@ -459,12 +459,13 @@ async fn large_reads_take_turns_among_addresses_and_callers() {
                 order
             };
             let ((), order) = tokio::join!(unlock, order);
-            // The attacker's first read was in progress, and each may have had one turn.
+            // The attacker's first read was in progress, and each may have had one turn; responses may overtake each other.
+            // In the order of arrival, the victim would be last.
             let place = order
                 .iter()
                 .position(|is_victim| *is_victim)
                 .expect("a response");
-            assert!(place <= 3, "{search}, {callers}, {addresses}: {order:?}");
+            assert!(place <= 5, "{search}, {callers}, {addresses}: {order:?}");
         }
     }
 }
