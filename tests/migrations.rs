@@ -26,7 +26,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0108, came together.
-const ROWS: [(i64, &str); 2] = [(
+const ROWS: [(i64, &str); 3] = [(
     108,
     r#"with acme as (
           insert into callers (name, plan, scopes) values ('acme', 'free', '{read:pets,write:pets}')
@@ -90,6 +90,10 @@ const ROWS: [(i64, &str); 2] = [(
     "update limit_usage set left_day = day - 1, left_day_used = 7;
      select * from lease_requests('{caller:3}', '{60}', '{1000}', '{1}', '{1}', '{null}', '{null}', '{77}', '{3}',
                                   '{null}', '{null}', '{null}')",
+), (
+        110,
+        "insert into new_changes (kind, resource, action, version, actor, request_id, data)
+         values ('pet', '1', 'created', 7, 'acme', 'r-1', '{\"status\": [null, \"available\"]}')",
 )];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {

@@ -14,6 +14,7 @@ use super::{error::Error, idempotency::Idempotency, request_id::RequestId};
 use crate::domain::{
     address::AddressKey,
     caller::{Caller, CallerKey, Scopes},
+    change::Initiator,
     limit::LimitStatus,
 };
 
@@ -100,6 +101,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Idempotency {
         let context = parts.extensions.get::<RequestContext>();
         let idempotency = context.and_then(|context| context.idempotency.get());
         Ok(idempotency.cloned().unwrap_or_default())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Initiator {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Error> {
+        let context = RequestContext::from_request_parts(parts, state).await?;
+        // An anonymous caller has no identifier.
+        let caller = context.caller.get().filter(|caller| caller.id.is_some());
+        Ok(Self {
+            actor: caller.map(|caller| caller.name.clone()),
+            request_id: Some(context.id.as_str().to_owned()),
+        })
     }
 }
 

@@ -72,6 +72,8 @@ pub struct Parts {
     pub body_limits: BodyLimits,
     /// Limit of the stored responses of a caller.
     pub stored_bytes: StoredBytes,
+    /// Time for which the record of changes is kept.
+    pub change_retention: Duration,
     /// Image store.
     pub blobs: BlobStore,
     /// Limits of uploads.

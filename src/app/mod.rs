@@ -132,6 +132,7 @@ impl App {
             access_details: config.telemetry.access_details,
             body_limits: BodyLimits::new(server.max_body_size.as_u64(), server.body_timeout),
             stored_bytes: StoredBytes::new(config.limits.idempotency_bytes_per_day.as_u64()),
+            change_retention: config.changes.retention,
             blobs,
             uploads: Uploads::new(&config.images, server.body_timeout),
             renderer: Renderer::new(config.images.rendering_memory.as_u64()),

@@ -27,7 +27,7 @@ use crate::{
     config::{Config, DemoKeys},
     db::{
         self, Database,
-        backups::{self, EARLIER_SCHEMAS, TABLES},
+        backups::{self, EARLIER_SCHEMAS, tables_of},
     },
     maintenance::orphaned_blobs,
 };
@@ -74,9 +74,12 @@ impl Restore {
         let file: Box<dyn Read> = Box::new(BufReader::with_capacity(1 << 20, bar.wrap_read(file)));
         let mut archive = tar::Archive::new(file);
         let mut entries = archive.entries()?.raw(true);
-        let created_at = read_header(&mut entries).await?.created_at;
+        let Header {
+            created_at, schema, ..
+        } = read_header(&mut entries).await?;
+        let tables = tables_of(schema);
         let session = Session::open(config).await?;
-        let result = restore(config, &session, &mut entries, &bar).await;
+        let result = restore(config, &session, &tables, &mut entries, &bar).await;
         session.close().await?;
         bar.finish_and_clear();
         let manifest = result?;
@@ -124,6 +127,7 @@ async fn read_header(entries: &mut Entries<'_>) -> Result<Header, Error> {
 async fn restore(
     config: &Config,
     session: &Session,
+    tables: &[(&'static str, &'static str)],
     entries: &mut Entries<'_>,
     bar: &ProgressBar,
 ) -> Result<Manifest, Error> {
@@ -148,7 +152,7 @@ async fn restore(
     }
     let mut keys = Vec::new();
     let result = async {
-        let manifest = read(entries, &mut restore, &blobs, &mut keys, bar).await?;
+        let manifest = read(tables, entries, &mut restore, &blobs, &mut keys, bar).await?;
         let name = async { Ok::<_, Error>(database.run(db::images::begin_sweep).await?.database) };
         blobs.mark(name).await?;
         // Another database may have marked the store meanwhile.
@@ -183,6 +187,7 @@ async fn check_owner(database: &Database, blobs: &BlobStore) -> Result<(), Error
 
 /// Adds the content of the archive to the database and the image store. Appends the keys of the images to `keys`.
 async fn read(
+    tables: &[(&'static str, &'static str)],
     entries: &mut Entries<'_>,
     restore: &mut backups::Restore,
     blobs: &BlobStore,
@@ -190,13 +195,13 @@ async fn read(
     bar: &ProgressBar,
 ) -> Result<Manifest, Error> {
     let (mut found, mut sha256s) = (Manifest::default(), HashSet::new());
-    for (table, _) in TABLES {
-        found.rows.insert(table.to_owned(), 0);
+    for (table, _) in tables {
+        found.rows.insert((*table).to_owned(), 0);
     }
     loop {
         let mut entry = Entry::next(entries)?;
         let name = entry.kind.strip_prefix("tables/");
-        if let Some(table) = TABLES.into_iter().find(|(table, _)| name == Some(table)) {
+        if let Some(&table) = tables.iter().find(|(table, _)| name == Some(table)) {
             bar.set_message(table.0);
             let mut rows = restore.rows(table).await?;
             entry.read(async |piece| Ok(rows.add(piece).await?)).await?;

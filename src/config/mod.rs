@@ -29,7 +29,7 @@ use url::Url;
 pub use self::files::FileError;
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
-    Auth, CorsOrigins, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres,
+    Auth, Changes, CorsOrigins, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres,
     LogFormat, Operations, OtlpHeaders, PlanLimits, Plans, Pooler, Sampler, Server, Telemetry,
     Users,
 };
@@ -91,6 +91,7 @@ pub struct Config {
     pub limits: Limits,
     pub auth: Auth,
     pub users: Users,
+    pub changes: Changes,
     pub telemetry: Telemetry,
     /// Settings that only the environment provides.
     #[serde(skip)]

@@ -209,6 +209,13 @@ pub struct Auth {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Changes {
+    #[serde(with = "humantime_serde")]
+    pub retention: Duration,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Users {
     pub sign_up: bool,
     #[serde(with = "humantime_serde")]

@@ -19,7 +19,7 @@ use super::{deadline::with_timeout, error::Error};
 
 /// Tables of a backup, each after those that its rows refer to, with the columns in the order of an archive. An archive
 /// does not name them: a migration that adds a column keeps this list for the schemas before it.
-pub const TABLES: [(&str, &str); 8] = [
+pub const TABLES: [(&str, &str); 11] = [
     ("callers", "id, name, plan, scopes, created_at, disabled_at"),
     (
         "credentials",
@@ -46,14 +46,35 @@ pub const TABLES: [(&str, &str); 8] = [
         "sha256, key, media_type, size, width, height",
     ),
     ("images", "id, pet_id, sha256, created_at"),
+    (
+        "changes",
+        "position, at, kind, resource, action, version, owner, actor, request_id, data",
+    ),
+    (
+        "new_changes",
+        "at, kind, resource, action, version, owner, actor, request_id, data",
+    ),
+    ("changes_clock", "is_only, position"),
 ];
+
+/// Tables in which a migration adds a row.
+const TABLES_WITH_A_ROW: [&str; 2] = ["changes", "changes_clock"];
+
+/// Returns those of [`TABLES`] that a schema has.
+pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
+    let has_changes = !EARLIER_SCHEMAS.contains(&schema);
+    let tables = TABLES.into_iter();
+    let tables = tables.filter(|(table, _)| has_changes || !table.contains("changes"));
+    tables.collect()
+}
 
 /// Credentials in a backup. Sessions and access tokens are left out: they are short-lived, and one that was revoked after
 /// the backup would be valid again.
 const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
 
-/// Earlier schemas whose [`TABLES`] have the same columns: that of the builds before the migrations began anew, and 108.
-pub const EARLIER_SCHEMAS: [i64; 2] = [26, 108];
+/// Earlier schemas, whose [`TABLES`] have the same columns: that of the builds before the migrations began anew, and those
+/// without a record of changes.
+pub const EARLIER_SCHEMAS: [i64; 3] = [26, 108, 109];
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use
@@ -70,7 +91,7 @@ pub const OMITTED_TABLES: [&str; 9] = [
     "pet_tags",
 ];
 
-/// Sequences of a backup: those of the schema.
+/// Sequences of a backup: those of the schema, except that of `new_changes`, whose rows get new numbers in their order.
 pub const SEQUENCES: [&str; 6] = [
     "callers_id_seq",
     "credentials_id_seq",
@@ -137,10 +158,10 @@ impl Backup {
         &mut self,
         (table, columns): (&str, &str),
     ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]>, Error>>, Error> {
-        let condition = if table == "credentials" {
-            CREDENTIALS
-        } else {
-            ""
+        let condition = match table {
+            "credentials" => CREDENTIALS,
+            "new_changes" => "order by seq",
+            _ => "",
         };
         let statement = format!("copy (select {columns} from {table} {condition}) to stdout");
         let chunks = self.connection.copy_out_raw(&statement).await?;
@@ -207,7 +228,11 @@ impl Restore {
              deallocate all"
         );
         connection.execute(AssertSqlSafe(begin)).await?;
-        let has_rows = TABLES.map(|(table, _)| format!("exists (select from {table})"));
+        let tables = TABLES.map(|(table, _)| table).into_iter();
+        let empty = tables.filter(|table| !TABLES_WITH_A_ROW.contains(table));
+        let has_rows: Vec<_> = empty
+            .map(|table| format!("exists (select from {table})"))
+            .collect();
         let has_rows = AssertSqlSafe(format!("select {}", has_rows.join(" or ")));
         let has_rows: bool = sqlx::query_scalar(has_rows)
             .fetch_one(&mut connection)
@@ -220,6 +245,10 @@ impl Restore {
         &mut self,
         (table, columns): (&str, &str),
     ) -> Result<RestoredRows<'_>, Error> {
+        if TABLES_WITH_A_ROW.contains(&table) {
+            let delete = AssertSqlSafe(format!("delete from {table}"));
+            self.connection.execute(delete).await?;
+        }
         let statement = format!("copy {table} ({columns}) from stdin");
         Ok(RestoredRows(self.connection.copy_in_raw(&statement).await?))
     }

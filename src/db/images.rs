@@ -12,8 +12,10 @@ use super::{
     database::Database,
     deadline::with_timeout,
     error::Error,
+    record::{self, Record},
 };
 use crate::domain::{
+    change::{Action, Initiator},
     id::PetId,
     image::{Facts, ImageId, ImageType, RenderingWidth},
 };
@@ -82,6 +84,7 @@ pub async fn insert(
     pet: PetId,
     id: ImageId,
     content: &Content,
+    initiator: &Initiator,
 ) -> Result<String, Error> {
     // Locks an existing row of the content too, so that it is not deleted before this transaction ends.
     let query = sqlx::query_scalar(
@@ -101,8 +104,20 @@ pub async fn insert(
         .bind(id.0)
         .bind(pet.get())
         .bind(content.sha256);
-    with_timeout(query.execute(transaction)).await?;
+    with_timeout(query.execute(&mut *transaction)).await?;
+    record(transaction, pet, id, Action::Created, initiator).await?;
     Ok(key)
+}
+
+async fn record(
+    transaction: &mut Connection,
+    pet: PetId,
+    id: ImageId,
+    action: Action,
+    initiator: &Initiator,
+) -> Result<(), Error> {
+    let record = Record::new("image", &id, action, initiator).of_pet(pet);
+    record::write(transaction, &[record]).await
 }
 
 /// Returns the images of a pet, oldest first.
@@ -188,12 +203,21 @@ where
 }
 
 /// Deletes an image of a pet. Returns false if the pet has no such image.
-pub async fn delete(connection: &mut Connection, pet: PetId, id: ImageId) -> Result<bool, Error> {
+pub async fn delete(
+    transaction: &mut Connection,
+    pet: PetId,
+    id: ImageId,
+    initiator: &Initiator,
+) -> Result<bool, Error> {
     let query = sqlx::query("delete from images where id = $1 and pet_id = $2")
         .bind(id.0)
         .bind(pet.get());
-    let deleted = with_timeout(query.execute(connection)).await?;
-    Ok(deleted.rows_affected() == 1)
+    let deleted = with_timeout(query.execute(&mut *transaction)).await?;
+    if deleted.rows_affected() == 0 {
+        return Ok(false);
+    }
+    record(transaction, pet, id, Action::Deleted, initiator).await?;
+    Ok(true)
 }
 
 /// Returns the rendering of a content at this width, if it exists, in a batch with the reads of other requests.

@@ -60,6 +60,7 @@ macro_rules! texts {
 
 pub mod address;
 pub mod caller;
+pub mod change;
 pub mod clock;
 pub mod id;
 pub mod image;

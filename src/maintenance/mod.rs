@@ -1,4 +1,4 @@
-//! Periodic maintenance: purges expired data, folds inventory changes, returns unused requests to limits, and writes the
+//! Periodic maintenance: purges expired data, folds inventory changes, publishes the record of changes, returns unused requests to limits, and writes the
 //! last uses of API keys.
 //!
 //! Invariant: without it, only memory, storage and latency grow, limits count requests that were not used, and operators
@@ -13,7 +13,7 @@ use tokio::{task::JoinSet, time::sleep};
 use crate::{
     api::state::AppState,
     auth::Authenticator,
-    db::{self, Database},
+    db::{self, Connection, Database},
 };
 
 /// Starts the periodic tasks. They end when the set is dropped.
@@ -25,7 +25,8 @@ pub fn start(state: &AppState) -> JoinSet<()> {
     tasks.spawn(flush_limits(state.clone()));
     tasks.spawn(sweep_limits(state.clone()));
     tasks.spawn(fold_inventory(database()));
-    tasks.spawn(purge_expired_rows(database()));
+    tasks.spawn(publish_changes(database()));
+    tasks.spawn(purge_expired_rows(database(), state.change_retention));
     tasks.spawn(write_key_uses(state.authenticator.clone()));
     tasks.spawn(orphaned_blobs::sweep(database(), blobs, orphaned));
     tasks
@@ -63,6 +64,20 @@ async fn fold_inventory(database: Database) {
     }
 }
 
+/// Publishes recorded changes.
+async fn publish_changes(database: Database) {
+    let publish = async || {
+        while database.run(db::changes::publish).await? > 0 {}
+        Ok::<_, db::Error>(())
+    };
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        if let Err(error) = publish().await {
+            tracing::warn!(%error, "failed to publish changes; retrying in 1 s");
+        }
+    }
+}
+
 /// Writes the times at which API keys were last used.
 async fn write_key_uses(authenticator: Authenticator) {
     loop {
@@ -73,14 +88,19 @@ async fn write_key_uses(authenticator: Authenticator) {
     }
 }
 
-/// Deletes idempotency keys after a day, expired access tokens and sessions, and limit usage of past days.
-async fn purge_expired_rows(database: Database) {
+/// Deletes idempotency keys after a day, expired access tokens and sessions, limit usage of past days, and old
+/// changes.
+async fn purge_expired_rows(database: Database, change_retention: Duration) {
     let purge = async || {
-        // Each call deletes up to 1,000 rows, so that locks are short.
+        // Each call deletes at most 1,000 rows, or 10,000 changes, so that locks are short.
         while database.run(db::idempotency::purge_expired).await? > 0 {}
         while database.run(db::oauth::purge_expired).await? > 0 {}
         while database.run(db::sessions::purge_expired).await? > 0 {}
         while database.run(db::limits::purge_expired).await? > 0 {}
+        let purge_changes = async |connection: &mut Connection| {
+            db::changes::purge_expired(connection, change_retention).await
+        };
+        while database.run(purge_changes).await? > 0 {}
         Ok::<_, db::Error>(())
     };
     loop {

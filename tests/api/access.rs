@@ -12,6 +12,7 @@ use pet_inventory::{
     },
     domain::{
         caller::{Scope, Scopes},
+        change::Initiator,
         id::{OrderId, PetId},
         order::{NewOrder, OrderDetails, Quantity, Status},
         user::{Profile, User},
@@ -90,6 +91,7 @@ impl Resources {
         let placement = Placement {
             owner: Some(owner.caller),
             order,
+            initiator: Initiator::default(),
         };
         let placed = db::orders::place_in(connection, placement).await;
         let placed = placed.expect("a database");

@@ -42,6 +42,7 @@ mod pages;
 mod pets;
 mod properties;
 mod readiness;
+mod record;
 mod resets;
 mod sessions;
 mod shares;

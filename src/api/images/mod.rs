@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     db::{self, Connection, Database, images::Image},
-    domain::{id::PetId, image::ImageId},
+    domain::{change::Initiator, id::PetId, image::ImageId},
 };
 
 /// Returns the operations on images, except the list and uploads.
@@ -147,6 +147,7 @@ async fn delete(
     State(orphaned_blobs): State<OrphanedBlobs>,
     PathPair(pet, image): PathPair<PetId, ImageId>,
     if_match: IfMatch,
+    initiator: Initiator,
 ) -> Result<Response, Error> {
     let work = async |transaction: &mut Connection| {
         let stored = db::pets::find_for_update(&mut *transaction, pet).await?;
@@ -154,12 +155,12 @@ async fn delete(
         let found = db::images::find_in(&mut *transaction, pet, image).await?;
         let found = found.ok_or_else(|| no_such_image(image))?;
         if_match.check(&entity_tag(&found.content))?;
-        db::images::delete(&mut *transaction, pet, image).await?;
+        db::images::delete(&mut *transaction, pet, image, &initiator).await?;
         // The URL may have been stored with another host.
         let end = image_path(pet, image);
         let mut urls = stored.details.photo_urls;
         urls.retain(|url| !url.as_str().ends_with(&end));
-        Ok::<_, Error>(db::pets::replace_photo_urls(transaction, pet, urls).await?)
+        Ok::<_, Error>(db::pets::replace_photo_urls(transaction, pet, urls, initiator).await?)
     };
     database.transact(work).await?;
     orphaned_blobs.notify();

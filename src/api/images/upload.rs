@@ -37,6 +37,7 @@ use crate::{
     blob_store::BlobStore,
     db::{self, Connection, Database, images::Content},
     domain::{
+        change::Initiator,
         id::PetId,
         image::{ImageId, MAX_IMAGES, check_metadata},
         pet::{PhotoUrl, check_count},
@@ -150,6 +151,7 @@ pub(super) async fn upload(
         let request = [path.as_bytes(), metadata.as_bytes(), &received.sha256].join(&0);
         key.with_fingerprint(Sha256::digest(request).to_vec(), &state.stored_bytes)
     });
+    let initiator = Initiator::from_request_parts(&mut parts, &()).await?;
     if let Some(response) = idempotency.stored_response(&state.database).await? {
         return Ok(response);
     }
@@ -157,7 +159,15 @@ pub(super) async fn upload(
     let task_state = state.clone();
     let storing = async move {
         let _share = share;
-        let response = store(&task_state, idempotency, pet, &if_match, &urls, received);
+        let response = store(
+            &task_state,
+            idempotency,
+            pet,
+            &if_match,
+            &urls,
+            received,
+            &initiator,
+        );
         tokio::time::timeout(task_state.request_timeout, response).await
     };
     match tokio::spawn(storing.in_current_span()).await {
@@ -199,6 +209,7 @@ async fn store(
     if_match: &IfMatch,
     urls: &Urls,
     received: Received,
+    initiator: &Initiator,
 ) -> Result<Response, Error> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(Error::internal)?;
@@ -228,7 +239,8 @@ async fn store(
     // Set by the last attempt of the transaction.
     let is_needed = AtomicBool::new(false);
     let work = async |transaction: &mut Connection| {
-        let key = add(&mut *transaction, pet, if_match, image, &content, url).await?;
+        let transaction = &mut *transaction;
+        let key = add(transaction, pet, if_match, image, &content, url, initiator).await?;
         is_needed.store(key == content.key, Ordering::Relaxed);
         response::json(StatusCode::OK, &body)
     };
@@ -266,6 +278,7 @@ async fn add(
     image: ImageId,
     content: &Content,
     url: PhotoUrl,
+    initiator: &Initiator,
 ) -> Result<String, Error> {
     let stored = db::pets::find_for_update(&mut *transaction, pet).await?;
     let stored = stored.ok_or_else(|| no_such_pet(pet))?;
@@ -281,8 +294,8 @@ async fn add(
             "pet {pet} already has the maximum number of photoUrls"
         ))
     })?;
-    let key = db::images::insert(&mut *transaction, pet, image, content).await?;
-    db::pets::replace_photo_urls(transaction, pet, urls).await?;
+    let key = db::images::insert(&mut *transaction, pet, image, content, initiator).await?;
+    db::pets::replace_photo_urls(transaction, pet, urls, initiator.clone()).await?;
     Ok(key)
 }
 

@@ -26,10 +26,13 @@ use super::{
 use crate::{
     db::{
         self, Connection, Database,
-        orders::{ChangeOutcome, DeletionOutcome, OwnerFilter, Placement, PlacementOutcome},
+        orders::{
+            ChangeOutcome, Deletion, DeletionOutcome, OwnerFilter, Placement, PlacementOutcome,
+        },
     },
     domain::{
         caller::{Caller, Scope, Scopes},
+        change::Initiator,
         id::{OrderId, PetId},
         order::{Order, Status},
         pet,
@@ -87,6 +90,7 @@ async fn place(
     State(links): State<Links>,
     CurrentCaller(caller): CurrentCaller,
     idempotency: Idempotency,
+    initiator: Initiator,
     Json(body): Json<NewOrderBody>,
 ) -> Result<Response, Error> {
     let new = body.into_new_order()?;
@@ -99,6 +103,7 @@ async fn place(
     let placement = Placement {
         owner: caller.id,
         order: new,
+        initiator,
     };
     let placed = |outcome| match outcome {
         PlacementOutcome::Placed(order) => {
@@ -232,11 +237,13 @@ async fn get(
 async fn patch(
     State(database): State<Database>,
     Path(id): Path<OrderId>,
+    initiator: Initiator,
     MergePatch(body): MergePatch<PatchBody>,
 ) -> Result<Response, Error> {
     let patch = body.into_patch()?;
-    let work =
-        async |transaction: &mut Connection| db::orders::change_in(transaction, id, patch).await;
+    let work = async |transaction: &mut Connection| {
+        db::orders::change_in(transaction, id, patch, &initiator).await
+    };
     match database.transact(work).await? {
         ChangeOutcome::Changed(order) => response::json(StatusCode::OK, &OrderBody::from(&order)),
         ChangeOutcome::NotFound => Err(no_such_order(id)),
@@ -260,8 +267,14 @@ async fn delete(
     State(database): State<Database>,
     CurrentCaller(caller): CurrentCaller,
     Path(id): Path<OrderId>,
+    initiator: Initiator,
 ) -> Result<Response, Error> {
-    match db::orders::delete(&database, id, visible(&caller)).await? {
+    let deletion = Deletion {
+        id,
+        filter: visible(&caller),
+        initiator,
+    };
+    match db::orders::delete(&database, deletion).await? {
         DeletionOutcome::Deleted => ApiResponse::deleted(&id),
         DeletionOutcome::NotFound => Err(no_such_order(id)),
         DeletionOutcome::Closed => Err(Error::Conflict(format!(

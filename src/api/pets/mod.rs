@@ -27,9 +27,10 @@ use super::{
 use crate::{
     db::{
         self, Connection, Database,
-        pets::{ChangeOutcome, ChangeRequest},
+        pets::{Addition, ChangeOutcome, ChangeRequest},
     },
     domain::{
+        change::Initiator,
         id::PetId,
         pet::{Change, NewPet, Pet, PetName, PetPatch, Status},
     },
@@ -70,10 +71,12 @@ async fn add(
     State(database): State<Database>,
     State(links): State<Links>,
     idempotency: Idempotency,
+    initiator: Initiator,
     Json(body): Json<NewPetBody>,
 ) -> Result<Response, Error> {
-    let new = body.into_new_pet()?;
-    let chosen = new.id;
+    let pet = body.into_new_pet()?;
+    let chosen = pet.id;
+    let addition = Addition { pet, initiator };
     let added = |pet: Option<Pet>| {
         let pet = pet.ok_or_else(|| {
             let id = chosen.map_or(0, PetId::get);
@@ -83,10 +86,10 @@ async fn add(
         response::located(location, pet_response(StatusCode::CREATED, &pet)?)
     };
     if !idempotency.has_key() {
-        return added(db::pets::add(&database, new).await?);
+        return added(db::pets::add(&database, addition).await?);
     }
     let work =
-        async |transaction: &mut Connection| added(db::pets::insert(transaction, new).await?);
+        async |transaction: &mut Connection| added(db::pets::insert(transaction, addition).await?);
     Box::pin(idempotency.run(&database, work)).await
 }
 
@@ -106,10 +109,11 @@ async fn add(
 async fn replace(
     State(database): State<Database>,
     if_match: IfMatch,
+    initiator: Initiator,
     Json(body): Json<NewPetBody>,
 ) -> Result<Response, Error> {
     let (id, replacement) = body.into_replacement()?;
-    let request = change_request(id, if_match, replacement);
+    let request = change_request(id, if_match, replacement, initiator);
     changed(id, db::pets::change(&database, request).await?)
 }
 
@@ -156,10 +160,11 @@ async fn patch(
     State(database): State<Database>,
     Path(id): Path<PetId>,
     if_match: IfMatch,
+    initiator: Initiator,
     MergePatch(body): MergePatch<PatchBody>,
 ) -> Result<Response, Error> {
     let patch = body.into_patch(id)?;
-    let request = change_request(id, if_match, Change::Patch(patch));
+    let request = change_request(id, if_match, Change::Patch(patch), initiator);
     changed(id, db::pets::change(&database, request).await?)
 }
 
@@ -184,6 +189,7 @@ async fn update_with_form(
     Path(id): Path<PetId>,
     if_match: IfMatch,
     idempotency: Idempotency,
+    initiator: Initiator,
     Query(query): Query,
     Form(form): Form,
 ) -> Result<Response, Error> {
@@ -205,7 +211,7 @@ async fn update_with_form(
         status,
         ..PetPatch::default()
     };
-    let request = change_request(id, if_match, Change::Patch(patch));
+    let request = change_request(id, if_match, Change::Patch(patch), initiator);
     if !idempotency.has_key() {
         return changed(id, db::pets::change(&database, request).await?);
     }
@@ -242,18 +248,25 @@ async fn delete(
     State(orphaned_blobs): State<OrphanedBlobs>,
     Path(id): Path<PetId>,
     if_match: IfMatch,
+    initiator: Initiator,
 ) -> Result<Response, Error> {
-    let request = change_request(id, if_match, Change::Delete);
+    let request = change_request(id, if_match, Change::Delete, initiator);
     let response = changed(id, db::pets::change(&database, request).await?)?;
     orphaned_blobs.notify();
     Ok(response)
 }
 
-fn change_request(id: PetId, if_match: IfMatch, change: Change) -> ChangeRequest {
+fn change_request(
+    id: PetId,
+    if_match: IfMatch,
+    change: Change,
+    initiator: Initiator,
+) -> ChangeRequest {
     ChangeRequest {
         id,
         expected: if_match.into_versions(),
         change,
+        initiator,
     }
 }
 

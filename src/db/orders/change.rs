@@ -1,10 +1,20 @@
 //! Moves an order forward, and sells its pet once the order is delivered or complete.
 
+use serde_json::json;
+
 use crate::{
-    db::{connect::Connection, deadline::with_timeout, error::Error},
+    db::{
+        connect::Connection,
+        deadline::with_timeout,
+        error::Error,
+        record::{self, Record},
+    },
     domain::{
+        caller::CallerId,
+        change::{Action, Initiator},
         id::{OrderId, PetId},
         order::{MovesBackward, Order, OrderPatch, ShipDate, Standing},
+        pet::{self, Version},
     },
 };
 
@@ -24,19 +34,20 @@ pub async fn change_in(
     transaction: &mut Connection,
     id: OrderId,
     patch: OrderPatch,
+    initiator: &Initiator,
 ) -> Result<ChangeOutcome, Error> {
-    let query = sqlx::query_scalar(
-        "select id from pets where id = (select held_pet from orders where id = $1) for update",
+    let query = sqlx::query_as(
+        "select id, status from pets where id = (select held_pet from orders where id = $1) for update",
     );
     let query = query.bind(id.get()).fetch_optional(&mut *transaction);
-    let pet: Option<PetId> = with_timeout(query).await?;
+    let pet: Option<(PetId, pet::Status)> = with_timeout(query).await?;
     // An order that holds another pet was placed since then: there was no order with its identifier in between.
     let query = sqlx::query_as(
         "select id, pet_id, quantity, ship_date, status, complete from orders
          where id = $1 and (held_pet is null or held_pet = $2)
          for update",
     );
-    let query = query.bind(id.get()).bind(pet.map(PetId::get));
+    let query = query.bind(id.get()).bind(pet.map(|(pet, _)| pet.get()));
     let order: Option<Order> = with_timeout(query.fetch_optional(&mut *transaction)).await?;
     let Some(order) = order else {
         return Ok(ChangeOutcome::NotFound);
@@ -45,27 +56,39 @@ pub async fn change_in(
         Ok(details) => details,
         Err(refusal) => return Ok(ChangeOutcome::Refused(refusal)),
     };
-    let query = sqlx::query(
+    let query = sqlx::query_scalar(
         "update orders
          set status = $2, complete = $3, ship_date = $4, held_pet = case when $5 then held_pet end
-         where id = $1",
+         where id = $1
+         returning nullif(owner, 0)",
     )
     .bind(id.get())
     .bind(details.status.as_str())
     .bind(details.complete)
     .bind(details.ship_date.map(ShipDate::get))
     .bind(details.is_open());
-    with_timeout(query.execute(&mut *transaction)).await?;
+    let owner: Option<CallerId> = with_timeout(query.fetch_one(&mut *transaction)).await?;
+    let (old, new) = (order.details.status, details.status);
+    let mut data = json!({"pet": details.pet_id.get()});
+    if old != new {
+        data["status"] = json!([old.as_str(), new.as_str()]);
+    }
+    let record = Record::new("order", &id, Action::Changed, initiator);
+    let mut records = vec![record.owned_by(owner).with_data(Some(data))];
     // If another request has closed the order since the first statement, the pet is no longer the order's.
-    if let Some(pet) = pet
+    if let Some((pet, status)) = pet
         && order.details.is_open()
         && !details.is_open()
     {
-        let query = sqlx::query(
-            "update pets set version = nextval('pet_versions'), status = $2 where id = $1",
+        let sold = Standing::SOLD.status;
+        let query = sqlx::query_scalar(
+            "update pets set version = nextval('pet_versions'), status = $2 where id = $1 returning version",
         );
-        let query = query.bind(pet.get()).bind(Standing::SOLD.status.as_str());
-        with_timeout(query.execute(transaction)).await?;
+        let query = query.bind(pet.get()).bind(sold.as_str());
+        let version: Version = with_timeout(query.fetch_one(&mut *transaction)).await?;
+        let record = Record::of_pet_status(pet, version, (status, sold), initiator);
+        records.push(record);
     }
+    record::write(transaction, &records).await?;
     Ok(ChangeOutcome::Changed(Order { id, details }))
 }

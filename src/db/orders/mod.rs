@@ -12,7 +12,7 @@ use sqlx::{FromRow, Row as _, postgres::PgRow};
 use self::place::owner_column;
 pub use self::{
     change::{ChangeOutcome, change_in},
-    delete::{DeletionOutcome, OwnerFilter, delete},
+    delete::{Deletion, DeletionOutcome, OwnerFilter, delete},
     place::{Owner, Placement, PlacementOutcome, place, place_in},
 };
 use super::{connect::Connection, deadline::with_timeout, error::Error};

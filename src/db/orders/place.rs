@@ -7,6 +7,9 @@
 
 use std::{collections::HashMap, slice};
 
+use serde::Serialize;
+use sqlx::types::Json;
+
 use crate::{
     db::{
         batch::{BatchResult, BatchedStatement},
@@ -14,12 +17,14 @@ use crate::{
         database::Database,
         deadline::with_timeout,
         error::Error,
+        record::recorded,
         sequences::skip_chosen_ids,
     },
     domain::{
         caller::CallerId,
+        change::Initiator,
         id::{OrderId, PetId},
-        order::{NewOrder, Order, OrderDetails, Refusal, ShipDate, Standing},
+        order::{NewOrder, Order, Refusal, Standing},
         pet,
     },
 };
@@ -32,12 +37,14 @@ pub(super) fn owner_column(owner: Owner) -> i64 {
 }
 
 /// Requested order.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Placement {
     /// Owner of the order.
     pub owner: Owner,
     /// Order to place.
     pub order: NewOrder,
+    /// Who places it.
+    pub initiator: Initiator,
 }
 
 /// Outcome of a placement.
@@ -92,8 +99,8 @@ impl BatchedStatement for Placements {
         connection: &mut Connection,
         inputs: &mut Vec<Placement>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
-        let outcomes = match inputs[..] {
-            [only] => vec![Some(place_in(connection, only).await?)],
+        let outcomes = match &inputs[..] {
+            [only] => vec![Some(place_in(connection, only.clone()).await?)],
             _ => place_all(connection, inputs).await?,
         };
         let result = |(placement, outcome): (Placement, Option<_>)| match outcome {
@@ -112,16 +119,21 @@ async fn place_all(
 ) -> Result<Vec<Option<PlacementOutcome>>, Error> {
     let pet = |placement: &Placement| placement.order.details.pet_id;
     let mut standings = lock_pets(connection, placements.iter().map(pet).collect()).await?;
-    let mut accepted = Vec::new();
-    let mut decide = |placement: &Placement| {
-        let standing = standings.get_mut(&pet(placement));
-        let standing = standing.ok_or(PlacementOutcome::PetNotFound)?;
-        let ordered = standing.ordered(&placement.order.details);
-        *standing = ordered.map_err(PlacementOutcome::Refused)?;
-        accepted.push((*placement, standing.status));
-        Ok(())
-    };
-    let decisions: Vec<Result<(), _>> = placements.iter().map(&mut decide).collect();
+    let (mut accepted, mut decisions) = (Vec::new(), Vec::new());
+    for placement in placements {
+        let Some(standing) = standings.get_mut(&pet(placement)) else {
+            decisions.push(Err(PlacementOutcome::PetNotFound));
+            continue;
+        };
+        match standing.ordered(&placement.order.details) {
+            Ok(ordered) => {
+                accepted.push(OrderRow::new(placement, standing.status, ordered.status));
+                *standing = ordered;
+                decisions.push(Ok(()));
+            }
+            Err(refusal) => decisions.push(Err(PlacementOutcome::Refused(refusal))),
+        }
+    }
     let stored = insert(connection, &accepted).await?;
     let outcome = |(placement, decision): (&Placement, _)| {
         let details = placement.order.details;
@@ -156,40 +168,66 @@ async fn lock_pets(
     Ok(locked.into_iter().map(standing).collect())
 }
 
+/// Row of a new order, in the JSON that `jsonb_to_recordset` reads, with the change of its pet's status.
+#[derive(Serialize)]
+struct OrderRow<'a> {
+    id: Option<i64>,
+    owner: Option<i64>,
+    pet_id: i64,
+    is_open: bool,
+    quantity: i32,
+    /// Microseconds since 1970: as text, PostgreSQL does not read the year 0.
+    ship_date: Option<i64>,
+    status: &'static str,
+    complete: bool,
+    old_pet_status: &'static str,
+    pet_status: &'static str,
+    actor: Option<&'a str>,
+    request_id: Option<&'a str>,
+}
+
+impl<'a> OrderRow<'a> {
+    fn new(placement: &'a Placement, old: pet::Status, new: pet::Status) -> Self {
+        let NewOrder { id, details } = placement.order;
+        Self {
+            id: id.map(OrderId::get),
+            owner: placement.owner.map(|caller| caller.0),
+            pet_id: details.pet_id.get(),
+            is_open: details.is_open(),
+            quantity: details.quantity.get(),
+            ship_date: details.ship_date.map(|date| date.get().timestamp_micros()),
+            status: details.status.as_str(),
+            complete: details.complete,
+            old_pet_status: old.as_str(),
+            pet_status: new.as_str(),
+            actor: placement.initiator.actor(),
+            request_id: placement.initiator.request_id.as_deref(),
+        }
+    }
+}
+
 /// Inserts orders, at most one for each pet, and sets the status of the pet of each inserted order. Returns their
 /// identifiers by pet, `None` if the identifier is taken.
 async fn insert(
     transaction: &mut Connection,
-    orders: &[(Placement, pet::Status)],
+    orders: &[OrderRow<'_>],
 ) -> Result<HashMap<PetId, Option<OrderId>>, Error> {
     if orders.is_empty() {
         return Ok(HashMap::new());
     }
-    let details = || orders.iter().map(|(placement, _)| placement.order.details);
-    let id = |(placement, _): &(Placement, _)| placement.order.id.map(OrderId::get);
-    let ids: Vec<_> = orders.iter().map(id).collect();
-    let owner = |(placement, _): &(Placement, _)| owner_column(placement.owner);
-    let owners: Vec<_> = orders.iter().map(owner).collect();
-    let pets: Vec<_> = details().map(|order| order.pet_id.get()).collect();
-    let are_open: Vec<_> = details().map(|order| order.is_open()).collect();
-    let quantities: Vec<_> = details().map(|order| order.quantity.get()).collect();
-    let ship_date = |order: OrderDetails| order.ship_date.map(ShipDate::get);
-    let dates: Vec<_> = details().map(ship_date).collect();
-    let statuses: Vec<_> = details().map(|order| order.status.as_str()).collect();
-    let are_complete: Vec<_> = details().map(|order| order.complete).collect();
-    let pet_statuses: Vec<_> = orders.iter().map(|(_, pet)| pet.as_str()).collect();
-    // The condition on `any ($3)` keeps the plan to the primary key, independent of statistics.
-    let query = sqlx::query_as(
+    let pets: Vec<_> = orders.iter().map(|order| order.pet_id).collect();
+    // The condition on `any ($2)` keeps the plan to the primary key, independent of statistics.
+    let query = sqlx::query_as(concat!(
         "with given as materialized (
              select coalesce(id, nextval('order_ids')) as id, owner, pet_id, is_open, quantity,
-                    ship_date, status, complete, pet_status
-             from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::boolean[], $5::integer[],
-                         $6::timestamptz[], $7::text[], $8::boolean[], $9::text[])
-                  as given (id, owner, pet_id, is_open, quantity, ship_date, status, complete,
-                            pet_status)
+                    timestamptz 'epoch' + ship_date * interval '1 microsecond' as ship_date, status, complete,
+                    old_pet_status, pet_status, actor, request_id
+             from jsonb_to_recordset($1) as given (
+                 id bigint, owner bigint, pet_id bigint, is_open boolean, quantity integer, ship_date bigint, status text,
+                 complete boolean, old_pet_status text, pet_status text, actor text, request_id text)
          ), stored as (
              insert into orders (id, owner, pet_id, held_pet, quantity, ship_date, status, complete)
-             select id, owner, pet_id, case when is_open then pet_id end, quantity, ship_date,
+             select id, coalesce(owner, 0), pet_id, case when is_open then pet_id end, quantity, ship_date,
                     status, complete
              from given order by id
              on conflict (id) do nothing
@@ -197,19 +235,24 @@ async fn insert(
          ), changed as (
              update pets set version = nextval('pet_versions'), status = given.pet_status
              from given join stored using (id, pet_id)
-             where pets.id = any ($3) and pets.id = pet_id
-         )
+             where pets.id = any ($2) and pets.id = pet_id
+             returning given.id, pet_id, version
+         ), ",
+        recorded!(
+            "select kind, resource, action, record.version, record.owner, actor, request_id, data
+             from changed join given using (id, pet_id)
+             cross join lateral (values
+                 ('order', id::text, 'created', null::bigint, given.owner,
+                  jsonb_build_object('pet', pet_id, 'status', jsonb_build_array(null, status))),
+                 ('pet', pet_id::text, 'changed', changed.version, null,
+                  jsonb_build_object('status', jsonb_build_array(old_pet_status, pet_status)))
+             ) as record (kind, resource, action, version, owner, data)"
+        ),
+        "
          select pet_id, stored.id from given left join stored using (id, pet_id)",
-    )
-    .bind(ids)
-    .bind(owners)
-    .bind(pets)
-    .bind(are_open)
-    .bind(quantities)
-    .bind(dates)
-    .bind(statuses)
-    .bind(are_complete)
-    .bind(pet_statuses);
+    ))
+    .bind(Json(orders))
+    .bind(pets);
     let stored: Vec<(PetId, Option<OrderId>)> = with_timeout(query.fetch_all(transaction)).await?;
     Ok(stored.into_iter().collect())
 }

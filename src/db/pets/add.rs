@@ -15,31 +15,46 @@ use crate::{
         database::Database,
         deadline::with_timeout,
         error::Error,
+        record::recorded,
         sequences::skip_chosen_ids,
     },
     domain::{
+        change::Initiator,
         id::PetId,
         pet::{NewPet, Pet, Version},
     },
 };
 
+/// Requested addition of a pet.
+#[derive(Debug, Clone)]
+pub struct Addition {
+    /// Pet to add.
+    pub pet: NewPet,
+    /// Who adds it.
+    pub initiator: Initiator,
+}
+
 /// Adds a pet, in one statement and one commit with the pets of other requests. Returns `None` if the identifier that the
 /// client chose is taken. Without a chosen identifier, the sequence provides one and skips those that are taken.
-pub async fn add(database: &Database, pet: NewPet) -> Result<Option<Pet>, Error> {
-    if number_of_elements(&pet.details) > MAX_BATCHED_ELEMENTS {
-        let insert_separately = async |transaction: &mut Connection| insert(transaction, pet).await;
+pub async fn add(database: &Database, addition: Addition) -> Result<Option<Pet>, Error> {
+    if number_of_elements(&addition.pet.details) > MAX_BATCHED_ELEMENTS {
+        let insert_separately =
+            async |transaction: &mut Connection| insert(transaction, addition).await;
         return Box::pin(database.transact(insert_separately)).await;
     }
-    database.batchers().execute::<Inserts>(pet).await
+    database.batchers().execute::<Inserts>(addition).await
 }
 
 /// Adds a pet like [`add`], in a transaction.
-pub async fn insert(transaction: &mut Connection, pet: NewPet) -> Result<Option<Pet>, Error> {
+pub async fn insert(
+    transaction: &mut Connection,
+    addition: Addition,
+) -> Result<Option<Pet>, Error> {
     loop {
-        let mut stored = insert_all(transaction, slice::from_ref(&pet)).await?;
+        let mut stored = insert_all(transaction, slice::from_ref(&addition)).await?;
         match stored.pop().flatten() {
-            Some(stored) => return Ok(Some(pet_of(pet, stored))),
-            None if pet.id.is_some() => return Ok(None),
+            Some(stored) => return Ok(Some(pet_of(addition.pet, stored))),
+            None if addition.pet.id.is_some() => return Ok(None),
             // Every further iteration means that another insert took the identifier meanwhile, so there is progress.
             None => skip_chosen_ids(transaction, "pets", "pet_ids").await?,
         }
@@ -58,14 +73,14 @@ fn pet_of(pet: NewPet, (id, version): (PetId, Version)) -> Pet {
 struct Inserts;
 
 impl BatchedStatement for Inserts {
-    type Input = NewPet;
+    type Input = Addition;
     type Output = Option<Pet>;
 
     const SUMMARY: &'static str = "INSERT pets";
 
     async fn execute_all(
         connection: &mut Connection,
-        inputs: &mut Vec<NewPet>,
+        inputs: &mut Vec<Addition>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
         if let [only] = &inputs[..] {
             let inserted = insert(connection, only.clone()).await?;
@@ -73,11 +88,11 @@ impl BatchedStatement for Inserts {
             return Ok(vec![BatchResult::Done(inserted)]);
         }
         let stored = insert_all(connection, inputs).await?;
-        let result = |(pet, stored): (NewPet, Option<_>)| match stored {
-            Some(stored) => BatchResult::Done(Some(pet_of(pet, stored))),
-            None if pet.id.is_some() => BatchResult::Done(None),
+        let result = |(addition, stored): (Addition, Option<_>)| match stored {
+            Some(stored) => BatchResult::Done(Some(pet_of(addition.pet, stored))),
+            None if addition.pet.id.is_some() => BatchResult::Done(None),
             // The sequence reached an identifier that a client chose.
-            None => BatchResult::ExecuteSeparately(pet),
+            None => BatchResult::ExecuteSeparately(addition),
         };
         Ok(inputs.drain(..).zip(stored).map(result).collect())
     }
@@ -87,12 +102,14 @@ impl BatchedStatement for Inserts {
 /// identifier, the first gets it.
 async fn insert_all(
     connection: &mut Connection,
-    pets: &[NewPet],
+    additions: &[Addition],
 ) -> Result<Vec<Option<(PetId, Version)>>, Error> {
-    let rows: Vec<_> = pets
-        .iter()
-        .map(|pet| PetRow::new(pet.id, &pet.details))
-        .collect();
+    let (mut rows, mut actors, mut request_ids) = (Vec::new(), Vec::new(), Vec::new());
+    for Addition { pet, initiator } in additions {
+        rows.push(PetRow::new(pet.id, &pet.details));
+        actors.push(initiator.actor());
+        request_ids.push(initiator.request_id.as_deref());
+    }
     // Position and identifier of each row are returned with the result, to assign it to its request.
     let query = sqlx::query_as(concat!(
         "with given as materialized (
@@ -109,13 +126,21 @@ async fn insert_all(
         " from given order by id, ordinality
              on conflict (id) do nothing
              returning id, version
-         )
+         ), ",
+        recorded!(
+            "select distinct on (id) 'pet', id::text, 'created', stored.version, null::bigint,
+                    ($2::text[])[ordinality], ($3::text[])[ordinality],
+                    jsonb_build_object('status', jsonb_build_array(null, status))
+             from stored join given using (id) order by id, ordinality"
+        ),
+        "
          select ordinality, id, stored.version from given left join stored using (id)
          order by id, ordinality",
     ));
-    let query = query.bind(Json(rows)).fetch_all(connection);
+    let query = query.bind(Json(rows)).bind(actors).bind(request_ids);
+    let query = query.fetch_all(connection);
     let rows: Vec<(i64, PetId, Option<Version>)> = with_timeout(query).await?;
-    let mut stored = vec![None; pets.len()];
+    let mut stored = vec![None; additions.len()];
     let mut last_id = None;
     for (ordinality, id, version) in rows {
         let is_first = last_id.replace(id) != Some(id);

@@ -11,7 +11,7 @@ use sqlx::{FromRow as _, Row as _};
 
 use self::find_by::MAX_SHARED_BYTES;
 pub use self::{
-    add::{add, insert},
+    add::{Addition, add, insert},
     change::{
         ChangeOutcome, ChangeRequest, change, change_in, find_for_update, replace_photo_urls,
     },

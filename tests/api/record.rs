@@ -1,0 +1,341 @@
+//! Record of changes: what each request records, and in which order.
+
+use std::collections::HashMap;
+
+use futures_util::future::join_all;
+use pet_inventory::{db, domain::caller::Scopes};
+use reqwest::Method;
+use serde_json::{Value, json};
+use sqlx::Executor as _;
+use test_support::{RequestExt, Response, TestApp, TestDatabase, images::png};
+
+/// Publishes what has been recorded, and returns it in the order of positions.
+async fn published(app: &TestApp) -> Vec<Value> {
+    let mut connection = app.database.connect().await;
+    while db::changes::publish(&mut connection)
+        .await
+        .expect("a database")
+        > 0
+    {}
+    let changes = "select to_jsonb(change) - 'at' - 'position'
+                   from (select * from changes where kind <> 'feed' order by position) change";
+    let changes = sqlx::query_scalar(changes).fetch_all(&mut connection).await;
+    changes.expect("a database")
+}
+
+/// Returns a change by the caller `tester`, without its request id.
+fn change(
+    kind: &str,
+    resource: i64,
+    action: &str,
+    response: Option<&Response>,
+    data: &Value,
+) -> Value {
+    let version = response.map(|it| {
+        it.etag()
+            .trim_matches('"')
+            .parse::<i64>()
+            .expect("a version")
+    });
+    json!({
+        "kind": kind, "resource": resource.to_string(), "action": action, "version": version, "owner": null,
+        "actor": "tester", "data": data
+    })
+}
+
+fn without_request_id(mut change: Value) -> Value {
+    let id = change["request_id"].take();
+    assert!(id.is_string(), "{change}");
+    change
+        .as_object_mut()
+        .expect("an object")
+        .remove("request_id");
+    change
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_a_pet_are_recorded() {
+    let app = TestApp::start().await;
+    let added = app.post("/pet", &json!({"id": 7, "name": "Rex"}));
+    let added = added.header("x-request-id", "add-7").is(201).await;
+    let replaced = app.put("/pet", &json!({"id": 7, "name": "Max", "status": "sold"}));
+    let replaced = replaced.is(200).await;
+    let same = app.put("/pet", &json!({"id": 7, "name": "Max", "status": "sold"}));
+    let same = same.is(200).await;
+    let patched = app
+        .patch("/pet/7", &json!({"status": "available"}))
+        .is(200)
+        .await;
+    let form = app.request(Method::POST, "/pet/7?name=Ace").is(200).await;
+    let idempotent = app.post(
+        "/pet",
+        &json!({"id": 8, "name": "Ace", "status": "pending"}),
+    );
+    let idempotent = idempotent.header("idempotency-key", "k");
+    let again = idempotent.try_clone().expect("a request");
+    let idempotent = idempotent.is(201).await;
+    again.is(201).await;
+    app.delete("/pet/7").is(200).await;
+    // These change nothing.
+    app.delete("/pet/7").is(404).await;
+    app.put("/pet", &json!({"id": 7, "name": "Max"}))
+        .is(404)
+        .await;
+    app.patch("/pet/7", &json!({"name": "Max"})).is(404).await;
+    app.post("/pet", &json!({"id": 8, "name": "Ace"}))
+        .is(409)
+        .await;
+    for request in [
+        app.patch("/pet/8", &json!({})),
+        app.delete("/pet/8"),
+        app.put("/pet", &json!({"id": 8, "name": "A"})),
+    ] {
+        request.header("if-match", "\"1\"").is(412).await;
+    }
+
+    let changes = published(&app).await;
+    assert_eq!(changes[0]["request_id"], "add-7");
+    let changes: Vec<_> = changes.into_iter().map(without_request_id).collect();
+    let status = |old: Value, new: &str| json!({"status": [old, new]});
+    let expected = [
+        change(
+            "pet",
+            7,
+            "created",
+            Some(&added),
+            &status(Value::Null, "available"),
+        ),
+        change(
+            "pet",
+            7,
+            "changed",
+            Some(&replaced),
+            &status(json!("available"), "sold"),
+        ),
+        change("pet", 7, "changed", Some(&same), &Value::Null),
+        change(
+            "pet",
+            7,
+            "changed",
+            Some(&patched),
+            &status(json!("sold"), "available"),
+        ),
+        change("pet", 7, "changed", Some(&form), &Value::Null),
+        change(
+            "pet",
+            8,
+            "created",
+            Some(&idempotent),
+            &status(Value::Null, "pending"),
+        ),
+        change("pet", 7, "deleted", None, &Value::Null),
+    ];
+    assert_eq!(changes, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_of_orders_and_images_are_recorded_with_those_of_their_pet() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("file://{}", folder.path().display());
+    let app = TestApp::with(&[("PET_INVENTORY__IMAGES__URL", &url)]).await;
+    let customer = app.make_key("customer", Scopes::all()).await;
+    let owner = app
+        .database
+        .number("select id from callers where name = 'customer'")
+        .await;
+    app.post("/pet", &json!({"id": 7, "name": "Rex"}))
+        .is(201)
+        .await;
+    let place = || {
+        let order = app
+            .anonymous(Method::POST, "/store/order")
+            .header("api_key", &customer.secret);
+        order.json(&json!({"petId": 7}))
+    };
+    let first = place().is(201).await.id();
+    place().is(409).await;
+    app.delete(&format!("/store/order/{first}")).is(200).await;
+    let second = place().is(201).await.id();
+    app.patch(
+        &format!("/store/order/{second}"),
+        &json!({"shipDate": "2026-01-31T12:00:00Z"}),
+    )
+    .is(200)
+    .await;
+    app.patch(
+        &format!("/store/order/{second}"),
+        &json!({"status": "delivered"}),
+    )
+    .is(200)
+    .await;
+    let upload = || {
+        app.request(Method::POST, "/pet/7/uploadImage")
+            .body(png(2, 2))
+    };
+    let upload = || upload().header("content-type", "image/png").is(200);
+    let [image, other] = [upload().await, upload().await]
+        .map(|it| it.json()["imageId"].as_str().expect("an id").to_owned());
+    app.delete(&format!("/pet/7/images/{image}")).is(200).await;
+    app.delete("/pet/7").is(200).await;
+
+    let summary = |change: &Value| {
+        let text = |field: &str| change[field].as_str().unwrap_or_default().to_owned();
+        let by = if change["owner"] == json!(owner) {
+            " of customer"
+        } else {
+            ""
+        };
+        let [kind, resource, action, actor] = ["kind", "resource", "action", "actor"].map(text);
+        format!("{actor}: {kind} {resource}{by} {action} {}", change["data"])
+    };
+    let changes: Vec<String> = published(&app).await.iter().map(summary).collect();
+    let status = |old: &str, new: &str| json!({"status": [old, new]});
+    let placed = json!({"pet": 7, "status": [null, "placed"]});
+    let delivered = json!({"pet": 7, "status": ["placed", "delivered"]});
+    let pet = json!({"pet": 7});
+    let expected = [
+        format!("customer: order {first} of customer created {placed}"),
+        format!("customer: pet 7 changed {}", status("available", "pending")),
+        format!("tester: order {first} of customer deleted {pet}"),
+        format!("tester: pet 7 changed {}", status("pending", "available")),
+        format!("customer: order {second} of customer created {placed}"),
+        format!("customer: pet 7 changed {}", status("available", "pending")),
+        format!("tester: order {second} of customer changed {pet}"),
+        format!("tester: order {second} of customer changed {delivered}"),
+        format!("tester: pet 7 changed {}", status("pending", "sold")),
+        format!("tester: image {image} created {pet}"),
+        "tester: pet 7 changed null".to_owned(),
+        format!("tester: image {other} created {pet}"),
+        "tester: pet 7 changed null".to_owned(),
+        format!("tester: image {image} deleted {pet}"),
+        "tester: pet 7 changed null".to_owned(),
+        "tester: pet 7 deleted null".to_owned(),
+        format!("tester: image {other} deleted {pet}"),
+    ];
+    assert_eq!(changes[1..], expected);
+}
+
+/// Batches, single statements and idempotent requests of two replicas at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_of_a_pet_are_recorded_once_and_in_order() {
+    const PETS: i64 = 5;
+    const WRITERS: i64 = 32;
+    let app = TestApp::start().await;
+    let other = TestApp::replica_of(&app, &[]).await;
+    let writer = async |writer: i64| {
+        let app = if writer % 2 == 0 { &app } else { &other };
+        let mut acknowledged = Vec::new();
+        for round in 0..20 {
+            let id = (writer + round) % PETS + 1;
+            let pet = json!({"id": id, "name": format!("{writer} {round}")});
+            let request = match (writer + round * 7) % 5 {
+                0 => app.post("/pet", &pet),
+                1 => app.put("/pet", &pet),
+                2 => app.patch(&format!("/pet/{id}"), &json!({"status": "sold"})),
+                3 => app
+                    .request(Method::POST, &format!("/pet/{id}?status=pending"))
+                    .header("idempotency-key", format!("{writer} {round}")),
+                _ => app.delete(&format!("/pet/{id}")),
+            };
+            let response = request.response().await;
+            if response.status.is_success() {
+                let etag = response.headers.get("etag");
+                let version = etag.map(|etag| {
+                    etag.to_str()
+                        .expect("text")
+                        .trim_matches('"')
+                        .parse::<i64>()
+                        .expect("a version")
+                });
+                acknowledged.push((id.to_string(), version));
+            } else {
+                assert!(
+                    matches!(response.status.as_u16(), 400 | 404 | 409),
+                    "{response}"
+                );
+            }
+        }
+        acknowledged
+    };
+    let acknowledged = join_all((0..WRITERS).map(writer)).await;
+    let mut acknowledged: Vec<_> = acknowledged.into_iter().flatten().collect();
+    let changes = published(&app).await;
+    let mut last: HashMap<String, (i64, String)> = HashMap::new();
+    let mut recorded = Vec::new();
+    for change in changes {
+        let resource = change["resource"].as_str().expect("an id").to_owned();
+        let action = change["action"].as_str().expect("an action").to_owned();
+        let version = change["version"].as_i64();
+        let before = last.get(&resource);
+        let existed = before.is_some_and(|(_, action)| action != "deleted");
+        assert_eq!(existed, action != "created", "{change} after {before:?}");
+        let newest = before.map_or(0, |(version, _)| *version);
+        assert!(
+            version.is_none_or(|version| version > newest),
+            "{change} after {before:?}"
+        );
+        last.insert(resource.clone(), (version.unwrap_or(newest), action));
+        recorded.push((resource, version));
+    }
+    recorded.sort_unstable();
+    acknowledged.sort_unstable();
+    assert_eq!(recorded, acknowledged);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn publishers_at_once_and_open_transactions_lose_nothing() {
+    let database = TestDatabase::migrated().await;
+    let insert = |number: i32| {
+        format!(
+            "insert into new_changes (kind, resource, action) values ('pet', '{number}', 'changed')"
+        )
+    };
+    let mut open = database.connect().await;
+    open.execute("begin").await.expect("a transaction");
+    open.execute(sqlx::AssertSqlSafe(insert(0)))
+        .await
+        .expect("a row");
+    database.run("insert into new_changes (kind, resource, action) select 'pet', n::text, 'changed' from generate_series(1, 25000) n").await;
+    let publish = async || {
+        let mut connection = database.connect().await;
+        let mut count = 0;
+        for _ in 0..20 {
+            count += db::changes::publish(&mut connection)
+                .await
+                .expect("a database");
+        }
+        count
+    };
+    let counts = join_all([publish(), publish(), publish()]).await;
+    assert_eq!(counts.iter().sum::<u64>(), 25_000, "{counts:?}");
+    open.execute("commit").await.expect("a commit");
+    assert_eq!(publish().await, 1);
+    let order = "select count(*) from (
+                     select resource::bigint as n, lag(resource::bigint) over (order by position) as before
+                     from changes where kind = 'pet' and resource <> '0'
+                 ) change where n <= before";
+    assert_eq!(database.number(order).await, 0);
+    let last =
+        "select count(*) from changes join changes_clock using (position) where resource = '0'";
+    assert_eq!(database.number(last).await, 1);
+
+    // All but the newest expired change are deleted.
+    let mut connection = database.connect().await;
+    let mut deleted = 0;
+    loop {
+        let count = db::changes::purge_expired(&mut connection, std::time::Duration::ZERO)
+            .await
+            .expect("a database");
+        deleted += count;
+        if count == 0 {
+            break;
+        }
+    }
+    assert_eq!(
+        (
+            deleted,
+            database.number("select count(*) from changes").await
+        ),
+        (25_001, 1)
+    );
+}
