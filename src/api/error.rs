@@ -15,6 +15,7 @@ use crate::{
     blob_store, db,
     domain::{
         caller::{Scope, Scopes},
+        change::Position,
         clock::whole_seconds,
     },
     images::renderings,
@@ -102,6 +103,9 @@ pub enum Error {
     /// The image store failed.
     #[error(transparent)]
     BlobStore(#[from] blob_store::Error),
+    /// The position is not in the record of changes, which begins at this one.
+    #[error("unknown position")]
+    UnknownPosition(Position),
     /// The request exceeded its time limit.
     #[error("request timed out")]
     TimedOut,
@@ -196,6 +200,7 @@ impl Error {
             }
             Self::RangeNotSatisfiable(_) => refusal(S::RANGE_NOT_SATISFIABLE),
             Self::IdempotencyKeyReused => refusal(S::UNPROCESSABLE_ENTITY),
+            Self::UnknownPosition(oldest) => Problem::unknown_position(*oldest),
             Self::LimitExceeded {
                 policies,
                 retry_after,

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod body;
+pub mod changes;
 pub mod conditional;
 pub mod credentials;
 pub mod error;
@@ -79,7 +80,10 @@ fn resources() -> Operations {
 
 /// Lists of callers, with responses that may be compressed.
 fn lists() -> Operations {
-    pets::lists().merge(orders::lists()).merge(images::lists())
+    pets::lists()
+        .merge(orders::lists())
+        .merge(images::lists())
+        .merge(changes::lists())
 }
 
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.

@@ -124,6 +124,14 @@ pub fn parse_distinct<T: FromStr<Err = Invalid> + PartialEq>(
     read
 }
 
+/// Parses the maximum number of matches of a page.
+pub fn parse_limit(text: &str) -> Result<usize, Invalid> {
+    text.parse()
+        .ok()
+        .filter(|limit| (1..=MAX_LIMIT).contains(limit))
+        .ok_or(Invalid::because("must be an integer from 1 to 1000"))
+}
+
 /// Range of the matches that a request selects.
 pub struct Window<Id> {
     /// Maximum number of matches; all of them if `None`.
@@ -135,12 +143,7 @@ pub struct Window<Id> {
 impl<Id: FromStr> Window<Id> {
     /// Reads `limit` and `cursor`, then reports all violations of the query.
     pub fn read(mut violations: Violations, query: &Parameters) -> Result<Self, Error> {
-        let limit = query.optional(&mut violations, "limit", |text| {
-            text.parse()
-                .ok()
-                .filter(|limit| (1..=MAX_LIMIT).contains(limit))
-                .ok_or(Invalid::because("must be an integer from 1 to 1000"))
-        });
+        let limit = query.optional(&mut violations, "limit", parse_limit);
         let after = query.optional(&mut violations, "cursor", read_cursor);
         violations.finish(Some(Self { limit, after }))
     }

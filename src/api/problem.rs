@@ -10,6 +10,8 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::domain::change::Position;
+
 /// Marks an error response with a body in the format of its own RFC, in place of a problem.
 #[derive(Debug, Clone, Copy)]
 pub struct OAuthErrorBody;
@@ -96,6 +98,10 @@ pub struct Problem {
     )]
     #[schema(value_type = Vec<PolicyName>, inline, max_items = 4, example = json!(["minute"]))]
     violated_policies: Vec<String>,
+    /// Oldest position of the record of changes, for status 410.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    oldest: Option<i64>,
 }
 
 /// Name of a limit, as in `RateLimit-Policy`.
@@ -121,6 +127,7 @@ impl Problem {
             detail,
             errors: Vec::new(),
             violated_policies: Vec::new(),
+            oldest: None,
         }
     }
 
@@ -147,6 +154,15 @@ impl Problem {
             kind: "https://iana.org/assignments/http-problem-types#quota-exceeded".into(),
             violated_policies: policies.iter().map(|policy| (*policy).to_owned()).collect(),
             ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
+        }
+    }
+
+    /// Creates the problem of a position that is not in the record of changes, which begins at `oldest`.
+    pub fn unknown_position(oldest: Position) -> Self {
+        let detail = "after is not a position of the record of changes, or is past its retention";
+        Self {
+            oldest: Some(oldest.0),
+            ..Self::new(StatusCode::GONE, detail)
         }
     }
 

@@ -25,7 +25,7 @@ pub async fn store_demo_keys(database: &Database) -> Result<Vec<Secret>, Error> 
             let key = Secret::custom(key);
             let scopes = match plan {
                 Plan::Enterprise => Scopes::all(),
-                Plan::Free | Plan::Pro => Scopes::all_but_admin(),
+                Plan::Free | Plan::Pro => Scopes::of_new_callers(),
             };
             let name = format!("demo-{plan}");
             store(transaction, &name, plan, scopes, &key).await?;

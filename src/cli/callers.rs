@@ -46,7 +46,7 @@ pub enum Callers {
     SetScopes {
         /// Name of the caller
         name: CallerName,
-        /// New scopes, all of them: read:pets, write:pets, read:orders, write:orders, admin
+        /// New scopes, all of them: read:pets, write:pets, read:orders, write:orders, read:changes, admin
         #[arg(required = true, value_name = "SCOPE")]
         scopes: Vec<Scope>,
     },

@@ -33,7 +33,7 @@ pub struct Owner {
     /// Plan of a new caller: free, pro or enterprise
     #[arg(long)]
     plan: Option<Plan>,
-    /// Scope of the credential, can be repeated: read:pets, write:pets, read:orders, write:orders, admin; default: all
+    /// Scope of the credential, can be repeated: read:pets, write:pets, read:orders, write:orders, read:changes, admin; default: all
     /// scopes of the caller. A new caller gets the same scopes, by default all but admin
     #[arg(long = "scope", value_name = "SCOPE")]
     scopes: Vec<Scope>,
@@ -153,7 +153,7 @@ impl Owner {
         let plan = self
             .plan
             .ok_or("a new caller needs a plan; add --plan free, --plan pro or --plan enterprise")?;
-        let scopes = scopes.unwrap_or_else(Scopes::all_but_admin);
+        let scopes = scopes.unwrap_or_else(Scopes::of_new_callers);
         let id = db::callers::insert(connection, name, plan, scopes)
             .await?
             .ok_or("another command has just created this caller; run the command again")?;

@@ -296,8 +296,9 @@ impl Config {
         if !(0.0..=1.0).contains(&telemetry.otlp_sampling) {
             return refuse("telemetry.otlp_sampling", "must be from 0 to 1");
         }
-        if auth.anonymous_scopes.contains(Scope::Admin) {
-            let reason = "must not contain admin: every anonymous caller would have it";
+        let scopes = auth.anonymous_scopes;
+        if scopes.contains(Scope::Admin) || scopes.contains(Scope::ReadChanges) {
+            let reason = "must not contain admin or read:changes: they are not for everybody";
             return refuse("auth.anonymous_scopes", reason);
         }
         Ok(())

@@ -7,17 +7,26 @@
 
 use std::time::Duration;
 
-use super::{connect::Connection, deadline::with_timeout, error::Error};
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use sqlx::{FromRow, types::Json};
 
-/// Maximum number of changes that a statement publishes or deletes.
+use super::{connect::Connection, deadline::with_timeout, error::Error};
+use crate::domain::{
+    caller::CallerId,
+    change::{Change, Kind, Position},
+};
+
+/// Maximum number of changes that a statement publishes, deletes, or looks at.
 const MAX_BATCH: u64 = 10_000;
 
-/// Publishes up to 10,000 recorded changes, unless another process is doing so. Returns their number.
-pub async fn publish(connection: &mut Connection) -> Result<u64, Error> {
-    // Without anything to publish, the clock is not locked, and nothing is written.
-    let query = sqlx::query_scalar(
-        "with held as materialized (
-             select position from changes_clock where exists (select from new_changes) for update skip locked
+/// Statement that publishes changes, with the end of the clause that locks the clock. Without anything to publish, the clock
+/// is not locked, and nothing is written.
+macro_rules! publish {
+    ($lock:literal) => {
+        concat!(
+            "with held as materialized (
+             select position from changes_clock where exists (select from new_changes) for update ", $lock, "
          ), taken as (
              delete from new_changes
              where ctid = any (array(
@@ -36,11 +45,143 @@ pub async fn publish(connection: &mut Connection) -> Result<u64, Error> {
              update changes_clock set position = (select max(position) from numbered)
              where exists (select from numbered)
          )
-         select count(*) from numbered",
-    );
+         select count(*) from numbered"
+        )
+    };
+}
+
+/// Publishes up to 10,000 recorded changes, unless another process is doing so. Returns their number.
+pub async fn publish(connection: &mut Connection) -> Result<u64, Error> {
+    let query = sqlx::query_scalar(publish!("skip locked"));
     let query = query.bind(MAX_BATCH.cast_signed());
     let published: i64 = with_timeout(query.fetch_one(connection)).await?;
     Ok(published.unsigned_abs())
+}
+
+/// Publishes all changes that were committed before.
+pub async fn publish_all(connection: &mut Connection) -> Result<(), Error> {
+    loop {
+        let query = sqlx::query_scalar(publish!("")).bind(MAX_BATCH.cast_signed());
+        let published: i64 = with_timeout(query.fetch_one(&mut *connection)).await?;
+        if published.unsigned_abs() < MAX_BATCH {
+            return Ok(());
+        }
+    }
+}
+
+/// Changes that a reader wants and may see.
+#[derive(Debug, Default)]
+pub struct Filter {
+    /// Kinds of which all changes are visible.
+    pub kinds: Vec<Kind>,
+    /// Kinds of which the changes of resources of `owner` are visible.
+    pub own_kinds: Vec<Kind>,
+    /// Caller.
+    pub owner: Option<CallerId>,
+    /// Kind and identifier of the only resource.
+    pub resource: Option<(Kind, String)>,
+}
+
+/// Part of the record.
+#[derive(Debug)]
+pub struct Page {
+    /// Changes, in the order of their positions.
+    pub changes: Vec<Change>,
+    /// Last position that was looked at.
+    pub next: Position,
+}
+
+/// Returns the first `limit` changes after a position, from the beginning if it is 0. Looks at up to 10,000 changes, or at all
+/// of one resource. Returns the oldest position as the error if the position is not known.
+pub async fn page(
+    connection: &mut Connection,
+    after: Position,
+    filter: &Filter,
+    limit: usize,
+) -> Result<Result<Page, Position>, Error> {
+    /// The matches, and the last position that was looked at if they are fewer than the limit.
+    macro_rules! page {
+        ($scanned:literal, $looked_at:literal) => {
+            concat!(
+                "with page as materialized (
+                     select position, at, kind, resource, action, version, actor, request_id, data
+                     from (select * from changes where position > $1 ", $scanned, ") scanned
+                     where kind = any ($2) or (kind = any ($3) and owner = $4)
+                     order by position limit $5
+                 ), last as materialized (
+                     select max(position) as last from ", $looked_at, " where (select count(*) from page) < $5
+                 )
+                 select page.*, last.last from last left join page on true order by page.position"
+            )
+        };
+    }
+    let names = |kinds: &[Kind]| kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>();
+    let query = match &filter.resource {
+        None => sqlx::query_as(page!(
+            "order by position limit $6",
+            "(select position from changes where position > $1 order by position limit $6) scanned"
+        )),
+        Some(_) => sqlx::query_as(page!(
+            "and kind = $6 and resource = $7 order by position",
+            "changes"
+        )),
+    };
+    let query = query
+        .bind(after.0)
+        .bind(names(&filter.kinds))
+        .bind(names(&filter.own_kinds))
+        .bind(filter.owner.map(|caller| caller.0))
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    let query = match &filter.resource {
+        None => query.bind(MAX_BATCH.cast_signed()),
+        Some((kind, resource)) => query.bind(kind.as_str()).bind(resource),
+    };
+    let rows: Vec<PageRow> = with_timeout(query.fetch_all(&mut *connection)).await?;
+    // Changes are deleted from the front: if the position is there now, none behind it was missing.
+    let query = sqlx::query_scalar(
+        "select min(position) from changes
+         having $1 <> 0 and not exists (select from changes where position = $1)",
+    );
+    let query = query.bind(after.0).fetch_optional(&mut *connection);
+    if let Some(oldest) = with_timeout(query).await? {
+        return Ok(Err(Position(oldest)));
+    }
+    let last = rows.first().and_then(|row| row.last);
+    let changes: Vec<Change> = rows.into_iter().filter_map(PageRow::change).collect();
+    let last_match = changes.last().map(|change| change.position);
+    let next = last.map(Position).max(last_match).unwrap_or(after);
+    Ok(Ok(Page { changes, next }))
+}
+
+#[derive(FromRow)]
+struct PageRow {
+    position: Option<i64>,
+    at: Option<DateTime<Utc>>,
+    kind: Option<String>,
+    resource: Option<String>,
+    action: Option<String>,
+    version: Option<i64>,
+    actor: Option<String>,
+    request_id: Option<String>,
+    data: Option<Json<Value>>,
+    last: Option<i64>,
+}
+
+impl PageRow {
+    /// Returns the change, if the page is not empty.
+    fn change(self) -> Option<Change> {
+        Some(Change {
+            position: Position(self.position?),
+            at: self.at?,
+            kind: self.kind?,
+            resource: self.resource?,
+            action: self.action?,
+            version: self.version,
+            actor: self.actor,
+            request_id: self.request_id,
+            data: self.data.map(|Json(data)| data),
+        })
+    }
 }
 
 /// Deletes up to 10,000 changes older than `retention`, the oldest first, except the newest of them. Returns their number.

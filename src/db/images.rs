@@ -15,7 +15,7 @@ use super::{
     record::{self, Record},
 };
 use crate::domain::{
-    change::{Action, Initiator},
+    change::{Action, Initiator, Kind},
     id::PetId,
     image::{Facts, ImageId, ImageType, RenderingWidth},
 };
@@ -116,7 +116,7 @@ async fn record(
     action: Action,
     initiator: &Initiator,
 ) -> Result<(), Error> {
-    let record = Record::new("image", &id, action, initiator).of_pet(pet);
+    let record = Record::new(Kind::Image, &id, action, initiator).of_pet(pet);
     record::write(transaction, &[record]).await
 }
 

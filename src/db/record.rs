@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{connect::Connection, deadline::with_timeout, error::Error};
 use crate::domain::{
     caller::CallerId,
-    change::{Action, Initiator},
+    change::{Action, Initiator, Kind},
     id::PetId,
     pet::{self, Version},
 };
@@ -61,13 +61,13 @@ pub(super) struct Record<'a> {
 impl<'a> Record<'a> {
     /// Creates the record of a change of a resource, by its kind and identifier.
     pub fn new(
-        kind: &'static str,
+        kind: Kind,
         resource: &impl ToString,
         action: Action,
         initiator: &'a Initiator,
     ) -> Self {
         Self {
-            kind,
+            kind: kind.as_str(),
             resource: resource.to_string(),
             action: action.as_str(),
             version: None,
@@ -89,7 +89,7 @@ impl<'a> Record<'a> {
         Self {
             version: Some(version.0),
             data: status_change(old, new),
-            ..Self::new("pet", &id, Action::Changed, initiator)
+            ..Self::new(Kind::Pet, &id, Action::Changed, initiator)
         }
     }
 

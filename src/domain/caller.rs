@@ -51,17 +51,20 @@ pub enum Scope {
     ReadOrders,
     /// Place and delete store orders.
     WriteOrders,
+    /// Read the record of changes.
+    ReadChanges,
     /// Act on the resources of other callers.
     Admin,
 }
 
 impl_names!(
     Scope,
-    "must be read:pets, write:pets, read:orders, write:orders or admin",
+    "must be read:pets, write:pets, read:orders, write:orders, read:changes or admin",
     ReadPets = "read:pets",
     WritePets = "write:pets",
     ReadOrders = "read:orders",
     WriteOrders = "write:orders",
+    ReadChanges = "read:changes",
     Admin = "admin",
 );
 
@@ -73,6 +76,7 @@ impl Scope {
             Self::WritePets => "add, change and delete pets and their images",
             Self::ReadOrders => "read the caller's own store orders and the inventory",
             Self::WriteOrders => "place and delete store orders",
+            Self::ReadChanges => "read the record of changes",
             Self::Admin => "manage the resources of all callers",
         }
     }
@@ -88,9 +92,9 @@ impl Scopes {
         Scope::ALL.into_iter().collect()
     }
 
-    /// Returns the default scopes of a new caller: all but `admin`.
-    pub fn all_but_admin() -> Self {
-        Self(Self::all().0 & !Self::bit(Scope::Admin))
+    /// Returns the default scopes of a new caller: all but `admin` and `read:changes`.
+    pub fn of_new_callers() -> Self {
+        Self(Self::all().0 & !Self::bit(Scope::Admin) & !Self::bit(Scope::ReadChanges))
     }
 
     /// Returns true if `scope` is in the set.

@@ -1,6 +1,52 @@
 //! Changes of resources, as the record of changes has them.
 
-use super::caller::CallerName;
+use std::str::FromStr;
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+
+use super::{Invalid, caller::CallerName, id::PetId};
+
+/// Place of a change in the record: an integer below 2^53, in ascending order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Position(pub i64);
+
+impl FromStr for Position {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        text.parse()
+            .ok()
+            .filter(|position| (0..=PetId::MAX).contains(position))
+            .map(Self)
+            .ok_or(Invalid::because(
+                "must be an integer from 0 to 9007199254740991",
+            ))
+    }
+}
+
+/// Change in the record.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// Position.
+    pub position: Position,
+    /// Time of the change.
+    pub at: DateTime<Utc>,
+    /// Kind of the resource.
+    pub kind: String,
+    /// Identifier of the resource.
+    pub resource: String,
+    /// What was done.
+    pub action: String,
+    /// Version of a pet after the change.
+    pub version: Option<i64>,
+    /// Name of the caller.
+    pub actor: Option<String>,
+    /// Request id.
+    pub request_id: Option<String>,
+    /// Small facts.
+    pub data: Option<Value>,
+}
 
 /// Who makes a change, and in which request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -18,7 +64,26 @@ impl Initiator {
     }
 }
 
-/// Kind of a change.
+/// Kind of the resource that was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Pet.
+    Pet,
+    /// Image of a pet.
+    Image,
+    /// Store order.
+    Order,
+}
+
+impl_names!(
+    Kind,
+    "must be pet, image or order",
+    Pet = "pet",
+    Image = "image",
+    Order = "order",
+);
+
+/// What was done to a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// The resource was created.

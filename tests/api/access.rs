@@ -32,7 +32,7 @@ const SETTINGS: [(&str, &str); 3] = [
 ];
 
 /// Kinds of callers. The requested resources belong to `owner`.
-const ACTORS: [&str; 17] = [
+const ACTORS: [&str; 18] = [
     "none",
     "malformed",
     "unknown",
@@ -43,6 +43,7 @@ const ACTORS: [&str; 17] = [
     "write:pets",
     "read:orders",
     "write:orders",
+    "read:changes",
     "admin",
     "not-admin",
     "all",
@@ -135,7 +136,7 @@ impl Resources {
                 Some(key.secret)
             }
             "no-scope" => key_for(connection, Scopes::default()).await,
-            "not-admin" => key_for(connection, Scopes::all_but_admin()).await,
+            "not-admin" => key_for(connection, Scopes::of_new_callers()).await,
             "all" => key_for(connection, Scopes::all()).await,
             "owner" => Some(session(connection, &self.owner, false).await),
             "other" => Some(session(connection, &self.other, false).await),

@@ -407,7 +407,7 @@ async fn concurrent_deletions_of_orders_release_their_pets_once() {
     app.database
         .run("update pets set status = 'available'")
         .await;
-    let other = app.make_key("other", Scopes::all_but_admin()).await.secret;
+    let other = app.make_key("other", Scopes::of_new_callers()).await.secret;
     let place = (1..=30).map(async |id| {
         let order = json!({"petId": id, "complete": id % 3 == 0});
         let placed = app.post("/store/order", &order).is(201).await;

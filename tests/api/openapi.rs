@@ -461,6 +461,10 @@ fn other_requests(app: &TestApp) -> Vec<Case> {
         ("/oauth/introspect", oauth("/oauth/introspect"), 401),
         ("/limits", app.get("/limits"), 200),
         ("/limits", app.anonymous(Method::GET, "/limits"), 401),
+        ("/changes", app.get("/changes?kind=pet&limit=1"), 200),
+        ("/changes", app.get("/changes?limit=0"), 400),
+        ("/changes", app.get("/changes?after=1"), 410),
+        ("/changes", app.anonymous(Method::GET, "/changes"), 401),
     ]
 }
 

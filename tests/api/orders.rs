@@ -24,7 +24,7 @@ async fn status(app: &TestApp, pet: i64) -> String {
 
 /// Creates a caller and returns its key, with all scopes but `admin`.
 async fn caller(app: &TestApp, name: &str) -> String {
-    app.make_key(name, Scopes::all_but_admin()).await.secret
+    app.make_key(name, Scopes::of_new_callers()).await.secret
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -619,7 +619,7 @@ async fn patch_order_changes_its_date_and_ignores_other_fields() {
         .problem(404);
     let text = app.request(Method::PATCH, &path).body("a");
     text.response().await.problem(415);
-    for scopes in [Scopes::all_but_admin(), scopes(&[Scope::WriteOrders])] {
+    for scopes in [Scopes::of_new_callers(), scopes(&[Scope::WriteOrders])] {
         let key = app.make_key("alice", scopes).await.secret;
         let request = app
             .anonymous(Method::PATCH, &path)

@@ -159,7 +159,7 @@ async fn database_waits_of_a_request_share_one_deadline() {
     let database = database(&test);
     let slow = || {
         database.run(async |connection| {
-            sqlx::query("select pg_sleep(1)")
+            sqlx::query("select pg_sleep(0.9)")
                 .execute(connection)
                 .await?;
             Ok::<_, db::Error>(())

@@ -181,7 +181,7 @@ async fn user_is_404_for_other_callers_except_admins() {
     account(&app, "bob").await;
     let (ada, bob) = (session(&app, "ada").await, session(&app, "bob").await);
     let other_caller = app
-        .make_key("stranger", Scopes::all_but_admin())
+        .make_key("stranger", Scopes::of_new_callers())
         .await
         .secret;
     let admin = app.make_key("boss", scopes(&[Scope::Admin])).await.secret;
@@ -784,7 +784,7 @@ async fn create_users_stores_all_or_none() {
     );
     assert_eq!(app.database.number("select count(*) from users").await, 20);
     assert_eq!(post(&json!([])).is(200).await.json(), json!([]));
-    let key = app.make_key("other", Scopes::all_but_admin()).await.secret;
+    let key = app.make_key("other", Scopes::of_new_callers()).await.secret;
     let other = app
         .anonymous(Method::POST, "/user/createWithList")
         .header("api_key", key);

@@ -62,7 +62,7 @@ struct TokenBody<'a> {
     /// Granted scopes, separated by spaces.
     #[schema(
         max_length = 1_024,
-        pattern = r"^(read:pets|write:pets|read:orders|write:orders|admin)( (read:pets|write:pets|read:orders|write:orders|admin))*$"
+        pattern = r"^(read:pets|write:pets|read:orders|write:orders|read:changes|admin)( (read:pets|write:pets|read:orders|write:orders|read:changes|admin))*$"
     )]
     scope: String,
 }
@@ -83,7 +83,7 @@ struct TokenRequest {
     #[schema(
         nullable = false,
         max_length = 1_024,
-        pattern = r"^((read:pets|write:pets|read:orders|write:orders|admin)( (read:pets|write:pets|read:orders|write:orders|admin))*)?$"
+        pattern = r"^((read:pets|write:pets|read:orders|write:orders|read:changes|admin)( (read:pets|write:pets|read:orders|write:orders|read:changes|admin))*)?$"
     )]
     scope: Option<String>,
     /// Client identifier, unless sent by HTTP Basic.
@@ -239,7 +239,7 @@ async fn introspect(
     "introspection_endpoint_auth_methods_supported": ["client_secret_basic", "client_secret_post"],
     "grant_types_supported": ["client_credentials"],
     "response_types_supported": [],
-    "scopes_supported": ["read:pets", "write:pets", "read:orders", "write:orders", "admin"],
+    "scopes_supported": ["read:pets", "write:pets", "read:orders", "write:orders", "read:changes", "admin"],
     "service_documentation": "https://pets.example.com/docs/"
 }))]
 struct MetadataBody {

@@ -56,6 +56,7 @@ pub const BASE: &str = "/api/v3";
         (name = "store", description = "Orders for pets, and the inventory."),
         (name = "user", description = "User accounts and their sessions."),
         (name = "limits", description = "Limits of a caller's plan."),
+        (name = "changes", description = "Record of changes."),
         (name = "oauth", description = "Access tokens for clients."),
     ),
 )]

@@ -148,7 +148,7 @@ async fn find_or_insert(
     if let Some((caller, is_disabled)) = database.run(get).await? {
         return Ok((!is_disabled).then_some(caller));
     }
-    let scopes = Scopes::all_but_admin();
+    let scopes = Scopes::of_new_callers();
     let inserted = database
         .run(async |connection| db::callers::insert(connection, name, plan, scopes).await)
         .await?;

@@ -11,7 +11,7 @@ use crate::{
     },
     domain::{
         caller::CallerId,
-        change::{Action, Initiator},
+        change::{Action, Initiator, Kind},
         id::{OrderId, PetId},
         order::{MovesBackward, Order, OrderPatch, ShipDate, Standing},
         pet::{self, Version},
@@ -73,7 +73,7 @@ pub async fn change_in(
     if old != new {
         data["status"] = json!([old.as_str(), new.as_str()]);
     }
-    let record = Record::new("order", &id, Action::Changed, initiator);
+    let record = Record::new(Kind::Order, &id, Action::Changed, initiator);
     let mut records = vec![record.owned_by(owner).with_data(Some(data))];
     // If another request has closed the order since the first statement, the pet is no longer the order's.
     if let Some((pet, status)) = pet

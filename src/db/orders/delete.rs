@@ -15,7 +15,7 @@ use crate::{
     },
     domain::{
         caller::CallerId,
-        change::{Action, Initiator},
+        change::{Action, Initiator, Kind},
         id::{OrderId, PetId},
         order::Standing,
         pet::{Status, Version},
@@ -124,7 +124,7 @@ impl BatchedStatement for Deletions {
             });
             outcomes.push(match index.map(|index| deleted.swap_remove(index)) {
                 Some((_, of, pet_id, held, _)) => {
-                    let record = Record::new("order", id, Action::Deleted, initiator)
+                    let record = Record::new(Kind::Order, id, Action::Deleted, initiator)
                         .owned_by((of != 0).then_some(CallerId(of)))
                         .of_pet(pet_id);
                     records.push(record);

@@ -21,7 +21,7 @@ use crate::{
         record::{self, Record, recorded, records, status_change},
     },
     domain::{
-        change::{Action, Initiator},
+        change::{Action, Initiator, Kind},
         id::PetId,
         image::ImageId,
         pet::{Change, Held, Pet, PetDetails, PetPatch, PhotoUrl, Status, Version},
@@ -341,7 +341,7 @@ impl<'a> PendingChanges<'a> {
             return Some(ChangeOutcome::VersionMismatch);
         }
         let held = self.held.contains(&id);
-        let record = |action| Record::new("pet", &id, action, &request.initiator);
+        let record = |action| Record::new(Kind::Pet, &id, action, &request.initiator);
         let details = match request.change.apply(&current.details, held) {
             Ok(Some(details)) => details,
             Ok(None) => {
@@ -376,7 +376,7 @@ impl<'a> PendingChanges<'a> {
         let images: Vec<(PetId, ImageId)> = with_timeout(query).await?;
         for (pet, image) in images {
             if let Some((_, initiator)) = self.deleted.iter().find(|(id, _)| *id == pet) {
-                let record = Record::new("image", &image, Action::Deleted, initiator);
+                let record = Record::new(Kind::Image, &image, Action::Deleted, initiator);
                 self.records.push(record.of_pet(pet));
             }
         }
