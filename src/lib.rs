@@ -28,7 +28,7 @@
 //! - [`api`]: routes, layers, handlers and status codes.
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
 //! - [`embedded_postgres`]: PostgreSQL for a run without a database URL.
-//! - [`maintenance`]: periodic tasks: purges, sweeps, folds.
+//! - [`maintenance`]: periodic tasks: purges, sweeps, folds, publication of the record of changes.
 //! - [`telemetry`]: log lines, metrics and traces.
 //! - [`app`]: the composition root: builds every part and runs them.
 //! - [`cli`]: commands, and what they print.
@@ -63,6 +63,7 @@
 //! api::extract       every invalid field at once (api::fields); uploads: api::images::receive
 //! api::pets::add     NewPetBody → domain NewPet → db::pets::add → Pet → PetBody
 //!   db::batch        one statement for concurrent requests
+//!   db::record       the record of the change, in the same statement
 //!   db::pool         a connection, unless PostgreSQL is unreachable (db::breaker);
 //!                    of large reads, a few at a time, in turns (db::large_reads)
 //! ```

@@ -9,7 +9,7 @@ use crate::{db::limits::Slice, domain::clock::Moment};
 
 /// Time for which a step matters: 61 slices, on a clock that is 5 % fast.
 const REMEMBERED: Duration = Duration::from_secs(65);
-/// Maximum rate of the database's clock by a clock that is 5 % slow.
+/// Maximum rate of the database's clock, measured by a clock that is 5 % slow.
 const MAX_RATE: f64 = 1.0 / 0.95;
 
 /// Clock of the database, as far as the replica knows it from the responses to lease statements.
