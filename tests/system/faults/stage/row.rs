@@ -78,6 +78,21 @@ impl Row {
         self.within_delayed(what, percentile(times, 99.0), promised, delay);
     }
 
+    /// Records the median and the 99th percentile of the latencies of honest clients, and the upper bound of one of them: of
+    /// the percentile in the full form. The short form, which is part of each build, runs on any machine, whose CPUs the
+    /// attackers and clients fill: there it is the median, which shows if an attack starves others.
+    pub fn served_within(&mut self, of: &str, times: &mut [Duration]) {
+        const BOUND: Duration = Duration::from_millis(50);
+        let (median, p99) = (format!("median{of}"), format!("p99{of}"));
+        if Form::of_this_run() == Form::Full {
+            self.note(format!("{median} {}", seconds(percentile(times, 50.0))));
+            self.p99_within(&p99, times, BOUND);
+        } else {
+            self.note(format!("{p99} {}", seconds(percentile(times, 99.0))));
+            self.within(&median, percentile(times, 50.0), BOUND);
+        }
+    }
+
     /// Records the longest of some latencies, and its upper bound with the delays of the machine.
     pub fn longest_within(&mut self, what: &str, times: &mut [Duration], promised: Duration) {
         let delay = percentile(&mut self.delays(), 100.0);
