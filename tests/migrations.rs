@@ -26,7 +26,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0108, came together.
-const ROWS: [(i64, &str); 3] = [(
+const ROWS: [(i64, &str); 4] = [(
     108,
     r#"with acme as (
           insert into callers (name, plan, scopes) values ('acme', 'free', '{read:pets,write:pets}')
@@ -93,7 +93,15 @@ const ROWS: [(i64, &str); 3] = [(
 ), (
         110,
         "insert into new_changes (kind, resource, action, version, actor, request_id, data)
-         values ('pet', '1', 'created', 7, 'acme', 'r-1', '{\"status\": [null, \"available\"]}')",
+         values ('pet', '1', 'created', 7, 'acme', 'r-1', '{\"status\": [null, \"available\"]}');
+         insert into callers (name, plan, scopes)
+         values ('operator', 'pro', '{read:pets,write:pets,read:orders,write:orders,admin}')",
+), (
+        111,
+        "do $$ begin
+             assert (select 'read:changes' = any (scopes) from callers where name like 'operator-%');
+             assert (select count(*) = 1 from callers where 'read:changes' = any (scopes));
+         end $$",
 )];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {

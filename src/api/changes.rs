@@ -1,6 +1,7 @@
 //! `GET /changes`: the record of changes.
 //!
-//! - A caller without `admin` sees changes of pets and images with `read:pets`, and of its own orders with `read:orders`.
+//! - A caller without `admin` sees changes of pets, images and imports with `read:pets`, of its own orders with
+//!   `read:orders`, and of its own account.
 //! - A page has every change that was committed before the request.
 
 use axum::{extract::State, http::StatusCode, response::Response};
@@ -67,14 +68,15 @@ struct PageBody {
     "action": "changed", "version": 12, "actor": "acme", "requestId": "9f86d081884c7d659a2feaa0c55ad015",
     "data": {"status": ["available", "pending"]}
 }))]
-struct ChangeBody {
+pub struct ChangeBody {
     /// Position in the record. Positions ascend, with gaps.
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     position: i64,
     /// Time of the change.
     #[schema(format = DateTime, max_length = 64)]
     at: String,
-    /// Kind of the resource: `pet`, `image` or `order`. There may be further ones.
+    /// Kind of the resource: `pet`, `image`, `order`, `user`, `caller`, `key`, `client`, `session` or `import`. There may be
+    /// further ones.
     #[schema(max_length = 16, pattern = "^[a-z]+$")]
     kind: String,
     /// Identifier of the resource.
@@ -87,7 +89,7 @@ struct ChangeBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     version: Option<i64>,
-    /// Name of the caller. Absent if the request had none.
+    /// Name of the caller; `operator` for a command. Absent if the request had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 64, pattern = r"^[^\x00]*$")]
     actor: Option<String>,
@@ -95,8 +97,9 @@ struct ChangeBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, max_length = 64, pattern = "^[A-Za-z0-9._-]+$")]
     request_id: Option<String>,
-    /// Facts: `status` with the old value (`null` for a new resource) and the new one, if it has changed; `pet` of an image or
-    /// an order.
+    /// Facts: `status`, `plan`, `scopes` and `disabled` with the old value (`null` for a new resource) and the new one, if
+    /// they have changed; `pet` of an image or an order; `caller` of a key, a client or a session; number of `pets` of an
+    /// import, with the first and the last of their `ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object, nullable = false)]
     data: Option<Value>,
@@ -122,8 +125,8 @@ impl From<Change> for ChangeBody {
 ///
 /// Returns changes after the position `after`; without it, from the oldest one. A request looks at 10,000 changes at most, so a
 /// page may have fewer than `limit`, or none, while more remain: go on with `next` as `after` until both are equal. Changes
-/// are kept for 30 days, unless configured otherwise. A caller without the scope `admin` sees changes of pets and images with
-/// `read:pets`, and of its own orders with `read:orders`.
+/// are kept for 30 days, unless configured otherwise. A caller without the scope `admin` sees changes of pets, images and
+/// imports with `read:pets`, of its own orders with `read:orders`, and of its own account.
 #[utoipa::path(
     get, path = "/changes", operation_id = "listChanges", tag = "changes", security(("bearer" = ["read:changes"])),
     params(
@@ -183,9 +186,12 @@ fn visible(caller: &Caller, kinds: &[Kind]) -> Filter {
     for kind in kinds {
         match kind {
             _ if has(Scope::Admin) => filter.kinds.push(*kind),
-            Kind::Pet | Kind::Image if has(Scope::ReadPets) => filter.kinds.push(*kind),
+            Kind::Pet | Kind::Image | Kind::Import if has(Scope::ReadPets) => {
+                filter.kinds.push(*kind);
+            }
             Kind::Order if has(Scope::ReadOrders) => filter.own_kinds.push(*kind),
-            Kind::Pet | Kind::Image | Kind::Order => {}
+            Kind::User => filter.own_kinds.push(*kind),
+            _ => {}
         }
     }
     filter
@@ -199,4 +205,10 @@ enum KindBody {
     Pet,
     Image,
     Order,
+    User,
+    Caller,
+    Key,
+    Client,
+    Session,
+    Import,
 }

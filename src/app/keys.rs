@@ -7,7 +7,7 @@ use super::error::Error;
 use crate::{
     auth::secret::Secret,
     db::{self, Connection, Database, credentials::NewCredential},
-    domain::{Invalid, caller::Scopes, plan::Plan},
+    domain::{Invalid, caller::Scopes, change::Initiator, plan::Plan},
 };
 
 /// Demo keys and their plans, for evaluation without setup.
@@ -61,16 +61,18 @@ pub async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> 
 
 /// Stores a caller, and a key that has all of its scopes and does not expire. Returns false if the caller is stored.
 async fn store(
-    connection: &mut Connection,
+    transaction: &mut Connection,
     name: &str,
     plan: Plan,
     scopes: Scopes,
     key: &Secret,
 ) -> Result<bool, db::Error> {
+    let operator = Initiator::operator();
     let name = name
         .parse()
         .map_err(|reason| db::Error::Corrupt(format!("caller name {name} {reason}")))?;
-    let Some(caller) = db::callers::insert(&mut *connection, &name, plan, scopes).await? else {
+    let Some(caller) = db::callers::insert(transaction, &name, plan, scopes, &operator).await?
+    else {
         return Ok(false);
     };
     let credential = NewCredential {
@@ -82,6 +84,6 @@ async fn store(
         scopes: None,
         expires_at: None,
     };
-    db::credentials::insert(connection, credential).await?;
+    db::credentials::insert(transaction, credential, &operator).await?;
     Ok(true)
 }

@@ -11,7 +11,10 @@ use crate::{
         credentials::CredentialKind,
         oauth::{Client, TokenRecord},
     },
-    domain::caller::{Scope, Scopes},
+    domain::{
+        caller::{Scope, Scopes},
+        change::Initiator,
+    },
 };
 
 /// OAuth failure. The first three variants are error codes of RFC 6749 §5.2.
@@ -99,7 +102,14 @@ pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result
         return Err(Error::UnauthorizedClient);
     }
     let revoke = async |transaction: &mut Connection| {
-        db::credentials::revoke(transaction, CredentialKind::AccessToken, record.id).await
+        let initiator = Initiator::default();
+        db::credentials::revoke(
+            transaction,
+            CredentialKind::AccessToken,
+            record.id,
+            &initiator,
+        )
+        .await
     };
     database.transact(revoke).await?;
     Ok(())

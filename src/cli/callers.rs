@@ -10,9 +10,13 @@ use super::{
 };
 use crate::{
     config::{Config, Plans},
-    db::{self, Connection, callers::CallerRecord},
+    db::{
+        self, Connection,
+        callers::{CallerChange, CallerRecord},
+    },
     domain::{
-        caller::{CallerKey, CallerName, Scope, Scopes},
+        caller::{CallerId, CallerKey, CallerName, Scope, Scopes},
+        change::Initiator,
         plan::Plan,
     },
 };
@@ -112,10 +116,11 @@ impl Callers {
                 print(json, text, &value)
             }
             Self::SetPlan { name, plan } => {
-                change(config, &name, async |connection| {
-                    db::callers::set_plan(connection, &name, plan).await
-                })
-                .await?;
+                let new = CallerChange {
+                    plan: Some(plan),
+                    ..CallerChange::default()
+                };
+                change(config, &name, new).await?;
                 let value = json!({"name": name.as_str(), "plan": plan.as_str()});
                 print(
                     json,
@@ -125,19 +130,17 @@ impl Callers {
             }
             Self::SetScopes { name, scopes } => {
                 let scopes: Scopes = scopes.into_iter().collect();
-                change(config, &name, async |connection| {
-                    db::callers::set_scopes(connection, &name, scopes).await
-                })
-                .await?;
+                let new = CallerChange {
+                    scopes: Some(scopes),
+                    ..CallerChange::default()
+                };
+                change(config, &name, new).await?;
                 let value = json!({"name": name.as_str(), "scopes": scope_names(scopes)});
                 let text = format!("caller {name} has the scopes: {scopes}");
                 print(json, text, &value)
             }
             Self::Disable { name } => {
-                change(config, &name, async |connection| {
-                    db::callers::set_disabled(connection, &name, true).await
-                })
-                .await?;
+                set_disabled(config, &name, true).await?;
                 let text = format!(
                     "caller {name} is disabled; to accept its credentials again: pet-inventory callers enable '{name}'"
                 );
@@ -148,10 +151,7 @@ impl Callers {
                 )
             }
             Self::Enable { name } => {
-                change(config, &name, async |connection| {
-                    db::callers::set_disabled(connection, &name, false).await
-                })
-                .await?;
+                set_disabled(config, &name, false).await?;
                 let value = json!({"name": name.as_str(), "disabled": false});
                 print(json, format_args!("caller {name} is enabled"), &value)
             }
@@ -160,19 +160,35 @@ impl Callers {
     }
 }
 
-/// Changes a caller. Fails if `change` returns false: there is no such caller.
-async fn change(
+async fn set_disabled(config: &Config, name: &CallerName, is_disabled: bool) -> Result<(), Error> {
+    let new = CallerChange {
+        is_disabled: Some(is_disabled),
+        ..CallerChange::default()
+    };
+    change(config, name, new).await
+}
+
+async fn change(config: &Config, name: &CallerName, new: CallerChange) -> Result<(), Error> {
+    transact(config, name, async |transaction, id| {
+        db::callers::change(transaction, id, new, &Initiator::operator()).await
+    })
+    .await
+}
+
+/// Does `work` on the caller with this name in a transaction. Fails if `work` returns false: there is no such caller.
+async fn transact(
     config: &Config,
     name: &CallerName,
-    change: impl AsyncFnOnce(&mut Connection) -> Result<bool, db::Error>,
+    work: impl AsyncFn(&mut Connection, CallerId) -> Result<bool, db::Error>,
 ) -> Result<(), Error> {
+    let work =
+        async |transaction: &mut Connection| match db::callers::find(transaction, name).await? {
+            Some(caller) => work(transaction, caller.id).await,
+            None => Ok(false),
+        };
     let is_found =
-        with_connection(config, async |connection| Ok(change(connection).await?)).await?;
-    if is_found {
-        Ok(())
-    } else {
-        Err(unknown_caller(name))
-    }
+        with_database(config, async |database| Ok(database.transact(work).await?)).await?;
+    is_found.then_some(()).ok_or_else(|| unknown_caller(name))
 }
 
 async fn delete(config: &Config, name: &CallerName, json: bool) -> Result<(), Error> {
@@ -183,15 +199,11 @@ async fn delete(config: &Config, name: &CallerName, json: bool) -> Result<(), Er
         )
         .into());
     }
-    let is_found = with_database(config, async |database| {
-        let delete =
-            async |transaction: &mut Connection| db::callers::delete(transaction, name).await;
-        Ok(database.transact(delete).await?)
+    transact(config, name, async |transaction, id| {
+        let deleted = db::callers::delete(transaction, id, &Initiator::operator()).await?;
+        Ok(deleted.is_some())
     })
     .await?;
-    if !is_found {
-        return Err(unknown_caller(name));
-    }
     let text = format!("caller {name} and its credentials are deleted");
     print(json, text, &json!({"name": name.as_str(), "deleted": true}))
 }

@@ -20,6 +20,7 @@ use crate::{
     },
     domain::{
         caller::{CallerId, CallerName, Scope, Scopes},
+        change::Initiator,
         plan::Plan,
     },
 };
@@ -122,11 +123,11 @@ impl Owner {
     /// Creates the caller, or checks that the options match the existing one.
     async fn caller(
         &self,
-        connection: &mut Connection,
+        transaction: &mut Connection,
         scopes: Option<Scopes>,
     ) -> Result<(CallerId, Plan), Error> {
         let name = &self.caller;
-        if let Some(known) = db::callers::find(&mut *connection, name).await? {
+        if let Some(known) = db::callers::find(&mut *transaction, name).await? {
             let plan = known.plan;
             if let Some(wanted) = self.plan.filter(|wanted| *wanted != plan) {
                 return Err(format!(
@@ -154,15 +155,15 @@ impl Owner {
             .plan
             .ok_or("a new caller needs a plan; add --plan free, --plan pro or --plan enterprise")?;
         let scopes = scopes.unwrap_or_else(Scopes::of_new_callers);
-        let id = db::callers::insert(connection, name, plan, scopes)
+        let id = db::callers::insert(transaction, name, plan, scopes, &Initiator::operator())
             .await?
             .ok_or("another command has just created this caller; run the command again")?;
         Ok((id, plan))
     }
 }
 
-async fn insert(connection: &mut Connection, credential: NewCredential) -> Result<i64, Error> {
-    let id = db::credentials::insert(connection, credential).await?;
+async fn insert(transaction: &mut Connection, credential: NewCredential) -> Result<i64, Error> {
+    let id = db::credentials::insert(transaction, credential, &Initiator::operator()).await?;
     Ok(id.ok_or("failed to generate a unique secret; run the command again")?)
 }
 
@@ -175,7 +176,7 @@ pub async fn rotate(
 ) -> Result<Created, Error> {
     let secret = Secret::generate(CredentialKind::ApiKey)?;
     let rotate = async |transaction: &mut Connection| {
-        let old = db::credentials::expire(transaction, id, until).await?;
+        let old = db::credentials::expire(transaction, id, until, &Initiator::operator()).await?;
         let old = old.ok_or_else(|| {
             format!(
                 "key {id} does not exist, or is revoked or expired; see: pet-inventory keys list"
@@ -250,7 +251,7 @@ pub async fn revoke(
 ) -> Result<(), Error> {
     let revoked = with_database(config, async |database| {
         let revoke = async |transaction: &mut Connection| {
-            db::credentials::revoke(transaction, kind, id).await
+            db::credentials::revoke(transaction, kind, id, &Initiator::operator()).await
         };
         Ok(database.transact(revoke).await?)
     })

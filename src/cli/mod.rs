@@ -8,6 +8,7 @@
 )]
 
 mod archive;
+mod audit;
 mod backup;
 mod callers;
 mod check;
@@ -116,6 +117,11 @@ enum Command {
     /// List callers, show their use, set their plans and scopes, disable and delete them
     #[command(subcommand)]
     Callers(callers::Callers),
+    /// Show who changed what: the record of changes
+    ///
+    /// Changes are kept for changes.retention, 30 days by default. With --json, one line for each change, as in the responses
+    /// of GET /changes
+    Audit(audit::Audit),
     /// Add the pets of a file, all of them or none
     ///
     /// Each record must be valid for POST /pet; one without an id gets a new one. Invalid records are listed by line,
@@ -256,6 +262,7 @@ impl Cli {
             Command::Clients(command) => command.run(&config, json).await,
             Command::Sessions(command) => command.run(&config, json).await,
             Command::Callers(command) => command.run(&config, json).await,
+            Command::Audit(command) => command.run(&config, json).await,
             Command::Import(command) => command.run(&config, json).await,
             Command::Export(command) => command.run(&config, json).await,
             Command::Backup(command) => Box::pin(command.run(&config, json)).await,

@@ -5,7 +5,7 @@ use std::{
     io::{self, Write as _},
 };
 
-use comfy_table::{Table, presets::NOTHING};
+use comfy_table::{ColumnConstraint, Table, Width, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
@@ -33,10 +33,27 @@ pub fn print(is_json: bool, text: impl Display, json: &Value) -> Result<(), Erro
 
 /// Formats a table with columns that are aligned on a terminal, also behind wide characters.
 pub fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    part_of_table(Some(heading), &[], rows)
+}
+
+/// Formats a part of a long table; only the first one has a heading. The columns have at least these widths.
+pub fn part_of_table(
+    heading: Option<&[&str]>,
+    widths: &[u16],
+    rows: impl Iterator<Item = Vec<String>>,
+) -> String {
     let mut table = Table::new();
-    table.load_style(NOTHING).set_header(heading).add_rows(rows);
-    for column in table.column_iter_mut() {
+    table.load_style(NOTHING).add_rows(rows);
+    if let Some(heading) = heading {
+        table.set_header(heading);
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
+        // The padding is part of the width.
+        let width = widths.get(index).map(|width| Width::Fixed(width + 2));
+        column.set_constraint(ColumnConstraint::LowerBoundary(
+            width.unwrap_or(Width::Fixed(0)),
+        ));
     }
     table.trim_fmt()
 }

@@ -62,7 +62,7 @@ const TABLES_WITH_A_ROW: [&str; 2] = ["changes", "changes_clock"];
 
 /// Returns those of [`TABLES`] that a schema has.
 pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
-    let has_changes = !EARLIER_SCHEMAS.contains(&schema);
+    let has_changes = schema >= 110;
     let tables = TABLES.into_iter();
     let tables = tables.filter(|(table, _)| has_changes || !table.contains("changes"));
     tables.collect()
@@ -73,8 +73,8 @@ pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
 const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
 
 /// Earlier schemas, whose [`TABLES`] have the same columns: that of the builds before the migrations began anew, and those
-/// without a record of changes.
-pub const EARLIER_SCHEMAS: [i64; 3] = [26, 108, 109];
+/// from 0108 on. Below 0110, they have no record of changes.
+pub const EARLIER_SCHEMAS: [i64; 4] = [26, 108, 109, 110];
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use

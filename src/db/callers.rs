@@ -1,12 +1,21 @@
 //! Queries on callers.
 
 use chrono::{DateTime, Utc};
-use sqlx::{AssertSqlSafe, FromRow, Postgres, postgres::PgArguments, query::Query};
+use serde_json::{Map, Value, json};
+use sqlx::{AssertSqlSafe, FromRow};
 
-use super::{codec, connect::Connection, deadline::with_timeout, error::Error};
+use super::{
+    codec::{self, SecretHash},
+    connect::Connection,
+    deadline::with_timeout,
+    error::Error,
+    record::{self, Record, recorded},
+};
 use crate::domain::{
     caller::{Caller, CallerId, CallerName, Scopes},
+    change::{Action, Initiator, Kind},
     plan::Plan,
+    user::UserId,
 };
 
 /// Caller, as listed for the operator.
@@ -28,10 +37,11 @@ pub struct CallerRecord {
 
 /// Inserts a caller. Returns `None` if the name is taken.
 pub async fn insert(
-    connection: &mut Connection,
+    transaction: &mut Connection,
     name: &CallerName,
     plan: Plan,
     scopes: Scopes,
+    initiator: &Initiator,
 ) -> Result<Option<CallerId>, Error> {
     let query = sqlx::query_scalar(
         "insert into callers (name, plan, scopes) values ($1, $2, $3)
@@ -41,7 +51,12 @@ pub async fn insert(
     .bind(name.as_str())
     .bind(plan.as_str())
     .bind(codec::scope_names(scopes));
-    with_timeout(query.fetch_optional(connection)).await
+    let inserted = with_timeout(query.fetch_optional(&mut *transaction)).await?;
+    if let Some(id) = inserted {
+        let record = Record::of_new_caller(id, plan, initiator);
+        record::write(transaction, &[record]).await?;
+    }
+    Ok(inserted)
 }
 
 /// Returns the caller with this name, as listed for the operator.
@@ -87,62 +102,113 @@ pub async fn get(
     }))
 }
 
-/// Sets the plan of a caller. Returns false if there is no caller with this name.
-pub async fn set_plan(
-    connection: &mut Connection,
-    name: &CallerName,
-    plan: Plan,
-) -> Result<bool, Error> {
-    let query = sqlx::query("update callers set plan = $2 where name = $1")
-        .bind(name.as_str())
-        .bind(plan.as_str());
-    affects_one(connection, query).await
+/// New values of a caller; `None` keeps the old one.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CallerChange {
+    /// Plan.
+    pub plan: Option<Plan>,
+    /// Scopes, which limit those of its credentials.
+    pub scopes: Option<Scopes>,
+    /// True to refuse its credentials, false to accept them.
+    pub is_disabled: Option<bool>,
 }
 
-/// Sets the scopes of a caller, which limit those of its credentials. Returns false if there is no caller with this name.
-pub async fn set_scopes(
-    connection: &mut Connection,
-    name: &CallerName,
-    scopes: Scopes,
+/// Changes a caller. Returns false if there is no such caller.
+pub async fn change(
+    transaction: &mut Connection,
+    id: CallerId,
+    change: CallerChange,
+    initiator: &Initiator,
 ) -> Result<bool, Error> {
-    let query = sqlx::query("update callers set scopes = $2 where name = $1")
-        .bind(name.as_str())
-        .bind(codec::scope_names(scopes));
-    affects_one(connection, query).await
-}
-
-/// Disables or enables a caller. Returns false if there is no caller with this name.
-pub async fn set_disabled(
-    connection: &mut Connection,
-    name: &CallerName,
-    is_disabled: bool,
-) -> Result<bool, Error> {
-    let query = sqlx::query(
-        "update callers set disabled_at = case when $2 then coalesce(disabled_at, now()) end
-         where name = $1",
+    let query = sqlx::query_as(
+        "update callers
+         set plan = coalesce($2, callers.plan), scopes = coalesce($3, callers.scopes),
+             disabled_at = case $4 when true then coalesce(callers.disabled_at, now())
+                                   when false then null else callers.disabled_at end
+         from (select * from callers where id = $1 for update) old
+         where callers.id = old.id
+         returning old.plan, old.scopes, old.disabled_at is not null",
     )
-    .bind(name.as_str())
-    .bind(is_disabled);
-    affects_one(connection, query).await
+    .bind(id.0)
+    .bind(change.plan.map(Plan::as_str))
+    .bind(change.scopes.map(codec::scope_names))
+    .bind(change.is_disabled);
+    let old: Option<(Plan, Scopes, bool)> =
+        with_timeout(query.fetch_optional(&mut *transaction)).await?;
+    let Some((plan, scopes, is_disabled)) = old else {
+        return Ok(false);
+    };
+    let facts = [
+        (
+            "plan",
+            json!(plan.as_str()),
+            change.plan.map(|plan| json!(plan.as_str())),
+        ),
+        (
+            "scopes",
+            json!(codec::scope_names(scopes)),
+            change
+                .scopes
+                .map(|scopes| json!(codec::scope_names(scopes))),
+        ),
+        (
+            "disabled",
+            json!(is_disabled),
+            change.is_disabled.map(Value::from),
+        ),
+    ];
+    let changed = facts.into_iter().filter_map(|(name, old, new)| {
+        let new = new.filter(|new| *new != old)?;
+        Some((name.to_owned(), json!([old, new])))
+    });
+    let data: Map<_, _> = changed.collect();
+    if !data.is_empty() {
+        let record = Record::new(Kind::Caller, &id.0, Action::Changed, initiator);
+        let record = record.with_data(Some(data.into()));
+        record::write(transaction, &[record]).await?;
+    }
+    Ok(true)
 }
 
-/// Deletes a caller with its credentials and, if it is the caller of a user, the account. Returns false if there is no
-/// caller with this name.
-pub async fn delete(transaction: &mut Connection, name: &CallerName) -> Result<bool, Error> {
-    // Before the caller, as a request that deletes the account does: otherwise both could deadlock.
-    let account =
-        sqlx::query("delete from users where caller_id = (select id from callers where name = $1)");
-    with_timeout(account.bind(name.as_str()).execute(&mut *transaction)).await?;
-    let caller = sqlx::query("delete from callers where name = $1").bind(name.as_str());
-    affects_one(transaction, caller).await
-}
-
-async fn affects_one(
-    connection: &mut Connection,
-    query: Query<'_, Postgres, PgArguments>,
-) -> Result<bool, Error> {
-    Ok(with_timeout(query.execute(connection))
-        .await?
-        .rows_affected()
-        == 1)
+/// Deletes a caller with its credentials and, if it is the caller of a user, the account. Returns the hashes of the
+/// credentials, to be evicted from caches, or `None` if there is no such caller.
+pub async fn delete(
+    transaction: &mut Connection,
+    id: CallerId,
+    initiator: &Initiator,
+) -> Result<Option<Vec<SecretHash>>, Error> {
+    // Before the caller, as a request that changes the account does: otherwise both could deadlock.
+    let query = sqlx::query_scalar("delete from users where caller_id = $1 returning id");
+    let account: Option<UserId> =
+        with_timeout(query.bind(id.0).fetch_optional(&mut *transaction)).await?;
+    // A credential that is being inserted is committed before this lock, and deleted by the next statement.
+    let query = sqlx::query("select from callers where id = $1 for update");
+    let locked = with_timeout(query.bind(id.0).fetch_optional(&mut *transaction)).await?;
+    if locked.is_none() {
+        return Ok(None);
+    }
+    let query = sqlx::query_scalar(concat!(
+        "with deleted as (
+             delete from credentials where caller_id = $1 returning id, kind, revoked_at, hash
+         ), ",
+        recorded!(
+            "select case kind when 'api_key' then 'key' when 'client_secret' then 'client' else kind end,
+                    id::text, 'deleted', null, null, $2, $3, jsonb_build_object('caller', $1)
+             from deleted where revoked_at is null and kind <> 'access_token'"
+        ),
+        "
+         select hash from deleted"
+    ));
+    let query = query
+        .bind(id.0)
+        .bind(initiator.actor())
+        .bind(&initiator.request_id);
+    let hashes = with_timeout(query.fetch_all(&mut *transaction)).await?;
+    let query = sqlx::query("delete from callers where id = $1");
+    with_timeout(query.bind(id.0).execute(&mut *transaction)).await?;
+    let deleted = |kind, id: i64| Record::new(kind, &id, Action::Deleted, initiator);
+    let mut records = vec![deleted(Kind::Caller, id.0)];
+    records.extend(account.map(|user| deleted(Kind::User, user.0).owned_by(Some(id))));
+    record::write(transaction, &records).await?;
+    Ok(Some(hashes))
 }

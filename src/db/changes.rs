@@ -69,6 +69,17 @@ pub async fn publish_all(connection: &mut Connection) -> Result<(), Error> {
     }
 }
 
+/// Returns the position of the last change that was published before a time, 0 if there is none.
+pub async fn last_before(
+    connection: &mut Connection,
+    time: DateTime<Utc>,
+) -> Result<Position, Error> {
+    let query = sqlx::query_scalar("select max(position) from changes where position < $1");
+    let query = query.bind(time.timestamp_micros());
+    let last: Option<i64> = with_timeout(query.fetch_one(connection)).await?;
+    Ok(Position(last.unwrap_or_default()))
+}
+
 /// Changes that a reader wants and may see.
 #[derive(Debug, Default)]
 pub struct Filter {

@@ -190,7 +190,7 @@ macro_rules! decode {
 
 decode! {
     CallerId, i64, |id| Ok(Self(*id));
-    CallerName, String, |name| name.parse();
+    CallerName, String, |name| Ok(Self::from_stored(name.clone()));
     ImageId, [u8; 16], |bytes| Ok(Self(*bytes));
     ImageType, String, |name| name.parse();
     OrderId, i64, |id| Self::new(*id);

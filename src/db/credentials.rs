@@ -12,9 +12,11 @@ use super::{
     database::Database,
     deadline::with_timeout,
     error::Error,
+    record::{self, Record},
 };
 use crate::domain::{
     caller::{Caller, CallerId, CallerName, Scopes},
+    change::{Action, Initiator, Kind},
     plan::Plan,
 };
 
@@ -40,6 +42,16 @@ impl CredentialKind {
             Self::Session => "session",
         }
     }
+
+    /// Returns its kind in the record of changes, which does not have access tokens.
+    const fn recorded(self) -> Option<Kind> {
+        match self {
+            Self::ApiKey => Some(Kind::Key),
+            Self::ClientSecret => Some(Kind::Client),
+            Self::Session => Some(Kind::Session),
+            Self::AccessToken => None,
+        }
+    }
 }
 
 /// API key or client secret to be stored.
@@ -62,8 +74,9 @@ pub struct NewCredential {
 /// Inserts an API key or a client secret and returns its identifier. Returns `None` if the same secret is already
 /// stored.
 pub async fn insert(
-    connection: &mut Connection,
+    transaction: &mut Connection,
     credential: NewCredential,
+    initiator: &Initiator,
 ) -> Result<Option<i64>, Error> {
     let kind = match credential.client_id {
         None => CredentialKind::ApiKey,
@@ -82,7 +95,10 @@ pub async fn insert(
     .bind(credential.client_id)
     .bind(credential.scopes.map(codec::scope_names))
     .bind(credential.expires_at);
-    with_timeout(query.fetch_optional(connection)).await
+    let inserted: Option<i64> = with_timeout(query.fetch_optional(&mut *transaction)).await?;
+    let created = inserted.map(|id| (id, kind, credential.caller));
+    record(transaction, created.as_slice(), Action::Created, initiator).await?;
+    Ok(inserted)
 }
 
 /// Caller that a valid credential authenticates.
@@ -239,9 +255,10 @@ pub struct ReplacedKey {
 
 /// Lets an API key expire at `until`, unless it expires earlier. Returns `None` if there is no valid key with this `id`.
 pub async fn expire(
-    connection: &mut Connection,
+    transaction: &mut Connection,
     id: i64,
     until: DateTime<Utc>,
+    initiator: &Initiator,
 ) -> Result<Option<ReplacedKey>, Error> {
     let query = sqlx::query_as(
         "update credentials set expires_at = least(expires_at, $2)
@@ -250,28 +267,77 @@ pub async fn expire(
            and revoked_at is null and (expires_at is null or expires_at > now())
          returning caller_id as caller, callers.name as caller_name, plan, credentials.scopes, expires_at",
     );
-    with_timeout(query.bind(id).bind(until).fetch_optional(connection)).await
+    let query = query.bind(id).bind(until);
+    let replaced: Option<ReplacedKey> =
+        with_timeout(query.fetch_optional(&mut *transaction)).await?;
+    if let Some(key) = &replaced {
+        let key = (id, CredentialKind::ApiKey, key.caller);
+        record(transaction, &[key], Action::Changed, initiator).await?;
+    }
+    Ok(replaced)
 }
 
-/// Revokes a credential of a kind and, for a client, its tokens. Returns false if there is none to revoke.
+/// Revokes an API key, a client with its tokens, or a session. Returns false if there is none to revoke.
 pub async fn revoke(
     transaction: &mut Connection,
     kind: CredentialKind,
     id: i64,
+    initiator: &Initiator,
 ) -> Result<bool, Error> {
-    let query = sqlx::query(
+    let query = sqlx::query_scalar(
         "update credentials set revoked_at = now()
-         where id = $1 and kind = $2 and revoked_at is null",
+         where id = $1 and kind = $2 and revoked_at is null
+         returning caller_id",
     )
     .bind(id)
     .bind(kind.as_str());
-    let revoked = with_timeout(query.execute(&mut *transaction)).await?;
+    let caller: Option<CallerId> = with_timeout(query.fetch_optional(&mut *transaction)).await?;
+    let revoked = caller.map(|caller| (id, kind, caller));
+    record(transaction, revoked.as_slice(), Action::Deleted, initiator).await?;
     // A separate statement, so that it sees a token that was issued while the first one waited for the row lock.
     let query = sqlx::query(
         "update credentials set revoked_at = now() where issued_by = $1 and revoked_at is null",
     );
     with_timeout(query.bind(id).execute(transaction)).await?;
-    Ok(revoked.rows_affected() == 1)
+    Ok(caller.is_some())
+}
+
+/// Revokes all sessions of a caller. Returns their hashes, to be evicted from caches. Records them if another caller, the
+/// `initiator`, ends them.
+pub async fn revoke_sessions(
+    transaction: &mut Connection,
+    caller: CallerId,
+    initiator: Option<&Initiator>,
+) -> Result<Vec<SecretHash>, Error> {
+    let query = sqlx::query_as(
+        "update credentials set revoked_at = now()
+         where caller_id = $1 and kind = 'session' and revoked_at is null and expires_at > now()
+         returning id, hash",
+    );
+    let query = query.bind(caller.0).fetch_all(&mut *transaction);
+    let revoked: Vec<(i64, SecretHash)> = with_timeout(query).await?;
+    if let Some(initiator) = initiator {
+        let sessions = revoked.iter();
+        let sessions = sessions.map(|(id, _)| (*id, CredentialKind::Session, caller));
+        let sessions: Vec<_> = sessions.collect();
+        record(transaction, &sessions, Action::Deleted, initiator).await?;
+    }
+    Ok(revoked.into_iter().map(|(_, hash)| hash).collect())
+}
+
+/// Records what was done to credentials: their identifiers, kinds and callers.
+async fn record(
+    transaction: &mut Connection,
+    credentials: &[(i64, CredentialKind, CallerId)],
+    action: Action,
+    initiator: &Initiator,
+) -> Result<(), Error> {
+    let credentials = credentials.iter();
+    let records = credentials.filter_map(|(id, kind, caller)| {
+        let record = Record::new(kind.recorded()?, id, action, initiator);
+        Some(record.of_caller(*caller))
+    });
+    record::write(transaction, &records.collect::<Vec<_>>()).await
 }
 
 /// Returns true if any credential is stored, including revoked and expired ones.

@@ -5,13 +5,19 @@
 //! - Staged records survive the end of the process, so that they need not be read again.
 //! - Statements have no timeout: a person waits for them, on a separate connection.
 
+use serde_json::json;
 use sqlx::{Connection as _, Executor as _, FromRow, PgConnection};
 
 use super::{
     codec::{PetRow, SecretHash, client_columns},
     error::Error,
+    record,
 };
-use crate::domain::{id::PetId, pet::NewPet};
+use crate::domain::{
+    change::{Action, Initiator, Kind},
+    id::PetId,
+    pet::NewPet,
+};
 
 /// Key of the advisory lock: an arbitrary number that never changes and has no other use.
 const LOCK_KEY: i64 = 0x7065_7473_696d_706f;
@@ -147,10 +153,26 @@ impl Import {
             }
             Err(error) => return Err(error.into()),
         };
+        record_import(&mut transaction).await?;
         transaction.execute(DELETE_STAGED).await?;
         transaction.commit().await?;
         Ok(ImportOutcome::Added(added))
     }
+}
+
+/// Records the import as one change: of the number of its pets, and of their first and last identifiers.
+async fn record_import(transaction: &mut PgConnection) -> Result<(), Error> {
+    let query = sqlx::query_as(
+        "select count(*), min(id), max(id) from pet_import_rows having count(*) > 0",
+    );
+    let pets: Option<(i64, i64, i64)> = query.fetch_optional(&mut *transaction).await?;
+    let Some((count, first, last)) = pets else {
+        return Ok(());
+    };
+    let operator = Initiator::operator();
+    let record = record::Record::new(Kind::Import, &first, Action::Created, &operator);
+    let record = record.with_data(Some(json!({"pets": count, "ids": [first, last]})));
+    record::write(transaction, &[record]).await
 }
 
 /// Returns the first chosen identifiers that are taken, in the order of lines.

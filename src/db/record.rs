@@ -14,6 +14,7 @@ use crate::domain::{
     change::{Action, Initiator, Kind},
     id::PetId,
     pet::{self, Version},
+    plan::Plan,
 };
 
 /// Part of a statement that records the changes which a query returns.
@@ -93,6 +94,12 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// Creates the record of a new caller.
+    pub fn of_new_caller(id: CallerId, plan: Plan, initiator: &'a Initiator) -> Self {
+        Self::new(Kind::Caller, &id.0, Action::Created, initiator)
+            .with_data(Some(json!({"plan": [null, plan.as_str()]})))
+    }
+
     /// Sets the state that gives the record its version: its ordinal number in the statement, from 1.
     pub fn of_state(self, number: usize) -> Self {
         Self {
@@ -112,6 +119,11 @@ impl<'a> Record<'a> {
     /// Sets the pet that an image or an order belongs to.
     pub fn of_pet(self, pet: PetId) -> Self {
         self.with_data(Some(json!({"pet": pet.get()})))
+    }
+
+    /// Sets the caller that a credential belongs to.
+    pub fn of_caller(self, caller: CallerId) -> Self {
+        self.with_data(Some(json!({"caller": caller.0})))
     }
 
     /// Sets small facts about the change.

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{codec::SecretHash, connect::Connection, deadline::with_timeout, error::Error};
-use crate::domain::{caller::CallerId, user::UserId};
+use crate::domain::user::UserId;
 
 /// Inserts a session of a user and returns its expiry. Returns `None` if the user is gone, has another password hash, or
 /// is a disabled caller.
@@ -68,19 +68,6 @@ pub async fn revoke(connection: &mut Connection, hash: &SecretHash) -> Result<bo
     );
     let revoked = with_timeout(query.bind(hash).execute(connection)).await?;
     Ok(revoked.rows_affected() == 1)
-}
-
-/// Ends all sessions of a caller. Returns their hashes, to be evicted from caches.
-pub async fn revoke_all(
-    transaction: &mut Connection,
-    caller: CallerId,
-) -> Result<Vec<SecretHash>, Error> {
-    let query = sqlx::query_scalar(
-        "update credentials set revoked_at = now()
-         where caller_id = $1 and kind = 'session' and revoked_at is null and expires_at > now()
-         returning hash",
-    );
-    with_timeout(query.bind(caller.0).fetch_all(transaction)).await
 }
 
 /// Deletes up to 1,000 sessions that expired over an hour ago, and returns their number. Skips locked rows.

@@ -6,14 +6,16 @@ use secrecy::{ExposeSecret, SecretString};
 use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use super::{
-    codec::{self, SecretHash},
+    codec,
     connect::Connection,
     deadline::with_timeout,
     error::Error,
+    record::{self, Record},
 };
 use crate::domain::{
     Text,
     caller::Scopes,
+    change::{Action, Initiator, Kind},
     plan::Plan,
     user::{self, Profile, User, UserId, Username},
 };
@@ -72,6 +74,7 @@ impl FromRow<'_, PgRow> for User {
 pub async fn insert(
     transaction: &mut Connection,
     accounts: &[NewAccount],
+    initiator: &Initiator,
 ) -> Result<Result<Vec<User>, Vec<Username>>, Error> {
     let folded = folded_names(accounts);
     let column =
@@ -111,17 +114,26 @@ pub async fn insert(
     .bind(column(NewAccount::password_hash))
     .bind(Plan::Free.as_str())
     .bind(codec::scope_names(user::scopes()));
-    let mut users: Vec<User> = with_timeout(query.fetch_all(transaction)).await?;
+    let mut users: Vec<User> = with_timeout(query.fetch_all(&mut *transaction)).await?;
     users.sort_by_cached_key(|user| {
         let name = user.username.folded();
         folded.iter().position(|folded| *folded == name)
     });
     if users.len() == accounts.len() {
+        let records = users.iter().flat_map(|user| {
+            let caller = Record::of_new_caller(user.caller, Plan::Free, initiator);
+            [caller, of_account(user, Action::Created, initiator)]
+        });
+        record::write(transaction, &records.collect::<Vec<_>>()).await?;
         return Ok(Ok(users));
     }
     let is_stored = |name: &Username| users.iter().any(|user| user.username == *name);
     let names = accounts.iter().map(|account| account.username.clone());
     Ok(Err(names.filter(|name| !is_stored(name)).collect()))
+}
+
+fn of_account<'a>(user: &User, action: Action, initiator: &'a Initiator) -> Record<'a> {
+    Record::new(Kind::User, &user.id.0, action, initiator).owned_by(Some(user.caller))
 }
 
 /// Returns the names of these accounts that are taken, ignoring case.
@@ -188,6 +200,7 @@ pub async fn update(
     transaction: &mut Connection,
     id: UserId,
     account: &NewAccount,
+    initiator: &Initiator,
 ) -> Result<UpdateOutcome, Error> {
     let NewAccount {
         username, profile, ..
@@ -209,8 +222,12 @@ pub async fn update(
     .bind(profile.phone.as_ref().map(Text::as_str))
     .bind(account.status)
     .bind(account.password_hash());
-    match with_timeout(query.fetch_optional(transaction)).await {
-        Ok(Some(user)) => Ok(UpdateOutcome::Updated(user)),
+    match with_timeout(query.fetch_optional(&mut *transaction)).await {
+        Ok(Some(user)) => {
+            let record = of_account(&user, Action::Changed, initiator);
+            record::write(transaction, &[record]).await?;
+            Ok(UpdateOutcome::Updated(user))
+        }
         Ok(None) => Ok(UpdateOutcome::NotFound),
         Err(error) if error.constraint() == Some("users_username_unique") => {
             Ok(UpdateOutcome::UsernameTaken)
@@ -232,22 +249,4 @@ pub async fn renew_hash(
             .bind(old.expose_secret())
             .bind(new.expose_secret());
     with_timeout(query.execute(transaction)).await.map(drop)
-}
-
-/// Deletes an account with its caller and credentials. Returns the hashes of the credentials, to be evicted from
-/// caches, or `None` if there is no such account.
-pub async fn delete(
-    transaction: &mut Connection,
-    id: UserId,
-) -> Result<Option<Vec<SecretHash>>, Error> {
-    let query = sqlx::query_scalar("delete from users where id = $1 returning caller_id");
-    let caller = query.bind(id.0).fetch_optional(&mut *transaction);
-    let Some(caller): Option<i64> = with_timeout(caller).await? else {
-        return Ok(None);
-    };
-    let query = sqlx::query_scalar("delete from credentials where caller_id = $1 returning hash");
-    let hashes = with_timeout(query.bind(caller).fetch_all(&mut *transaction)).await?;
-    let query = sqlx::query("delete from callers where id = $1");
-    with_timeout(query.bind(caller).execute(transaction)).await?;
-    Ok(Some(hashes))
 }

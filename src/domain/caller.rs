@@ -14,6 +14,11 @@ texts! {
 }
 
 impl CallerName {
+    /// Returns the name under which changes by commands are recorded. No caller has it.
+    pub(super) fn operator() -> Self {
+        Self("operator".to_owned())
+    }
+
     /// Returns true if the name is reserved for the caller of a user account (`user:` and the account's id).
     pub fn is_of_a_user(&self) -> bool {
         self.0.starts_with("user:")
@@ -30,7 +35,13 @@ impl FromStr for CallerName {
 
     fn from_str(name: &str) -> Result<Self, Invalid> {
         check_caller_name(name)?;
-        Ok(Self(name.to_owned()))
+        let name = Self(name.to_owned());
+        if name == Self::operator() {
+            return Err(Invalid::because(
+                "is reserved for changes that commands make",
+            ));
+        }
+        Ok(name)
     }
 }
 

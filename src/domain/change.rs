@@ -58,6 +58,15 @@ pub struct Initiator {
 }
 
 impl Initiator {
+    /// Returns the initiator of changes by a command.
+    #[must_use]
+    pub fn operator() -> Self {
+        Self {
+            actor: Some(CallerName::operator()),
+            request_id: None,
+        }
+    }
+
     /// Returns the name of the caller.
     pub fn actor(&self) -> Option<&str> {
         Some(self.actor.as_ref()?.as_str())
@@ -73,14 +82,32 @@ pub enum Kind {
     Image,
     /// Store order.
     Order,
+    /// User account.
+    User,
+    /// Caller.
+    Caller,
+    /// API key.
+    Key,
+    /// OAuth 2.0 client.
+    Client,
+    /// Session of a user, if another caller ended it.
+    Session,
+    /// Pets that were imported together.
+    Import,
 }
 
 impl_names!(
     Kind,
-    "must be pet, image or order",
+    "must be pet, image, order, user, caller, key, client, session or import",
     Pet = "pet",
     Image = "image",
     Order = "order",
+    User = "user",
+    Caller = "caller",
+    Key = "key",
+    Client = "client",
+    Session = "session",
+    Import = "import",
 );
 
 /// What was done to a resource.

@@ -68,7 +68,7 @@ impl Resources {
             status: 0,
             password_hash: None,
         });
-        let users = db::users::insert(connection, &accounts)
+        let users = db::users::insert(connection, &accounts, &Initiator::operator())
             .await
             .expect("a database");
         let [owner, other] = <[User; 2]>::try_from(users.expect("new names")).expect("two");
@@ -131,7 +131,8 @@ impl Resources {
             "revoked" => {
                 let key = make_key(connection, &caller, Scopes::all(), None).await;
                 let kind = CredentialKind::ApiKey;
-                let revoked = db::credentials::revoke(connection, kind, key.id).await;
+                let revoked =
+                    db::credentials::revoke(connection, kind, key.id, &Initiator::operator()).await;
                 assert!(revoked.expect("a database"));
                 Some(key.secret)
             }

@@ -5,7 +5,10 @@ use pet_inventory::{
     api::{self, state::Links},
     auth::secret::Secret,
     db::{self, credentials::CredentialKind},
-    domain::caller::{Scope, Scopes},
+    domain::{
+        caller::{Scope, Scopes},
+        change::Initiator,
+    },
 };
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
 use serde_json::{Value, json};
@@ -54,7 +57,13 @@ async fn revoked_key(app: &TestApp, scopes: Scopes) -> String {
 }
 
 async fn revoke(connection: &mut db::Connection, id: i64) {
-    let revoked = db::credentials::revoke(connection, CredentialKind::ApiKey, id).await;
+    let revoked = db::credentials::revoke(
+        connection,
+        CredentialKind::ApiKey,
+        id,
+        &Initiator::operator(),
+    )
+    .await;
     assert!(revoked.expect("a database"), "no key {id}");
 }
 

@@ -9,6 +9,7 @@
 
 mod access;
 mod anonymous;
+mod audit;
 mod auth;
 mod batches;
 mod changes;

@@ -13,6 +13,7 @@ use pet_inventory::{
     },
     domain::{
         caller::{Scope, Scopes},
+        change::Initiator,
         clock::Clock,
     },
 };
@@ -43,7 +44,7 @@ async fn client(app: &TestApp, caller: &str, scopes: Scopes) -> TestClient {
         scopes: Some(scopes),
         expires_at: None,
     };
-    let row = db::credentials::insert(&mut connection, credential).await;
+    let row = db::credentials::insert(&mut connection, credential, &Initiator::operator()).await;
     TestClient {
         row: row.expect("a database").expect("a new secret"),
         id,
@@ -320,7 +321,8 @@ async fn token_ends_by_expiry_by_revocation_and_with_its_client() {
     get_with_token(&app, &token, "/limits").await.is(200);
     let mut connection = app.database.connect().await;
     let kind = CredentialKind::ClientSecret;
-    let revoked = db::credentials::revoke(&mut connection, kind, one.row).await;
+    let revoked =
+        db::credentials::revoke(&mut connection, kind, one.row, &Initiator::operator()).await;
     assert!(revoked.expect("a database"));
     assert_invalid(&app, &token).await;
     assert_error(

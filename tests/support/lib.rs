@@ -36,6 +36,7 @@ use pet_inventory::{
     },
     domain::{
         caller::{CallerName, Scope, Scopes},
+        change::Initiator,
         clock::Clock,
         plan::Plan,
     },
@@ -291,9 +292,15 @@ pub async fn make_key(
     expires_at: Option<DateTime<Utc>>,
 ) -> TestKey {
     let name: CallerName = caller.parse().expect("the name of a caller");
-    let inserted = db::callers::insert(&mut *connection, &name, Plan::Enterprise, Scopes::all())
-        .await
-        .expect("a database");
+    let inserted = db::callers::insert(
+        &mut *connection,
+        &name,
+        Plan::Enterprise,
+        Scopes::all(),
+        &Initiator::operator(),
+    )
+    .await
+    .expect("a database");
     let caller = match inserted {
         Some(caller) => caller,
         None => {
@@ -310,7 +317,7 @@ pub async fn make_key(
         scopes: Some(scopes),
         expires_at,
     };
-    let id = db::credentials::insert(connection, credential).await;
+    let id = db::credentials::insert(connection, credential, &Initiator::operator()).await;
     TestKey {
         id: id.expect("a database").expect("a new key"),
         secret: key.expose().to_owned(),

@@ -19,7 +19,10 @@ use crate::{
     },
     auth::password::Passwords,
     db::{self, Connection, Database, users::NewAccount},
-    domain::user::{MAX_LIST, User, Username},
+    domain::{
+        change::Initiator,
+        user::{MAX_LIST, User, Username},
+    },
 };
 
 /// Sign up
@@ -39,6 +42,7 @@ use crate::{
 pub(super) async fn sign_up(
     State(state): State<AppState>,
     context: RequestContext,
+    initiator: Initiator,
     idempotency: Idempotency,
     Json(body): Json<UserDetailsBody>,
 ) -> Result<Response, Error> {
@@ -53,7 +57,7 @@ pub(super) async fn sign_up(
         account.password_hash = Some(state.passwords.hash(password).await?);
     }
     let work = async |transaction: &mut Connection| {
-        let users = insert(transaction, slice::from_ref(&account)).await?;
+        let users = insert(transaction, slice::from_ref(&account), &initiator).await?;
         let missing = || Error::internal("the insert of the account returned no row");
         let user = users.first().ok_or_else(missing)?;
         let name = utf8_percent_encode(user.username.as_str(), RESERVED);
@@ -90,6 +94,7 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
 pub(super) async fn with_list(
     State(database): State<Database>,
     State(passwords): State<Passwords>,
+    initiator: Initiator,
     idempotency: Idempotency,
     Json(list): Json<Array<UserDetailsBody, MAX_LIST>>,
 ) -> Result<Response, Error> {
@@ -100,7 +105,7 @@ pub(super) async fn with_list(
         account.password_hash = hash;
     }
     let work = async |transaction: &mut Connection| {
-        let users = insert(transaction, &accounts).await?;
+        let users = insert(transaction, &accounts, &initiator).await?;
         let bodies: Vec<_> = users.iter().map(UserBody::from).collect();
         response::json(StatusCode::OK, &bodies)
     };
@@ -118,8 +123,12 @@ async fn refuse_taken(database: &Database, accounts: &[NewAccount]) -> Result<()
     }
 }
 
-async fn insert(transaction: &mut Connection, accounts: &[NewAccount]) -> Result<Vec<User>, Error> {
-    db::users::insert(transaction, accounts)
+async fn insert(
+    transaction: &mut Connection,
+    accounts: &[NewAccount],
+    initiator: &Initiator,
+) -> Result<Vec<User>, Error> {
+    db::users::insert(transaction, accounts, initiator)
         .await?
         .map_err(|names| taken(&names))
 }

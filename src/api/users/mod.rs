@@ -32,6 +32,7 @@ use crate::{
     },
     domain::{
         caller::{Caller, Scope},
+        change::Initiator,
         user::Username,
     },
 };
@@ -96,6 +97,7 @@ async fn get(
 async fn replace(
     State(state): State<AppState>,
     context: RequestContext,
+    initiator: Initiator,
     CurrentCaller(caller): CurrentCaller,
     Path(username): Path<Username>,
     Json(body): Json<UserDetailsBody>,
@@ -119,7 +121,7 @@ async fn replace(
         password_hash,
     };
     let work = async |transaction: &mut Connection| {
-        let changed = match db::users::update(transaction, user.id, &change).await? {
+        let changed = match db::users::update(transaction, user.id, &change, &initiator).await? {
             UpdateOutcome::Updated(user) => user,
             UpdateOutcome::UsernameTaken => {
                 return Err(create::taken(slice::from_ref(&change.username)));
@@ -127,7 +129,10 @@ async fn replace(
             UpdateOutcome::NotFound => return Err(no_such_user()),
         };
         let ended = match change.password_hash {
-            Some(_) => db::sessions::revoke_all(transaction, changed.caller).await?,
+            Some(_) => {
+                let by_another = (caller.id != Some(changed.caller)).then_some(&initiator);
+                db::credentials::revoke_sessions(transaction, changed.caller, by_another).await?
+            }
             None => Vec::new(),
         };
         Ok((changed, ended))
@@ -148,12 +153,13 @@ async fn replace(
 async fn delete(
     State(database): State<Database>,
     State(authenticator): State<Authenticator>,
+    initiator: Initiator,
     CurrentCaller(caller): CurrentCaller,
     Path(username): Path<Username>,
 ) -> Result<Response, Error> {
     let Account { user, .. } = find(&database, &username, &caller).await?;
     let work = async |transaction: &mut Connection| {
-        let ended = db::users::delete(transaction, user.id).await?;
+        let ended = db::callers::delete(transaction, user.caller, &initiator).await?;
         ended.ok_or_else(no_such_user)
     };
     authenticator.invalidate(&database.transact(work).await?);

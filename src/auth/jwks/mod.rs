@@ -31,9 +31,10 @@ pub use self::token::{Token, looks_like_jwt};
 use super::error::Error;
 use crate::{
     config,
-    db::{self, Connection, Database, credentials::Found},
+    db::{self, Connection, Database, callers::CallerChange, credentials::Found},
     domain::{
         caller::{Caller, CallerId, CallerName, Scope, Scopes},
+        change::Initiator,
         clock::{Clock, Moment},
         plan::Plan,
     },
@@ -104,9 +105,15 @@ impl Issuers {
             && plan != stored.plan
             && self.may_update_plan(id)
         {
-            database
-                .run(async |connection| db::callers::set_plan(connection, &name, plan).await)
-                .await?;
+            let change = CallerChange {
+                plan: Some(plan),
+                ..CallerChange::default()
+            };
+            let change = async |transaction: &mut Connection| {
+                let initiator = Initiator::default();
+                db::callers::change(transaction, id, change, &initiator).await
+            };
+            database.transact(change).await?;
         }
         Ok(Found {
             caller: Caller {
@@ -149,9 +156,10 @@ async fn find_or_insert(
         return Ok((!is_disabled).then_some(caller));
     }
     let scopes = Scopes::of_new_callers();
-    let inserted = database
-        .run(async |connection| db::callers::insert(connection, name, plan, scopes).await)
-        .await?;
+    let insert = async |transaction: &mut Connection| {
+        db::callers::insert(transaction, name, plan, scopes, &Initiator::default()).await
+    };
+    let inserted = database.transact(insert).await?;
     if inserted.is_some() {
         tracing::info!(caller = %name, %plan, "created a caller for the subject of an issuer");
     }

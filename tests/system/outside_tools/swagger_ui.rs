@@ -8,7 +8,7 @@ use pet_inventory::{
         self,
         credentials::{CredentialKind, NewCredential},
     },
-    domain::caller::Scopes,
+    domain::{caller::Scopes, change::Initiator},
 };
 use reqwest::Method;
 use serde_json::Value;
@@ -102,7 +102,8 @@ async fn oauth_client(app: &TestApp) -> (String, String) {
         scopes: None,
         expires_at: None,
     };
-    let inserted = db::credentials::insert(&mut connection, credential).await;
+    let inserted =
+        db::credentials::insert(&mut connection, credential, &Initiator::operator()).await;
     inserted.expect("a database").expect("a new secret");
     (id, secret.expose().to_owned())
 }
