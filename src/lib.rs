@@ -7,7 +7,7 @@
 //! app
 //! server · telemetry · embedded_postgres · maintenance
 //! api
-//! auth | limits | images
+//! auth | limits | images | feed
 //! db | blob_store
 //! config | http_client | trace_context
 //! domain
@@ -25,10 +25,11 @@
 //! - [`auth`]: resolves a credential to a [`domain::caller::Caller`]; no types of requests.
 //! - [`limits`]: decides whether a caller's request may proceed, by leased slices, and what a client address may use; no
 //!   HTTP types.
+//! - [`feed`]: publishes the record of changes, and passes it to streams.
 //! - [`api`]: routes, layers, handlers and status codes.
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
 //! - [`embedded_postgres`]: PostgreSQL for a run without a database URL.
-//! - [`maintenance`]: periodic tasks: purges, sweeps, folds, publication of the record of changes.
+//! - [`maintenance`]: periodic tasks: purges, sweeps, folds; runs the feed.
 //! - [`telemetry`]: log lines, metrics and traces.
 //! - [`app`]: the composition root: builds every part and runs them.
 //! - [`cli`]: commands, and what they print.
@@ -80,6 +81,7 @@ pub mod config;
 pub mod db;
 pub mod domain;
 pub mod embedded_postgres;
+pub mod feed;
 pub mod http_client;
 pub mod images;
 pub mod limits;

@@ -22,6 +22,7 @@ use crate::{
     config::{self, CorsOrigins, Plans},
     db::{Database, HealthCheck},
     domain::{address::AddressKey, caller::Scopes, plan::Plan},
+    feed::Feed,
     images::renderings::Renderer,
     limits::{
         failed_authentication::FailedAuthenticationLimit,
@@ -74,6 +75,8 @@ pub struct Parts {
     pub stored_bytes: StoredBytes,
     /// Time for which the record of changes is kept.
     pub change_retention: Duration,
+    /// Live feed of the record of changes.
+    pub feed: Feed,
     /// Image store.
     pub blobs: BlobStore,
     /// Limits of uploads.
@@ -172,13 +175,19 @@ pub struct ConcurrencyLimits {
     pub responses: Shares,
     /// The same for images, so that clients that read them slowly do not hold up other responses.
     pub images: Shares,
+    /// Number of streams of changes.
+    pub change_streams: Shares,
 }
 
 impl ConcurrencyLimits {
     /// Allows `max_requests` concurrent requests, of which half may be of one address and half without credentials,
-    /// `max_response_memory` bytes of responses, of which images have a quarter, and a queue of `hashes_at_once` passwords.
-    pub fn new(max_requests: usize, max_response_memory: usize, hashes_at_once: usize) -> Self {
-        let half = max_requests.div_ceil(2);
+    /// `max_response_memory` bytes of responses, of which images have a quarter, a queue of `hashes_at_once` passwords, and
+    /// `max_streams` streams of changes, of which an eighth may be of one address, on half of the connections.
+    pub fn new(server: &config::Server, changes: &config::Changes, hashes_at_once: usize) -> Self {
+        let (max_requests, half) = (server.max_requests, server.max_requests.div_ceil(2));
+        let max_response_memory = server.max_response_memory.as_u64();
+        let max_response_memory = usize::try_from(max_response_memory).unwrap_or(usize::MAX);
+        let max_streams = changes.max_streams.min(server.max_connections / 2);
         let hashes = hashes_at_once + MAX_WAITING_HASHES;
         let images = max_response_memory / 4;
         let responses = max_response_memory - images;
@@ -191,6 +200,7 @@ impl ConcurrencyLimits {
             password_hashes: Shares::new(hashes, hashes / 4),
             responses: Shares::new(responses, responses / 8),
             images: Shares::new(images, images / 8),
+            change_streams: Shares::new(max_streams, max_streams.div_ceil(8)),
         }
     }
 

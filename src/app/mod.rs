@@ -35,6 +35,7 @@ use crate::{
     db::{self, Database},
     domain::{address::ListenAddress, clock::Clock},
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
+    feed::Feed,
     images::renderings::Renderer,
     limits::{failed_authentication::FailedAuthenticationLimit, logins::Logins},
     maintenance,
@@ -121,11 +122,7 @@ impl App {
             max_sessions: config.users.max_sessions,
             trusted_proxies: config.limits.trusted_proxies.into(),
             cors_origins: config.server.cors_origins.clone(),
-            concurrency: ConcurrencyLimits::new(
-                server.max_requests,
-                bytes(server.max_response_memory),
-                hashes_at_once,
-            ),
+            concurrency: ConcurrencyLimits::new(server, &config.changes, hashes_at_once),
             max_page_size: bytes(server.max_page_size),
             anonymous_scopes: config.auth.anonymous_scopes,
             anonymous_plan: config.auth.anonymous_plan,
@@ -133,6 +130,7 @@ impl App {
             body_limits: BodyLimits::new(server.max_body_size.as_u64(), server.body_timeout),
             stored_bytes: StoredBytes::new(config.limits.idempotency_bytes_per_day.as_u64()),
             change_retention: config.changes.retention,
+            feed: Feed::default(),
             blobs,
             uploads: Uploads::new(&config.images, server.body_timeout),
             renderer: Renderer::new(config.images.rendering_memory.as_u64()),
@@ -207,6 +205,7 @@ impl App {
             stopping.graceful().await;
             // First, so that load balancers stop sending requests before connections are refused.
             state.readiness.stop();
+            state.feed.end();
             stop.begin();
         });
 

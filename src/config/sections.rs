@@ -212,6 +212,7 @@ pub struct Auth {
 pub struct Changes {
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
+    pub max_streams: usize,
 }
 
 #[derive(Debug, Clone, Deserialize)]

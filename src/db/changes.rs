@@ -69,6 +69,32 @@ pub async fn publish_all(connection: &mut Connection) -> Result<(), Error> {
     }
 }
 
+/// Returns the position of the newest change that is published.
+pub async fn newest(connection: &mut Connection) -> Result<Position, Error> {
+    let query = sqlx::query_scalar("select position from changes_clock");
+    with_timeout(query.fetch_one(connection))
+        .await
+        .map(Position)
+}
+
+/// Returns the first `limit` changes behind a position, of all kinds.
+pub async fn after(
+    connection: &mut Connection,
+    after: Position,
+    limit: usize,
+) -> Result<Vec<Change>, Error> {
+    let query = sqlx::query_as(
+        "select position, at, kind, resource, action, version, owner, actor, request_id, data, null::bigint as last
+         from changes where position > $1 and kind <> 'feed'
+         order by position limit $2",
+    );
+    let query = query
+        .bind(after.0)
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    let rows: Vec<PageRow> = with_timeout(query.fetch_all(connection)).await?;
+    Ok(rows.into_iter().filter_map(PageRow::change).collect())
+}
+
 /// Returns the position of the last change that was published before a time, 0 if there is none.
 pub async fn last_before(
     connection: &mut Connection,
@@ -81,7 +107,7 @@ pub async fn last_before(
 }
 
 /// Changes that a reader wants and may see.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Kinds of which all changes are visible.
     pub kinds: Vec<Kind>,
@@ -91,6 +117,18 @@ pub struct Filter {
     pub owner: Option<CallerId>,
     /// Kind and identifier of the only resource.
     pub resource: Option<(Kind, String)>,
+}
+
+impl Filter {
+    /// Returns true if the reader wants a change and may see it, as [`page`] decides.
+    pub fn includes(&self, change: &Change) -> bool {
+        let is_of = |kinds: &[Kind]| kinds.iter().any(|kind| kind.as_str() == change.kind);
+        let is_own = change.owner.is_some() && change.owner == self.owner;
+        let is_wanted =
+            |(kind, id): &(Kind, String)| kind.as_str() == change.kind && *id == change.resource;
+        self.resource.as_ref().is_none_or(is_wanted)
+            && (is_of(&self.kinds) || is_own && is_of(&self.own_kinds))
+    }
 }
 
 /// Part of the record.
@@ -115,7 +153,7 @@ pub async fn page(
         ($scanned:literal, $looked_at:literal) => {
             concat!(
                 "with page as materialized (
-                     select position, at, kind, resource, action, version, actor, request_id, data
+                     select position, at, kind, resource, action, version, owner, actor, request_id, data
                      from (select * from changes where position > $1 ", $scanned, ") scanned
                      where kind = any ($2) or (kind = any ($3) and owner = $4)
                      order by position limit $5
@@ -172,6 +210,7 @@ struct PageRow {
     resource: Option<String>,
     action: Option<String>,
     version: Option<i64>,
+    owner: Option<CallerId>,
     actor: Option<String>,
     request_id: Option<String>,
     data: Option<Json<Value>>,
@@ -188,6 +227,7 @@ impl PageRow {
             resource: self.resource?,
             action: self.action?,
             version: self.version,
+            owner: self.owner,
             actor: self.actor,
             request_id: self.request_id,
             data: self.data.map(|Json(data)| data),

@@ -88,6 +88,11 @@ impl Database {
         self.0.pool.transact(None, work).await
     }
 
+    /// Waits until this process has committed a change since the last call. For one task.
+    pub async fn committed(&self) {
+        self.0.pool.committed.notified().await;
+    }
+
     /// Returns the batchers, which execute requests in one statement with those of others.
     pub(super) fn batchers(&self) -> &Batchers {
         &self.0.batchers

@@ -14,7 +14,7 @@ use sqlx::{
     postgres::PgPoolOptions,
 };
 use tokio::{
-    sync::Semaphore,
+    sync::{Notify, Semaphore},
     time::{Duration, Instant, timeout},
 };
 
@@ -46,6 +46,8 @@ const BACKOFF: Duration = Duration::from_millis(5);
 pub(super) struct Pool {
     pub connector: Connector,
     pub large_reads: LargeReads,
+    /// Signals that something was committed.
+    pub committed: Arc<Notify>,
     connections: PgPool,
     queue: Arc<Semaphore>,
     queue_capacity: usize,
@@ -77,6 +79,7 @@ impl Pool {
         Self {
             connector,
             large_reads: LargeReads::new(config.max_connections),
+            committed: Arc::default(),
             connections,
             queue: Arc::new(Semaphore::new(queue_capacity)),
             queue_capacity,
@@ -95,6 +98,9 @@ impl Pool {
             let waited = queued_at.map_or(Duration::ZERO, |queued_at| queued_at.elapsed());
             let result = self.run(true, waited, work.clone()).await;
             let error = result.as_ref().err().and_then(E::database_error);
+            if result.is_ok() {
+                self.committed.notify_one();
+            }
             if attempt == MAX_ATTEMPTS || !matches!(error, Some(Error::Contended(_))) {
                 return result;
             }

@@ -5,7 +5,11 @@ use std::str::FromStr;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
-use super::{Invalid, caller::CallerName, id::PetId};
+use super::{
+    Invalid,
+    caller::{CallerId, CallerName},
+    id::PetId,
+};
 
 /// Place of a change in the record: an integer below 2^53, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -40,6 +44,8 @@ pub struct Change {
     pub action: String,
     /// Version of a pet after the change.
     pub version: Option<i64>,
+    /// Caller that an order or an account belongs to.
+    pub owner: Option<CallerId>,
     /// Name of the caller.
     pub actor: Option<String>,
     /// Request id.

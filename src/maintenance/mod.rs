@@ -1,5 +1,5 @@
-//! Periodic maintenance: purges expired data, folds inventory changes, publishes the record of changes, returns unused requests to limits, and writes the
-//! last uses of API keys.
+//! Periodic maintenance: purges expired data, folds inventory changes, publishes the record of changes, returns unused
+//! requests to limits, and writes the last uses of API keys.
 //!
 //! Invariant: without it, only memory, storage and latency grow, limits count requests that were not used, and operators
 //! do not see the last uses.
@@ -25,7 +25,7 @@ pub fn start(state: &AppState) -> JoinSet<()> {
     tasks.spawn(flush_limits(state.clone()));
     tasks.spawn(sweep_limits(state.clone()));
     tasks.spawn(fold_inventory(database()));
-    tasks.spawn(publish_changes(database()));
+    tasks.spawn(state.feed.clone().run(database()));
     tasks.spawn(purge_expired_rows(database(), state.change_retention));
     tasks.spawn(write_key_uses(state.authenticator.clone()));
     tasks.spawn(orphaned_blobs::sweep(database(), blobs, orphaned));
@@ -60,20 +60,6 @@ async fn fold_inventory(database: Database) {
         sleep(Duration::from_secs(5)).await;
         if let Err(error) = fold().await {
             tracing::warn!(%error, "failed to fold inventory changes; retrying in 5 s");
-        }
-    }
-}
-
-/// Publishes recorded changes.
-async fn publish_changes(database: Database) {
-    let publish = async || {
-        while database.run(db::changes::publish).await? > 0 {}
-        Ok::<_, db::Error>(())
-    };
-    loop {
-        sleep(Duration::from_secs(1)).await;
-        if let Err(error) = publish().await {
-            tracing::warn!(%error, "failed to publish changes; retrying in 1 s");
         }
     }
 }

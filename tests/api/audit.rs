@@ -96,7 +96,7 @@ async fn changes_by_commands_are_recorded_as_those_of_the_operator() {
 async fn changes_of_accounts_are_recorded() {
     let app = TestApp::start().await;
     let commands = Commands::on(app.database.shared());
-    let account = json!({"username": "ada", "password": PASSWORD});
+    let account = json!({"username": "lovelace", "password": PASSWORD});
     let signed_up = app.anonymous(Method::POST, "/user").json(&account);
     let ada = signed_up
         .header("x-request-id", "sign-up-1")
@@ -115,15 +115,15 @@ async fn changes_of_accounts_are_recorded() {
     };
     // A session that its own account ends is not recorded.
     let session = log_in().await;
-    let change = app.anonymous(Method::PUT, "/user/ada").json(&account);
+    let change = app.anonymous(Method::PUT, "/user/lovelace").json(&account);
     change.bearer_auth(&session).is(200).await;
     log_in().await;
-    app.request(Method::PUT, "/user/ada")
+    app.request(Method::PUT, "/user/lovelace")
         .json(&account)
         .is(200)
         .await;
-    app.request(Method::PUT, "/user/ada")
-        .json(&json!({"firstName": "Ada"}))
+    app.request(Method::PUT, "/user/lovelace")
+        .json(&json!({"firstName": "Augusta"}))
         .is(200)
         .await;
     log_in().await;
@@ -138,11 +138,11 @@ async fn changes_of_accounts_are_recorded() {
         .await
         .is(0);
     log_in().await;
-    let list = json!([{"username": "bob"}, {"username": "eve"}]);
+    let list = json!([{"username": "turing"}, {"username": "noether"}]);
     app.post("/user/createWithList", &list).is(200).await;
     app.post("/user/createWithList", &list).is(409).await;
-    app.delete("/user/ada").is(200).await;
-    app.delete("/user/ada").is(404).await;
+    app.delete("/user/lovelace").is(200).await;
+    app.delete("/user/lovelace").is(404).await;
 
     let changes = commands
         .changes(&["--resource", &format!("user/{ada}")])
@@ -170,7 +170,7 @@ async fn changes_of_accounts_are_recorded() {
     assert_eq!(facts(&users, "user created").len(), 2, "{users:?}");
     // Neither a name nor a secret.
     let printed = commands.audit(&["--json"]).await.is(0).stdout;
-    for secret in ["ada", "bob", "Ada", PASSWORD, "argon2"] {
+    for secret in ["lovelace", "turing", "Augusta", PASSWORD, "argon2"] {
         assert!(!printed.contains(secret), "{secret}: {printed}");
     }
     assert!(printed.contains("sign-up-1"), "{printed}");

@@ -25,6 +25,7 @@ mod conditional;
 mod config;
 mod cors;
 mod errors;
+mod feed;
 mod finds;
 mod idempotency;
 mod images;

@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
     &["app"],
     &["server", "telemetry", "embedded_postgres", "maintenance"],
     &["api"],
-    &["auth", "limits", "images"],
+    &["auth", "limits", "images", "feed"],
     &["db", "blob_store"],
     &["config", "http_client", "trace_context"],
     &["domain"],

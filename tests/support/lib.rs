@@ -7,6 +7,7 @@
     reason = "the harness fails a test by a panic"
 )]
 
+pub mod events;
 pub mod images;
 pub mod issuer;
 pub mod load;
@@ -47,6 +48,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 pub use self::{
+    events::Events,
     mock_http::MockHttp,
     postgres::TestDatabase,
     process::{Home, Output, Service},

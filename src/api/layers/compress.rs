@@ -85,7 +85,11 @@ impl CompressLayer {
 
 fn is_eligible(status: StatusCode, _: Version, headers: &HeaderMap, _: &Extensions) -> bool {
     let tag = headers.get(header::ETAG).map(HeaderValue::as_bytes);
-    status == StatusCode::OK && tag.is_none_or(|tag| tag.starts_with(b"W/"))
+    // An encoder would hold events back, and each stream would need the memory of one.
+    let is_stream = headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|it| it == "text/event-stream");
+    status == StatusCode::OK && !is_stream && tag.is_none_or(|tag| tag.starts_with(b"W/"))
 }
 
 impl<S> Layer<S> for CompressLayer {

@@ -33,7 +33,7 @@ const METHODS: [Method; 6] = [
 ];
 
 /// Request headers that the API reads, except those that a page may always send.
-const REQUEST_HEADERS: [HeaderName; 11] = [
+const REQUEST_HEADERS: [HeaderName; 12] = [
     header::AUTHORIZATION,
     header::CONTENT_TYPE,
     header::IF_MATCH,
@@ -42,6 +42,7 @@ const REQUEST_HEADERS: [HeaderName; 11] = [
     header::RANGE,
     HeaderName::from_static("api_key"),
     HeaderName::from_static("idempotency-key"),
+    HeaderName::from_static("last-event-id"),
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
     HeaderName::from_static("x-request-id"),

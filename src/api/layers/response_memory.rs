@@ -73,6 +73,10 @@ impl OnResponse for ResponseMemory {
             return response;
         }
         let content_type = response.headers().get(header::CONTENT_TYPE);
+        // A stream holds no response, and has a bound of its own.
+        if content_type.is_some_and(|it| it == "text/event-stream") {
+            return response;
+        }
         let is_image = content_type.is_some_and(|it| it.as_bytes().starts_with(b"image/"));
         let compressed = response.extensions().get::<CompressedWhileSent>();
         let amount = compressed.map(|it| it.0).or(size);

@@ -311,6 +311,9 @@ async fn execute_batch<B: BatchedStatement>(
     });
     let error = match result {
         Ok(results) => {
+            if !B::IS_READ_ONLY {
+                context.pool.committed.notify_one();
+            }
             let result_senders = result_senders.into_iter().zip(requesters);
             for ((result_sender, requester), result) in result_senders.zip(results) {
                 match result {

@@ -1,0 +1,231 @@
+//! Stream of changes as Server-Sent Events (WHATWG HTML §9.2).
+//!
+//! A stream reads pages until it has caught up, and then follows the [`Feed`](crate::feed::Feed), to which it has subscribed
+//! before. It produces what the client reads, and no more: a reader that is too slow for the feed is disconnected.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderMap, HeaderName, header},
+    response::{IntoResponse as _, Response},
+};
+use futures_util::stream;
+use tokio::time::{Instant, sleep_until};
+
+use super::{body::ChangeBody, wanted::Wanted};
+use crate::{
+    api::{
+        credentials::{API_KEY, credentials},
+        error::Error,
+        state::AppState,
+    },
+    db::{
+        self, Connection,
+        changes::{Filter, Page},
+    },
+    domain::{
+        address::AddressKey,
+        caller::{Caller, Scope},
+        change::{Change, Position},
+    },
+    feed::{Batch, End, Event, Subscription},
+    limits::shares::Share,
+};
+
+/// Interval between two checks of the credential.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time without an event after which the position is sent, at the next check: at least every 15 s.
+const KEEP_ALIVE: Duration = Duration::from_secs(14);
+/// Number of changes that a stream reads at once until it has caught up.
+const PAGE: usize = 100;
+
+/// Opens a stream. Fails if the position is not known, or if the client address or the process has too many streams.
+pub async fn open(
+    state: AppState,
+    wanted: Wanted,
+    caller: &Caller,
+    address: Option<AddressKey>,
+    headers: &HeaderMap,
+) -> Result<Response, Error> {
+    const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+    let share = state.concurrency.change_streams.take(address, 1)?;
+    let subscription = state.feed.subscribe().await?;
+    let named = |name: &HeaderName| headers.get(name).map(|value| (name.clone(), value.clone()));
+    let mut stream = ChangeStream {
+        filter: wanted.filter(caller),
+        credentials: [API_KEY, header::AUTHORIZATION]
+            .iter()
+            .filter_map(named)
+            .collect(),
+        position: Position::default(),
+        batch: Arc::new([]),
+        next: 0,
+        source: Source::Pages,
+        subscription,
+        next_check: Instant::now() + CHECK_INTERVAL,
+        sent_at: None,
+        wanted,
+        state,
+        _share: share,
+    };
+    match stream.wanted.after {
+        Some(after) => {
+            stream.position = after;
+            stream.read_page().await?;
+        }
+        None => {
+            let newest = async |connection: &mut Connection| {
+                db::changes::publish_all(connection).await?;
+                db::changes::newest(connection).await
+            };
+            stream.position = stream.state.database.run(newest).await?;
+            stream.source = Source::Feed;
+        }
+    }
+    let events = stream::unfold(stream, async |mut stream| {
+        let text = stream.next().await?;
+        Some((Ok::<_, Infallible>(text), stream))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream"),
+        // Otherwise nginx would hold events back.
+        (X_ACCEL_BUFFERING, "no"),
+    ];
+    Ok((headers, Body::from_stream(events)).into_response())
+}
+
+struct ChangeStream {
+    state: AppState,
+    /// Header fields with the credentials of the request.
+    credentials: HeaderMap,
+    wanted: Wanted,
+    filter: Filter,
+    /// Last position that was looked at.
+    position: Position,
+    batch: Batch,
+    /// Index of the next event of the batch.
+    next: usize,
+    source: Source,
+    subscription: Subscription,
+    /// Time of the next check of the credential.
+    next_check: Instant,
+    /// Time of the last event.
+    sent_at: Option<Instant>,
+    _share: Share,
+}
+
+/// Source of the next batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The record, until the stream has caught up.
+    Pages,
+    /// The subscription, which may have lagged meanwhile.
+    FeedAfterPages,
+    /// The subscription.
+    Feed,
+}
+
+impl ChangeStream {
+    /// Waits for the next event, or for the time of a sign of life. Returns `None` at the end of the stream.
+    async fn next(&mut self) -> Option<Bytes> {
+        let text = self.next_text().await?;
+        self.sent_at = Some(Instant::now());
+        Some(text)
+    }
+
+    async fn next_text(&mut self) -> Option<Bytes> {
+        // At once, so that the client knows where it is, and proxies pass the response on.
+        if self.sent_at.is_none() {
+            return Some(sign_of_life(self.position));
+        }
+        loop {
+            if self.next_check <= Instant::now() {
+                self.check().await?;
+                self.next_check = Instant::now() + CHECK_INTERVAL;
+                if self.sent_at.is_some_and(|at| at.elapsed() >= KEEP_ALIVE) {
+                    return Some(sign_of_life(self.position));
+                }
+            }
+            if let Some(text) = self.next_of_batch() {
+                return Some(text);
+            }
+            if self.source == Source::Pages {
+                // The client repeats its request with the last position, and gets the reason.
+                self.read_page().await.ok()?;
+                continue;
+            }
+            tokio::select! {
+                biased;
+                () = sleep_until(self.next_check) => {}
+                batch = self.subscription.next() => match batch {
+                    Ok(batch) => {
+                        (self.batch, self.next) = (batch, 0);
+                        self.source = Source::Feed;
+                    }
+                    Err(End::Lagged) if self.source == Source::FeedAfterPages => {
+                        self.source = Source::Pages;
+                    }
+                    Err(_) => return None,
+                }
+            }
+        }
+    }
+
+    fn next_of_batch(&mut self) -> Option<Bytes> {
+        while let Some(event) = self.batch.get(self.next) {
+            self.next += 1;
+            let position = event.change.position;
+            if position > self.position {
+                self.position = position;
+                if self.filter.includes(&event.change) {
+                    return Some(event.text.get_or_init(|| text(&event.change)).clone());
+                }
+            }
+        }
+        None
+    }
+
+    async fn read_page(&mut self) -> Result<(), Error> {
+        let read = async |connection: &mut Connection| {
+            db::changes::publish_all(connection).await?;
+            db::changes::page(connection, self.position, &self.filter, PAGE).await
+        };
+        let page: Result<Page, _> = self.state.database.run(read).await?;
+        let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
+        if changes.is_empty() {
+            if next == self.position {
+                self.source = Source::FeedAfterPages;
+            }
+            self.position = next;
+        }
+        (self.batch, self.next) = (changes.into_iter().map(Event::from).collect(), 0);
+        Ok(())
+    }
+
+    /// Checks the credential again. Returns `None` if it is no longer valid for this operation. While PostgreSQL is away,
+    /// there are no events either.
+    async fn check(&mut self) -> Option<()> {
+        let credentials = credentials(&self.credentials).ok()??;
+        match self.state.authenticator.authenticate(credentials).await {
+            Ok(caller) if caller.scopes.contains(Scope::ReadChanges) => {
+                self.filter = self.wanted.filter(&caller);
+                Some(())
+            }
+            Ok(_) => None,
+            Err(error) => (!error.is_invalid()).then_some(()),
+        }
+    }
+}
+
+/// Returns an event for a change.
+fn text(change: &Change) -> Bytes {
+    let body = ChangeBody::from(change.clone());
+    let json = serde_json::to_string(&body).unwrap_or_default();
+    format!("event: change\nid: {}\ndata: {json}\n\n", change.position.0).into()
+}
+
+/// Returns a position without an event: the client goes on from there.
+fn sign_of_life(position: Position) -> Bytes {
+    format!("id: {}\n\n", position.0).into()
+}

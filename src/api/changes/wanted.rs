@@ -1,0 +1,48 @@
+//! Changes that a client wants to read, and may.
+
+use crate::{
+    db::changes::Filter,
+    domain::{
+        caller::{Caller, Scope},
+        change::{Kind, Position},
+    },
+};
+
+/// What a client wants to read.
+pub struct Wanted {
+    pub kinds: Vec<Kind>,
+    pub resource: Option<(Kind, String)>,
+    /// Position behind which the changes begin.
+    pub after: Option<Position>,
+}
+
+impl Wanted {
+    /// Returns the wanted changes that a caller sees.
+    pub fn filter(&self, caller: &Caller) -> Filter {
+        Filter {
+            resource: self.resource.clone(),
+            ..visible(caller, &self.kinds)
+        }
+    }
+}
+
+/// Returns the changes of `kinds` that a caller sees.
+fn visible(caller: &Caller, kinds: &[Kind]) -> Filter {
+    let has = |scope| caller.scopes.contains(scope);
+    let mut filter = Filter {
+        owner: caller.id,
+        ..Filter::default()
+    };
+    for kind in kinds {
+        match kind {
+            _ if has(Scope::Admin) => filter.kinds.push(*kind),
+            Kind::Pet | Kind::Image | Kind::Import if has(Scope::ReadPets) => {
+                filter.kinds.push(*kind);
+            }
+            Kind::Order if has(Scope::ReadOrders) => filter.own_kinds.push(*kind),
+            Kind::User => filter.own_kinds.push(*kind),
+            _ => {}
+        }
+    }
+    filter
+}

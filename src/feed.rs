@@ -1,0 +1,201 @@
+//! Live feed of the record of changes: publishes what was recorded, and passes the changes of all replicas to the streams of
+//! this one.
+//!
+//! Invariants:
+//! - One task publishes and reads, whatever the number of streams.
+//! - A subscription gets every change behind the last one that was published when it began, in the order of positions,
+//!   unless it lags.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    sync::{
+        Notify,
+        broadcast::{self, error::RecvError},
+        watch,
+    },
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    db::{self, Connection, Database},
+    domain::change::{Change, Position},
+};
+
+/// Interval without streams.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval with streams, unless this replica has committed a change.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum interval, and what each stream adds to it: 25,000 streams are woken per second.
+const MIN_INTERVAL: Duration = Duration::from_millis(20);
+const INTERVAL_PER_STREAM: Duration = Duration::from_micros(40);
+/// Maximum number of changes of a batch.
+const MAX_BATCH: usize = 250;
+/// Number of batches after which a subscription that takes none lags.
+const MAX_LAG: usize = 64;
+
+/// Changes that were read together. All streams share them.
+pub type Batch = Arc<[Event]>;
+
+/// Change, with its text, which the first stream that needs it writes.
+#[derive(Debug)]
+pub struct Event {
+    /// Change.
+    pub change: Change,
+    /// Text.
+    pub text: OnceLock<Bytes>,
+}
+
+impl From<Change> for Event {
+    fn from(change: Change) -> Self {
+        Self {
+            change,
+            text: OnceLock::new(),
+        }
+    }
+}
+
+/// The feed. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Feed(Arc<Inner>);
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self(Arc::new(Inner {
+            batches: broadcast::Sender::new(MAX_LAG),
+            sent: watch::Sender::new(None),
+            subscribed: Notify::new(),
+            end: CancellationToken::new(),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    batches: broadcast::Sender<Batch>,
+    /// Position up to which batches were sent, `None` without a subscription. A subscription begins under its lock.
+    sent: watch::Sender<Option<Position>>,
+    subscribed: Notify,
+    end: CancellationToken,
+}
+
+impl Feed {
+    /// Ends all streams.
+    pub fn end(&self) {
+        self.0.end.cancel();
+    }
+
+    /// Begins a subscription. Fails if PostgreSQL does not respond.
+    pub async fn subscribe(&self) -> Result<Subscription, db::Error> {
+        let mut sent = self.0.sent.subscribe();
+        let batches = {
+            let _lock = self.0.sent.borrow();
+            self.0.batches.subscribe()
+        };
+        self.0.subscribed.notify_one();
+        let begun = timeout(db::QUERY_TIMEOUT, sent.wait_for(Option::is_some)).await;
+        begun
+            .map_err(|_| db::Error::TimedOut)?
+            .map_err(|_| db::Error::TimedOut)?;
+        Ok(Subscription {
+            batches,
+            end: self.0.end.child_token(),
+        })
+    }
+
+    /// Publishes changes and passes them on, for ever.
+    pub async fn run(self, database: Database) {
+        loop {
+            if let Err(error) = self.pass_on(&database).await {
+                tracing::warn!(%error, "failed to publish changes; retrying in 1 s");
+                sleep(IDLE_INTERVAL).await;
+                continue;
+            }
+            let streams = self.0.batches.receiver_count();
+            if streams == 0 {
+                let _ = timeout(IDLE_INTERVAL, self.0.subscribed.notified()).await;
+                continue;
+            }
+            let streams = u32::try_from(streams).unwrap_or(u32::MAX);
+            let pause = MIN_INTERVAL + INTERVAL_PER_STREAM * streams;
+            sleep(pause).await;
+            let _ = timeout(INTERVAL.saturating_sub(pause), database.committed()).await;
+        }
+    }
+
+    async fn pass_on(&self, database: &Database) -> Result<(), db::Error> {
+        while database.run(db::changes::publish).await? > 0 {}
+        let mut sent = None;
+        self.0.sent.send_if_modified(|last| {
+            if self.0.batches.receiver_count() == 0 {
+                *last = None;
+            }
+            sent = *last;
+            false
+        });
+        let Some(mut after) = sent else {
+            if self.0.batches.receiver_count() > 0 {
+                let newest = database.run(db::changes::newest).await?;
+                self.0.sent.send_replace(Some(newest));
+            }
+            return Ok(());
+        };
+        loop {
+            let read = async |connection: &mut Connection| {
+                db::changes::after(connection, after, MAX_BATCH).await
+            };
+            let changes = database.run(read).await?;
+            let count = changes.len();
+            if let Some(last) = changes.last() {
+                after = last.position;
+                // Without a subscription, the next one begins behind it.
+                let _ = self
+                    .0
+                    .batches
+                    .send(changes.into_iter().map(Event::from).collect());
+                self.0.sent.send_if_modified(|sent| {
+                    *sent = Some(after);
+                    false
+                });
+            }
+            if count < MAX_BATCH {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Receiver of the changes behind a position.
+#[derive(Debug)]
+pub struct Subscription {
+    batches: broadcast::Receiver<Batch>,
+    end: CancellationToken,
+}
+
+/// Reason why a subscription has no further batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Batches were dropped, because this subscription did not take them.
+    Lagged,
+    /// The service stops.
+    Stopped,
+}
+
+impl Subscription {
+    /// Waits for the next batch. Can be cancelled.
+    pub async fn next(&mut self) -> Result<Batch, End> {
+        tokio::select! {
+            biased;
+            () = self.end.cancelled() => Err(End::Stopped),
+            batch = self.batches.recv() => batch.map_err(|error| match error {
+                RecvError::Lagged(_) => End::Lagged,
+                RecvError::Closed => End::Stopped,
+            }),
+        }
+    }
+}
