@@ -18,7 +18,7 @@ use tokio::{
         broadcast::{self, error::RecvError},
         watch,
     },
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -110,12 +110,17 @@ impl Feed {
 
     /// Publishes changes and passes them on, for ever.
     pub async fn run(self, database: Database) {
+        let lag = metrics::gauge!("changes_lag_seconds");
+        let mut published_at = Instant::now();
         loop {
-            if let Err(error) = self.pass_on(&database).await {
+            let passed_on = self.pass_on(&database).await;
+            if let Err(error) = passed_on {
+                lag.set(published_at.elapsed());
                 tracing::warn!(%error, "failed to publish changes; retrying in 1 s");
                 sleep(IDLE_INTERVAL).await;
                 continue;
             }
+            published_at = Instant::now();
             let streams = self.0.batches.receiver_count();
             if streams == 0 {
                 let _ = timeout(IDLE_INTERVAL, self.0.subscribed.notified()).await;
@@ -129,7 +134,15 @@ impl Feed {
     }
 
     async fn pass_on(&self, database: &Database) -> Result<(), db::Error> {
-        while database.run(db::changes::publish).await? > 0 {}
+        loop {
+            let publication = database.run(db::changes::publish).await?;
+            metrics::gauge!("changes_lag_seconds").set(publication.lag);
+            let waiting = u32::try_from(publication.waiting).unwrap_or(u32::MAX);
+            metrics::gauge!("changes_unpublished").set(waiting);
+            if publication.published == 0 {
+                break;
+            }
+        }
         let mut sent = None;
         self.0.sent.send_if_modified(|last| {
             if self.0.batches.receiver_count() == 0 {

@@ -22,6 +22,9 @@ pub fn render(metrics: Metrics, state: AppState) -> impl Fn() -> String + Clone 
         let uploads = &state.uploads.in_progress;
         set("images_uploads_in_flight", uploads.in_use());
         set("images_uploads_in_flight_max", uploads.max());
+        let streams = &state.concurrency.change_streams;
+        set("changes_streams", streams.in_use());
+        set("changes_streams_max", streams.max());
         let hashes = &state.concurrency.password_hashes;
         set("password_hashes_waiting", hashes.in_use());
         metrics.render()

@@ -45,25 +45,38 @@ macro_rules! publish {
              update changes_clock set position = (select max(position) from numbered)
              where exists (select from numbered)
          )
-         select count(*) from numbered"
+         select (select count(*) from numbered) as published, (select count(*) from new_changes) as waiting,
+                (select coalesce(extract(epoch from clock_timestamp() - min(at)), 0)::float8 from new_changes) as lag"
         )
     };
 }
 
-/// Publishes up to 10,000 recorded changes, unless another process is doing so. Returns their number.
-pub async fn publish(connection: &mut Connection) -> Result<u64, Error> {
-    let query = sqlx::query_scalar(publish!("skip locked"));
+/// What a publication has found and done.
+#[derive(Debug, Clone, Copy, FromRow)]
+pub struct Publication {
+    /// Number of changes that it published.
+    #[sqlx(try_from = "i64")]
+    pub published: u64,
+    /// Number of changes that were waiting.
+    #[sqlx(try_from = "i64")]
+    pub waiting: u64,
+    /// Age of the oldest of them in seconds.
+    pub lag: f64,
+}
+
+/// Publishes up to 10,000 recorded changes, unless another process is doing so.
+pub async fn publish(connection: &mut Connection) -> Result<Publication, Error> {
+    let query = sqlx::query_as(publish!("skip locked"));
     let query = query.bind(MAX_BATCH.cast_signed());
-    let published: i64 = with_timeout(query.fetch_one(connection)).await?;
-    Ok(published.unsigned_abs())
+    with_timeout(query.fetch_one(connection)).await
 }
 
 /// Publishes all changes that were committed before.
 pub async fn publish_all(connection: &mut Connection) -> Result<(), Error> {
     loop {
-        let query = sqlx::query_scalar(publish!("")).bind(MAX_BATCH.cast_signed());
-        let published: i64 = with_timeout(query.fetch_one(&mut *connection)).await?;
-        if published.unsigned_abs() < MAX_BATCH {
+        let query = sqlx::query_as(publish!("")).bind(MAX_BATCH.cast_signed());
+        let publication: Publication = with_timeout(query.fetch_one(&mut *connection)).await?;
+        if publication.published < MAX_BATCH {
             return Ok(());
         }
     }

@@ -84,7 +84,9 @@ async fn purge_expired_rows(database: Database, change_retention: Duration) {
         while database.run(db::sessions::purge_expired).await? > 0 {}
         while database.run(db::limits::purge_expired).await? > 0 {}
         let purge_changes = async |connection: &mut Connection| {
-            db::changes::purge_expired(connection, change_retention).await
+            let purged = db::changes::purge_expired(connection, change_retention).await?;
+            metrics::counter!("changes_purged_total").increment(purged);
+            Ok::<_, db::Error>(purged)
         };
         while database.run(purge_changes).await? > 0 {}
         Ok::<_, db::Error>(())

@@ -109,6 +109,14 @@ pub const METRICS: &[Described] = &[
         "Circuit breaker of PostgreSQL: 1 is open (unreachable), 0 is closed."),
     metric(Counter, "db_client_breaker_opened_total", &[], "Openings of the circuit breaker of PostgreSQL."),
 
+    metric(Gauge, "changes_lag_seconds", &[],
+        "Age of the oldest change that the last publication of the record of changes found."),
+    metric(Gauge, "changes_unpublished", &[], "Changes that the last publication found."),
+    metric(Counter, "changes_purged_total", &[], "Changes deleted after changes.retention."),
+    metric(Gauge, "changes_streams", &[], "Open streams of changes."),
+    metric(Gauge, "changes_streams_max", &[], "Maximum number of open streams of changes (changes.max_streams)."),
+    metric(Counter, "changes_streams_lagged_total", &[], "Streams of changes ended because they were read too slowly."),
+
     metric(Gauge, "images_uploads_in_flight", &[], "Uploads in progress."),
     metric(Gauge, "images_uploads_in_flight_max", &[], "Maximum number of uploads in progress (images.max_uploads)."),
     metric(Counter, "images_uploaded_total", &[], "Stored images."),

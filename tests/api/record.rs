@@ -15,11 +15,9 @@ use test_support::{RequestExt, Response, TestApp, TestDatabase, images::png, sco
 /// Publishes what has been recorded, and returns it in the order of positions, without changes by commands.
 async fn published(app: &TestApp) -> Vec<Value> {
     let mut connection = app.database.connect().await;
-    while db::changes::publish(&mut connection)
+    db::changes::publish_all(&mut connection)
         .await
-        .expect("a database")
-        > 0
-    {}
+        .expect("a database");
     let changes = "select to_jsonb(change) - 'at' - 'position'
                    from (select * from changes where kind <> 'feed' and actor is distinct from 'operator'
                          order by position) change";
@@ -307,9 +305,8 @@ async fn publishers_at_once_and_open_transactions_lose_nothing() {
         let mut connection = database.connect().await;
         let mut count = 0;
         for _ in 0..20 {
-            count += db::changes::publish(&mut connection)
-                .await
-                .expect("a database");
+            let publication = db::changes::publish(&mut connection).await;
+            count += publication.expect("a database").published;
         }
         count
     };

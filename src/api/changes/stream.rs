@@ -166,7 +166,12 @@ impl ChangeStream {
                     Err(End::Lagged) if self.source == Source::FeedAfterPages => {
                         self.source = Source::Pages;
                     }
-                    Err(_) => return None,
+                    Err(end) => {
+                        if end == End::Lagged {
+                            metrics::counter!("changes_streams_lagged_total").increment(1);
+                        }
+                        return None;
+                    }
                 }
             }
         }

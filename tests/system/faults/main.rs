@@ -25,6 +25,7 @@ mod checker;
 mod clients;
 mod compression;
 mod crashes;
+mod feed;
 mod limits;
 mod logins;
 mod outages;

@@ -13,7 +13,7 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Certificate, Client, Method, RequestBuilder, Version};
 use serde_json::json;
 use test_support::{
-    PATIENCE, RequestExt, TestDatabase, client_builder, eventually,
+    Events, PATIENCE, RequestExt, TestDatabase, client_builder, eventually,
     images::large_jpeg,
     make_key,
     process::{Home, Service, free_address},
@@ -243,6 +243,20 @@ async fn caddy_uses_the_other_replica_and_reports_that_there_is_none() {
     let unavailable = deployment.request(Method::GET, "/pet/1").response().await;
     unavailable.problem(503);
     assert_eq!(unavailable.header("retry-after"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn caddy_passes_each_event_of_a_stream_at_once() {
+    let deployment = Deployment::start(&[]).await;
+    let request = deployment.request(Method::GET, "/changes?kind=pet");
+    let mut events = Events::open(request.header("accept-encoding", "gzip")).await;
+    events.id().await;
+    for name in ["Rex", "Max", "Ace"] {
+        let pet = json!({"name": name});
+        let add = deployment.request(Method::POST, "/pet").json(&pet);
+        let id = add.is(201).await.id().to_string();
+        assert_eq!(events.change().await["resource"], *id);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -21,7 +21,8 @@ use pet_inventory::domain::caller::Scopes;
 use reqwest::{Certificate, Client, Method, RequestBuilder, Version};
 use serde_json::json;
 use test_support::{
-    PATIENCE, RawConnection, RequestExt, Response, TestApp, TestDatabase, client, client_builder,
+    Events, PATIENCE, RawConnection, RequestExt, Response, TestApp, TestDatabase, client,
+    client_builder,
     images::large_jpeg,
     make_key,
     process::{Home, Service, free_address},
@@ -385,6 +386,20 @@ async fn nginx_streams_a_large_response_without_buffering() {
     assert!((PETS * 9 / 10..=PETS).contains(&pets), "{pets}");
     let grown = deployment.memory() - before;
     assert!(grown < 8 << 10, "nginx took {grown} KiB more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nginx_passes_each_event_of_a_stream_at_once() {
+    let deployment = Deployment::start(&[]).await;
+    let request = deployment.request(Method::GET, "/changes?kind=pet");
+    let mut events = Events::open(request.header("accept-encoding", "gzip")).await;
+    events.id().await;
+    for name in ["Rex", "Max", "Ace"] {
+        let pet = json!({"name": name});
+        let add = deployment.request(Method::POST, "/pet").json(&pet);
+        let id = add.is(201).await.id().to_string();
+        assert_eq!(events.change().await["resource"], *id);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -41,6 +41,15 @@ impl Target {
         })
     }
 
+    /// Returns the same client and key for another replica.
+    pub fn at(&self, address: SocketAddr) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            key: self.key.clone(),
+            client: self.client.clone(),
+        })
+    }
+
     /// Builds a request to a path of the API.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.anonymous(method, path).header("api_key", &self.key)
