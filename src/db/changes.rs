@@ -45,8 +45,11 @@ macro_rules! publish {
              update changes_clock set position = (select max(position) from numbered)
              where exists (select from numbered)
          )
-         select (select count(*) from numbered) as published, (select count(*) from new_changes) as waiting,
-                (select coalesce(extract(epoch from clock_timestamp() - min(at)), 0)::float8 from new_changes) as lag"
+         select (select count(*) from numbered) as published,
+                coalesce(extract(epoch from clock_timestamp() - coalesce(
+                    (select min(at) from numbered),
+                    case when not exists (select from held) then (select min(at) from new_changes) end
+                )), 0)::float8 as lag"
         )
     };
 }
@@ -57,10 +60,7 @@ pub struct Publication {
     /// Number of changes that it published.
     #[sqlx(try_from = "i64")]
     pub published: u64,
-    /// Number of changes that were waiting.
-    #[sqlx(try_from = "i64")]
-    pub waiting: u64,
-    /// Age of the oldest of them in seconds.
+    /// Age in seconds of the oldest change that it found, published or not.
     pub lag: f64,
 }
 

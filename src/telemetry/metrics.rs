@@ -111,7 +111,7 @@ pub const METRICS: &[Described] = &[
 
     metric(Gauge, "changes_lag_seconds", &[],
         "Age of the oldest change that the last publication of the record of changes found."),
-    metric(Gauge, "changes_unpublished", &[], "Changes that the last publication found."),
+    metric(Gauge, "changes_unpublished", &[], "Changes that the last publication found and published."),
     metric(Counter, "changes_purged_total", &[], "Changes deleted after changes.retention."),
     metric(Gauge, "changes_streams", &[], "Open streams of changes."),
     metric(Gauge, "changes_streams_max", &[], "Maximum number of open streams of changes (changes.max_streams)."),

@@ -10,6 +10,7 @@ use axum::{
     http::{HeaderMap, HeaderName, header},
     response::{IntoResponse as _, Response},
 };
+use bytes::BytesMut;
 use futures_util::stream;
 use tokio::time::{Instant, sleep_until};
 
@@ -37,6 +38,8 @@ use crate::{
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without an event after which the position is sent, at the next check: at least every 15 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(14);
+/// Size in bytes from which a piece gets no further event.
+const MAX_PIECE: usize = 16 << 10;
 /// Number of changes that a stream reads at once until it has caught up.
 const PAGE: usize = 100;
 
@@ -177,7 +180,26 @@ impl ChangeStream {
         }
     }
 
+    /// Returns the next events of the batch that the client wants, as one piece: a piece costs more than its bytes.
     fn next_of_batch(&mut self) -> Option<Bytes> {
+        let first = self.next_event()?;
+        let mut piece = BytesMut::new();
+        while piece.len() < MAX_PIECE
+            && let Some(event) = self.next_event()
+        {
+            if piece.is_empty() {
+                piece.extend_from_slice(&first);
+            }
+            piece.extend_from_slice(&event);
+        }
+        Some(if piece.is_empty() {
+            first
+        } else {
+            piece.freeze()
+        })
+    }
+
+    fn next_event(&mut self) -> Option<Bytes> {
         while let Some(event) = self.batch.get(self.next) {
             self.next += 1;
             let position = event.change.position;
