@@ -68,7 +68,6 @@ pub fn lists() -> Operations {
         ("kind" = inline(Option<Vec<KindBody>>), Query, description = "Kinds of resources, repeated or separated by commas.", min_items = 1, max_items = 100, example = json!(["pet"])),
         ("resource" = Option<String>, Query, description = "Identifier of the only resource; with one `kind`.", min_length = 1, max_length = 64, pattern = r"^[^\x00]*$", example = "7"),
         ("limit" = Option<i64>, Query, description = "Maximum number of changes; 100 if absent. A stream has no limit.", minimum = 1, maximum = 1_000),
-        ("Last-Event-ID" = Option<i64>, Header, description = "Position after which a stream begins, in place of `after`.", minimum = 0, maximum = 9_007_199_254_740_991_i64),
     ),
     responses(
         (status = 200, description = "The changes.", body = PageBody),
