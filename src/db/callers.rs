@@ -35,28 +35,34 @@ pub struct CallerRecord {
     pub live_credentials: i64,
 }
 
-/// Inserts a caller. Returns `None` if the name is taken.
+/// Inserts a caller. Returns `None` if the name is taken. One statement: others that insert the same name wait for it.
 pub async fn insert(
-    transaction: &mut Connection,
+    connection: &mut Connection,
     name: &CallerName,
     plan: Plan,
     scopes: Scopes,
     initiator: &Initiator,
 ) -> Result<Option<CallerId>, Error> {
-    let query = sqlx::query_scalar(
-        "insert into callers (name, plan, scopes) values ($1, $2, $3)
-         on conflict (name) do nothing
-         returning id",
-    )
+    let query = sqlx::query_scalar(concat!(
+        "with inserted as (
+             insert into callers (name, plan, scopes) values ($1, $2, $3)
+             on conflict (name) do nothing
+             returning id, plan
+         ), ",
+        recorded!(
+            "select 'caller', id::text, 'created', null, null, $4, $5,
+                    jsonb_build_object('plan', jsonb_build_array(null, plan))
+             from inserted"
+        ),
+        "
+         select id from inserted"
+    ))
     .bind(name.as_str())
     .bind(plan.as_str())
-    .bind(codec::scope_names(scopes));
-    let inserted = with_timeout(query.fetch_optional(&mut *transaction)).await?;
-    if let Some(id) = inserted {
-        let record = Record::of_new_caller(id, plan, initiator);
-        record::write(transaction, &[record]).await?;
-    }
-    Ok(inserted)
+    .bind(codec::scope_names(scopes))
+    .bind(initiator.actor())
+    .bind(&initiator.request_id);
+    with_timeout(query.fetch_optional(connection)).await
 }
 
 /// Returns the caller with this name, as listed for the operator.

@@ -156,10 +156,10 @@ async fn find_or_insert(
         return Ok((!is_disabled).then_some(caller));
     }
     let scopes = Scopes::of_new_callers();
-    let insert = async |transaction: &mut Connection| {
-        db::callers::insert(transaction, name, plan, scopes, &Initiator::default()).await
+    let insert = async |connection: &mut Connection| {
+        db::callers::insert(connection, name, plan, scopes, &Initiator::default()).await
     };
-    let inserted = database.transact(insert).await?;
+    let inserted = database.run(insert).await?;
     if inserted.is_some() {
         tracing::info!(caller = %name, %plan, "created a caller for the subject of an issuer");
     }
