@@ -135,17 +135,10 @@ impl Feed {
     }
 
     async fn pass_on(&self, database: &Database) -> Result<(), db::Error> {
-        let (mut found, mut lag) = (0, 0.0);
-        loop {
-            let publication = database.run(db::changes::publish).await?;
-            found += publication.published;
-            lag = publication.lag.max(lag);
-            if publication.published == 0 {
-                break;
-            }
-        }
-        metrics::gauge!("changes_lag_seconds").set(lag);
-        metrics::gauge!("changes_unpublished").set(u32::try_from(found).unwrap_or(u32::MAX));
+        let publication = database.run(db::changes::publish).await?;
+        let unpublished = u32::try_from(publication.published).unwrap_or(u32::MAX);
+        metrics::gauge!("changes_lag_seconds").set(publication.lag);
+        metrics::gauge!("changes_unpublished").set(unpublished);
         let mut sent = None;
         self.0.sent.send_if_modified(|last| {
             if self.0.batches.receiver_count() == 0 {

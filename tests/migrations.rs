@@ -26,7 +26,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0108, came together.
-const ROWS: [(i64, &str); 4] = [(
+const ROWS: [(i64, &str); 5] = [(
     108,
     r#"with acme as (
           insert into callers (name, plan, scopes) values ('acme', 'free', '{read:pets,write:pets}')
@@ -102,6 +102,18 @@ const ROWS: [(i64, &str); 4] = [(
              assert (select 'read:changes' = any (scopes) from callers where name like 'operator-%');
              assert (select count(*) = 1 from callers where 'read:changes' = any (scopes));
          end $$",
+), (
+        112,
+        "update pets set name = 'REX', folded_name = 'rex' where id = 1;
+         update pets set name = 'Rex' where id = 1;
+         do $$ begin
+             assert (select folded_name = 'rex' from pets where id = 1);
+         end $$;
+         update pets set name = 'Max' where id = 1;
+         do $$ begin
+             assert (select folded_name is null from pets where id = 1);
+         end $$;
+         update pets set name = 'Rex' where id = 1",
 )];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {
@@ -201,6 +213,15 @@ async fn check_pets(database: &TestDatabase) {
     let large = ["large".to_owned()].into();
     let added = db::pets::find_by_any_tag(&service, large, range).await;
     assert_eq!(added.expect("pets").pets.len(), 1);
+    let fold = service.transact(db::pets::fold_names).await;
+    assert_eq!(fold.expect("a database"), 3);
+    let range = Range {
+        after: None,
+        limit: 10,
+        max_bytes: usize::MAX,
+    };
+    let named = db::pets::find_by_name(&service, "äd", &Status::ALL, range).await;
+    assert_eq!(named.expect("pets").pets[0].1.id.get(), 2);
     let details = &found[0].details;
     assert_eq!(details.name.as_str(), "Rex");
     assert_eq!(

@@ -13,7 +13,7 @@ const FEW_PETS: u32 = 1_000;
 const PETS_WHEN_STALE: u32 = 400;
 
 /// Pages of 20 after a random pet, each with its name in the figures.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("status", PAGE),
     (
         "common",
@@ -31,16 +31,24 @@ const PAGES: [(&str, &str); 5] = [
         "two",
         "/api/v3/pet/findByTags?tags=common,group-7&limit=20&cursor=<cursor(n)>",
     ),
+    ("name", "/api/v3/pet?name=pet%20<n>"),
 ];
 
 /// Statements that remove the statistics of the tables of pets, as if they had never been analyzed.
 const FORGET: [&str; 2] = [
-    "delete from pg_statistic where starelid in (select oid from pg_class where relname in ('pets', 'pet_tags'))",
+    "delete from pg_statistic where starelid in (select oid from pg_class where relname in ('pets', 'pet_tags', 'pets_by_name'))",
     "update pg_class set reltuples = -1, relpages = 0
      where relname in ('pets', 'pet_tags') or oid in (
          select indexrelid from pg_index where indrelid in (
              select oid from pg_class where relname in ('pets', 'pet_tags')))",
 ];
+/// Statement that folds the names of pets, which the service does later. An earlier schema has no such column.
+const FOLD_NAMES: &str = "
+    do $$ begin
+        if exists (select from information_schema.columns where column_name = 'folded_name') then
+            update pets set folded_name = lower(name);
+        end if;
+    end $$";
 /// Statement that keeps statistics as they are, and updates which pages all transactions see.
 const VACUUM: &str = "vacuum";
 /// Statement that stops automatic analysis. An earlier schema has no table `pet_tags`.
@@ -63,6 +71,7 @@ pub async fn rows(options: &Options, postgres: &Postgres) {
     many.run("analyze").await;
     many.run("delete from pets").await;
     many.fill(pets).await;
+    many.run(FOLD_NAMES).await;
     many.run(VACUUM).await;
     let many = stage(options, postgres, (&many, pets), 8).await;
     if options.wants("statistics") {

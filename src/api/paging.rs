@@ -46,7 +46,7 @@ pub trait Find: Send + Sync + 'static {
     /// A match.
     type Item: Send + Sync;
     /// Identifier that matches are sorted by.
-    type Id: Copy + PartialEq + Display + FromStr + Send + Sync;
+    type Id: Clone + PartialEq + Display + FromStr + Send + Sync;
 
     /// Returns the first `limit` matches after `after`, or fewer if the search ends early: when it has cost much, or its
     /// matches have `max_bytes`.
@@ -86,7 +86,7 @@ impl<F: Find> Page<F> {
     /// Returns the identifier after which there may be further matches, if the page has `limit` matches or ended early.
     fn end(&self, limit: usize) -> Option<F::Id> {
         let last = self.items.last().filter(|_| self.items.len() == limit);
-        last.map(F::id).or(self.continue_after)
+        last.map(F::id).or_else(|| self.continue_after.clone())
     }
 }
 
@@ -146,6 +146,14 @@ impl<Id: FromStr> Window<Id> {
         let limit = query.optional(&mut violations, "limit", parse_limit);
         let after = query.optional(&mut violations, "cursor", read_cursor);
         violations.finish(Some(Self { limit, after }))
+    }
+
+    /// Sets the maximum number of matches of a request without `limit`.
+    pub fn or_limit(self, limit: usize) -> Self {
+        Self {
+            limit: self.limit.or(Some(limit)),
+            ..self
+        }
     }
 }
 
@@ -230,7 +238,8 @@ impl Lists {
             // One more match than requested shows if there is another page.
             let wanted = pace.0.min(limit + 1 - count);
             let rest = self.max_page_size.saturating_sub(json.len());
-            let part = find.page(&self.database, after, wanted, rest.min(Pace::BYTES));
+            let after_id = after.clone();
+            let part = find.page(&self.database, after_id, wanted, rest.min(Pace::BYTES));
             let part = self.requester.read(part).await?;
             let before = json.len();
             for item in &part.items {
@@ -313,12 +322,13 @@ impl Lists {
         let mut next_pace = pace;
         loop {
             let end = matches.end(pace.0);
+            let is_last = end.is_none();
             let send = async {
                 // First, so that no more chunks are held than the channel has room for.
                 let room = chunks.reserve().await;
                 let mut chunk = chunk(&matches.items)?;
                 let next_pace = pace.after(matches.items.len(), chunk.len());
-                if end.is_none() {
+                if is_last {
                     chunk.push(b']');
                 }
                 // A page that ended early may have no pet.

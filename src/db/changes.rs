@@ -55,7 +55,7 @@ macro_rules! publish {
 }
 
 /// What a publication has found and done.
-#[derive(Debug, Clone, Copy, FromRow)]
+#[derive(Debug, Clone, Copy, Default, FromRow)]
 pub struct Publication {
     /// Number of changes that it published.
     #[sqlx(try_from = "i64")]
@@ -64,20 +64,28 @@ pub struct Publication {
     pub lag: f64,
 }
 
-/// Publishes up to 10,000 recorded changes, unless another process is doing so.
+/// Publishes all changes that were committed before, unless another process is doing so.
 pub async fn publish(connection: &mut Connection) -> Result<Publication, Error> {
-    let query = sqlx::query_as(publish!("skip locked"));
-    let query = query.bind(MAX_BATCH.cast_signed());
-    with_timeout(query.fetch_one(connection)).await
+    publish_by(connection, publish!("skip locked")).await
 }
 
-/// Publishes all changes that were committed before.
+/// Publishes all changes that were committed before. Waits for another process that is doing so.
 pub async fn publish_all(connection: &mut Connection) -> Result<(), Error> {
+    publish_by(connection, publish!("")).await.map(drop)
+}
+
+async fn publish_by(
+    connection: &mut Connection,
+    statement: &'static str,
+) -> Result<Publication, Error> {
+    let mut all = Publication::default();
     loop {
-        let query = sqlx::query_as(publish!("")).bind(MAX_BATCH.cast_signed());
-        let publication: Publication = with_timeout(query.fetch_one(&mut *connection)).await?;
-        if publication.published < MAX_BATCH {
-            return Ok(());
+        let query = sqlx::query_as(statement).bind(MAX_BATCH.cast_signed());
+        let batch: Publication = with_timeout(query.fetch_one(&mut *connection)).await?;
+        all.published += batch.published;
+        all.lag = batch.lag.max(all.lag);
+        if batch.published < MAX_BATCH {
+            return Ok(all);
         }
     }
 }

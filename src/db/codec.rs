@@ -58,7 +58,7 @@ macro_rules! small_columns {
     };
 }
 
-/// Columns of a pet that the client sets, each after a prefix: the fields of [`PetRow`].
+/// Columns of a pet that follow from what the client sets, each after a prefix: the fields of [`PetRow`].
 macro_rules! client_columns {
     ($prefix:literal) => {
         concat!(
@@ -67,7 +67,9 @@ macro_rules! client_columns {
             $prefix,
             "photo_urls, ",
             $prefix,
-            "tags"
+            "tags, ",
+            $prefix,
+            "folded_name"
         )
     };
 }
@@ -114,6 +116,7 @@ pub(super) struct PetRow<'a> {
     pub category: Option<LabelColumn<'a>>,
     pub photo_urls: Vec<&'a str>,
     pub tags: Vec<LabelColumn<'a>>,
+    pub folded_name: String,
 }
 
 impl<'a> PetRow<'a> {
@@ -126,6 +129,7 @@ impl<'a> PetRow<'a> {
             category: pet.category.as_ref().map(LabelColumn::from),
             photo_urls: pet.photo_urls.iter().map(PhotoUrl::as_str).collect(),
             tags: pet.tags.iter().map(LabelColumn::from).collect(),
+            folded_name: pet::fold_name(pet.name.as_str()),
         }
     }
 }

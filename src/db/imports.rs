@@ -231,6 +231,7 @@ fn line(Record { line, pet }: &Record, id: i64) -> serde_json::Result<String> {
             .transpose()?,
         Some(array_literal(&row.photo_urls)),
         Some(serde_json::to_string(&row.tags)?),
+        Some(row.folded_name),
     ];
     let cells = cells.map(|cell| cell.map_or("\\N".to_owned(), |text| escape(&text)));
     Ok(cells.join("\t") + "\n")

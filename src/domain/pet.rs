@@ -4,6 +4,7 @@
 //! - Lengths are in characters (Unicode scalar values).
 //! - No value is rewritten: `category`, `tags` and `photoUrls` are returned exactly as they were sent.
 
+use unicode_normalization::UnicodeNormalization as _;
 use url::Url;
 
 use super::{Invalid, MAX_TEXT, Text, check_text, id::PetId};
@@ -33,6 +34,16 @@ impl PetName {
         check_name(&name)?;
         Ok(Self(name))
     }
+}
+
+/// Returns the name of a pet, or the beginning of one, in the form in which names are compared: without case (as of
+/// usernames), in NFC, cut to [`MAX_NAME`] characters. Each character is folded by itself, so that the form of a beginning is
+/// the beginning of the form.
+pub fn fold_name(name: &str) -> String {
+    let lower = name.chars().flat_map(char::to_lowercase);
+    let upper = lower.flat_map(char::to_uppercase);
+    let folded = upper.flat_map(char::to_lowercase);
+    folded.nfc().take(MAX_NAME).collect()
 }
 
 /// Checks the name of a pet, category or tag: at most [`MAX_NAME`] characters, and no NUL.

@@ -1,4 +1,4 @@
-//! Periodic maintenance: purges expired data, folds inventory changes, publishes the record of changes, returns unused
+//! Periodic maintenance: purges expired data, folds inventory changes and names of pets, publishes the record of changes, returns unused
 //! requests to limits, and writes the last uses of API keys.
 //!
 //! Invariant: without it, only memory, storage and latency grow, limits count requests that were not used, and operators
@@ -25,6 +25,7 @@ pub fn start(state: &AppState) -> JoinSet<()> {
     tasks.spawn(flush_limits(state.clone()));
     tasks.spawn(sweep_limits(state.clone()));
     tasks.spawn(fold_inventory(database()));
+    tasks.spawn(fold_names(database()));
     tasks.spawn(state.feed.clone().run(database()));
     tasks.spawn(purge_expired_rows(database(), state.change_retention));
     tasks.spawn(write_key_uses(state.authenticator.clone()));
@@ -61,6 +62,20 @@ async fn fold_inventory(database: Database) {
         if let Err(error) = fold().await {
             tracing::warn!(%error, "failed to fold inventory changes; retrying in 5 s");
         }
+    }
+}
+
+/// Folds names of pets that were written without their folded names: by plain SQL, a restore, or the build before.
+async fn fold_names(database: Database) {
+    let fold = async || {
+        while database.transact(db::pets::fold_names).await? > 0 {}
+        Ok::<_, db::Error>(())
+    };
+    loop {
+        if let Err(error) = fold().await {
+            tracing::warn!(%error, "failed to fold the names of pets; retrying in 5 s");
+        }
+        sleep(Duration::from_secs(5)).await;
     }
 }
 

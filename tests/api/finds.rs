@@ -270,7 +270,7 @@ fn next_page(app: &TestApp, page: &Response) -> Option<String> {
 }
 
 /// Returns the `next` URL like [`next_page`], relative to the base of the API.
-fn next_path(app: &TestApp, page: &Response) -> Option<String> {
+pub fn next_path(app: &TestApp, page: &Response) -> Option<String> {
     let url = next_page(app, page)?;
     let path = url.strip_prefix(&app.url("")).expect("a URL of the API");
     Some(path.to_owned())
@@ -421,9 +421,9 @@ async fn find_plans_do_not_depend_on_statistics() {
     let app = TestApp::start().await;
     let insert = |first, last| {
         format!(
-            "insert into pets (id, status, name, photo_urls, tags)
+            "insert into pets (id, status, name, folded_name, photo_urls, tags)
              select id, case when id % 1000 = 0 then 'pending' when id % 3 = 0 then 'sold' else 'available' end,
-                    'pet ' || id, '{{}}',
+                    'pet ' || id, 'pet ' || id, '{{}}',
                     jsonb_build_array(jsonb_build_object('id', id, 'name', 'tag' || id % 500),
                                       jsonb_build_object('name', 'common'))
              from generate_series({first}, {last}) as id"
@@ -454,14 +454,15 @@ async fn find_plans_do_not_depend_on_statistics() {
 async fn find_plans(database: &TestDatabase) -> Vec<String> {
     use pet_inventory::db::{
         PLANNER_SETTINGS,
-        pets::{FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS},
+        pets::{FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_NAME, FIND_BY_STATUS},
     };
     let mut connection = database.connect().await;
     let prepare = format!(
         "{PLANNER_SETTINGS};
          prepare by_status (text[], int[], int[], bigint[], bigint[], bigint[], bool) as {FIND_BY_STATUS};
          prepare by_any (text[], int[], int[], bigint[], bigint[], bigint[], bool) as {FIND_BY_ANY_TAG};
-         prepare by_all (text[], bigint, bigint, int, bigint) as {FIND_BY_ALL_TAGS}"
+         prepare by_all (text[], bigint, bigint, int, bigint) as {FIND_BY_ALL_TAGS};
+         prepare by_name (text[], text, bigint, text, bigint, bigint) as {FIND_BY_NAME}"
     );
     let prepared = sqlx::raw_sql(AssertSqlSafe(prepare));
     prepared.execute(&mut connection).await.expect("prepared");
@@ -494,6 +495,18 @@ async fn find_plans(database: &TestDatabase) -> Vec<String> {
         (
             "by_all ('{common,tag7}', 0, 20, 4000, 4000000)",
             &["pet_tags_pkey", "pets_pkey"],
+        ),
+        (
+            "by_name ('{available,pending,sold}', 'pet ', 0, ':pet!', 20, 4000000)",
+            &["pets_by_name "],
+        ),
+        (
+            "by_name ('{pending}', 'pet 1', 500, ':pet 2', 20, 4000000)",
+            &["pets_by_name "],
+        ),
+        (
+            "by_name ('{sold,pending}', 'none', 0, ':nonf', 20, 4000000)",
+            &["pets_by_name "],
         ),
     ] {
         // Two pages, and each row of one reads up to four blocks of an index and one of the table.
@@ -529,16 +542,19 @@ async fn explain(connection: &mut PgConnection, execute: &str) -> (String, u64) 
 /// PostgreSQL returns the columns that can be large only until the page has its size, for compressible pets too.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_columns_behind_the_end_of_a_page_are_left_out() {
-    use pet_inventory::db::pets::{FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS};
+    use pet_inventory::db::pets::{
+        FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_NAME, FIND_BY_STATUS,
+    };
     let app = TestApp::start().await;
-    let insert = r#"insert into pets (id, status, name, photo_urls, tags)
-        select id, 'sold', 'large', array_fill('/' || repeat('y', 2000), array[50]), '[{"name": "a"}, {"name": "b"}]'
+    let insert = r#"insert into pets (id, status, name, folded_name, photo_urls, tags)
+        select id, 'sold', 'large', 'large', array_fill('/' || repeat('y', 2000), array[50]), '[{"name": "a"}, {"name": "b"}]'
         from generate_series(1, 20) id"#;
     app.database.run(insert).await;
     let prepare = format!(
         "prepare by_status (text[], int[], int[], bigint[], bigint[], bigint[], bool) as {FIND_BY_STATUS};
          prepare by_any (text[], int[], int[], bigint[], bigint[], bigint[], bool) as {FIND_BY_ANY_TAG};
-         prepare by_all (text[], bigint, bigint, int, bigint) as {FIND_BY_ALL_TAGS}"
+         prepare by_all (text[], bigint, bigint, int, bigint) as {FIND_BY_ALL_TAGS};
+         prepare by_name (text[], text, bigint, text, bigint, bigint) as {FIND_BY_NAME}"
     );
     let mut connection = app.database.connect().await;
     let prepared = sqlx::raw_sql(AssertSqlSafe(prepare));
@@ -567,6 +583,8 @@ async fn large_columns_behind_the_end_of_a_page_are_left_out() {
         ),
         ("by_all ('{a,b}', 0, 20, 4000, 250000)", 2),
         ("by_all ('{a,b}', 0, 20, 4000, 0)", 1),
+        ("by_name ('{sold}', 'l', 0, ':m', 20, 250000)", 2),
+        ("by_name ('{sold}', 'l', 0, ':m', 20, 0)", 1),
     ] {
         let rows = sqlx::raw_sql(AssertSqlSafe(format!("execute {execute}")));
         let rows = rows.fetch_all(&mut connection).await.expect("a page");

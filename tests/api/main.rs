@@ -41,6 +41,7 @@ mod openapi;
 mod orders;
 mod outage;
 mod pages;
+mod pet_list;
 mod pets;
 mod properties;
 mod readiness;

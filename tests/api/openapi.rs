@@ -565,6 +565,7 @@ fn find_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
             app.get("/pet/findByStatus?status=available&limit=1"),
             200,
         ),
+        ("/pet", app.get("/pet?name=b&limit=1"), 200),
         (by_status, app.get("/pet/findByStatus"), 400),
         (
             by_status,

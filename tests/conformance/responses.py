@@ -79,6 +79,7 @@ def send_all():
     send_api("GET", pet, credential=None)
     send_api("GET", "/pet/9007199254740991")
     send_api("GET", "/pet/findByStatus?status=available&limit=1")
+    send_api("GET", "/pet?name=r&limit=1")
     send_api("GET", "/changes")
     send_api("GET", "/changes?after=1")
     send_api("POST", "/pet", {"id": json.loads(content)["id"], "name": "Rex"})

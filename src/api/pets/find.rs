@@ -1,4 +1,4 @@
-//! Finds pets by status and by tags.
+//! Lists pets, and finds them by status and by tags.
 
 use std::sync::Arc;
 
@@ -12,13 +12,53 @@ use crate::{
         fields::Violations,
         paging::{self, Find, Lists, Page, Window},
     },
-    db::{self, Connection, Cost, Database, pets::Range},
+    db::{
+        self, Connection, Cost, Database,
+        pets::{NamePosition, Range},
+    },
     domain::{
         Invalid,
         id::PetId,
-        pet::{Pet, Status, check_name},
+        pet::{Pet, PetName, Status, check_name},
     },
 };
+
+/// Default of `limit` of the list of pets.
+const DEFAULT_LIMIT: usize = 20;
+
+/// List pets
+///
+/// Returns a page of pets in the order of their identifiers or, with `name`, of those whose names begin with it, in the order of
+/// the names. Upper and lower case are the same. While more remain, `Link` has the URL of the next page; a page of large pets
+/// may have fewer than `limit`.
+#[utoipa::path(
+    get, path = "/pet", operation_id = "listPets", tag = "pet", security(("bearer" = ["read:pets"])),
+    params(
+        ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 255, pattern = r"^[^\x00]*$", example = "Re"),
+        ("status" = Option<Vec<super::body::StatusBody>>, Query, description = "Statuses, repeated or separated by commas; a pet with any of them matches. Without this parameter, all pets match.", min_items = 1, max_items = 100, example = json!(["available"])),
+        ("limit" = Option<i32>, Query, description = "Maximum number of matches in the response; 20 if absent.", minimum = 1, maximum = 1_000, example = 20),
+        ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 1_400, pattern = "^[A-Za-z0-9_-]+$"),
+    ),
+    responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
+)]
+pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
+    let mut violations = Violations::default();
+    let name = query.optional(&mut violations, "name", |name| PetName::new(name.into()));
+    let mut statuses = paging::parse_distinct(&mut violations, &query, "status");
+    if statuses.is_empty() {
+        statuses.extend(Status::ALL);
+    }
+    let next = ("/pet", &["name", "status"][..]);
+    let Some(name) = name else {
+        let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
+        let filter = Filter::Status(statuses);
+        return lists.respond(next, &query, window, filter).await;
+    };
+    let window = Window::read(violations, &query)?.or_limit(DEFAULT_LIMIT);
+    lists
+        .respond(next, &query, window, ByName { name, statuses })
+        .await
+}
 
 /// Find pets by status
 ///
@@ -151,6 +191,45 @@ impl Find for Filter {
     }
 
     fn write(pet: &Pet, json: &mut Vec<u8>) -> serde_json::Result<()> {
+        serde_json::to_writer(json, &PetBody::from(pet))
+    }
+}
+
+/// Pets whose names begin with `name`.
+struct ByName {
+    name: PetName,
+    statuses: Vec<Status>,
+}
+
+impl Find for ByName {
+    type Item = (NamePosition, Pet);
+    type Id = NamePosition;
+
+    async fn page(
+        &self,
+        database: &Database,
+        after: Option<NamePosition>,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Page<Self>, db::Error> {
+        let range = Range {
+            after,
+            limit,
+            max_bytes,
+        };
+        let (name, statuses) = (self.name.as_str(), &self.statuses);
+        let page = db::pets::find_by_name(database, name, statuses, range).await?;
+        Ok(Page {
+            items: page.pets,
+            continue_after: page.continue_after,
+        })
+    }
+
+    fn id((position, _): &Self::Item) -> NamePosition {
+        position.clone()
+    }
+
+    fn write((_, pet): &Self::Item, json: &mut Vec<u8>) -> serde_json::Result<()> {
         serde_json::to_writer(json, &PetBody::from(pet))
     }
 }

@@ -46,6 +46,7 @@ pub fn router() -> Operations {
 /// Returns the finds.
 pub fn lists() -> Operations {
     Operations::new()
+        .routes(routes!(find::list))
         .routes(routes!(find::by_status))
         .routes(routes!(find::by_tags))
 }

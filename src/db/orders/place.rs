@@ -8,6 +8,7 @@
 use std::{collections::HashMap, slice};
 
 use serde::Serialize;
+use serde_json::{Value, json};
 use sqlx::types::Json;
 
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
         database::Database,
         deadline::with_timeout,
         error::Error,
-        record::recorded,
+        record::{recorded, status_change},
         sequences::skip_chosen_ids,
     },
     domain::{
@@ -168,7 +169,8 @@ async fn lock_pets(
     Ok(locked.into_iter().map(standing).collect())
 }
 
-/// Row of a new order, in the JSON that `jsonb_to_recordset` reads, with the change of its pet's status.
+/// Row of a new order, in the JSON that `jsonb_to_recordset` reads, with the change of its pet's status and the facts that
+/// are recorded of both.
 #[derive(Serialize)]
 struct OrderRow<'a> {
     id: Option<i64>,
@@ -180,8 +182,9 @@ struct OrderRow<'a> {
     ship_date: Option<i64>,
     status: &'static str,
     complete: bool,
-    old_pet_status: &'static str,
     pet_status: &'static str,
+    data: Value,
+    pet_data: Option<Value>,
     actor: Option<&'a str>,
     request_id: Option<&'a str>,
 }
@@ -198,8 +201,9 @@ impl<'a> OrderRow<'a> {
             ship_date: details.ship_date.map(|date| date.get().timestamp_micros()),
             status: details.status.as_str(),
             complete: details.complete,
-            old_pet_status: old.as_str(),
             pet_status: new.as_str(),
+            data: json!({"pet": details.pet_id.get(), "status": [null, details.status.as_str()]}),
+            pet_data: status_change(old, new),
             actor: placement.initiator.actor(),
             request_id: placement.initiator.request_id.as_deref(),
         }
@@ -221,10 +225,10 @@ async fn insert(
         "with given as materialized (
              select coalesce(id, nextval('order_ids')) as id, owner, pet_id, is_open, quantity,
                     timestamptz 'epoch' + ship_date * interval '1 microsecond' as ship_date, status, complete,
-                    old_pet_status, pet_status, actor, request_id
+                    pet_status, data, pet_data, actor, request_id
              from jsonb_to_recordset($1) as given (
                  id bigint, owner bigint, pet_id bigint, is_open boolean, quantity integer, ship_date bigint, status text,
-                 complete boolean, old_pet_status text, pet_status text, actor text, request_id text)
+                 complete boolean, pet_status text, data jsonb, pet_data jsonb, actor text, request_id text)
          ), stored as (
              insert into orders (id, owner, pet_id, held_pet, quantity, ship_date, status, complete)
              select id, coalesce(owner, 0), pet_id, case when is_open then pet_id end, quantity, ship_date,
@@ -239,13 +243,11 @@ async fn insert(
              returning given.id, pet_id, version
          ), ",
         recorded!(
-            "select kind, resource, action, record.version, record.owner, actor, request_id, data
+            "select kind, resource, action, record.version, record.owner, actor, request_id, record.data
              from changed join given using (id, pet_id)
              cross join lateral (values
-                 ('order', id::text, 'created', null::bigint, given.owner,
-                  jsonb_build_object('pet', pet_id, 'status', jsonb_build_array(null, status))),
-                 ('pet', pet_id::text, 'changed', changed.version, null,
-                  jsonb_build_object('status', jsonb_build_array(old_pet_status, pet_status)))
+                 ('order', id::text, 'created', null::bigint, given.owner, given.data),
+                 ('pet', pet_id::text, 'changed', changed.version, null, pet_data)
              ) as record (kind, resource, action, version, owner, data)"
         ),
         "

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Maximum number of pets of a page that shares a statement, so that a batch of 128 pages is read within milliseconds.
-const MAX_SHARED_LIMIT: usize = 32;
+pub(super) const MAX_SHARED_LIMIT: usize = 32;
 /// Maximum number of tag names of a page that shares a statement.
 const MAX_SHARED_NAMES: usize = 8;
 /// Maximum size in bytes of the pages of a shared statement. Each has an equal part and ends behind it, or is read
@@ -43,11 +43,11 @@ const MAX_STEPS: i32 = 4_000;
 /// Maximum number of tags that it looks for in the pets: to look for 100 among 100 takes up to 0.1 ms.
 const MAX_COMPARISONS: i32 = 100_000;
 
-/// First matches after `after`, by identifier.
+/// First matches after `after`, by identifier or by name.
 #[derive(Debug, Clone, Copy)]
-pub struct Range {
+pub struct Range<Id = PetId> {
     /// Identifier that the matches follow; `None` for the first page.
-    pub after: Option<PetId>,
+    pub after: Option<Id>,
     /// Maximum number of matches.
     pub limit: usize,
     /// Maximum size of the matches in bytes, of which one may exceed it.
@@ -63,17 +63,19 @@ pub struct PetPage {
     pub continue_after: Option<PetId>,
 }
 
-impl Range {
-    fn after(&self) -> i64 {
-        self.after.map_or(0, PetId::get)
-    }
-
-    fn limit(&self) -> i64 {
+impl<Id> Range<Id> {
+    pub(super) fn limit(&self) -> i64 {
         i64::try_from(self.limit).unwrap_or(i64::MAX)
     }
 
-    fn max_bytes(&self) -> i64 {
+    pub(super) fn max_bytes(&self) -> i64 {
         i64::try_from(self.max_bytes).unwrap_or(i64::MAX)
+    }
+}
+
+impl Range {
+    fn after(&self) -> i64 {
+        self.after.map_or(0, PetId::get)
     }
 
     fn within(self, max_bytes: usize) -> Self {

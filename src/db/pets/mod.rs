@@ -3,6 +3,7 @@
 mod add;
 mod change;
 mod find_by;
+mod find_by_name;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ pub use self::{
         FIND_BY_ALL_TAGS, FIND_BY_ANY_TAG, FIND_BY_STATUS, PetPage, Range, find_by_all_tags,
         find_by_any_tag, find_by_status,
     },
+    find_by_name::{FIND_BY_NAME, NamePage, NamePosition, find_by_name, fold_names},
 };
 use super::{
     batch::{BatchResult, BatchedStatement},

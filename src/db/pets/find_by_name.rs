@@ -1,0 +1,232 @@
+//! Finds pets by the beginning of their names, in the order of the folded names ([`fold_name`]) and identifiers.
+//!
+//! Invariants:
+//! - The form of the query fixes its plan, and a page ends early when its pets are large, as in `find_by`. Each status is one
+//!   range of the index `pets_by_name`.
+//! - Pets whose names are not folded yet are not found. The service folds them within seconds ([`fold_names`]).
+
+use std::{fmt, str::FromStr};
+
+use futures_util::TryStreamExt as _;
+use sqlx::{FromRow as _, Row as _};
+
+use super::find_by::{MAX_SHARED_LIMIT, Range};
+use crate::{
+    db::{
+        codec::{pet_columns, size_of_large_columns},
+        connect::Connection,
+        database::Database,
+        deadline::with_timeout,
+        error::Error,
+        large_reads::Cost,
+    },
+    domain::{
+        Invalid,
+        id::PetId,
+        pet::{Pet, Status, check_name, fold_name},
+    },
+};
+
+/// Maximum number of names that are folded at once.
+const MAX_FOLDED: i64 = 1_000;
+
+/// Position of a pet in the order of names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NamePosition {
+    folded_name: String,
+    id: i64,
+}
+
+impl fmt::Display for NamePosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.id, self.folded_name)
+    }
+}
+
+impl FromStr for NamePosition {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let parts = text.split_once(':');
+        let (id, folded_name) = parts.ok_or(Invalid::because("must have an id and a name"))?;
+        check_name(folded_name)?;
+        Ok(Self {
+            folded_name: folded_name.to_owned(),
+            id: id.parse::<PetId>()?.get(),
+        })
+    }
+}
+
+/// Pets of a range, in the order of their names.
+#[derive(Debug, Default)]
+pub struct NamePage {
+    /// The pets, with their positions.
+    pub pets: Vec<(NamePosition, Pet)>,
+    /// Set if the page ended early, because it was large: the position after which it continues.
+    pub continue_after: Option<NamePosition>,
+}
+
+/// Returns the pets of `range` with one of `statuses` whose names begin with `prefix`, without regard to case.
+pub async fn find_by_name(
+    database: &Database,
+    prefix: &str,
+    statuses: &[Status],
+    range: Range<NamePosition>,
+) -> Result<NamePage, Error> {
+    let is_small = range.limit <= MAX_SHARED_LIMIT;
+    let find = async |connection: &mut Connection| read(connection, prefix, statuses, range).await;
+    if is_small {
+        return database.run(find).await;
+    }
+    database.read_large(Cost::Bytes, find).await
+}
+
+/// Query that merges one range of the index per status. Its conditions and its order have the expression of the index, so that
+/// no other index can be used.
+#[doc(hidden)]
+pub const FIND_BY_NAME: &str = concat!(
+    "select ",
+    pet_columns!("bytes <= $6 or number = 1"),
+    ", folded_name
+    from (
+        select pet.*, sum(pg_column_size(photo_urls) + pg_column_size(tags)) over until_here as bytes,
+               row_number() over until_here as number
+        from (
+            select of_status.*
+            from unnest($1::text[]) as wanted
+            cross join lateral (
+                select * from pets
+                where ((status || ':' || folded_name), id) > (wanted || ':' || $2, $3)
+                  and (status || ':' || folded_name) < wanted || $4
+                order by (status || ':' || folded_name), id
+                limit $5
+            ) of_status
+            order by of_status.folded_name, of_status.id
+            limit $5
+        ) pet
+        window until_here as (rows unbounded preceding)
+    ) pet
+    order by folded_name, id"
+);
+
+async fn read(
+    connection: &mut Connection,
+    prefix: &str,
+    statuses: &[Status],
+    range: Range<NamePosition>,
+) -> Result<NamePage, Error> {
+    let prefix = fold_name(prefix);
+    let end = end_of(&format!(":{prefix}"));
+    let start = NamePosition {
+        folded_name: prefix,
+        id: 0,
+    };
+    let (limit, max_bytes) = (range.limit(), range.max_bytes());
+    let after = range.after.map_or(start.clone(), |after| after.max(start));
+    let statuses: Vec<_> = statuses.iter().map(|status| status.as_str()).collect();
+    let mut rows = sqlx::query(FIND_BY_NAME)
+        .bind(statuses)
+        .bind(after.folded_name)
+        .bind(after.id)
+        .bind(end)
+        .bind(limit)
+        .bind(max_bytes)
+        .fetch(connection);
+    let read = async {
+        let mut page = NamePage::default();
+        while let Some(row) = rows.try_next().await? {
+            if size_of_large_columns(&row)?.is_none() {
+                page.continue_after = page.pets.last().map(|(position, _)| position.clone());
+                break;
+            }
+            let pet = Pet::from_row(&row)?;
+            let position = NamePosition {
+                folded_name: row.try_get("folded_name")?,
+                id: pet.id.get(),
+            };
+            page.pets.push((position, pet));
+        }
+        Ok(page)
+    };
+    with_timeout(read).await
+}
+
+/// Returns the first text, by the code points of its characters, behind all that begin with `prefix`, which begins with a
+/// character that has a successor.
+fn end_of(prefix: &str) -> String {
+    let mut end: Vec<char> = prefix.chars().collect();
+    while let Some(last) = end.pop() {
+        let mut behind = last..=char::MAX;
+        behind.next();
+        if let Some(next) = behind.next() {
+            end.push(next);
+            break;
+        }
+    }
+    end.into_iter().collect()
+}
+
+/// Folds up to 1,000 names of pets that were added or renamed without their folded names, in a transaction. Returns their
+/// number.
+pub async fn fold_names(transaction: &mut Connection) -> Result<usize, Error> {
+    // The order of the index, so that no other one is used. Pets that another transaction has locked are left to the next call.
+    let query = sqlx::query_as(
+        "select id, name from pets where (status || ':' || folded_name) is null
+         order by (status || ':' || folded_name), id limit $1 for no key update skip locked",
+    );
+    let query = query.bind(MAX_FOLDED).fetch_all(&mut *transaction);
+    let pets: Vec<(i64, String)> = with_timeout(query).await?;
+    if pets.is_empty() {
+        return Ok(0);
+    }
+    let (mut ids, mut folded) = (Vec::new(), Vec::new());
+    for (id, name) in &pets {
+        ids.push(*id);
+        folded.push(fold_name(name));
+    }
+    let query = sqlx::query(
+        "update pets set folded_name = given.folded_name
+         from unnest($1::bigint[], $2::text[]) as given (id, folded_name)
+         where pets.id = any ($1) and pets.id = given.id",
+    );
+    let query = query.bind(ids).bind(folded).execute(transaction);
+    with_timeout(query).await?;
+    Ok(pets.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_of_a_prefix_ends_behind_its_last_name() {
+        for (prefix, end) in [
+            (":rex", ":rey"),
+            (":", ";"),
+            (":a\u{d7ff}", ":a\u{e000}"),
+            (":a\u{10ffff}", ":b"),
+            (":\u{10ffff}", ";"),
+        ] {
+            assert_eq!(end_of(prefix), end);
+        }
+    }
+
+    #[test]
+    fn positions_are_read_as_they_are_written() {
+        let position = NamePosition {
+            folded_name: "a:b".to_owned(),
+            id: 7,
+        };
+        assert_eq!(position.to_string().parse(), Ok(position));
+        for text in [
+            "",
+            "7",
+            "0:rex",
+            "x:rex",
+            "7:\0",
+            &format!("7:{}", "x".repeat(256)),
+        ] {
+            assert!(text.parse::<NamePosition>().is_err(), "{text:?}");
+        }
+    }
+}

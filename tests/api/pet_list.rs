@@ -1,0 +1,178 @@
+//! Tests of `GET /pet`: pages by identifier and by name, parameters, and names that change. `finds` tests the query plan.
+
+use reqwest::Method;
+use serde_json::json;
+use test_support::{RequestExt, TestApp, TestDatabase, eventually};
+
+use crate::{cli::Commands, finds::next_path};
+
+async fn named(app: &TestApp, id: i64, name: &str, status: &str) {
+    let pet = json!({"id": id, "name": name, "status": status});
+    app.post("/pet", &pet).is(201).await;
+}
+
+async fn some_pets() -> TestApp {
+    let app = TestApp::start().await;
+    for (id, name, status) in [
+        (10, "rexona", "sold"),
+        (20, "Rex", "available"),
+        (30, "REX II", "pending"),
+        (40, "rex", "sold"),
+        (50, "Straße", "available"),
+        (60, "éclair", "available"),
+        (70, "E\u{301}CLAIR", "pending"),
+        (80, "50 % off", "sold"),
+        (90, "ΣΟΦΟΣ", "available"),
+    ] {
+        named(&app, id, name, status).await;
+    }
+    app
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_is_in_the_order_of_ids_or_of_names() {
+    let app = some_pets().await;
+    for (query, ids) in [
+        ("", &[10, 20, 30, 40, 50, 60, 70, 80, 90][..]),
+        ("?status=sold&status=pending", &[10, 30, 40, 70, 80]),
+        ("?name=re", &[20, 40, 30, 10]),
+        ("?name=REX", &[20, 40, 30, 10]),
+        ("?name=rex%20", &[30]),
+        ("?name=Re&status=sold", &[40, 10]),
+        ("?name=re&status=available,pending", &[20, 30]),
+        ("?name=STRASS", &[50]),
+        ("?name=straß", &[50]),
+        ("?name=É", &[60, 70]),
+        ("?name=ΣοΦος", &[90]),
+        ("?name=σοφοσ", &[90]),
+        ("?name=50%20%25", &[80]),
+        ("?name=%25", &[]),
+        ("?name=r_x", &[]),
+        ("?name=rexonaa", &[]),
+    ] {
+        let found = app.get(&format!("/pet{query}")).is(200).await;
+        assert_eq!(found.ids(), ids, "{query}");
+        assert_eq!(found.optional_header("link"), None, "{found}");
+    }
+    let found = app.get("/pet?name=rex%20").response().await;
+    let pet = app.get("/pet/30").response().await;
+    assert_eq!(found.text(), format!("[{}]", pet.text()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_with_invalid_parameter_is_400() {
+    let app = TestApp::start().await;
+    let long = "x".repeat(256);
+    // The cursor of a position by id, of one with NUL, and of one whose name is too long.
+    for (query, field) in [
+        ("name=", "name"),
+        ("name=a&name=b", "name"),
+        ("name=a%00", "name"),
+        (&format!("name={long}"), "name"),
+        ("status=lost", "status"),
+        ("status=", "status"),
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("cursor=!", "cursor"),
+        ("name=a&cursor=MjA", "cursor"),
+        ("name=a&cursor=NzoA", "cursor"),
+        ("cursor=Nzph", "cursor"),
+    ] {
+        let response = app.get(&format!("/pet?{query}")).response().await;
+        assert_eq!(response.invalid_fields(), [field], "{query}: {response}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_by_name_add_up() {
+    let app = TestApp::start().await;
+    // Names of three lengths, each of many pets, and large pets that end pages early.
+    app.database
+        .run(
+            "insert into pets (id, status, name, folded_name, photo_urls, tags)
+             select id, (array['available', 'pending', 'sold'])[1 + id % 3], name, lower(name),
+                    case when id % 50 = 0 then array_fill('/' || repeat('y', 2000), array[50]) else '{}' end, '[]'
+             from generate_series(1, 600) as id
+             cross join lateral (values ('Pet' || repeat('x', id % 4))) as named (name)",
+        )
+        .await;
+    for (query, limit, is_match) in [
+        ("name=pet", None, (|_| true) as fn(i64) -> bool),
+        ("name=petx", Some(7), |id| id % 4 > 0),
+        ("name=PETXX&status=sold", Some(100), |id| {
+            id % 4 > 1 && id % 3 == 2
+        }),
+        ("name=petxxx&status=sold,available", Some(1_000), |id| {
+            id % 4 == 3 && id % 3 != 1
+        }),
+        ("status=pending", None, |id| id % 3 == 1),
+    ] {
+        let mut expected: Vec<i64> = (1..=600).filter(|id| is_match(*id)).collect();
+        if query.contains("name") {
+            expected.sort_by_key(|id| (id % 4, *id));
+        }
+        let size = limit.map(|limit| format!("&limit={limit}"));
+        let mut found = Vec::new();
+        let mut next = Some(format!("/pet?{query}{}", size.unwrap_or_default()));
+        while let Some(path) = next {
+            let page = app.get(&path).is(200).await;
+            let count = page.ids().len();
+            next = next_path(&app, &page);
+            assert!(count <= limit.unwrap_or(20), "{path}");
+            assert!(count > 0 || next.is_none(), "{path}");
+            found.extend(page.ids());
+        }
+        assert_eq!(found, expected, "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renamed_pets_are_found_by_their_new_names() {
+    let app = some_pets().await;
+    let found = async |name: &str| app.get(&format!("/pet?name={name}")).is(200).await.ids();
+    let rename = async |id: i64, name: &str| {
+        let patch = json!({ "name": name });
+        let changed = app.request(Method::PATCH, &format!("/pet/{id}"));
+        changed.json(&patch).is(200).await;
+    };
+    rename(20, "Max").await;
+    assert_eq!(found("max").await, [20]);
+    rename(20, "MAX").await;
+    assert_eq!(found("max").await, [20]);
+    let replacement = json!({"id": 20, "name": "ÉCLAIR"});
+    app.put("/pet", &replacement).is(200).await;
+    let replacement = json!({"id": 20, "name": "Éclair"});
+    app.put("/pet", &replacement).is(200).await;
+    assert_eq!(found("éc").await, [20, 60, 70]);
+    assert_eq!(found("max").await, [0; 0]);
+    app.delete("/pet/60").is(200).await;
+    assert_eq!(found("éc").await, [20, 70]);
+
+    let before = app.get("/pet/70").is(200).await;
+    app.database
+        .run(
+            "update pets set name = 'Bello' where id = 20; update pets set name = 'BELLO' where id = 20;
+             insert into pets (id, status, name, photo_urls, tags)
+             select id, 'sold', 'Belle ' || id, '{}', '[]' from generate_series(1001, 3000) as id;
+             update pets set status = 'sold' where id = 70",
+        )
+        .await;
+    assert_eq!(found("éc").await, [70]);
+    eventually(async || found("bello").await == [20]).await;
+    eventually(async || found("belle%203000").await == [3_000]).await;
+    assert_eq!(found("belle").await[..2], [1_001, 1_002]);
+    let after = app.get("/pet/70").is(200).await;
+    assert_eq!(before.header("etag"), after.header("etag"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn imported_pets_are_found_by_their_names() {
+    let commands = Commands::on(TestDatabase::migrated().await);
+    let pets = commands.home.path().join("pets.ndjson");
+    std::fs::write(pets, "{\"name\":\"Straße\"}\n{\"name\":\"Rex\"}\n").expect("a file");
+    commands.run(&["import", "pets.ndjson"]).await.is(0);
+    let mut connection = commands.database.connect().await;
+    let folded = sqlx::query_scalar("select folded_name from pets order by id");
+    let folded: Vec<String> = folded.fetch_all(&mut connection).await.expect("names");
+    assert_eq!(folded, ["strasse", "rex"]);
+}
