@@ -26,7 +26,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0108, came together.
-const ROWS: [(i64, &str); 5] = [(
+const ROWS: [(i64, &str); 6] = [(
     108,
     r#"with acme as (
           insert into callers (name, plan, scopes) values ('acme', 'free', '{read:pets,write:pets}')
@@ -114,6 +114,9 @@ const ROWS: [(i64, &str); 5] = [(
              assert (select folded_name is null from pets where id = 1);
          end $$;
          update pets set name = 'Rex' where id = 1",
+), (
+        113,
+        "select name from callers where name collate \"C\" >= 'ac' and name collate \"C\" < 'ad'",
 )];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {

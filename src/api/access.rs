@@ -22,6 +22,8 @@ struct Rule {
     needed_scopes: Option<Scopes>,
     /// True if the operation supports `If-Match`, or reads a resource with an entity tag.
     has_entity_tag: bool,
+    /// True if the operation takes an `Idempotency-Key`.
+    takes_key: bool,
 }
 
 impl AccessRules {
@@ -51,6 +53,7 @@ impl AccessRules {
                     needed_scopes: needed
                         .map_err(|problem| format!("{method} {path}: {problem}"))?,
                     has_entity_tag: has_entity_tag(&method, operation),
+                    takes_key: has_parameter(operation, "Idempotency-Key"),
                 };
                 let operations = rules.0.entry(route.clone()).or_default();
                 operations.push((method, rule));
@@ -71,6 +74,11 @@ impl AccessRules {
         rule.is_some_and(|rule| !rule.has_entity_tag)
     }
 
+    /// Returns true if the operation takes an `Idempotency-Key`.
+    pub fn takes_key(&self, method: &Method, path: &str) -> bool {
+        self.rule(method, path).is_some_and(|rule| rule.takes_key)
+    }
+
     fn rule(&self, method: &Method, path: &str) -> Option<&Rule> {
         // HEAD is GET without the body (RFC 9110 §9.3.2).
         let is_head = method == Method::HEAD;
@@ -81,11 +89,15 @@ impl AccessRules {
 }
 
 fn has_entity_tag(method: &Method, operation: &Value) -> bool {
-    let parameters = operation["parameters"].as_array();
-    let is_if_match = |parameter: &Value| parameter["$ref"] == "#/components/parameters/If-Match";
     let reads =
         method == Method::GET && !operation["responses"]["200"]["headers"]["ETag"].is_null();
-    reads || parameters.is_some_and(|parameters| parameters.iter().any(is_if_match))
+    reads || has_parameter(operation, "If-Match")
+}
+
+fn has_parameter(operation: &Value, name: &str) -> bool {
+    let reference = format!("#/components/parameters/{name}");
+    let mut parameters = operation["parameters"].as_array().into_iter().flatten();
+    parameters.any(|parameter| parameter["$ref"] == reference)
 }
 
 /// Reads a `security` field: a list of alternative schemes, each with its scopes, which must be the same for all.

@@ -12,7 +12,8 @@ use axum::{
 use super::problem::{AboutItsKey, CountedFailure, Problem, Violation};
 use crate::{
     auth::{self, password, session},
-    blob_store, db,
+    blob_store,
+    db::{self, Administration},
     domain::{
         caller::{Scope, Scopes},
         change::Position,
@@ -158,6 +159,18 @@ impl Error {
     /// Creates the error of a client address over its failed-authentication limit.
     pub fn too_many_failures(retry_after: Duration) -> Self {
         Self::limit_exceeded("failed-authentication", retry_after)
+    }
+
+    /// Fails with a conflict if a change takes away the last administrator.
+    pub fn keep_administrator(administration: Administration) -> Result<(), Self> {
+        match administration {
+            Administration::Kept => Ok(()),
+            Administration::Lost => Err(Self::Conflict(
+                "this would leave no administrator: a caller that is enabled, and has the scope admin and a valid key or \
+                 client"
+                    .to_owned(),
+            )),
+        }
     }
 
     /// Returns true if the cause is not logged per request: a failed fetch of keys is logged once, an unavailable

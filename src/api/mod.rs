@@ -3,6 +3,7 @@
 //! Invariant: every error response is a problem document ([`error`]), except those that hyper sends itself.
 
 pub mod access;
+pub mod admin;
 pub mod body;
 pub mod changes;
 pub mod conditional;
@@ -76,6 +77,7 @@ fn resources() -> Operations {
         .merge(users::router())
         .merge(images::router())
         .merge(limits::router())
+        .merge(admin::router())
 }
 
 /// Lists of callers, with responses that may be compressed.
@@ -84,6 +86,7 @@ fn lists() -> Operations {
         .merge(orders::lists())
         .merge(images::lists())
         .merge(changes::lists())
+        .merge(admin::lists())
 }
 
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.

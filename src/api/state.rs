@@ -89,6 +89,8 @@ pub struct Parts {
     pub links: Links,
     /// Maximum size of a page of a list in bytes.
     pub max_page_size: usize,
+    /// Lifetime of a new API key; `None` for never.
+    pub key_lifetime: Option<Duration>,
     /// Lifetime of an access token.
     pub token_lifetime: TokenLifetime,
     /// Hashes passwords.

@@ -136,6 +136,7 @@ impl App {
             renderer: Renderer::new(config.images.rendering_memory.as_u64()),
             orphaned_blobs: OrphanedBlobs::default(),
             links,
+            key_lifetime: config.auth.api_key_lifetime,
             token_lifetime: TokenLifetime(config.auth.access_token_lifetime),
             request_timeout: server.request_timeout,
             readiness: Readiness::default(),

@@ -5,10 +5,17 @@
 //!
 //! Invariant: a [`Secret`] cannot be printed by accident: only [`Secret::expose`] returns its text.
 
+use chrono::{DateTime, Utc};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-use crate::db::{SecretHash, credentials::CredentialKind};
+use crate::{
+    db::{
+        SecretHash,
+        credentials::{CredentialKind, NewCredential},
+    },
+    domain::caller::{CallerId, Scopes},
+};
 
 const PREFIX_LENGTH: usize = 4;
 const RANDOM_LENGTH: usize = 32;
@@ -73,6 +80,45 @@ impl Secret {
     /// Returns the text of the secret.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
+    }
+}
+
+/// Secret of a new API key or OAuth client.
+pub struct NewSecret {
+    /// The secret, which is shown once.
+    pub secret: Secret,
+    /// Public identifier of a client.
+    pub client_id: Option<String>,
+}
+
+impl NewSecret {
+    /// Generates a key, or the secret of a client with its identifier.
+    pub fn generate(kind: CredentialKind) -> Result<Self, getrandom::Error> {
+        let client_id = match kind {
+            CredentialKind::ClientSecret => Some(generate_client_id()?),
+            CredentialKind::ApiKey | CredentialKind::AccessToken | CredentialKind::Session => None,
+        };
+        Ok(Self {
+            secret: Secret::generate(kind)?,
+            client_id,
+        })
+    }
+
+    /// Returns what is stored.
+    pub fn credential(
+        &self,
+        caller: CallerId,
+        scopes: Option<Scopes>,
+        expires_at: Option<DateTime<Utc>>,
+    ) -> NewCredential {
+        NewCredential {
+            caller,
+            hash: self.secret.hash(),
+            hint: self.secret.hint(),
+            client_id: self.client_id.clone(),
+            scopes,
+            expires_at,
+        }
     }
 }
 

@@ -4,14 +4,14 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
-    credentials::{scope_names, time, time_or_dash, unknown_caller},
+    credentials::{scope_names, time, time_or_dash, unknown_caller, warn_if_lost},
     output::{Error, print, table},
     session::{with_connection, with_database},
 };
 use crate::{
     config::{Config, Plans},
     db::{
-        self, Connection,
+        self, Administration, Connection,
         callers::{CallerChange, CallerRecord},
     },
     domain::{
@@ -85,7 +85,7 @@ impl Callers {
         match self {
             Self::List => {
                 let callers = with_connection(config, async |connection| {
-                    Ok(db::callers::list(connection).await?)
+                    Ok(db::callers::list(connection, "", None, usize::MAX).await?)
                 })
                 .await?;
                 let rows = callers.iter();
@@ -175,20 +175,20 @@ async fn change(config: &Config, name: &CallerName, new: CallerChange) -> Result
     .await
 }
 
-/// Does `work` on the caller with this name in a transaction. Fails if `work` returns false: there is no such caller.
+/// Does `work` on the caller with this name in a transaction. Fails if `work` returns `None`: there is no such caller.
 async fn transact(
     config: &Config,
     name: &CallerName,
-    work: impl AsyncFn(&mut Connection, CallerId) -> Result<bool, db::Error>,
+    work: impl AsyncFn(&mut Connection, CallerId) -> Result<Option<Administration>, db::Error>,
 ) -> Result<(), Error> {
     let work =
         async |transaction: &mut Connection| match db::callers::find(transaction, name).await? {
             Some(caller) => work(transaction, caller.id).await,
-            None => Ok(false),
+            None => Ok(None),
         };
-    let is_found =
-        with_database(config, async |database| Ok(database.transact(work).await?)).await?;
-    is_found.then_some(()).ok_or_else(|| unknown_caller(name))
+    let done = with_database(config, async |database| Ok(database.transact(work).await?)).await?;
+    warn_if_lost(done.ok_or_else(|| unknown_caller(name))?);
+    Ok(())
 }
 
 async fn delete(config: &Config, name: &CallerName, json: bool) -> Result<(), Error> {
@@ -201,7 +201,7 @@ async fn delete(config: &Config, name: &CallerName, json: bool) -> Result<(), Er
     }
     transact(config, name, async |transaction, id| {
         let deleted = db::callers::delete(transaction, id, &Initiator::operator()).await?;
-        Ok(deleted.is_some())
+        Ok(deleted.map(|deleted| deleted.administration))
     })
     .await?;
     let text = format!("caller {name} and its credentials are deleted");
@@ -215,7 +215,7 @@ fn or_unlimited(limit: Option<u32>) -> String {
 fn to_json(caller: &CallerRecord, plans: &Plans) -> Value {
     let limits = plans.limits(caller.plan);
     json!({
-        "name": caller.name,
+        "name": caller.name.as_str(),
         "plan": caller.plan.as_str(),
         "perMinute": limits.per_minute,
         "perDay": limits.per_day,
@@ -238,7 +238,7 @@ const HEADING: [&str; 7] = [
 fn to_row(caller: &CallerRecord, plans: &Plans) -> Vec<String> {
     let limits = plans.limits(caller.plan);
     vec![
-        caller.name.clone(),
+        caller.name.to_string(),
         caller.plan.to_string(),
         or_unlimited(limits.per_minute),
         or_unlimited(limits.per_day),

@@ -6,7 +6,7 @@ use super::{
     credentials::{self, Owner},
     output::{Error, print},
 };
-use crate::{config::Config, db::credentials::CredentialKind};
+use crate::{config::Config, db::credentials::CredentialKind, domain::id::CredentialId};
 
 #[derive(Debug, Subcommand)]
 pub enum Clients {
@@ -27,7 +27,7 @@ pub enum Clients {
     /// With --json: {"id":…,"revoked":true}
     Revoke {
         /// Id of the client, as listed by: pet-inventory clients list
-        id: i64,
+        id: CredentialId,
     },
 }
 

@@ -12,15 +12,16 @@ use super::{
     session::{with_connection, with_database},
 };
 use crate::{
-    auth::secret::{self, Secret},
+    auth::secret::{NewSecret, Secret},
     config::Config,
     db::{
-        self, Connection,
-        credentials::{CredentialKind, CredentialRecord, NewCredential},
+        self, Administration, Connection,
+        credentials::{CredentialKind, CredentialRecord},
     },
     domain::{
         caller::{CallerId, CallerName, Scope, Scopes},
         change::Initiator,
+        id::CredentialId,
         plan::Plan,
     },
 };
@@ -88,35 +89,26 @@ impl Owner {
         kind: CredentialKind,
         expires_at: Option<DateTime<Utc>>,
     ) -> Result<Created, Error> {
-        let secret = Secret::generate(kind)?;
-        let client_id = match kind {
-            CredentialKind::ClientSecret => Some(secret::generate_client_id()?),
-            CredentialKind::ApiKey | CredentialKind::AccessToken | CredentialKind::Session => None,
-        };
+        let new = NewSecret::generate(kind)?;
         let scopes: Option<Scopes> =
             (!self.scopes.is_empty()).then(|| self.scopes.iter().copied().collect());
         let create = async |transaction: &mut Connection| {
             let (caller, plan) = self.caller(transaction, scopes).await?;
-            let credential = NewCredential {
-                caller,
-                hash: secret.hash(),
-                hint: secret.hint(),
-                client_id: client_id.clone(),
-                scopes,
-                expires_at,
-            };
-            Ok::<_, Error>((insert(transaction, credential).await?, plan))
+            let credential = new.credential(caller, scopes, expires_at);
+            let initiator = Initiator::operator();
+            let id = db::credentials::insert(transaction, credential, &initiator).await?;
+            Ok::<_, Error>((id.ok_or(NOT_UNIQUE)?, plan))
         };
         let (id, plan) =
             with_database(config, async |database| database.transact(create).await).await?;
         Ok(Created {
             caller: self.caller.to_string(),
             plan: plan.as_str(),
-            id,
-            client_id,
+            id: id.get(),
+            client_id: new.client_id,
             expires_at: expires_at.map(time),
             replaced: None,
-            secret,
+            secret: new.secret,
         })
     }
 
@@ -162,50 +154,51 @@ impl Owner {
     }
 }
 
-async fn insert(transaction: &mut Connection, credential: NewCredential) -> Result<i64, Error> {
-    let id = db::credentials::insert(transaction, credential, &Initiator::operator()).await?;
-    Ok(id.ok_or("failed to generate a unique secret; run the command again")?)
-}
+const NOT_UNIQUE: &str = "failed to generate a unique secret; run the command again";
 
 /// Creates an API key with the caller and the scopes of another, which expires at `until`.
 pub async fn rotate(
     config: &Config,
-    id: i64,
+    id: CredentialId,
     until: DateTime<Utc>,
     expires_at: Option<DateTime<Utc>>,
 ) -> Result<Created, Error> {
-    let secret = Secret::generate(CredentialKind::ApiKey)?;
+    let secret = NewSecret::generate(CredentialKind::ApiKey)?;
     let rotate = async |transaction: &mut Connection| {
-        let old = db::credentials::expire(transaction, id, until, &Initiator::operator()).await?;
-        let old = old.ok_or_else(|| {
+        let new = |caller, scopes| secret.credential(caller, scopes, expires_at);
+        let initiator = Initiator::operator();
+        let rotated = db::credentials::rotate(transaction, id, until, new, &initiator).await?;
+        let (old, new) = rotated.ok_or_else(|| {
             format!(
                 "key {id} does not exist, or is revoked or expired; see: pet-inventory keys list"
             )
         })?;
-        let credential = NewCredential {
-            caller: old.caller,
-            hash: secret.hash(),
-            hint: secret.hint(),
-            client_id: None,
-            scopes: old.scopes,
-            expires_at,
-        };
-        Ok::<_, Error>((insert(transaction, credential).await?, old))
+        Ok::<_, Error>((old, new.ok_or(NOT_UNIQUE)?))
     };
-    let (new, old) =
+    let (old, new) =
         with_database(config, async |database| database.transact(rotate).await).await?;
     Ok(Created {
         caller: old.caller_name,
         plan: old.plan.as_str(),
-        id: new,
+        id: new.get(),
         client_id: None,
         expires_at: expires_at.map(time),
         replaced: Some(Replaced {
-            id,
+            id: id.get(),
             expires_at: time(old.expires_at),
         }),
-        secret,
+        secret: secret.secret,
     })
+}
+
+/// Warns on stderr if a command has taken away the last administrator.
+pub fn warn_if_lost(administration: Administration) {
+    if administration == Administration::Lost {
+        eprintln!(
+            "warning: no caller is enabled, has the scope admin, and has a valid key or client; to create one: \
+             pet-inventory keys create --caller administrator --plan enterprise --scope admin"
+        );
+    }
 }
 
 pub fn unknown_caller(name: &CallerName) -> Error {
@@ -220,12 +213,14 @@ pub async fn list(
     json: bool,
 ) -> Result<(), Error> {
     let records = with_connection(config, async |connection| {
-        if let Some(name) = caller
-            && db::callers::find(connection, name).await?.is_none()
-        {
-            return Err(unknown_caller(name));
-        }
-        Ok(db::credentials::list(connection, kind, caller).await?)
+        let caller = match caller {
+            Some(name) => {
+                let found = db::callers::find(connection, name).await?;
+                Some(found.ok_or_else(|| unknown_caller(name))?.id)
+            }
+            None => None,
+        };
+        Ok(db::credentials::list(connection, kind, caller, None, usize::MAX).await?)
     })
     .await?;
     let has_uses = kind == CredentialKind::ApiKey;
@@ -246,7 +241,7 @@ pub async fn revoke(
     config: &Config,
     kind: CredentialKind,
     what: &str,
-    id: i64,
+    id: CredentialId,
     json: bool,
 ) -> Result<(), Error> {
     let revoked = with_database(config, async |database| {
@@ -256,13 +251,11 @@ pub async fn revoke(
         Ok(database.transact(revoke).await?)
     })
     .await?;
-    if !revoked {
-        return Err(format!(
-            "{what} {id} does not exist or is already revoked; see: pet-inventory {what}s list"
-        )
-        .into());
-    }
-    let value = json!({"id": id, "revoked": true});
+    let administration = revoked.ok_or_else(|| {
+        format!("{what} {id} does not exist or is already revoked; see: pet-inventory {what}s list")
+    })?;
+    warn_if_lost(administration);
+    let value = json!({"id": id.get(), "revoked": true});
     print(json, format_args!("{what} {id} is revoked"), &value)
 }
 
@@ -286,7 +279,7 @@ const LAST_USED: usize = 7;
 
 fn to_json(record: &CredentialRecord, has_uses: bool) -> Value {
     let mut json = json!({
-        "id": record.id,
+        "id": record.id.get(),
         "hint": record.hint,
         "caller": record.caller,
         "plan": record.plan.as_str(),

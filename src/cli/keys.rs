@@ -9,7 +9,11 @@ use super::{
     credentials::{self, Created, Owner},
     output::{Error, print},
 };
-use crate::{config::Config, db::credentials::CredentialKind, domain::caller::CallerName};
+use crate::{
+    config::Config,
+    db::credentials::CredentialKind,
+    domain::{caller::CallerName, id::CredentialId},
+};
 
 #[derive(Debug, Subcommand)]
 pub enum Keys {
@@ -29,7 +33,7 @@ pub enum Keys {
     /// --json: {"caller":…,"plan":…,"id":…,"expiresAt":…,"replaced":{"id":…,"expiresAt":…},"key":…}
     Rotate {
         /// Id of the old key, as listed by: pet-inventory keys list
-        id: i64,
+        id: CredentialId,
         /// Time for which the old key stays valid, such as 24h or 15m, unless it expires earlier
         #[arg(long, value_name = "DURATION", default_value = "24h")]
         overlap: humantime::Duration,
@@ -51,7 +55,7 @@ pub enum Keys {
     /// With --json: {"id":…,"revoked":true}
     Revoke {
         /// Id of the key, as listed by: pet-inventory keys list
-        id: i64,
+        id: CredentialId,
     },
 }
 

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use super::{credentials, output::Error};
-use crate::{config::Config, db::credentials::CredentialKind};
+use crate::{config::Config, db::credentials::CredentialKind, domain::id::CredentialId};
 
 #[derive(Debug, Subcommand)]
 pub enum Sessions {
@@ -17,7 +17,7 @@ pub enum Sessions {
     /// With --json: {"id":…,"revoked":true}
     Revoke {
         /// Id of the session, as listed by: pet-inventory sessions list
-        id: i64,
+        id: CredentialId,
     },
 }
 

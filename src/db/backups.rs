@@ -74,7 +74,7 @@ const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
 
 /// Earlier schemas, whose [`TABLES`] have the same columns: that of the builds before the migrations began anew, and those
 /// from 0108 on. Below 0110, they have no record of changes.
-pub const EARLIER_SCHEMAS: [i64; 5] = [26, 108, 109, 110, 111];
+pub const EARLIER_SCHEMAS: [i64; 6] = [26, 108, 109, 110, 111, 112];
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use sqlx::{AssertSqlSafe, FromRow};
 
 use super::{
+    administration::Administration,
     codec::{self, SecretHash},
     connect::Connection,
     deadline::with_timeout,
@@ -12,8 +13,9 @@ use super::{
     record::{self, Record, recorded},
 };
 use crate::domain::{
-    caller::{Caller, CallerId, CallerName, Scopes},
+    caller::{Caller, CallerId, CallerName, Scope, Scopes},
     change::{Action, Initiator, Kind},
+    end_of_prefix,
     plan::Plan,
     user::UserId,
 };
@@ -24,11 +26,13 @@ pub struct CallerRecord {
     /// Identifier.
     pub id: CallerId,
     /// Name.
-    pub name: String,
+    pub name: CallerName,
     /// Plan.
     pub plan: Plan,
     /// Granted scopes.
     pub scopes: Scopes,
+    /// Time of creation.
+    pub created_at: DateTime<Utc>,
     /// Time at which the caller was disabled; `None` if it is enabled.
     pub disabled_at: Option<DateTime<Utc>>,
     /// Number of credentials that are neither revoked nor expired.
@@ -74,15 +78,38 @@ pub async fn find(
     with_timeout(query.bind(name.as_str()).fetch_optional(connection)).await
 }
 
-/// Returns all callers, sorted by name.
-pub async fn list(connection: &mut Connection) -> Result<Vec<CallerRecord>, Error> {
-    let query = sqlx::query_as(AssertSqlSafe(format!("{RECORDS} order by name")));
+/// Returns the caller with this identifier, as listed for the operator.
+pub async fn find_by_id(
+    connection: &mut Connection,
+    id: CallerId,
+) -> Result<Option<CallerRecord>, Error> {
+    let query = sqlx::query_as(AssertSqlSafe(format!("{RECORDS} where id = $1")));
+    with_timeout(query.bind(id.0).fetch_optional(connection)).await
+}
+
+/// Returns the first `limit` callers after `after` whose names begin with `prefix`, by name.
+pub async fn list(
+    connection: &mut Connection,
+    prefix: &str,
+    after: Option<&CallerName>,
+    limit: usize,
+) -> Result<Vec<CallerRecord>, Error> {
+    let query = sqlx::query_as(AssertSqlSafe(format!(
+        "{RECORDS}
+         where name collate \"C\" >= $1 and name collate \"C\" > $2
+           and ($3::text is null or name collate \"C\" < $3)
+         order by name collate \"C\" limit $4"
+    )))
+    .bind(prefix)
+    .bind(after.map_or("", CallerName::as_str))
+    .bind(end_of_prefix(prefix))
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX));
     with_timeout(query.fetch_all(connection)).await
 }
 
 /// Query for callers, without its condition and order.
 const RECORDS: &str = "
-    select id, name, plan, scopes, disabled_at,
+    select id, name, plan, scopes, created_at, disabled_at,
            (select count(*) from credentials c
             where c.caller_id = callers.id and c.revoked_at is null
               and (c.expires_at is null or c.expires_at > now())) as live_credentials
@@ -119,13 +146,13 @@ pub struct CallerChange {
     pub is_disabled: Option<bool>,
 }
 
-/// Changes a caller. Returns false if there is no such caller.
+/// Changes a caller. Returns `None` if there is no such caller.
 pub async fn change(
     transaction: &mut Connection,
     id: CallerId,
     change: CallerChange,
     initiator: &Initiator,
-) -> Result<bool, Error> {
+) -> Result<Option<Administration>, Error> {
     let query = sqlx::query_as(
         "update callers
          set plan = coalesce($2, callers.plan), scopes = coalesce($3, callers.scopes),
@@ -142,7 +169,7 @@ pub async fn change(
     let old: Option<(Plan, Scopes, bool)> =
         with_timeout(query.fetch_optional(&mut *transaction)).await?;
     let Some((plan, scopes, is_disabled)) = old else {
-        return Ok(false);
+        return Ok(None);
     };
     let facts = [
         (
@@ -173,26 +200,45 @@ pub async fn change(
         let record = record.with_data(Some(data.into()));
         record::write(transaction, &[record]).await?;
     }
-    Ok(true)
+    let is_one = |scopes: Scopes, is_disabled: bool| !is_disabled && scopes.contains(Scope::Admin);
+    let (new_scopes, new_is_disabled) = (change.scopes, change.is_disabled);
+    let is_one_less = is_one(scopes, is_disabled)
+        && !is_one(
+            new_scopes.unwrap_or(scopes),
+            new_is_disabled.unwrap_or(is_disabled),
+        );
+    let administration = Administration::after(transaction, is_one_less).await?;
+    Ok(Some(administration))
 }
 
-/// Deletes a caller with its credentials and, if it is the caller of a user, the account. Returns the hashes of the
-/// credentials, to be evicted from caches, or `None` if there is no such caller.
+/// What the deletion of a caller has done.
+#[derive(Debug)]
+pub struct Deleted {
+    /// Hashes of its credentials, to be evicted from caches.
+    pub hashes: Vec<SecretHash>,
+    /// Whether an administrator is left.
+    pub administration: Administration,
+}
+
+/// Deletes a caller with its credentials and, if it is the caller of a user, the account. Returns `None` if there is no such
+/// caller.
 pub async fn delete(
     transaction: &mut Connection,
     id: CallerId,
     initiator: &Initiator,
-) -> Result<Option<Vec<SecretHash>>, Error> {
+) -> Result<Option<Deleted>, Error> {
     // Before the caller, as a request that changes the account does: otherwise both could deadlock.
     let query = sqlx::query_scalar("delete from users where caller_id = $1 returning id");
     let account: Option<UserId> =
         with_timeout(query.bind(id.0).fetch_optional(&mut *transaction)).await?;
     // A credential that is being inserted is committed before this lock, and deleted by the next statement.
-    let query = sqlx::query("select from callers where id = $1 for update");
-    let locked = with_timeout(query.bind(id.0).fetch_optional(&mut *transaction)).await?;
-    if locked.is_none() {
+    let query = sqlx::query_scalar(
+        "select scopes @> '{admin}' and disabled_at is null from callers where id = $1 for update",
+    );
+    let locked = query.bind(id.0).fetch_optional(&mut *transaction);
+    let Some(is_administrator) = with_timeout(locked).await? else {
         return Ok(None);
-    }
+    };
     let query = sqlx::query_scalar(concat!(
         "with deleted as (
              delete from credentials where caller_id = $1 returning id, kind, revoked_at, hash
@@ -216,5 +262,9 @@ pub async fn delete(
     let mut records = vec![deleted(Kind::Caller, id.0)];
     records.extend(account.map(|user| deleted(Kind::User, user.0).owned_by(Some(id))));
     record::write(transaction, &records).await?;
-    Ok(Some(hashes))
+    let administration = Administration::after(transaction, is_administrator).await?;
+    Ok(Some(Deleted {
+        hashes,
+        administration,
+    }))
 }

@@ -13,7 +13,7 @@ use sqlx::{
 use crate::domain::{
     Invalid, Text,
     caller::{CallerId, CallerName, Scope, Scopes},
-    id::{OrderId, PetId},
+    id::{CredentialId, OrderId, PetId},
     image::{ImageId, ImageType},
     order::{self, Quantity, ShipDate},
     pet::{self, Label, Pet, PetDetails, PetName, PhotoUrl, Version},
@@ -195,6 +195,7 @@ macro_rules! decode {
 decode! {
     CallerId, i64, |id| Ok(Self(*id));
     CallerName, String, |name| Ok(Self::from_stored(name.clone()));
+    CredentialId, i64, |id| Self::new(*id);
     ImageId, [u8; 16], |bytes| Ok(Self(*bytes));
     ImageType, String, |name| name.parse();
     OrderId, i64, |id| Self::new(*id);

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{FromRow, Row as _, postgres::PgRow};
 
 use super::{
+    administration::{Administration, is_administrator},
     batch::{BatchResult, BatchedStatement},
     codec::{self, SecretHash},
     connect::Connection,
@@ -15,8 +16,9 @@ use super::{
     record::{self, Record},
 };
 use crate::domain::{
-    caller::{Caller, CallerId, CallerName, Scopes},
+    caller::{Caller, CallerId, Scopes},
     change::{Action, Initiator, Kind},
+    id::CredentialId,
     plan::Plan,
 };
 
@@ -77,7 +79,7 @@ pub async fn insert(
     transaction: &mut Connection,
     credential: NewCredential,
     initiator: &Initiator,
-) -> Result<Option<i64>, Error> {
+) -> Result<Option<CredentialId>, Error> {
     let kind = match credential.client_id {
         None => CredentialKind::ApiKey,
         Some(_) => CredentialKind::ClientSecret,
@@ -95,7 +97,8 @@ pub async fn insert(
     .bind(credential.client_id)
     .bind(credential.scopes.map(codec::scope_names))
     .bind(credential.expires_at);
-    let inserted: Option<i64> = with_timeout(query.fetch_optional(&mut *transaction)).await?;
+    let inserted: Option<CredentialId> =
+        with_timeout(query.fetch_optional(&mut *transaction)).await?;
     let created = inserted.map(|id| (id, kind, credential.caller));
     record(transaction, created.as_slice(), Action::Created, initiator).await?;
     Ok(inserted)
@@ -196,11 +199,13 @@ pub async fn record_uses(connection: &mut Connection, ids: &[i64]) -> Result<(),
 #[derive(Debug, Clone, FromRow)]
 pub struct CredentialRecord {
     /// Identifier, for `keys revoke`.
-    pub id: i64,
+    pub id: CredentialId,
     /// First characters of a generated secret; empty for a chosen one.
     pub hint: String,
     /// Public identifier of the client.
     pub client_id: Option<String>,
+    /// Caller.
+    pub caller_id: CallerId,
     /// Name of the caller.
     pub caller: String,
     /// Plan of the caller.
@@ -218,23 +223,46 @@ pub struct CredentialRecord {
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// Returns all credentials of a kind, or those of one caller, oldest first, including revoked and expired ones.
+/// Returns the first `limit` credentials of a kind after `after`, of all callers or of one, oldest first, including revoked
+/// and expired ones.
 pub async fn list(
     connection: &mut Connection,
     kind: CredentialKind,
-    caller: Option<&CallerName>,
+    caller: Option<CallerId>,
+    after: Option<CredentialId>,
+    limit: usize,
 ) -> Result<Vec<CredentialRecord>, Error> {
-    let query = sqlx::query_as(
-        "select credentials.id, hint, client_id, callers.name as caller, plan,
-                callers.scopes, credentials.scopes as own_scopes,
-                credentials.created_at, expires_at, revoked_at, last_used_at
-         from credentials
-         join callers on callers.id = credentials.caller_id
-         where kind = $1 and ($2::text is null or callers.name = $2)
-         order by credentials.id",
-    )
-    .bind(kind.as_str())
-    .bind(caller.map(CallerName::as_str));
+    macro_rules! list {
+        ($from:literal) => {
+            concat!(
+                "select credentials.id, hint, client_id, caller_id, callers.name as caller, plan,
+                        callers.scopes, credentials.scopes as own_scopes,
+                        credentials.created_at, expires_at, revoked_at, last_used_at
+                 from ",
+                $from,
+                "
+                 join callers on callers.id = credentials.caller_id
+                 where kind = $1 and credentials.id > $2
+                 order by kind, credentials.id
+                 limit $3"
+            )
+        };
+    }
+    // `offset 0` keeps the credentials of a caller from being looked for among all.
+    let query = match caller {
+        None => sqlx::query_as(list!("credentials")),
+        Some(_) => sqlx::query_as(list!(
+            "(select * from credentials where caller_id = $4 offset 0) credentials"
+        )),
+    };
+    let query = query
+        .bind(kind.as_str())
+        .bind(after.map_or(0, CredentialId::get))
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX));
+    let query = match caller {
+        None => query,
+        Some(caller) => query.bind(caller.0),
+    };
     with_timeout(query.fetch_all(connection)).await
 }
 
@@ -253,13 +281,15 @@ pub struct ReplacedKey {
     pub expires_at: DateTime<Utc>,
 }
 
-/// Lets an API key expire at `until`, unless it expires earlier. Returns `None` if there is no valid key with this `id`.
-pub async fn expire(
+/// Replaces an API key by another, `new`, with the same caller and scopes. Lets the old one expire at `until`, unless it expires
+/// earlier. Returns it and the identifier of the new one, or `None` if there is no valid key with this `id`.
+pub async fn rotate(
     transaction: &mut Connection,
-    id: i64,
+    id: CredentialId,
     until: DateTime<Utc>,
+    new: impl FnOnce(CallerId, Option<Scopes>) -> NewCredential,
     initiator: &Initiator,
-) -> Result<Option<ReplacedKey>, Error> {
+) -> Result<Option<(ReplacedKey, Option<CredentialId>)>, Error> {
     let query = sqlx::query_as(
         "update credentials set expires_at = least(expires_at, $2)
          from callers
@@ -267,29 +297,43 @@ pub async fn expire(
            and revoked_at is null and (expires_at is null or expires_at > now())
          returning caller_id as caller, callers.name as caller_name, plan, credentials.scopes, expires_at",
     );
-    let query = query.bind(id).bind(until);
+    let query = query.bind(id.get()).bind(until);
     let replaced: Option<ReplacedKey> =
         with_timeout(query.fetch_optional(&mut *transaction)).await?;
-    if let Some(key) = &replaced {
-        let key = (id, CredentialKind::ApiKey, key.caller);
-        record(transaction, &[key], Action::Changed, initiator).await?;
-    }
-    Ok(replaced)
+    let Some(replaced) = replaced else {
+        return Ok(None);
+    };
+    let old = (id, CredentialKind::ApiKey, replaced.caller);
+    record(transaction, &[old], Action::Changed, initiator).await?;
+    let new = new(replaced.caller, replaced.scopes);
+    let new = insert(transaction, new, initiator).await?;
+    Ok(Some((replaced, new)))
 }
 
-/// Revokes an API key, a client with its tokens, or a session. Returns false if there is none to revoke.
+/// Revokes an API key, a client with its tokens, or a session. Returns `None` if there is none to revoke.
 pub async fn revoke(
     transaction: &mut Connection,
     kind: CredentialKind,
-    id: i64,
+    id: CredentialId,
     initiator: &Initiator,
-) -> Result<bool, Error> {
+) -> Result<Option<Administration>, Error> {
+    let is_one_less = match kind {
+        CredentialKind::ApiKey | CredentialKind::ClientSecret => {
+            let query = sqlx::query_scalar("select caller_id from credentials where id = $1");
+            let query = query.bind(id.get()).fetch_optional(&mut *transaction);
+            match with_timeout(query).await? {
+                Some(caller) => is_administrator(transaction, caller).await?,
+                None => None,
+            }
+        }
+        CredentialKind::AccessToken | CredentialKind::Session => None,
+    };
     let query = sqlx::query_scalar(
         "update credentials set revoked_at = now()
          where id = $1 and kind = $2 and revoked_at is null
          returning caller_id",
     )
-    .bind(id)
+    .bind(id.get())
     .bind(kind.as_str());
     let caller: Option<CallerId> = with_timeout(query.fetch_optional(&mut *transaction)).await?;
     let revoked = caller.map(|caller| (id, kind, caller));
@@ -298,8 +342,13 @@ pub async fn revoke(
     let query = sqlx::query(
         "update credentials set revoked_at = now() where issued_by = $1 and revoked_at is null",
     );
-    with_timeout(query.bind(id).execute(transaction)).await?;
-    Ok(caller.is_some())
+    with_timeout(query.bind(id.get()).execute(&mut *transaction)).await?;
+    if caller.is_none() {
+        return Ok(None);
+    }
+    let is_one_less = is_one_less.unwrap_or(false);
+    let administration = Administration::after(transaction, is_one_less).await?;
+    Ok(Some(administration))
 }
 
 /// Revokes all sessions of a caller. Returns their hashes, to be evicted from caches. Records them if another caller, the
@@ -315,7 +364,7 @@ pub async fn revoke_sessions(
          returning id, hash",
     );
     let query = query.bind(caller.0).fetch_all(&mut *transaction);
-    let revoked: Vec<(i64, SecretHash)> = with_timeout(query).await?;
+    let revoked: Vec<(CredentialId, SecretHash)> = with_timeout(query).await?;
     if let Some(initiator) = initiator {
         let sessions = revoked.iter();
         let sessions = sessions.map(|(id, _)| (*id, CredentialKind::Session, caller));
@@ -328,7 +377,7 @@ pub async fn revoke_sessions(
 /// Records what was done to credentials: their identifiers, kinds and callers.
 async fn record(
     transaction: &mut Connection,
-    credentials: &[(i64, CredentialKind, CallerId)],
+    credentials: &[(CredentialId, CredentialKind, CallerId)],
     action: Action,
     initiator: &Initiator,
 ) -> Result<(), Error> {

@@ -10,6 +10,7 @@
 //! - Every failure is classified here, once ([`Error`]).
 //! - There are no import cycles: files import from the file that owns an item, not from this one.
 
+mod administration;
 pub mod backups;
 mod batch;
 pub mod breaker;
@@ -42,6 +43,7 @@ pub mod sessions;
 pub mod users;
 
 pub use self::{
+    administration::Administration,
     codec::SecretHash,
     connect::{
         ConnectOptions, Connection, ServerVersion, parse_url, server_version, weak_tls_mode,

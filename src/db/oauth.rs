@@ -11,7 +11,10 @@ use super::{
     deadline::with_timeout,
     error::Error,
 };
-use crate::domain::caller::{CallerId, Scopes};
+use crate::domain::{
+    caller::{CallerId, Scopes},
+    id::CredentialId,
+};
 
 /// Authenticated client.
 #[derive(Debug, Clone, FromRow)]
@@ -72,7 +75,7 @@ pub async fn insert_access_token(
 #[derive(Debug, Clone, FromRow)]
 pub struct TokenRecord {
     /// Identifier.
-    pub id: i64,
+    pub id: CredentialId,
     /// True for an access token, false for an API key or a session.
     pub is_access_token: bool,
     /// Caller that it authenticates.

@@ -2,11 +2,20 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{Invalid, address::AddressKey, check_caller_name, plan::Plan};
+use super::{Invalid, address::AddressKey, check_caller_name, id::CredentialId, plan::Plan};
 
 /// Identifier of a caller in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallerId(pub i64);
+
+impl FromStr for CallerId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        // The same range and form.
+        text.parse::<CredentialId>().map(|id| Self(id.get()))
+    }
+}
 
 texts! {
     /// Name of a caller: 1–64 characters, without control characters, and without white space at either end.

@@ -46,11 +46,16 @@ macro_rules! identifiers {
             type Err = Invalid;
 
             fn from_str(text: &str) -> Result<Self, Invalid> {
-                let is_canonical = !text.starts_with(['+', '0']);
-                Self::new(text.parse().ok().filter(|_| is_canonical).unwrap_or(0))
+                Self::new(parse(text))
             }
         }
     )*};
+}
+
+/// Reads a number in its canonical form. Returns 0, which is no identifier, for any other text.
+fn parse(text: &str) -> i64 {
+    let is_canonical = !text.starts_with(['+', '0']);
+    text.parse().ok().filter(|_| is_canonical).unwrap_or(0)
 }
 
 /// Checks the identifier of a category or tag, which the client chooses: an integer that JavaScript reads exactly, of
@@ -69,4 +74,6 @@ identifiers! {
     PetId
     /// Identifier of a store order.
     OrderId
+    /// Identifier of an API key, an OAuth client or a session.
+    CredentialId
 }

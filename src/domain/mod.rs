@@ -90,6 +90,19 @@ impl Text {
     }
 }
 
+/// Returns the first text, by the code points of its characters, behind all that begin with `prefix`. `None` if there is none,
+/// as for the empty prefix.
+pub fn end_of_prefix(prefix: &str) -> Option<String> {
+    let mut end: Vec<char> = prefix.chars().collect();
+    while let Some(last) = end.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            end.push(next);
+            return Some(end.into_iter().collect());
+        }
+    }
+    None
+}
+
 /// Reason for the client why a value is invalid: "must be 1 to 255 characters".
 ///
 /// Never contains the value, which may be long, hostile or secret.
@@ -126,4 +139,22 @@ fn check_caller_name(name: &str) -> Result<(), Invalid> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end_of_prefix;
+
+    #[test]
+    fn texts_with_a_prefix_end_before_the_next_text() {
+        for (prefix, end) in [
+            (":rex", Some(":rey")),
+            (":a\u{d7ff}", Some(":a\u{e000}")),
+            (":a\u{10ffff}", Some(":b")),
+            ("\u{10ffff}", None),
+            ("", None),
+        ] {
+            assert_eq!(end_of_prefix(prefix).as_deref(), end, "{prefix:?}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use pet_inventory::{
     domain::{
         caller::{Scope, Scopes},
         change::Initiator,
-        id::{OrderId, PetId},
+        id::{CredentialId, OrderId, PetId},
         order::{NewOrder, OrderDetails, Quantity, Status},
         user::{Profile, User},
     },
@@ -32,12 +32,13 @@ const SETTINGS: [(&str, &str); 3] = [
 ];
 
 /// Kinds of callers. The requested resources belong to `owner`.
-const ACTORS: [&str; 18] = [
+const ACTORS: [&str; 19] = [
     "none",
     "malformed",
     "unknown",
     "expired",
     "revoked",
+    "disabled",
     "no-scope",
     "read:pets",
     "write:pets",
@@ -58,6 +59,8 @@ struct Resources {
     number: i64,
     owner: User,
     other: User,
+    /// A key of `other`.
+    key: CredentialId,
 }
 
 impl Resources {
@@ -97,10 +100,13 @@ impl Resources {
         let placed = db::orders::place_in(connection, placement).await;
         let placed = placed.expect("a database");
         assert!(matches!(placed, PlacementOutcome::Placed(_)), "{placed:?}");
+        let caller = format!("user:{}", other.id);
+        let key = make_key(connection, &caller, Scopes::default(), None).await;
         Self {
             number,
             owner,
             other,
+            key: key.id,
         }
     }
 
@@ -133,8 +139,16 @@ impl Resources {
                 let kind = CredentialKind::ApiKey;
                 let revoked =
                     db::credentials::revoke(connection, kind, key.id, &Initiator::operator()).await;
-                assert!(revoked.expect("a database"));
+                assert!(revoked.expect("a database").is_some());
                 Some(key.secret)
+            }
+            "disabled" => {
+                let caller = format!("disabled {}", self.number);
+                let key = key(connection, &caller, Scopes::all(), None).await;
+                let disable = sqlx::query("update callers set disabled_at = now() where name = $1");
+                let disabled = disable.bind(&caller).execute(connection).await;
+                disabled.expect("a caller");
+                Some(key)
             }
             "no-scope" => key_for(connection, Scopes::default()).await,
             "not-admin" => key_for(connection, Scopes::of_new_callers()).await,
@@ -164,7 +178,11 @@ impl Resources {
         let target = path
             .replace("{petId}", &number.to_string())
             .replace("{orderId}", &number.to_string())
-            .replace("{username}", name);
+            .replace("{username}", name)
+            .replace("{callerId}", &self.other.caller.0.to_string())
+            .replace("{keyId}", &self.key.to_string())
+            .replace("{clientId}", &self.key.to_string())
+            .replace("{sessionId}", &self.key.to_string());
         let fresh = format!("fresh{number}");
         let (query, body) = match operation {
             "findPetsByStatus" => ("?status=sold", None),
@@ -174,6 +192,8 @@ impl Resources {
             "updatePet" => ("", Some(json!({"id": number, "name": "a"}))),
             "patchPet" | "patchOrder" | "updateUser" => ("", Some(json!({}))),
             "placeOrder" => ("", Some(json!({"petId": number + 1}))),
+            "createCaller" => ("", Some(json!({"name": fresh, "plan": "free"}))),
+            "patchCaller" | "createKey" | "rotateKey" | "createClient" => ("", Some(json!({}))),
             "createUser" => ("", Some(json!({ "username": fresh }))),
             "createUsersWithListInput" => ("", Some(json!([{ "username": fresh }]))),
             "loginUser" | "createSession" => ("?username=nobody&password=wrong", None),

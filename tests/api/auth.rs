@@ -8,6 +8,7 @@ use pet_inventory::{
     domain::{
         caller::{Scope, Scopes},
         change::Initiator,
+        id::CredentialId,
     },
 };
 use reqwest::{Method, RequestBuilder, header::HeaderValue};
@@ -56,7 +57,7 @@ async fn revoked_key(app: &TestApp, scopes: Scopes) -> String {
     key.secret
 }
 
-async fn revoke(connection: &mut db::Connection, id: i64) {
+async fn revoke(connection: &mut db::Connection, id: CredentialId) {
     let revoked = db::credentials::revoke(
         connection,
         CredentialKind::ApiKey,
@@ -64,7 +65,7 @@ async fn revoke(connection: &mut db::Connection, id: i64) {
         &Initiator::operator(),
     )
     .await;
-    assert!(revoked.expect("a database"), "no key {id}");
+    assert!(revoked.expect("a database").is_some(), "no key {id}");
 }
 
 /// Returns a well-formed API key that is not in the database.
@@ -335,6 +336,10 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, RequestBuilder)> {
                 .replace("{petId}", "7")
                 .replace("{orderId}", "7")
                 .replace("{username}", "a")
+                .replace("{callerId}", "7777")
+                .replace("{keyId}", "7777")
+                .replace("{clientId}", "7777")
+                .replace("{sessionId}", "7777")
                 .replace("{imageId}", &"0".repeat(32));
             let query = if path.starts_with("/pet") {
                 "status=sold&tags=a&name=a"
@@ -346,7 +351,8 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, RequestBuilder)> {
             let is_json = |media_type| content.get(media_type).is_some();
             if is_json("application/json") || is_json("application/merge-patch+json") {
                 let list = path.ends_with("List");
-                let body = json!({"id": 7, "name": "a", "petId": 8, "username": "a"});
+                let body =
+                    json!({"id": 7, "name": "a", "petId": 8, "username": "a", "plan": "free"});
                 request = request.json(&if list { json!([body]) } else { body });
             }
             operations.push((format!("{method} {path}"), needed, request));
@@ -358,7 +364,8 @@ fn operations(app: &TestApp) -> Vec<(String, Vec<Scope>, RequestBuilder)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn operations_require_a_valid_credential_with_their_scopes() {
-    let app = TestApp::start().await;
+    let setting = "PET_INVENTORY__LIMITS__FAILED_AUTHENTICATION_PER_MINUTE";
+    let app = TestApp::with(&[(setting, "10000")]).await;
     let expired = expired_key(&app, Scopes::all()).await;
     let revoked = revoked_key(&app, Scopes::all()).await;
     let powerless = app.make_key("powerless", Scopes::default()).await.secret;

@@ -245,7 +245,10 @@ async fn stream_ends_when_its_credential_is_no_longer_valid() {
     let mut narrows = Events::open(with_key(&app, "/changes", &narrows)).await;
     for (_, end, key) in &streams {
         let mut database = app.database.connect().await;
-        let ended = sqlx::query(*end).bind(key).execute(&mut database).await;
+        let ended = sqlx::query(*end)
+            .bind(key.get())
+            .execute(&mut database)
+            .await;
         assert_eq!(ended.expect("a database").rows_affected(), 1, "{end}");
     }
     for (events, _, _) in &mut streams {

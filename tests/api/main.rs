@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod admin;
 mod anonymous;
 mod audit;
 mod auth;

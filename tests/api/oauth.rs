@@ -15,6 +15,7 @@ use pet_inventory::{
         caller::{Scope, Scopes},
         change::Initiator,
         clock::Clock,
+        id::CredentialId,
     },
 };
 use reqwest::{Method, RequestBuilder};
@@ -23,7 +24,7 @@ use test_support::{RequestExt, Response, TestApp, TestDatabase, eventually, scop
 
 /// OAuth client, as `clients create` creates it.
 struct TestClient {
-    row: i64,
+    row: CredentialId,
     id: String,
     secret: String,
 }
@@ -323,7 +324,7 @@ async fn token_ends_by_expiry_by_revocation_and_with_its_client() {
     let kind = CredentialKind::ClientSecret;
     let revoked =
         db::credentials::revoke(&mut connection, kind, one.row, &Initiator::operator()).await;
-    assert!(revoked.expect("a database"));
+    assert!(revoked.expect("a database").is_some());
     assert_invalid(&app, &token).await;
     assert_error(
         &one.request_token(&app, &[("grant_type", "client_credentials")])

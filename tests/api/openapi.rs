@@ -347,6 +347,7 @@ async fn responses_of_every_operation_are_documented() {
         find_requests(&app, &powerless),
         store_requests(&app, &powerless),
         user_requests(&app, &powerless),
+        admin_requests(&app, &powerless),
     ];
     let mut seen = BTreeSet::new();
     for (path, request, status) in cases.into_iter().flatten() {
@@ -580,6 +581,74 @@ fn find_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
                 .header("api_key", powerless),
             403,
         ),
+    ]
+}
+
+fn admin_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
+    let (callers, caller) = ("/admin/callers", "/admin/callers/{callerId}");
+    let (keys, key) = ("/admin/callers/{callerId}/keys", "/admin/keys/{keyId}");
+    let new = json!({"name": "acme", "plan": "pro"});
+    let powerless = app
+        .anonymous(Method::GET, callers)
+        .header("api_key", powerless);
+    vec![
+        (
+            callers,
+            app.post(callers, &new).header("idempotency-key", "caller"),
+            201,
+        ),
+        (callers, app.post(callers, &new), 409),
+        (callers, app.post(callers, &json!({})), 400),
+        (callers, app.get("/admin/callers?limit=1"), 200),
+        (callers, powerless, 403),
+        (caller, app.get("/admin/callers/1"), 200),
+        (caller, app.get("/admin/callers/999999"), 404),
+        (
+            caller,
+            app.patch("/admin/callers/1", &json!({"plan": "enterprise"})),
+            200,
+        ),
+        (
+            caller,
+            app.patch("/admin/callers/1", &json!({"plan": 1})),
+            400,
+        ),
+        (caller, app.delete("/admin/callers/999999"), 404),
+        (keys, app.post("/admin/callers/1/keys", &json!({})), 201),
+        (
+            keys,
+            app.post("/admin/callers/999999/keys", &json!({})),
+            404,
+        ),
+        (keys, app.get("/admin/callers/1/keys"), 200),
+        (
+            "/admin/keys/{keyId}/rotate",
+            app.post("/admin/keys/2/rotate", &json!({"overlap": 60})),
+            201,
+        ),
+        (
+            "/admin/callers/{callerId}/clients",
+            app.post("/admin/callers/1/clients", &json!({})),
+            201,
+        ),
+        (
+            "/admin/callers/{callerId}/clients",
+            app.get("/admin/callers/1/clients?limit=1"),
+            200,
+        ),
+        (
+            "/admin/clients/{clientId}",
+            app.delete("/admin/clients/999999"),
+            404,
+        ),
+        ("/admin/sessions", app.get("/admin/sessions?limit=1"), 200),
+        (
+            "/admin/sessions/{sessionId}",
+            app.delete("/admin/sessions/999999"),
+            404,
+        ),
+        (key, app.delete("/admin/keys/999999"), 404),
+        (key, app.delete("/admin/keys/2"), 200),
     ]
 }
 
@@ -921,14 +990,21 @@ fn document_links_name_existing_operations_and_parameters() {
     }
     let sources = [
         "addPet",
+        "createCaller",
+        "createClient",
+        "createKey",
         "createUser",
         "createUsersWithListInput",
         "findPetsByStatus",
         "findPetsByTags",
         "getPetById",
+        "listCallers",
         "listImages",
         "listOrders",
+        "listPets",
+        "listSessions",
         "placeOrder",
+        "rotateKey",
         "updatePet",
         "uploadFile",
     ];

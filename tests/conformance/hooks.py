@@ -46,11 +46,17 @@ def before_load_schema(ctx, raw_schema):
 
 @schemathesis.hook
 def map_path_parameters(ctx, path_parameters):
-    """Writes 1.0, which is an integer in JSON, as 1: in a path, an integer consists of digits only."""
-    return {
+    """Writes 1.0, which is an integer in JSON, as 1: in a path, an integer consists of digits only. Keeps the callers, keys
+    and clients of the run itself, which were created first: disabled or revoked, they would end it."""
+    parameters = {
         name: int(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in (path_parameters or {}).items()
     }
+    for name in ("callerId", "keyId", "clientId"):
+        value = parameters.get(name)
+        if isinstance(value, int) and 1 <= value < 7:
+            parameters[name] = value + 7
+    return parameters
 
 
 @schemathesis.deserializer("image/png", "image/jpeg", "image/gif", "image/webp")

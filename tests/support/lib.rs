@@ -39,6 +39,7 @@ use pet_inventory::{
         caller::{CallerName, Scope, Scopes},
         change::Initiator,
         clock::Clock,
+        id::CredentialId,
         plan::Plan,
     },
     server::Shutdown,
@@ -281,7 +282,7 @@ pub fn config_over(database_url: &str, settings: &[(&str, &str)], file: Option<&
 #[derive(Debug, Clone)]
 pub struct TestKey {
     /// Identifier, as `keys list` prints it.
-    pub id: i64,
+    pub id: CredentialId,
     /// The key itself.
     pub secret: String,
 }

@@ -1,12 +1,12 @@
 //! Handles `Idempotency-Key`: replays stored responses, and stores 4xx responses. See
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use axum::{
     body::Body,
-    extract::Request,
-    http::{Method, StatusCode},
+    extract::{MatchedPath, Request},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use futures_util::future::Either;
@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 use super::{Inner, LayerFuture, Middleware, operation_path, respond};
 use crate::{
     api::{
+        access::AccessRules,
         body::LimitedBody,
         error::Error,
         extract::{invalid_json, require_media_type, require_plain},
@@ -46,9 +47,10 @@ const ABOUT_MESSAGE: [StatusCode; 4] = [
     StatusCode::UNSUPPORTED_MEDIA_TYPE,
 ];
 
-/// Layer that handles the key of a POST. It buffers the body only if there is a key.
+/// Layer that handles the key of a request whose operation takes one. It buffers the body only if there is a key.
 #[derive(Clone)]
 pub struct IdempotencyLayer {
+    access: Arc<AccessRules>,
     limits: BodyLimits,
     database: Database,
     stored_bytes: StoredBytes,
@@ -63,9 +65,8 @@ impl Middleware for IdempotencyLayer {
 
     fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
         let context = RequestContext::of(&request);
-        // The response to a login is a secret, and not stored; that to a sign-up is, without a caller.
-        let is_stored = context.caller.get().is_some() || operation_path(&request) == Some(SIGN_UP);
-        if request.method() != Method::POST || !is_stored {
+        let route = request.extensions().get().map(MatchedPath::as_str);
+        if !route.is_some_and(|route| self.access.takes_key(request.method(), route)) {
             return Either::Left(inner.call(request));
         }
         match ClientKey::of(request.headers(), || context.caller_key()) {
@@ -85,6 +86,7 @@ impl IdempotencyLayer {
     /// Creates the layer.
     pub fn new(state: &AppState) -> Self {
         Self {
+            access: Arc::clone(&state.access),
             limits: state.body_limits,
             database: state.database.clone(),
             stored_bytes: state.stored_bytes.clone(),

@@ -51,6 +51,10 @@ const PARAMETERS: &[(ParameterIn, &str, &str)] = &[
     (ParameterIn::Path, "orderId", "Identifier of the order."),
     (ParameterIn::Path, "username", "Username of the account, in any case."),
     (ParameterIn::Path, "imageId", "Identifier of the image."),
+    (ParameterIn::Path, "callerId", "Identifier of the caller."),
+    (ParameterIn::Path, "keyId", "Identifier of the key."),
+    (ParameterIn::Path, "clientId", "Identifier of the client."),
+    (ParameterIn::Path, "sessionId", "Identifier of the session."),
     (ParameterIn::Query, "limit", "Maximum number of matches in the response."),
     (ParameterIn::Query, "cursor", "Position of the page, from `Link` of the previous page."),
     (ParameterIn::Header, "Idempotency-Key", "1–255 characters chosen by the client, bare or in double quotes. The \
@@ -86,6 +90,14 @@ pub const ERRORS: &[SharedError] = &[
         description: "The order does not exist or belongs to another caller." },
     SharedError { status: "404", name: "NoSuchUser", causes: &["username"],
         description: "The account does not exist or belongs to another caller." },
+    SharedError { status: "404", name: "NoSuchCaller", causes: &["callerId"],
+        description: "The caller does not exist." },
+    SharedError { status: "404", name: "NoSuchKey", causes: &["keyId"],
+        description: "There is no valid key with this identifier." },
+    SharedError { status: "404", name: "NoSuchClient", causes: &["clientId"],
+        description: "There is no valid client with this identifier." },
+    SharedError { status: "404", name: "NoSuchSession", causes: &["sessionId"],
+        description: "There is no valid session with this identifier." },
     SharedError { status: "408", name: "BodyTimeout", causes: &["body"],
         description: "The body did not arrive in time." },
     SharedError { status: "412", name: "PreconditionFailed", causes: &["If-Match"],
@@ -133,7 +145,8 @@ pub fn add(components: &mut Components) {
             .schema(Some(schema(name)))
             // Swagger UI sends it unless the user changes it.
             .example(match *name {
-                "petId" | "orderId" | "username" | "imageId" | "limit" => example(name),
+                "petId" | "orderId" | "username" | "imageId" | "callerId" | "keyId"
+                | "clientId" | "sessionId" | "limit" => example(name),
                 _ => None,
             });
         let parameter = parameter.build().into();
@@ -195,7 +208,7 @@ pub fn schema(name: &str) -> RefOr<Schema> {
         "imageId" => text("^[0-9a-f]{32}$", 32).min_length(Some(32)),
         "limit" => number(1, 1_000).format(Some(SchemaFormat::KnownFormat(KnownFormat::Int32))),
         "orderId" => number(1, OrderId::MAX),
-        "petId" => number(1, PetId::MAX),
+        "petId" | "callerId" | "keyId" | "clientId" | "sessionId" => number(1, PetId::MAX),
         "username" => return Ref::from_schema_name("Username").into(),
         // Values of this service: challenges, media types, cache directives.
         _ => text("^[ -~]+$", 512),
@@ -230,6 +243,7 @@ pub fn example(name: &str) -> Option<Value> {
         "limit" => 20.into(),
         "name" => "Rex".into(),
         "orderId" | "petId" => 1.into(),
+        "callerId" | "keyId" | "clientId" | "sessionId" => 7.into(),
         "password" => "correct horse battery staple".into(),
         "username" => "ada".into(),
         "width" => 256.into(),

@@ -15,6 +15,13 @@ uploadFile 200 petId=$request.path.petId imageId=$response.body#/imageId: getIma
 listImages 200 petId=$request.path.petId imageId=$response.body#/0/id: getImage deleteImage
 placeOrder 201 orderId=$response.body#/id: getOrderById patchOrder deleteOrder
 listOrders 200 orderId=$response.body#/0/id: getOrderById patchOrder deleteOrder
+listPets 200 petId=$response.body#/0/id: getPetById
+listCallers 200 callerId=$response.body#/0/id: getCaller listKeys
+createCaller 201 callerId=$response.body#/id: getCaller patchCaller deleteCaller listKeys createKey listClients createClient
+createKey 201 keyId=$response.body#/id: rotateKey revokeKey
+rotateKey 201 keyId=$response.body#/id: revokeKey
+createClient 201 clientId=$response.body#/id: revokeClient
+listSessions 200 sessionId=$response.body#/0/id: revokeSession
 createUser 201 username=$response.body#/username: getUserByName updateUser deleteUser
 createUser 201 username=$request.body#/username password=$request.body#/password: loginUser
 createUsersWithListInput 200 username=$response.body#/0/username: getUserByName updateUser deleteUser";

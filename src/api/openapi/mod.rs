@@ -41,6 +41,9 @@ use crate::domain::caller::Scope;
 /// Base path of the API.
 pub const BASE: &str = "/api/v3";
 
+/// Operations of callers whose response has a secret, and is not stored.
+const WITH_SECRETS: [&str; 3] = ["createKey", "rotateKey", "createClient"];
+
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -57,6 +60,7 @@ pub const BASE: &str = "/api/v3";
         (name = "user", description = "User accounts and their sessions."),
         (name = "limits", description = "Limits of a caller's plan."),
         (name = "changes", description = "Record of changes."),
+        (name = "admin", description = "Callers, their keys and clients, and login sessions, for administrators."),
         (name = "oauth", description = "Access tokens for clients."),
     ),
 )]
@@ -100,7 +104,9 @@ pub fn complete(
     }
     for (path, item) in &mut document.paths.paths {
         for (method, operation) in operations(item) {
-            complete_operation(path, operation, "none", method == "post");
+            let id = operation.operation_id.as_deref().unwrap_or_default();
+            let takes_key = method == "post" && !WITH_SECRETS.contains(&id);
+            complete_operation(path, operation, "none", takes_key);
         }
     }
     document.merge(open);

@@ -148,7 +148,10 @@ async fn replace(
 /// orders.
 #[utoipa::path(
     delete, path = "/user/{username}", operation_id = "deleteUser", tag = "user", security(("bearer" = [])),
-    responses((status = 200, description = "Deleted.", body = ApiResponse)),
+    responses(
+        (status = 200, description = "Deleted.", body = ApiResponse),
+        (status = 409, description = "No administrator would be left."),
+    ),
 )]
 async fn delete(
     State(database): State<Database>,
@@ -159,8 +162,10 @@ async fn delete(
 ) -> Result<Response, Error> {
     let Account { user, .. } = find(&database, &username, &caller).await?;
     let work = async |transaction: &mut Connection| {
-        let ended = db::callers::delete(transaction, user.caller, &initiator).await?;
-        ended.ok_or_else(no_such_user)
+        let deleted = db::callers::delete(transaction, user.caller, &initiator).await?;
+        let deleted = deleted.ok_or_else(no_such_user)?;
+        Error::keep_administrator(deleted.administration)?;
+        Ok::<_, Error>(deleted.hashes)
     };
     authenticator.invalidate(&database.transact(work).await?);
     ApiResponse::deleted(&user.username.as_str())

@@ -21,7 +21,7 @@ use crate::{
         large_reads::Cost,
     },
     domain::{
-        Invalid,
+        Invalid, end_of_prefix,
         id::PetId,
         pet::{Pet, Status, check_name, fold_name},
     },
@@ -116,7 +116,7 @@ async fn read(
     range: Range<NamePosition>,
 ) -> Result<NamePage, Error> {
     let prefix = fold_name(prefix);
-    let end = end_of(&format!(":{prefix}"));
+    let end = end_of_prefix(&format!(":{prefix}"));
     let start = NamePosition {
         folded_name: prefix,
         id: 0,
@@ -151,21 +151,6 @@ async fn read(
     with_timeout(read).await
 }
 
-/// Returns the first text, by the code points of its characters, behind all that begin with `prefix`, which begins with a
-/// character that has a successor.
-fn end_of(prefix: &str) -> String {
-    let mut end: Vec<char> = prefix.chars().collect();
-    while let Some(last) = end.pop() {
-        let mut behind = last..=char::MAX;
-        behind.next();
-        if let Some(next) = behind.next() {
-            end.push(next);
-            break;
-        }
-    }
-    end.into_iter().collect()
-}
-
 /// Folds up to 1,000 names of pets that were added or renamed without their folded names, in a transaction. Returns their
 /// number.
 pub async fn fold_names(transaction: &mut Connection) -> Result<usize, Error> {
@@ -197,19 +182,6 @@ pub async fn fold_names(transaction: &mut Connection) -> Result<usize, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn range_of_a_prefix_ends_behind_its_last_name() {
-        for (prefix, end) in [
-            (":rex", ":rey"),
-            (":", ";"),
-            (":a\u{d7ff}", ":a\u{e000}"),
-            (":a\u{10ffff}", ":b"),
-            (":\u{10ffff}", ";"),
-        ] {
-            assert_eq!(end_of(prefix), end);
-        }
-    }
 
     #[test]
     fn positions_are_read_as_they_are_written() {

@@ -1,0 +1,334 @@
+//! `/admin/callers`: lists, creates, changes and deletes callers.
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{MAX_SCOPES, ScopeBody, find_caller, no_such_caller, read_scopes, scope_names, time};
+use crate::{
+    api::{
+        error::Error,
+        extract::{Json, MergePatch, Path, Query},
+        fields::{Array, Field, FieldType, Member, Violations, present},
+        idempotency::Idempotency,
+        openapi::BASE,
+        paging::{Find, Lists, Page, Window},
+        response::{self, ApiResponse},
+        state::Links,
+    },
+    auth::Authenticator,
+    db::{
+        self, Connection, Database,
+        callers::{CallerChange, CallerRecord},
+    },
+    domain::{
+        Invalid, Text,
+        caller::{CallerId, CallerName, Scopes},
+        change::Initiator,
+        plan::Plan,
+    },
+};
+
+/// Caller, which owns credentials.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Caller, example = json!({
+    "id": 7,
+    "name": "acme",
+    "plan": "pro",
+    "scopes": ["read:pets", "write:pets"],
+    "disabled": false,
+    "credentials": 1,
+    "createdAt": "2026-01-31T12:00:00Z"
+}))]
+pub(super) struct CallerBody {
+    /// Identifier.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    /// Name. Those of user accounts begin with `user:`, those of the subjects of an issuer with `jwt:`.
+    #[schema(min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
+    name: String,
+    /// Plan.
+    #[schema(value_type = PlanBody)]
+    plan: &'static str,
+    /// Scopes, which limit those of its credentials.
+    #[schema(value_type = Vec<ScopeBody>, max_items = 16)]
+    scopes: Vec<&'static str>,
+    /// True if all of its credentials are refused.
+    disabled: bool,
+    /// Number of its credentials that are neither revoked nor expired.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    credentials: i64,
+    /// Time of creation, in UTC.
+    #[schema(format = "date-time", max_length = 64)]
+    created_at: String,
+}
+
+/// Plan, which sets the limits of a caller.
+#[derive(ToSchema)]
+#[schema(as = Plan, rename_all = "lowercase", example = "pro")]
+#[expect(dead_code, reason = "describes what is read and written as text")]
+enum PlanBody {
+    Free,
+    Pro,
+    Enterprise,
+}
+
+impl From<&CallerRecord> for CallerBody {
+    fn from(caller: &CallerRecord) -> Self {
+        Self {
+            id: caller.id.0,
+            name: caller.name.as_str().to_owned(),
+            plan: caller.plan.as_str(),
+            scopes: scope_names(caller.scopes),
+            disabled: caller.disabled_at.is_some(),
+            credentials: caller.live_credentials,
+            created_at: time(caller.created_at),
+        }
+    }
+}
+
+/// Caller to create. Unknown fields are ignored.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = NewCaller, example = json!({"name": "acme", "plan": "pro", "scopes": ["read:pets", "write:pets"]}))]
+pub(super) struct NewCallerBody {
+    /// Name, without surrounding white space and control characters. `operator`, and names that begin with `user:`, are
+    /// reserved.
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    name: Field<String>,
+    /// Plan.
+    #[schema(value_type = PlanBody, required = true)]
+    plan: Field<String>,
+    /// Scopes; all but `admin` and `read:changes` if absent.
+    #[schema(value_type = Vec<ScopeBody>, required = false, nullable, max_items = 16)]
+    scopes: Field<Array<String, MAX_SCOPES>>,
+}
+
+impl FieldType for NewCallerBody {}
+
+impl NewCallerBody {
+    /// Checks the caller.
+    fn into_parts(self) -> Result<(CallerName, Plan, Scopes), Error> {
+        let mut violations = Violations::default();
+        let name = violations.required("name", self.name, |name| {
+            let name: CallerName = name.parse()?;
+            if name.is_of_a_user() {
+                return Err(Invalid::because("must not begin with user:"));
+            }
+            Ok(name)
+        });
+        let plan = violations.required("plan", self.plan, |plan| plan.parse::<Plan>());
+        let scopes = read_scopes(&mut violations, self.scopes);
+        let scopes = scopes.unwrap_or_else(Scopes::of_new_callers);
+        violations.finish(name.zip(plan).map(|(name, plan)| (name, plan, scopes)))
+    }
+}
+
+/// Changes to a caller, as a JSON Merge Patch: no field can be removed. Other fields are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = CallerPatch, example = json!({"plan": "enterprise"}))]
+pub(super) struct CallerPatchBody {
+    /// Plan.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = PlanBody, required = false)]
+    plan: Member<String>,
+    /// Scopes, all of them.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Vec<ScopeBody>, required = false, max_items = 16)]
+    scopes: Member<Array<String, MAX_SCOPES>>,
+    /// True to refuse all of its credentials, false to accept them.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = bool, required = false)]
+    disabled: Member<bool>,
+}
+
+impl FieldType for CallerPatchBody {}
+
+impl CallerPatchBody {
+    /// Checks the changes.
+    fn into_change(self) -> Result<CallerChange, Error> {
+        let mut violations = Violations::default();
+        let plan = self
+            .plan
+            .and_then(|plan| violations.required("plan", plan, |plan| plan.parse()));
+        let scopes = self.scopes.and_then(|scopes| {
+            if matches!(scopes, Field::Absent) {
+                violations.add("scopes", "is required");
+            }
+            read_scopes(&mut violations, scopes)
+        });
+        let is_disabled = self
+            .disabled
+            .and_then(|disabled| violations.required("disabled", disabled, Ok));
+        violations.finish(Some(CallerChange {
+            plan,
+            scopes,
+            is_disabled,
+        }))
+    }
+}
+
+/// List callers
+///
+/// Returns the callers in the order of their names, compared by bytes: all of them or, with `limit`, one page. While more
+/// remain, `Link` has the URL of the next page.
+#[utoipa::path(
+    get, path = "/admin/callers", operation_id = "listCallers", tag = "admin", security(("bearer" = ["admin"])),
+    params(
+        ("name" = Option<String>, Query, description = "Beginning of the name.", min_length = 1, max_length = 64, pattern = r"^[^\x00]*$", example = "ac"),
+        ("limit", Query),
+        ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 344, pattern = "^[A-Za-z0-9_-]+$"),
+    ),
+    responses((status = 200, description = "The callers; `[]` if none match.", body = Vec<CallerBody>, headers(("Link")))),
+)]
+pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
+    let mut violations = Violations::default();
+    let prefix = query.optional(&mut violations, "name", |name| match name.len() {
+        0 => Err(Invalid::because("must not be empty")),
+        _ => Text::new(name.to_owned()),
+    });
+    let window = Window::read(violations, &query)?;
+    let prefix = prefix.map_or_else(String::new, |prefix| prefix.as_str().to_owned());
+    let next = ("/admin/callers", &["name"][..]);
+    lists
+        .respond(next, &query, window, Callers { prefix })
+        .await
+}
+
+/// Callers whose names begin with `prefix`.
+struct Callers {
+    prefix: String,
+}
+
+impl Find for Callers {
+    type Item = CallerRecord;
+    type Id = CallerName;
+
+    async fn page(
+        &self,
+        database: &Database,
+        after: Option<CallerName>,
+        limit: usize,
+        _max_bytes: usize,
+    ) -> Result<Page<Self>, db::Error> {
+        let list = async |connection: &mut Connection| {
+            db::callers::list(connection, &self.prefix, after.as_ref(), limit).await
+        };
+        database.run(list).await.map(Page::from)
+    }
+
+    fn id(caller: &CallerRecord) -> CallerName {
+        caller.name.clone()
+    }
+
+    fn write(caller: &CallerRecord, json: &mut Vec<u8>) -> serde_json::Result<()> {
+        serde_json::to_writer(json, &CallerBody::from(caller))
+    }
+}
+
+/// Create a caller
+///
+/// It has no credential yet: create a key for it.
+#[utoipa::path(
+    post, path = "/admin/callers", operation_id = "createCaller", tag = "admin", security(("bearer" = ["admin"])),
+    request_body(content = NewCallerBody, description = "The caller to create."),
+    responses(
+        (status = 201, description = "The created caller.", body = CallerBody, headers(("Location"))),
+        (status = 409, description = "The name is taken, or a request with this `Idempotency-Key` is in progress."),
+    ),
+)]
+pub(super) async fn create(
+    State(database): State<Database>,
+    State(links): State<Links>,
+    idempotency: Idempotency,
+    initiator: Initiator,
+    Json(body): Json<NewCallerBody>,
+) -> Result<Response, Error> {
+    let (name, plan, scopes) = body.into_parts()?;
+    let work = async |transaction: &mut Connection| {
+        let created = db::callers::insert(transaction, &name, plan, scopes, &initiator).await?;
+        let id =
+            created.ok_or_else(|| Error::Conflict(format!("the caller {name} already exists")))?;
+        let caller = db::callers::find_by_id(transaction, id).await?;
+        let caller = caller.ok_or_else(|| no_such_caller(id))?;
+        let location = links.url(&format!("{BASE}/admin/callers/{}", id.0));
+        response::created(location, &CallerBody::from(&caller))
+    };
+    Box::pin(idempotency.run(&database, work)).await
+}
+
+/// Get a caller
+#[utoipa::path(
+    get, path = "/admin/callers/{callerId}", operation_id = "getCaller", tag = "admin", security(("bearer" = ["admin"])),
+    responses((status = 200, description = "The caller.", body = CallerBody)),
+)]
+pub(super) async fn get(
+    State(database): State<Database>,
+    Path(id): Path<CallerId>,
+) -> Result<Response, Error> {
+    let caller = find_caller(&database, id).await?;
+    response::json(StatusCode::OK, &CallerBody::from(&caller))
+}
+
+/// Change a caller
+///
+/// JSON Merge Patch (RFC 7396) of `plan`, `scopes` and `disabled`. Takes effect within a second on every replica.
+#[utoipa::path(
+    patch, path = "/admin/callers/{callerId}", operation_id = "patchCaller", tag = "admin", security(("bearer" = ["admin"])),
+    request_body(
+        content = CallerPatchBody, content_type = "application/merge-patch+json",
+        description = "Fields of the caller to change. The media type may also be `application/json`."),
+    responses(
+        (status = 200, description = "The changed caller.", body = CallerBody),
+        (status = 409, description = "No administrator would be left."),
+    ),
+)]
+pub(super) async fn patch(
+    State(database): State<Database>,
+    Path(id): Path<CallerId>,
+    initiator: Initiator,
+    MergePatch(body): MergePatch<CallerPatchBody>,
+) -> Result<Response, Error> {
+    let change = body.into_change()?;
+    let work = async |transaction: &mut Connection| {
+        let changed = db::callers::change(transaction, id, change, &initiator).await?;
+        Error::keep_administrator(changed.ok_or_else(|| no_such_caller(id))?)?;
+        let caller = db::callers::find_by_id(transaction, id).await?;
+        caller.ok_or_else(|| no_such_caller(id))
+    };
+    let caller = database.transact(work).await?;
+    response::json(StatusCode::OK, &CallerBody::from(&caller))
+}
+
+/// Delete a caller
+///
+/// Deletes all of its credentials too and, if it is the caller of a user, the account. Orders are kept.
+#[utoipa::path(
+    delete, path = "/admin/callers/{callerId}", operation_id = "deleteCaller", tag = "admin",
+    security(("bearer" = ["admin"])),
+    responses(
+        (status = 200, description = "Deleted.", body = ApiResponse),
+        (status = 409, description = "No administrator would be left, or the next token of an issuer would create the caller again: disable it."),
+    ),
+)]
+pub(super) async fn delete(
+    State(database): State<Database>,
+    State(authenticator): State<Authenticator>,
+    Path(id): Path<CallerId>,
+    initiator: Initiator,
+) -> Result<Response, Error> {
+    if find_caller(&database, id).await?.name.is_of_an_issuer() {
+        return Err(Error::Conflict(format!(
+            "the next token of its issuer would create caller {} again; disable it instead",
+            id.0
+        )));
+    }
+    let work = async |transaction: &mut Connection| {
+        let deleted = db::callers::delete(transaction, id, &initiator).await?;
+        let deleted = deleted.ok_or_else(|| no_such_caller(id))?;
+        Error::keep_administrator(deleted.administration)?;
+        Ok::<_, Error>(deleted.hashes)
+    };
+    authenticator.invalidate(&database.transact(work).await?);
+    ApiResponse::deleted(&id.0)
+}

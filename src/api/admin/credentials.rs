@@ -1,0 +1,517 @@
+//! API keys, OAuth clients and login sessions: lists, creates, rotates and revokes them.
+
+use std::time::Duration;
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{MAX_SCOPES, ScopeBody, find_caller, read_scopes, scope_names, time};
+use crate::{
+    api::{
+        error::Error,
+        extract::{Json, Path, Query},
+        fields::{Array, Field, FieldType, Violations},
+        paging::{Find, Lists, Page, Window},
+        response::{self, ApiResponse},
+        state::AppState,
+    },
+    auth::secret::NewSecret,
+    db::{
+        self, Connection, Database,
+        callers::CallerRecord,
+        credentials::{CredentialKind, CredentialRecord},
+    },
+    domain::{
+        Invalid,
+        caller::{CallerId, Scopes},
+        change::Initiator,
+        id::CredentialId,
+    },
+};
+
+const KEY: CredentialKind = CredentialKind::ApiKey;
+const CLIENT: CredentialKind = CredentialKind::ClientSecret;
+const SESSION: CredentialKind = CredentialKind::Session;
+/// Maximum lifetime of a key: ten years.
+const MAX_LIFETIME: i64 = 315_360_000;
+/// Maximum overlap of two keys: a year.
+const MAX_OVERLAP: i64 = 31_536_000;
+const DEFAULT_OVERLAP: Duration = Duration::from_hours(24);
+
+/// API key, OAuth client or login session, without its secret.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Credential, example = json!({
+    "id": 12,
+    "callerId": 7,
+    "caller": "acme",
+    "hint": "pik_1a2B",
+    "scopes": ["read:pets"],
+    "createdAt": "2026-01-31T12:00:00Z",
+    "lastUsedAt": "2026-02-01T08:30:00Z"
+}))]
+struct CredentialBody<'a> {
+    /// Identifier.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    /// Identifier of its caller.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    caller_id: i64,
+    /// Name of its caller.
+    #[schema(min_length = 1, max_length = 128, pattern = r"^[^\x00]*$")]
+    caller: &'a str,
+    /// First characters of the secret; empty if a person chose it.
+    #[schema(max_length = 8, pattern = "^[0-9A-Za-z_]*$")]
+    hint: &'a str,
+    /// Public identifier of an OAuth client.
+    #[serde(rename = "client_id", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 64, pattern = "^[0-9A-Za-z_]+$")]
+    client_id: Option<&'a str>,
+    /// Scopes of the caller that it has.
+    #[schema(value_type = Vec<ScopeBody>, max_items = 16)]
+    scopes: Vec<&'static str>,
+    /// Time of creation, in UTC.
+    #[schema(format = "date-time", max_length = 64)]
+    created_at: String,
+    /// Expiry; absent for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "date-time", max_length = 64)]
+    expires_at: Option<String>,
+    /// Time of the revocation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "date-time", max_length = 64)]
+    revoked_at: Option<String>,
+    /// Time of the last use of a key, to the minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "date-time", max_length = 64)]
+    last_used_at: Option<String>,
+}
+
+impl<'a> From<&'a CredentialRecord> for CredentialBody<'a> {
+    fn from(record: &'a CredentialRecord) -> Self {
+        Self {
+            id: record.id.get(),
+            caller_id: record.caller_id.0,
+            caller: &record.caller,
+            hint: &record.hint,
+            client_id: record.client_id.as_deref(),
+            scopes: scope_names(record.scopes),
+            created_at: time(record.created_at),
+            expires_at: record.expires_at.map(time),
+            revoked_at: record.revoked_at.map(time),
+            last_used_at: record.last_used_at.map(time),
+        }
+    }
+}
+
+/// Created API key. The key is shown this once.
+// Without `Debug`: it holds the secret.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = CreatedKey, example = json!({"id": 12, "key": "pik_…", "expiresAt": "2026-01-31T12:00:00Z"}))]
+struct CreatedKeyBody<'a> {
+    /// Identifier.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    /// The key, for the header `api_key` or `Authorization: Bearer`.
+    #[schema(max_length = 64, pattern = "^[ -~]+$")]
+    key: &'a str,
+    /// Expiry; absent for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = "date-time", max_length = 64)]
+    expires_at: Option<String>,
+    /// The key that it replaces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    replaced: Option<ReplacedKeyBody>,
+}
+
+/// API key that another one replaces.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = ReplacedKey, example = json!({"id": 11, "expiresAt": "2026-01-31T12:00:00Z"}))]
+struct ReplacedKeyBody {
+    /// Identifier.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    /// Expiry.
+    #[schema(format = "date-time", max_length = 64)]
+    expires_at: String,
+}
+
+/// API key to create. Unknown fields are ignored.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = NewKey, example = json!({"scopes": ["read:pets"], "expiresIn": 7_776_000}))]
+pub(super) struct NewKeyBody {
+    /// Scopes, which the caller must have; all of its scopes if absent.
+    #[schema(value_type = Vec<ScopeBody>, required = false, nullable, max_items = 16)]
+    scopes: Field<Array<String, MAX_SCOPES>>,
+    /// Lifetime in seconds. If absent, that of the setting `auth.api_key_lifetime`, which is unlimited by default.
+    #[schema(value_type = i64, required = false, nullable, minimum = 1, maximum = 315_360_000)]
+    expires_in: Field<i64>,
+}
+
+impl FieldType for NewKeyBody {}
+
+/// How to rotate a key. Unknown fields are ignored.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = Rotation, example = json!({"overlap": 86_400}))]
+pub(super) struct RotationBody {
+    /// Seconds for which the old key stays valid, unless it expires earlier; a day if absent.
+    #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 31_536_000)]
+    overlap: Field<i64>,
+}
+
+impl FieldType for RotationBody {}
+
+/// OAuth client to create. Unknown fields are ignored.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = NewClient, example = json!({"scopes": ["read:pets"]}))]
+pub(super) struct NewClientBody {
+    /// Scopes, which the caller must have; all of its scopes if absent.
+    #[schema(value_type = Vec<ScopeBody>, required = false, nullable, max_items = 16)]
+    scopes: Field<Array<String, MAX_SCOPES>>,
+}
+
+impl FieldType for NewClientBody {}
+
+/// Created OAuth client. The secret is shown this once.
+// Without `Debug`: it holds the secret.
+#[derive(Serialize, ToSchema)]
+#[schema(as = CreatedClient, example = json!({"id": 13, "client_id": "pic_…", "client_secret": "pcs_…"}))]
+struct CreatedClientBody<'a> {
+    /// Identifier.
+    #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
+    id: i64,
+    /// Public identifier of the client (RFC 6749 §2.2).
+    #[schema(max_length = 64, pattern = "^[ -~]+$")]
+    client_id: &'a str,
+    /// Its secret, for `POST /oauth/token`.
+    #[schema(max_length = 64, pattern = "^[ -~]+$")]
+    client_secret: &'a str,
+}
+
+/// Credentials of a kind, of one caller or of all.
+struct Credentials {
+    kind: CredentialKind,
+    caller: Option<CallerId>,
+}
+
+impl Find for Credentials {
+    type Item = CredentialRecord;
+    type Id = CredentialId;
+
+    async fn page(
+        &self,
+        database: &Database,
+        after: Option<CredentialId>,
+        limit: usize,
+        _max_bytes: usize,
+    ) -> Result<Page<Self>, db::Error> {
+        let list = async |connection: &mut Connection| {
+            db::credentials::list(connection, self.kind, self.caller, after, limit).await
+        };
+        database.run(list).await.map(Page::from)
+    }
+
+    fn id(record: &CredentialRecord) -> CredentialId {
+        record.id
+    }
+
+    fn write(record: &CredentialRecord, json: &mut Vec<u8>) -> serde_json::Result<()> {
+        serde_json::to_writer(json, &CredentialBody::from(record))
+    }
+}
+
+/// List the keys of a caller
+///
+/// Returns the keys in the order of their identifiers, also revoked and expired ones, without their secrets: all of them or,
+/// with `limit`, one page. While more remain, `Link` has the URL of the next page.
+#[utoipa::path(
+    get, path = "/admin/callers/{callerId}/keys", operation_id = "listKeys", tag = "admin",
+    security(("bearer" = ["admin"])),
+    params(("limit", Query), ("cursor", Query)),
+    responses((status = 200, description = "The keys; `[]` if there are none.", body = Vec<CredentialBody<'static>>, headers(("Link")))),
+)]
+pub(super) async fn list_keys(
+    lists: Lists,
+    State(database): State<Database>,
+    Path(id): Path<CallerId>,
+    query: Query,
+) -> Result<Response, Error> {
+    list_of_caller(lists, &database, (id, "keys"), query, KEY).await
+}
+
+/// List the OAuth clients of a caller
+///
+/// Returns the clients as `listKeys` does the keys.
+#[utoipa::path(
+    get, path = "/admin/callers/{callerId}/clients", operation_id = "listClients", tag = "admin",
+    security(("bearer" = ["admin"])),
+    params(("limit", Query), ("cursor", Query)),
+    responses((status = 200, description = "The clients; `[]` if there are none.", body = Vec<CredentialBody<'static>>, headers(("Link")))),
+)]
+pub(super) async fn list_clients(
+    lists: Lists,
+    State(database): State<Database>,
+    Path(id): Path<CallerId>,
+    query: Query,
+) -> Result<Response, Error> {
+    list_of_caller(lists, &database, (id, "clients"), query, CLIENT).await
+}
+
+async fn list_of_caller(
+    lists: Lists,
+    database: &Database,
+    (id, name): (CallerId, &str),
+    Query(query): Query,
+    kind: CredentialKind,
+) -> Result<Response, Error> {
+    let window = Window::read(Violations::default(), &query)?;
+    let caller = Some(find_caller(database, id).await?.id);
+    let path = format!("/admin/callers/{}/{name}", id.0);
+    let find = Credentials { kind, caller };
+    lists.respond((&path, &[]), &query, window, find).await
+}
+
+/// List login sessions
+///
+/// Returns the sessions of all users, as `listKeys` does the keys. An hour after they end, they are deleted.
+#[utoipa::path(
+    get, path = "/admin/sessions", operation_id = "listSessions", tag = "admin", security(("bearer" = ["admin"])),
+    params(("limit", Query), ("cursor", Query)),
+    responses((status = 200, description = "The sessions; `[]` if there are none.", body = Vec<CredentialBody<'static>>, headers(("Link")))),
+)]
+pub(super) async fn list_sessions(lists: Lists, Query(query): Query) -> Result<Response, Error> {
+    let window = Window::read(Violations::default(), &query)?;
+    let find = Credentials {
+        kind: SESSION,
+        caller: None,
+    };
+    let next = ("/admin/sessions", &[][..]);
+    lists.respond(next, &query, window, find).await
+}
+
+/// Create a key
+///
+/// The key is shown this once, and the response is not stored: after a lost response, list the keys, and revoke the one whose
+/// secret you did not get.
+#[utoipa::path(
+    post, path = "/admin/callers/{callerId}/keys", operation_id = "createKey", tag = "admin",
+    security(("bearer" = ["admin"])),
+    request_body(content = NewKeyBody, description = "The key to create."),
+    responses((status = 201, description = "The created key.", body = CreatedKeyBody<'static>)),
+)]
+pub(super) async fn create_key(
+    State(state): State<AppState>,
+    Path(id): Path<CallerId>,
+    initiator: Initiator,
+    Json(body): Json<NewKeyBody>,
+) -> Result<Response, Error> {
+    let caller = find_caller(&state.database, id).await?;
+    let mut violations = Violations::default();
+    let scopes = read_scopes_of(&caller, &mut violations, body.scopes);
+    let lifetime = violations.optional("expiresIn", body.expires_in, |seconds| {
+        seconds_within(seconds, 1, MAX_LIFETIME)
+    });
+    let lifetime: Option<Duration> = violations.finish(Some(lifetime))?;
+    let expires_at = lifetime.or(state.key_lifetime).map(from_now).transpose()?;
+    let secret = NewSecret::generate(KEY).map_err(Error::internal)?;
+    let work = async |transaction: &mut Connection| {
+        let new = secret.credential(id, scopes, expires_at);
+        let created = db::credentials::insert(transaction, new, &initiator).await?;
+        created.ok_or_else(not_unique)
+    };
+    let body = CreatedKeyBody {
+        id: state.database.transact(work).await?.get(),
+        key: secret.secret.expose(),
+        expires_at: expires_at.map(time),
+        replaced: None,
+    };
+    response::json(StatusCode::CREATED, &body)
+}
+
+/// Rotate a key
+///
+/// Creates a key with the same caller and scopes. Both are valid until the overlap ends: give the new one to the clients
+/// meanwhile. The key is shown this once, and the response is not stored.
+#[utoipa::path(
+    post, path = "/admin/keys/{keyId}/rotate", operation_id = "rotateKey", tag = "admin",
+    security(("bearer" = ["admin"])),
+    request_body(content = RotationBody, description = "The overlap."),
+    responses((status = 201, description = "The new key.", body = CreatedKeyBody<'static>)),
+)]
+pub(super) async fn rotate_key(
+    State(state): State<AppState>,
+    Path(id): Path<CredentialId>,
+    initiator: Initiator,
+    Json(body): Json<RotationBody>,
+) -> Result<Response, Error> {
+    let mut violations = Violations::default();
+    let overlap = violations.optional("overlap", body.overlap, |seconds| {
+        seconds_within(seconds, 0, MAX_OVERLAP)
+    });
+    let overlap: Option<Duration> = violations.finish(Some(overlap))?;
+    let until = from_now(overlap.unwrap_or(DEFAULT_OVERLAP))?;
+    let expires_at = state.key_lifetime.map(from_now).transpose()?;
+    let secret = NewSecret::generate(KEY).map_err(Error::internal)?;
+    let work = async |transaction: &mut Connection| {
+        let new = |caller: CallerId, scopes: Option<Scopes>| {
+            secret.credential(caller, scopes, expires_at)
+        };
+        let rotated = db::credentials::rotate(transaction, id, until, new, &initiator).await?;
+        let (replaced, new) =
+            rotated.ok_or_else(|| Error::NotFound(format!("a valid key {id}")))?;
+        Ok::<_, Error>((replaced, new.ok_or_else(not_unique)?))
+    };
+    let (replaced, new) = state.database.transact(work).await?;
+    let body = CreatedKeyBody {
+        id: new.get(),
+        key: secret.secret.expose(),
+        expires_at: expires_at.map(time),
+        replaced: Some(ReplacedKeyBody {
+            id: id.get(),
+            expires_at: time(replaced.expires_at),
+        }),
+    };
+    response::json(StatusCode::CREATED, &body)
+}
+
+/// Create an OAuth client
+///
+/// It gets access tokens at `POST /oauth/token`. The secret is shown this once, and the response is not stored.
+#[utoipa::path(
+    post, path = "/admin/callers/{callerId}/clients", operation_id = "createClient", tag = "admin",
+    security(("bearer" = ["admin"])),
+    request_body(content = NewClientBody, description = "The client to create."),
+    responses((status = 201, description = "The created client.", body = CreatedClientBody<'static>)),
+)]
+pub(super) async fn create_client(
+    State(database): State<Database>,
+    Path(id): Path<CallerId>,
+    initiator: Initiator,
+    Json(body): Json<NewClientBody>,
+) -> Result<Response, Error> {
+    let caller = find_caller(&database, id).await?;
+    let mut violations = Violations::default();
+    let scopes = read_scopes_of(&caller, &mut violations, body.scopes);
+    let scopes = violations.finish(Some(scopes))?;
+    let new = NewSecret::generate(CLIENT).map_err(Error::internal)?;
+    let work = async |transaction: &mut Connection| {
+        let credential = new.credential(id, scopes, None);
+        let created = db::credentials::insert(transaction, credential, &initiator).await?;
+        created.ok_or_else(not_unique)
+    };
+    let body = CreatedClientBody {
+        id: database.transact(work).await?.get(),
+        client_id: new.client_id.as_deref().unwrap_or_default(),
+        client_secret: new.secret.expose(),
+    };
+    response::json(StatusCode::CREATED, &body)
+}
+
+/// Revoke a key
+///
+/// It is refused within a second on every replica, permanently.
+#[utoipa::path(
+    delete, path = "/admin/keys/{keyId}", operation_id = "revokeKey", tag = "admin", security(("bearer" = ["admin"])),
+    responses(
+        (status = 200, description = "Revoked.", body = ApiResponse),
+        (status = 409, description = "No administrator would be left."),
+    ),
+)]
+pub(super) async fn revoke_key(
+    State(database): State<Database>,
+    Path(id): Path<CredentialId>,
+    initiator: Initiator,
+) -> Result<Response, Error> {
+    revoke(&database, (KEY, "a valid key"), id, &initiator).await
+}
+
+/// Revoke an OAuth client
+///
+/// The client and all of its tokens are refused within a second on every replica, permanently.
+#[utoipa::path(
+    delete, path = "/admin/clients/{clientId}", operation_id = "revokeClient", tag = "admin",
+    security(("bearer" = ["admin"])),
+    responses(
+        (status = 200, description = "Revoked.", body = ApiResponse),
+        (status = 409, description = "No administrator would be left."),
+    ),
+)]
+pub(super) async fn revoke_client(
+    State(database): State<Database>,
+    Path(id): Path<CredentialId>,
+    initiator: Initiator,
+) -> Result<Response, Error> {
+    revoke(&database, (CLIENT, "a valid client"), id, &initiator).await
+}
+
+/// End a login session
+///
+/// Its token is refused within a second on every replica.
+#[utoipa::path(
+    delete, path = "/admin/sessions/{sessionId}", operation_id = "revokeSession", tag = "admin",
+    security(("bearer" = ["admin"])),
+    responses((status = 200, description = "Ended.", body = ApiResponse)),
+)]
+pub(super) async fn revoke_session(
+    State(database): State<Database>,
+    Path(id): Path<CredentialId>,
+    initiator: Initiator,
+) -> Result<Response, Error> {
+    revoke(&database, (SESSION, "a valid session"), id, &initiator).await
+}
+
+async fn revoke(
+    database: &Database,
+    (kind, what): (CredentialKind, &str),
+    id: CredentialId,
+    initiator: &Initiator,
+) -> Result<Response, Error> {
+    let work = async |transaction: &mut Connection| {
+        let revoked = db::credentials::revoke(transaction, kind, id, initiator).await?;
+        let revoked = revoked.ok_or_else(|| Error::NotFound(format!("{what} {id}")))?;
+        Error::keep_administrator(revoked)
+    };
+    database.transact(work).await?;
+    ApiResponse::deleted(&id)
+}
+
+/// Reads scopes of a new credential, which its caller must have.
+fn read_scopes_of(
+    caller: &CallerRecord,
+    violations: &mut Violations,
+    field: Field<Array<String, MAX_SCOPES>>,
+) -> Option<Scopes> {
+    let scopes = read_scopes(violations, field);
+    if scopes.is_some_and(|scopes| !caller.scopes.contains_all(scopes)) {
+        let reason = format!("must be scopes of the caller: {}", caller.scopes);
+        violations.add("scopes", reason);
+    }
+    scopes
+}
+
+fn seconds_within(seconds: i64, least: i64, most: i64) -> Result<Duration, Invalid> {
+    let is_within = (least..=most).contains(&seconds);
+    is_within
+        .then(|| Duration::from_secs(seconds.unsigned_abs()))
+        .ok_or_else(|| Invalid(format!("must be an integer from {least} to {most}").into()))
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the lifetime of the key starts now"
+)]
+fn from_now(duration: Duration) -> Result<DateTime<Utc>, Error> {
+    let duration = chrono::Duration::from_std(duration).map_err(Error::internal)?;
+    let time = Utc::now().checked_add_signed(duration);
+    time.ok_or_else(|| Error::internal("auth.api_key_lifetime is too long"))
+}
+
+fn not_unique() -> Error {
+    Error::internal("a generated secret is stored already")
+}

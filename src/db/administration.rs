@@ -1,0 +1,57 @@
+//! Keeps the last administrator: statements that make changes of callers and credentials say if one is left.
+
+use super::{connect::Connection, deadline::with_timeout, error::Error};
+use crate::domain::caller::CallerId;
+
+/// Whether the service still has an administrator: a caller that is enabled, and has the scope `admin` and a valid key or
+/// client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Administration {
+    /// It has one, or this change takes none away.
+    Kept,
+    /// This change takes away the last one.
+    Lost,
+}
+
+/// Key of the advisory lock: an arbitrary number that never changes and has no other use.
+const LOCK_KEY: i64 = 0x7065_7473_6164_6d69;
+
+impl Administration {
+    /// Returns the state after a change in this transaction, which has taken an administrator away if `is_one_less`. Until
+    /// the transaction ends, others wait here, so that two cannot take away the last two.
+    pub(super) async fn after(
+        transaction: &mut Connection,
+        is_one_less: bool,
+    ) -> Result<Self, Error> {
+        if !is_one_less {
+            return Ok(Self::Kept);
+        }
+        // A statement of its own, so that the next one sees what others have committed meanwhile.
+        let lock = sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK_KEY);
+        with_timeout(lock.execute(&mut *transaction)).await?;
+        let query = sqlx::query_scalar(
+            "select exists (
+                 select from callers
+                 where scopes @> '{admin}' and disabled_at is null and exists (
+                     select from credentials
+                     where caller_id = callers.id and kind in ('api_key', 'client_secret')
+                       and revoked_at is null and (expires_at is null or expires_at > now())
+                 )
+             )",
+        );
+        let has_one = with_timeout(query.fetch_one(transaction)).await?;
+        Ok(if has_one { Self::Kept } else { Self::Lost })
+    }
+}
+
+/// Returns true if the caller is enabled and has the scope `admin`, or `None` if there is no such caller. It is not changed
+/// before the transaction ends.
+pub(super) async fn is_administrator(
+    transaction: &mut Connection,
+    id: CallerId,
+) -> Result<Option<bool>, Error> {
+    let query = sqlx::query_scalar(
+        "select scopes @> '{admin}' and disabled_at is null from callers where id = $1 for share",
+    );
+    with_timeout(query.bind(id.0).fetch_optional(transaction)).await
+}

@@ -1,0 +1,511 @@
+//! Tests of `/admin`: callers and keys. `access` tests who may use it.
+
+use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+use test_support::{RequestExt, Response, TestApp, eventually};
+
+use crate::{cli::Commands, finds::next_path};
+
+const PASSWORD: &str = "correct horse battery staple";
+const NO_ADMINISTRATOR: &str = "would leave no administrator";
+
+async fn create(app: &TestApp, name: &str) -> i64 {
+    let caller = json!({"name": name, "plan": "free", "scopes": ["read:pets"]});
+    app.post("/admin/callers", &caller).is(201).await.id()
+}
+
+/// Creates a key, and returns its identifier and the key.
+async fn create_key(app: &TestApp, caller: i64, body: Value) -> (i64, String) {
+    let path = format!("/admin/callers/{caller}/keys");
+    let created = app.post(&path, &body).is(201).await.json();
+    let id = created["id"].as_i64().expect("an id");
+    (id, created["key"].as_str().expect("a key").to_owned())
+}
+
+/// Returns the status of a request with a key.
+async fn status(app: &TestApp, key: &str) -> u16 {
+    let request = app.anonymous(Method::GET, "/limits").header("api_key", key);
+    request.response().await.status.as_u16()
+}
+
+/// Returns the changes of a kind, with what they did and their facts.
+async fn changes(app: &TestApp, kind: &str) -> Vec<(String, Value)> {
+    let path = format!("/changes?kind={kind}&limit=1000");
+    let page = app.get(&path).is(200).await.json();
+    let changes = page["changes"].as_array().expect("changes").iter();
+    let of_requests = changes.filter(|change| change["actor"] != "operator");
+    let change = |change: &Value| {
+        assert!(change["requestId"].is_string(), "{change}");
+        let action = change["action"].as_str().expect("an action");
+        (action.to_owned(), change["data"].clone())
+    };
+    of_requests.map(change).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_are_created_changed_and_deleted() {
+    let app = TestApp::start().await;
+    let replica = TestApp::replica_of(&app, &[]).await;
+    let caller = json!({"name": "acme", "plan": "free"});
+    let created = app.post("/admin/callers", &caller).is(201).await;
+    let id = created.id();
+    let path = format!("/admin/callers/{id}");
+    assert!(created.header("location").ends_with(&path), "{created}");
+    let mut body = created.json();
+    assert!(body["createdAt"].is_string(), "{created}");
+    body["createdAt"].take();
+    let expected = json!({
+        "id": id, "name": "acme", "plan": "free", "disabled": false, "credentials": 0, "createdAt": null,
+        "scopes": ["read:pets", "write:pets", "read:orders", "write:orders"],
+    });
+    assert_eq!(body, expected);
+    assert_eq!(app.get(&path).is(200).await.json(), created.json());
+    app.post("/admin/callers", &caller).is(409).await;
+
+    let (_, key) = create_key(&app, id, json!({})).await;
+    assert_eq!(status(&replica, &key).await, 200);
+    let plan = async |app: &TestApp| {
+        let request = app.anonymous(Method::GET, "/limits");
+        let limits = request.header("api_key", &key).response().await;
+        (limits.status.as_u16(), limits.json()["plan"].clone())
+    };
+    assert_eq!(plan(&replica).await, (200, json!("free")));
+    let change = json!({"plan": "pro", "scopes": ["admin", "read:pets"], "unknown": 1});
+    let changed = app.patch(&path, &change).is(200).await.json();
+    assert_eq!(changed["scopes"], json!(["read:pets", "admin"]));
+    assert_eq!(changed["credentials"], 1);
+    eventually(async || plan(&replica).await == (200, json!("pro"))).await;
+    let disabled = app.patch(&path, &json!({"disabled": true})).is(200).await;
+    assert_eq!(disabled.json()["disabled"], true);
+    for app in [&app, &replica] {
+        eventually(async || status(app, &key).await == 401).await;
+    }
+    app.patch(&path, &json!({"disabled": false})).is(200).await;
+    eventually(async || status(&replica, &key).await == 200).await;
+    app.patch(&path, &json!({})).is(200).await;
+    app.delete(&path).is(200).await;
+    assert_eq!(status(&app, &key).await, 401);
+    eventually(async || status(&replica, &key).await == 401).await;
+    for request in [
+        app.get(&path),
+        app.patch(&path, &json!({"plan": "pro"})),
+        app.delete(&path),
+        app.get(&format!("{path}/keys")),
+        app.post(&format!("{path}/keys"), &json!({})),
+    ] {
+        request.is(404).await;
+    }
+    let change = |action: &str, data: Value| (action.to_owned(), data);
+    let recorded = [
+        change("created", json!({"plan": [null, "free"]})),
+        change(
+            "changed",
+            json!({
+                "plan": ["free", "pro"],
+                "scopes": [["read:pets", "write:pets", "read:orders", "write:orders"], ["read:pets", "admin"]]
+            }),
+        ),
+        change("changed", json!({"disabled": [false, true]})),
+        change("changed", json!({"disabled": [true, false]})),
+        change("deleted", Value::Null),
+    ];
+    assert_eq!(changes(&app, "caller").await, recorded);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_are_listed_by_name() {
+    let app = TestApp::start().await;
+    for name in ["acme", "Zoo", "acme 2", "acorn", "bär"] {
+        create(&app, name).await;
+    }
+    let names = |page: &Response| -> Vec<String> {
+        let callers = page.json().as_array().expect("callers").clone();
+        let name = |caller: &Value| caller["name"].as_str().expect("a name").to_owned();
+        callers.iter().map(name).collect()
+    };
+    for (query, expected) in [
+        ("?name=ac", &["acme", "acme 2", "acorn"][..]),
+        ("?name=acme", &["acme", "acme 2"]),
+        ("?name=b%C3%A4", &["bär"]),
+        ("?name=AC", &[]),
+        ("?name=%25", &[]),
+    ] {
+        let page = app.get(&format!("/admin/callers{query}")).is(200).await;
+        assert_eq!(names(&page), expected, "{query}");
+    }
+    let all = names(&app.get("/admin/callers").is(200).await);
+    assert!(all.is_sorted() && all.len() == 6, "{all:?}");
+    let mut paged = Vec::new();
+    let mut next = Some("/admin/callers?limit=2".to_owned());
+    while let Some(path) = next {
+        let page = app.get(&path).is(200).await;
+        paged.extend(names(&page));
+        next = next_path(&app, &page);
+    }
+    assert_eq!(paged, all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_callers_and_keys_are_400() {
+    let app = TestApp::start().await;
+    let id = create(&app, "acme").await;
+    let callers = "/admin/callers";
+    let (caller, keys) = (format!("{callers}/{id}"), format!("{callers}/{id}/keys"));
+    for (request, fields) in [
+        (app.post(callers, &json!({})), &["name", "plan"][..]),
+        (
+            app.post(
+                callers,
+                &json!({"name": "operator", "plan": "gold", "scopes": "admin"}),
+            ),
+            &["name", "plan", "scopes"],
+        ),
+        (
+            app.post(
+                callers,
+                &json!({"name": "user:7", "plan": "pro", "scopes": ["read:cats", 1]}),
+            ),
+            &["name", "scopes[0]", "scopes[1]"],
+        ),
+        (
+            app.post(
+                callers,
+                &json!({"name": "a", "plan": "pro", "scopes": vec!["admin"; 17]}),
+            ),
+            &["scopes"],
+        ),
+        (
+            app.patch(
+                &caller,
+                &json!({"plan": null, "scopes": null, "disabled": "yes"}),
+            ),
+            &["disabled", "plan", "scopes"],
+        ),
+        (
+            app.post(&keys, &json!({"scopes": ["admin"], "expiresIn": 0})),
+            &["expiresIn", "scopes"],
+        ),
+        (
+            app.post("/admin/keys/1/rotate", &json!({"overlap": -1})),
+            &["overlap"],
+        ),
+        (app.get(&format!("{callers}?name=")), &["name"]),
+        (app.get(&format!("{callers}?cursor=IGE")), &["cursor"]),
+        (app.get(&format!("{callers}/0")), &["callerId"]),
+        (app.delete("/admin/keys/x"), &["keyId"]),
+    ] {
+        let response = request.response().await;
+        let mut found = response.invalid_fields();
+        found.sort_unstable();
+        assert_eq!(found, fields, "{response}");
+    }
+    let listed = app.get(&keys).is(200).await;
+    assert_eq!(listed.text(), "[]");
+    let deleted_by = app.delete("/admin/keys/999999").is(404).await;
+    assert!(deleted_by.text().contains("a valid key"), "{deleted_by}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_created_listed_rotated_and_revoked() {
+    let app = TestApp::start().await;
+    let replica = TestApp::replica_of(&app, &[]).await;
+    let caller = create(&app, "acme").await;
+    let path = format!("/admin/callers/{caller}/keys");
+    let (first, key) = create_key(&app, caller, json!({})).await;
+    let narrow = json!({"scopes": [], "expiresIn": 3600});
+    let (second, _) = create_key(&app, caller, narrow).await;
+    let listed = app.get(&path).is(200).await;
+    assert_eq!(listed.ids(), [first, second]);
+    assert!(!listed.text().contains(&key), "{listed}");
+    let keys = listed.json();
+    assert!(key.starts_with(keys[0]["hint"].as_str().expect("a hint")));
+    assert_eq!(keys[0]["scopes"], json!(["read:pets"]));
+    assert_eq!(keys[0]["expiresAt"], Value::Null);
+    assert_eq!(keys[1]["scopes"], json!([]));
+    assert!(keys[1]["expiresAt"].is_string());
+    let page = app.get(&format!("{path}?limit=1")).is(200).await;
+    let next = next_path(&app, &page).expect("a second page");
+    assert_eq!(app.get(&next).is(200).await.ids(), [second]);
+
+    assert_eq!(status(&replica, &key).await, 200);
+    let rotate = format!("/admin/keys/{first}/rotate");
+    let rotated = app.post(&rotate, &json!({})).is(201).await.json();
+    let new = rotated["key"].as_str().expect("a key");
+    assert_eq!(rotated["replaced"]["id"], first);
+    for key in [&key, new] {
+        assert_eq!(status(&replica, key).await, 200, "both are valid");
+    }
+    let again = app.post(&rotate, &json!({"overlap": 0})).is(201).await;
+    eventually(async || status(&replica, &key).await == 401).await;
+    app.post(&rotate, &json!({})).is(404).await;
+    assert_eq!(status(&replica, new).await, 200);
+    let latest = again.json()["id"].as_i64().expect("an id");
+    let revoke = format!("/admin/keys/{}", rotated["id"]);
+    assert_eq!(app.delete(&revoke).is(200).await.json()["type"], "deleted");
+    for app in [&app, &replica] {
+        eventually(async || status(app, new).await == 401).await;
+    }
+    app.delete(&revoke).is(404).await;
+    assert_eq!(app.get(&path).is(200).await.ids().last(), Some(&latest));
+    let actions: Vec<_> = changes(&app, "key").await;
+    let actions: Vec<&str> = actions.iter().map(|(action, _)| &**action).collect();
+    let expected = [
+        "created", "created", "changed", "created", "changed", "created", "deleted",
+    ];
+    assert_eq!(actions, expected);
+}
+
+/// A client that still uses the old key has no failed request within the overlap.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_key_works_until_the_overlap_ends() {
+    let app = TestApp::start().await;
+    let caller = create(&app, "acme").await;
+    let enterprise = json!({"plan": "enterprise"});
+    let path = format!("/admin/callers/{caller}");
+    app.patch(&path, &enterprise).is(200).await;
+    let (id, key) = create_key(&app, caller, json!({})).await;
+    let rotate = format!("/admin/keys/{id}/rotate");
+    let use_old = async || {
+        for _ in 0..50 {
+            let list = app.anonymous(Method::GET, "/pet?limit=1");
+            list.header("api_key", &key).is(200).await;
+        }
+    };
+    let (rotated, _) = tokio::join!(
+        app.post(&rotate, &json!({"overlap": 60})).response(),
+        join_all((0..4).map(|_| use_old())),
+    );
+    rotated.is(201);
+    app.post(&rotate, &json!({"overlap": 0})).is(201).await;
+    eventually(async || status(&app, &key).await == 401).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_with_a_key_are_not_stored() {
+    let app = TestApp::start().await;
+    let caller = create(&app, "acme").await;
+    let path = format!("/admin/callers/{caller}/keys");
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let create = app.post(&path, &json!({}));
+        let created = create.header("idempotency-key", "once").is(201).await;
+        assert_eq!(created.optional_header("idempotent-replayed"), None);
+        keys.push(created.json()["key"].clone());
+    }
+    assert_ne!(keys[0], keys[1]);
+    let stored = "select count(*) from idempotency_keys where key = 'once'";
+    assert_eq!(app.database.number(stored).await, 0);
+    let caller = json!({"name": "zoo", "plan": "free"});
+    for replayed in [None, Some("true")] {
+        let create = app.post("/admin/callers", &caller);
+        let created = create.header("idempotency-key", "once").is(201).await;
+        assert_eq!(created.optional_header("idempotent-replayed"), replayed);
+    }
+}
+
+/// Makes an account an administrator that has neither a key nor a client, and disables all others. Returns its token.
+async fn keyless_administrator(app: &TestApp) -> String {
+    let user = json!({"username": "root", "password": PASSWORD});
+    let sign_up = app.anonymous(Method::POST, "/user").json(&user);
+    sign_up.is(201).await;
+    app.database
+        .run(
+            "update callers set plan = 'enterprise',
+                 scopes = '{read:pets,write:pets,read:orders,write:orders,read:changes,admin}'
+             where name like 'user:%';
+             update callers set disabled_at = now() where name not like 'user:%'",
+        )
+        .await;
+    let login = app.anonymous(Method::POST, "/user/login").json(&user);
+    let token = login.is(200).await.json();
+    token.as_str().expect("a token").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_administrator_is_kept() {
+    let app = TestApp::start().await;
+    let token = keyless_administrator(&app).await;
+    let send = async |method: Method, path: &str, body: Option<Value>| {
+        let request = app.anonymous(method, path).bearer_auth(&token);
+        match body {
+            Some(body) => request.json(&body).response().await,
+            None => request.response().await,
+        }
+    };
+    let new = json!({"name": "last", "plan": "free", "scopes": ["admin", "read:pets"]});
+    let last = send(Method::POST, "/admin/callers", Some(new))
+        .await
+        .is(201);
+    let path = format!("/admin/callers/{}", last.id());
+    let keys = format!("{path}/keys");
+    let key = send(Method::POST, &keys, Some(json!({}))).await.is(201);
+    let key = key.json();
+    let revoke = format!("/admin/keys/{}", key["id"]);
+    let before = send(Method::GET, &path, None).await.text();
+    for (method, path, body) in [
+        (Method::PATCH, &path, Some(json!({"disabled": true}))),
+        (Method::PATCH, &path, Some(json!({"scopes": ["read:pets"]}))),
+        (Method::DELETE, &path, None),
+        (Method::DELETE, &revoke, None),
+    ] {
+        let refused = send(method, path, body).await.problem(409);
+        assert!(refused.to_string().contains(NO_ADMINISTRATOR), "{refused}");
+    }
+    assert_eq!(send(Method::GET, &path, None).await.text(), before);
+    assert_eq!(status(&app, key["key"].as_str().expect("a key")).await, 200);
+    // Neither of these takes an administrator away.
+    let other = json!({"disabled": false, "plan": "pro", "scopes": ["admin"]});
+    send(Method::PATCH, &path, Some(other)).await.is(200);
+    let rotate = format!("/admin/keys/{}/rotate", key["id"]);
+    send(Method::POST, &rotate, Some(json!({"overlap": 0})))
+        .await
+        .is(201);
+    // The account is an administrator with a key now, so the other one can go; then the account has to stay.
+    let user = app.database.number("select caller_id from users").await;
+    let keys = format!("/admin/callers/{user}/keys");
+    send(Method::POST, &keys, Some(json!({}))).await.is(201);
+    send(Method::DELETE, &path, None).await.is(200);
+    let refused = send(Method::DELETE, "/user/root", None).await.problem(409);
+    assert!(refused.to_string().contains(NO_ADMINISTRATOR), "{refused}");
+    send(Method::GET, "/user/root", None).await.is(200);
+
+    // A command warns, and proceeds.
+    let commands = Commands::on(app.database.shared());
+    let name = format!("user:{}", app.database.number("select id from users").await);
+    let disabled = commands.run(&["callers", "disable", &name]).await.is(0);
+    assert!(
+        disabled.stderr.contains("keys create --caller"),
+        "{disabled:?}"
+    );
+    let enabled = commands.run(&["callers", "enable", &name]).await.is(0);
+    assert_eq!(enabled.stderr, "");
+}
+
+/// Two administrators are taken away at the same time, in different ways. One stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_the_last_two_administrators_is_kept() {
+    const ROUNDS: usize = 200;
+    let app = TestApp::start().await;
+    let token = keyless_administrator(&app).await;
+    let send = async |method: Method, path: String, body: Value| {
+        let request = app.anonymous(method, &path).bearer_auth(&token);
+        request.json(&body).response().await
+    };
+    let mut pair = Vec::new();
+    for name in ["one", "two"] {
+        let new = json!({"name": name, "plan": "free", "scopes": ["admin"]});
+        let created = send(Method::POST, "/admin/callers".to_owned(), new).await;
+        pair.push(created.is(201).id());
+    }
+    for round in 0..ROUNDS {
+        let mut removals = Vec::new();
+        for (place, id) in pair.iter().enumerate() {
+            let path = format!("/admin/callers/{id}");
+            let all = json!({"disabled": false, "scopes": ["admin"]});
+            send(Method::PATCH, path.clone(), all).await.is(200);
+            // The key of a round before is valid if it was not revoked.
+            let keys = send(Method::GET, format!("{path}/keys"), json!({})).await;
+            let keys = keys.is(200).json();
+            let mut keys = keys.as_array().expect("keys").iter();
+            let valid = keys.rfind(|key| key["revokedAt"].is_null());
+            let key = match valid {
+                Some(key) => key["id"].clone(),
+                None => {
+                    let created = send(Method::POST, format!("{path}/keys"), json!({})).await;
+                    created.is(201).json()["id"].clone()
+                }
+            };
+            removals.push(match (round + place) % 3 {
+                0 => send(Method::PATCH, path, json!({"disabled": true})),
+                1 => send(Method::PATCH, path, json!({"scopes": ["read:pets"]})),
+                _ => send(Method::DELETE, format!("/admin/keys/{key}"), json!({})),
+            });
+        }
+        let mut statuses: Vec<u16> = join_all(removals)
+            .await
+            .iter()
+            .map(|response| response.status.as_u16())
+            .collect();
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 409], "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_created_listed_and_revoked() {
+    let app = TestApp::start().await;
+    let caller = create(&app, "acme").await;
+    let path = format!("/admin/callers/{caller}/clients");
+    let refused = json!({"scopes": ["admin"]});
+    let refused = app.post(&path, &refused).response().await;
+    assert_eq!(refused.invalid_fields(), ["scopes"]);
+    let created = app.post(&path, &json!({})).is(201).await.json();
+    let text = |name: &str| created[name].as_str().expect("a text").to_owned();
+    let (client, secret) = (text("client_id"), text("client_secret"));
+    let grant = async || {
+        let request = app.bare(Method::POST, "/oauth/token");
+        let request = request.basic_auth(&client, Some(&secret));
+        let grant = request.form(&[("grant_type", "client_credentials")]);
+        grant.response().await
+    };
+    let token = grant().await.is(200).json();
+    let token = token["access_token"].as_str().expect("a token");
+    let status = async || {
+        let request = app.anonymous(Method::GET, "/limits").bearer_auth(token);
+        request.response().await.status.as_u16()
+    };
+    assert_eq!(status().await, 200);
+    let listed = app.get(&path).is(200).await;
+    assert_eq!(listed.json()[0]["client_id"], client);
+    assert!(!listed.text().contains(&secret), "{listed}");
+    let revoke = format!("/admin/clients/{}", created["id"]);
+    // It is no key, and no session.
+    for other in ["keys", "sessions"] {
+        let other = format!("/admin/{other}/{}", created["id"]);
+        app.delete(&other).is(404).await;
+    }
+    app.delete(&revoke).is(200).await;
+    eventually(async || status().await == 401).await;
+    grant().await.is(401);
+    app.delete(&revoke).is(404).await;
+    let actions: Vec<_> = changes(&app, "client").await;
+    let actions: Vec<&str> = actions.iter().map(|(action, _)| &**action).collect();
+    assert_eq!(actions, ["created", "deleted"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_listed_and_ended() {
+    let app = TestApp::start().await;
+    let replica = TestApp::replica_of(&app, &[]).await;
+    assert_eq!(app.get("/admin/sessions").is(200).await.text(), "[]");
+    let mut tokens = Vec::new();
+    for name in ["ada", "bob"] {
+        let user = json!({"username": name, "password": PASSWORD});
+        let sign_up = app.anonymous(Method::POST, "/user").json(&user);
+        sign_up.is(201).await;
+        let login = app.anonymous(Method::POST, "/user/login").json(&user);
+        let token = login.is(200).await.json();
+        tokens.push(token.as_str().expect("a token").to_owned());
+    }
+    let sessions = app.get("/admin/sessions").is(200).await;
+    assert!(tokens.iter().all(|token| !sessions.text().contains(token)));
+    let callers: Vec<_> = [0, 1]
+        .map(|place| sessions.json()[place]["caller"].clone())
+        .into();
+    assert_eq!(callers, ["user:1", "user:2"]);
+    let page = app.get("/admin/sessions?limit=1").is(200).await;
+    let next = next_path(&app, &page).expect("a second page");
+    assert_eq!(app.get(&next).is(200).await.ids(), [sessions.ids()[1]]);
+    let end = format!("/admin/sessions/{}", sessions.ids()[0]);
+    for (token, expected) in [(&tokens[0], 200), (&tokens[1], 200)] {
+        assert_eq!(status(&replica, token).await, expected);
+    }
+    app.delete(&end).is(200).await;
+    eventually(async || status(&replica, &tokens[0]).await == 401).await;
+    assert_eq!(status(&replica, &tokens[1]).await, 200);
+    app.delete(&end).is(404).await;
+    let recorded = changes(&app, "session").await;
+    assert_eq!(recorded.len(), 1, "{recorded:?}");
+    assert_eq!(recorded[0].0, "deleted");
+}
