@@ -26,7 +26,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0108, came together.
-const ROWS: [(i64, &str); 6] = [(
+const ROWS: [(i64, &str); 7] = [(
     108,
     r#"with acme as (
           insert into callers (name, plan, scopes) values ('acme', 'free', '{read:pets,write:pets}')
@@ -117,6 +117,9 @@ const ROWS: [(i64, &str); 6] = [(
 ), (
         113,
         "select name from callers where name collate \"C\" >= 'ac' and name collate \"C\" < 'ad'",
+), (
+        114,
+        "insert into caller_usage (caller_id, day, admitted, refused) values (1, '2026-01-31', 2, 1)",
 )];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {

@@ -1,6 +1,7 @@
 //! `GET /limits`: the limits of the caller's plan, and their state.
 
 use axum::{
+    extract::State,
     http::{StatusCode, header},
     response::IntoResponse,
 };
@@ -13,8 +14,12 @@ use super::{
     operations::Operations,
     request_context::{CurrentCaller, RequestContext},
     response,
+    usage::{self, DayBody},
 };
-use crate::domain::{clock::whole_seconds, limit::Window};
+use crate::{
+    db::Database,
+    domain::{clock::whole_seconds, limit::Window},
+};
 
 /// Router of the operation.
 pub fn router() -> Operations {
@@ -26,7 +31,8 @@ pub fn router() -> Operations {
 #[schema(as = Limits, example = json!({
     "plan": "free",
     "minute": {"limit": 60, "remaining": 59, "reset": 60},
-    "day": {"limit": 1000, "remaining": 999, "reset": 43200}
+    "day": {"limit": 1000, "remaining": 999, "reset": 43200},
+    "days": [{"day": "2026-01-31", "admitted": 1, "refused": 0}]
 }))]
 struct LimitsBody {
     /// The plan.
@@ -40,6 +46,9 @@ struct LimitsBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     day: Option<WindowBody>,
+    /// Requests on each of the last 30 UTC days, the current one last; empty for anonymous callers.
+    #[schema(max_items = 30)]
+    days: Vec<DayBody>,
 }
 
 /// State of one limit.
@@ -70,21 +79,27 @@ impl From<Window> for WindowBody {
 /// Get the state of the limits
 ///
 /// Responds even when a limit is reached, and is not counted against the limits. It has a limit of its own: 60
-/// requests per minute.
+/// requests per minute. Also returns the caller's requests on each of the last 30 UTC days, up to a second ago.
 #[utoipa::path(
     get, path = "/limits", operation_id = "getLimits", tag = "limits",
     security(("api_key" = []), ("bearer" = [])),
     responses((status = 200, description = "The plan, and the state of its limits.", body = LimitsBody)),
 )]
 async fn get(
+    State(database): State<Database>,
     context: RequestContext,
     CurrentCaller(caller): CurrentCaller,
 ) -> Result<impl IntoResponse, Error> {
     let status = context.limit_status.get().copied().unwrap_or_default();
+    let days = match caller.id {
+        Some(id) => usage::days(&database, id).await?,
+        None => Vec::new(),
+    };
     let body = LimitsBody {
         plan: caller.plan.as_str(),
         minute: status.minute.map(WindowBody::from),
         day: status.day.map(WindowBody::from),
+        days,
     };
     let response = response::json(StatusCode::OK, &body)?;
     Ok(([(header::CACHE_CONTROL, "no-store")], response))

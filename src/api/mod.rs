@@ -29,6 +29,7 @@ pub mod request_context;
 pub mod request_id;
 pub mod response;
 pub mod state;
+pub mod usage;
 pub mod users;
 
 use std::sync::Arc;

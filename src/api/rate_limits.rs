@@ -10,7 +10,7 @@ use crate::{
     db::Database,
     domain::{
         address::AddressKey,
-        caller::{Caller, CallerKey},
+        caller::{Caller, CallerId, CallerKey},
         clock::Clock,
         limit::Limit,
         plan::Plan,
@@ -18,6 +18,7 @@ use crate::{
     limits::{
         self, Admission, Limiter, Permit,
         token_buckets::{AddressBuckets, TokenBuckets},
+        usage::Usage,
     },
 };
 
@@ -32,6 +33,8 @@ const STATUS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).unwrap();
 pub struct RateLimits {
     /// Limits of the plans.
     pub limiter: Limiter,
+    /// History of the requests of callers.
+    pub usage: Usage,
     /// `GET /limits` by caller.
     status: TokenBuckets<CallerKey>,
     /// Operations that need no credential, by client address; `None` is unlimited.
@@ -59,6 +62,7 @@ impl RateLimits {
             Some(AddressBuckets::new(limit, limit, &clock))
         };
         Ok(Self {
+            usage: Usage::default(),
             open: buckets(Plan::Free),
             anonymous: buckets(config.auth.anonymous_plan),
             status: TokenBuckets::new(STATUS_PER_MINUTE, STATUS_PER_MINUTE, clock.clone()),
@@ -83,8 +87,9 @@ impl RateLimits {
     }
 
     /// Counts a request of a caller on an unlimited plan.
-    pub fn admit_unlimited(&self, plan: Plan) {
+    pub fn admit_unlimited(&self, plan: Plan, caller: Option<CallerId>) {
         self.admitted[plan as usize].increment(1);
+        self.usage.count(caller, true);
     }
 
     /// Admits a request of a caller from memory, or returns a future that waits for a lease.
@@ -94,17 +99,17 @@ impl RateLimits {
         caller: &Caller,
         client: Option<AddressKey>,
     ) -> Either<Admission, impl Future<Output = Admission> + Send + use<>> {
-        let plan = caller.plan as usize;
+        let (plan, id) = (caller.plan as usize, caller.id);
         let anonymous = client.filter(|_| caller.id.is_none());
         match self.limiter.admit(caller, client) {
             Either::Left(admission) => {
-                Either::Left(self.counted(plan, self.within_networks(anonymous, admission)))
+                Either::Left(self.counted((plan, id), self.within_networks(anonymous, admission)))
             }
             Either::Right(waiting) => {
                 let limits = Arc::clone(self);
                 Either::Right(async move {
                     let admission = limits.within_networks(anonymous, waiting.await);
-                    limits.counted(plan, admission)
+                    limits.counted((plan, id), admission)
                 })
             }
         }
@@ -126,7 +131,7 @@ impl RateLimits {
     pub async fn admit_status(&self, caller: &Caller, client: Option<AddressKey>) -> Admission {
         if let Err(retry_after) = self.status.take(&CallerKey::new(caller, client)) {
             let refusal = Err(exceeded(Limit::Status, retry_after));
-            return self.counted(caller.plan as usize, refusal);
+            return self.counted((caller.plan as usize, None), refusal);
         }
         let status = self.limiter.status(caller, client).await?;
         Ok((status, Permit::default()))
@@ -140,18 +145,22 @@ impl RateLimits {
         let take = |open: &AddressBuckets| open.take(&(), client);
         let taken = self.open.as_ref().map_or(Ok(()), take);
         let admission = taken.map_err(|retry_after| exceeded(Limit::Minute, retry_after));
-        self.counted(PLANS.len() - 1, admission)
+        self.counted((PLANS.len() - 1, None), admission)
     }
 
-    /// Counts an admission in the metrics, and returns it; `plan` is an index of [`PLANS`].
+    /// Counts an admission in the metrics and in the usage of its caller, and returns it; `plan` is an index of [`PLANS`].
     fn counted<T>(
         &self,
-        plan: usize,
+        (plan, caller): (usize, Option<CallerId>),
         admission: Result<T, limits::Error>,
     ) -> Result<T, limits::Error> {
         match &admission {
-            Ok(_) => self.admitted[plan].increment(1),
+            Ok(_) => {
+                self.admitted[plan].increment(1);
+                self.usage.count(caller, true);
+            }
             Err(limits::Error::Exceeded(limits, _)) => {
+                self.usage.count(caller, false);
                 for limit in limits {
                     refused(PLANS[plan], *limit).increment(1);
                 }

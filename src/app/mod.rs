@@ -195,7 +195,7 @@ impl App {
     pub async fn run(self, shutdown: Shutdown) -> Result<(), Error> {
         let state = self.state;
         let database = state.database.clone();
-        let limiter = state.limits.limiter.clone();
+        let (limiter, usage) = (state.limits.limiter.clone(), state.limits.usage.clone());
         let authenticator = state.authenticator.clone();
         let mut tasks = maintenance::start(&state);
         tasks.spawn(state.authenticator.clone().follow_changes());
@@ -226,6 +226,7 @@ impl App {
         drop(tasks);
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, limiter.close()).await;
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, authenticator.write_key_uses()).await;
+        let _ = tokio::time::timeout(db::QUERY_TIMEOUT, usage.write(&database)).await;
 
         // A statement that does not end must not block the stop: PostgreSQL rolls back what is not committed.
         let _ = tokio::time::timeout(db::QUERY_TIMEOUT, database.close()).await;

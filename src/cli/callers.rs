@@ -34,6 +34,13 @@ pub enum Callers {
         /// Name of the caller
         name: CallerName,
     },
+    /// Show the requests of a caller on each of the last 30 UTC days, as bars
+    ///
+    /// With --json, an array of {"day":…,"admitted":…,"refused":…}
+    Usage {
+        /// Name of the caller
+        name: CallerName,
+    },
     /// Set the plan of a caller
     ///
     /// With --json: {"name":…,"plan":…}
@@ -115,6 +122,7 @@ impl Callers {
                 );
                 print(json, text, &value)
             }
+            Self::Usage { name } => usage(config, &name, json).await,
             Self::SetPlan { name, plan } => {
                 let new = CallerChange {
                     plan: Some(plan),
@@ -159,6 +167,38 @@ impl Callers {
         }
     }
 }
+
+async fn usage(config: &Config, name: &CallerName, json: bool) -> Result<(), Error> {
+    let days = with_connection(config, async |connection| {
+        let caller = db::callers::find(connection, name).await?;
+        let caller = caller.ok_or_else(|| unknown_caller(name))?;
+        Ok(db::usage::of_caller(connection, caller.id).await?)
+    })
+    .await?;
+    let most = days.iter().map(|day| day.admitted + day.refused).max();
+    let scale = |number: i64| {
+        let width = number * BAR_WIDTH / most.unwrap_or_default().max(1);
+        // A day with any request has a bar.
+        usize::try_from(width.max(number.min(1))).unwrap_or_default()
+    };
+    let rows = days.iter().map(|day| {
+        let (admitted, refused) = (scale(day.admitted), scale(day.refused));
+        vec![
+            day.day.to_string(),
+            day.admitted.to_string(),
+            day.refused.to_string(),
+            format!("{}{}", "█".repeat(admitted), "░".repeat(refused)),
+        ]
+    });
+    let heading = ["DAY", "ADMITTED", "REFUSED", "█ admitted  ░ refused"];
+    let value = days.iter().map(
+        |day| json!({"day": day.day.to_string(), "admitted": day.admitted, "refused": day.refused}),
+    );
+    print(json, table(&heading, rows), &value.collect())
+}
+
+/// Width of the bar of the busiest day.
+const BAR_WIDTH: i64 = 40;
 
 async fn set_disabled(config: &Config, name: &CallerName, is_disabled: bool) -> Result<(), Error> {
     let new = CallerChange {

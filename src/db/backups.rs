@@ -19,7 +19,7 @@ use super::{deadline::with_timeout, error::Error};
 
 /// Tables of a backup, each after those that its rows refer to, with the columns in the order of an archive. An archive
 /// does not name them: a migration that adds a column keeps this list for the schemas before it.
-pub const TABLES: [(&str, &str); 11] = [
+pub const TABLES: [(&str, &str); 12] = [
     ("callers", "id, name, plan, scopes, created_at, disabled_at"),
     (
         "credentials",
@@ -55,6 +55,7 @@ pub const TABLES: [(&str, &str); 11] = [
         "at, kind, resource, action, version, owner, actor, request_id, data",
     ),
     ("changes_clock", "is_only, position"),
+    ("caller_usage", "caller_id, day, admitted, refused"),
 ];
 
 /// Tables in which a migration adds a row.
@@ -62,10 +63,13 @@ const TABLES_WITH_A_ROW: [&str; 2] = ["changes", "changes_clock"];
 
 /// Returns those of [`TABLES`] that a schema has.
 pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
-    let has_changes = schema >= 110;
+    let since = |table: &str| match table {
+        "changes" | "new_changes" | "changes_clock" => 110,
+        "caller_usage" => 114,
+        _ => 0,
+    };
     let tables = TABLES.into_iter();
-    let tables = tables.filter(|(table, _)| has_changes || !table.contains("changes"));
-    tables.collect()
+    tables.filter(|(table, _)| since(table) <= schema).collect()
 }
 
 /// Credentials in a backup. Sessions and access tokens are left out: they are short-lived, and one that was revoked after
@@ -73,8 +77,9 @@ pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
 const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
 
 /// Earlier schemas, whose [`TABLES`] have the same columns: that of the builds before the migrations began anew, and those
-/// from 0108 on. Below 0110, they have no record of changes.
-pub const EARLIER_SCHEMAS: [i64; 6] = [26, 108, 109, 110, 111, 112];
+/// from 0108 on. Below 0110, they have no record of changes, and
+/// below 0114 no usage of callers.
+pub const EARLIER_SCHEMAS: [i64; 7] = [26, 108, 109, 110, 111, 112, 113];
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use

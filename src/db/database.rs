@@ -1,6 +1,9 @@
 //! Handle to the database: the pool, and the batchers of one worker.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use sqlx::{ConnectOptions as _, Connection as _};
 
@@ -75,8 +78,11 @@ impl Database {
         read: impl AsyncFnOnce(&mut Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let (reads, requester) = (&self.0.pool.large_reads, Requester::current());
-        let _permit = reads.acquire(requester, cost, self.breaker()).await?;
-        self.run(read).await
+        let permit = reads.acquire(requester, cost, self.breaker()).await?;
+        let began = Instant::now();
+        let result = self.run(read).await;
+        permit.rest(began.elapsed()).await;
+        result
     }
 
     /// Runs `work` in a transaction, rolled back if `work` fails. Retries it a few times if it is [`Error::Contended`].

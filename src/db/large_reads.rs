@@ -3,14 +3,18 @@
 //!
 //! Requesters take turns. Each client address and each caller has a last turn, the later of the two counts, and the read with
 //! the earliest is next. A client with many streams, addresses or accounts therefore delays others by one read each time.
-//! Searches that cost much CPU have one of the permits.
+//! Searches that cost much CPU have one of the permits, for a third of the time.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 
 use super::{breaker::Breaker, deadline::QUERY_TIMEOUT, error::Error};
 use crate::domain::{
@@ -20,6 +24,10 @@ use crate::domain::{
 
 /// Divisor of the number of connections.
 const FRACTION: u32 = 4;
+/// A read of this duration occupies PostgreSQL.
+const SHORT: Duration = Duration::from_millis(5);
+/// A read of a longer duration has waited for something else.
+const LONG: Duration = Duration::from_millis(100);
 /// Networks of IPv6 that take turns.
 const NETWORKS: [(u8, u32); 1] = [(56, 1)];
 
@@ -89,6 +97,16 @@ struct Waiting {
 pub(super) struct LargeRead {
     reads: LargeReads,
     cost: Cost,
+}
+
+impl LargeRead {
+    /// Waits, behind a read that took this long, if it occupied PostgreSQL: such reads have a third of a core, so that they do
+    /// not delay the statements of others.
+    pub async fn rest(self, took: Duration) {
+        if self.cost == Cost::Cpu && took >= SHORT {
+            sleep(took.min(LONG) * 2).await;
+        }
+    }
 }
 
 impl LargeReads {

@@ -40,6 +40,7 @@ mod pooler;
 mod record;
 mod sequences;
 pub mod sessions;
+pub mod usage;
 pub mod users;
 
 pub use self::{

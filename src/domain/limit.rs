@@ -30,6 +30,15 @@ impl Limit {
     }
 }
 
+/// Numbers of requests of a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RequestCounts {
+    /// Admitted requests.
+    pub admitted: u64,
+    /// Requests that a limit of the plan refused.
+    pub refused: u64,
+}
+
 /// State of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {

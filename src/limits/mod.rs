@@ -3,6 +3,7 @@
 //! - [`Limiter`]: the limits of a plan, by leased slices (`.github/decisions/0001-leased-slices.md`). [`caller`]
 //!   decides from memory, [`db::limits`] leases.
 //!   [`database_clock`] detects steps of the clock that slices are counted by.
+//! - [`usage`]: the history of a caller's requests.
 //! - [`shares`]: what one client address may use at the same time.
 //! - [`token_buckets`], [`failed_authentication`], [`logins`]: limits by client address and account, which need not be
 //!   exact.
@@ -14,6 +15,7 @@ pub mod failed_authentication;
 pub mod logins;
 pub mod shares;
 pub mod token_buckets;
+pub mod usage;
 
 use std::{
     sync::{

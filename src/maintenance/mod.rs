@@ -1,5 +1,6 @@
 //! Periodic maintenance: purges expired data, folds inventory changes and names of pets, publishes the record of changes, returns unused
-//! requests to limits, and writes the last uses of API keys.
+//! requests to limits, and writes the last uses of API keys and the
+//! usage of callers.
 //!
 //! Invariant: without it, only memory, storage and latency grow, limits count requests that were not used, and operators
 //! do not see the last uses.
@@ -24,6 +25,7 @@ pub fn start(state: &AppState) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(flush_limits(state.clone()));
     tasks.spawn(sweep_limits(state.clone()));
+    tasks.spawn(write_usage(state.clone()));
     tasks.spawn(fold_inventory(database()));
     tasks.spawn(fold_names(database()));
     tasks.spawn(state.feed.clone().run(database()));
@@ -38,6 +40,16 @@ async fn flush_limits(state: AppState) {
     loop {
         sleep(Duration::from_millis(500)).await;
         state.limits.limiter.flush();
+    }
+}
+
+/// Writes the requests of callers to their history.
+async fn write_usage(state: AppState) {
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        if let Err(error) = state.limits.usage.write(&state.database).await {
+            tracing::warn!(%error, "failed to write the usage of callers; retrying in 1 s");
+        }
     }
 }
 
@@ -98,6 +110,7 @@ async fn purge_expired_rows(database: Database, change_retention: Duration) {
         while database.run(db::oauth::purge_expired).await? > 0 {}
         while database.run(db::sessions::purge_expired).await? > 0 {}
         while database.run(db::limits::purge_expired).await? > 0 {}
+        while database.run(db::usage::purge_expired).await? > 0 {}
         let purge_changes = async |connection: &mut Connection| {
             let purged = db::changes::purge_expired(connection, change_retention).await?;
             metrics::counter!("changes_purged_total").increment(purged);

@@ -385,7 +385,7 @@ async fn last_administrator_is_kept() {
 /// Two administrators are taken away at the same time, in different ways. One stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_the_last_two_administrators_is_kept() {
-    const ROUNDS: usize = 200;
+    const ROUNDS: usize = 40;
     let app = TestApp::start().await;
     let token = keyless_administrator(&app).await;
     let send = async |method: Method, path: String, body: Value| {
@@ -508,4 +508,91 @@ async fn sessions_are_listed_and_ended() {
     let recorded = changes(&app, "session").await;
     assert_eq!(recorded.len(), 1, "{recorded:?}");
     assert_eq!(recorded[0].0, "deleted");
+}
+
+/// Returns the use of the current day, after what was counted has been written.
+async fn used_today(app: &TestApp, caller: i64) -> (i64, i64) {
+    let path = format!("/admin/callers/{caller}/usage");
+    let days = app.get(&path).is(200).await.json();
+    let days = days.as_array().expect("days");
+    assert_eq!(days.len(), 30);
+    let number = |name: &str| days[29][name].as_i64().expect("a number");
+    (number("admitted"), number("refused"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_the_number_of_admitted_and_refused_requests() {
+    const CLIENTS: usize = 64;
+    let app = TestApp::with(&[("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "100")]).await;
+    let replica =
+        TestApp::replica_of(&app, &[("PET_INVENTORY__PLANS__FREE__PER_MINUTE", "100")]).await;
+    let mut callers = Vec::new();
+    for (name, plan) in [("limited", "free"), ("unlimited", "enterprise")] {
+        let new = json!({"name": name, "plan": plan});
+        let id = app.post("/admin/callers", &new).is(201).await.id();
+        callers.push((id, create_key(&app, id, json!({})).await.1));
+    }
+    for (id, key) in &callers {
+        let statuses = join_all((0..CLIENTS).map(async |client| {
+            let app = if client % 2 == 0 { &app } else { &replica };
+            let mut statuses = Vec::new();
+            for _ in 0..4 {
+                let list = app.anonymous(Method::GET, "/pet?limit=1");
+                let response = list.header("api_key", key).response().await;
+                statuses.push(response.status.as_u16());
+            }
+            statuses
+        }));
+        let statuses = statuses.await.concat();
+        let count = |status: u16| statuses.iter().filter(|it| **it == status).count();
+        let counts = [count(200), count(429)].map(|count| i64::try_from(count).expect("a few"));
+        assert_eq!(counts[0] + counts[1], 4 * 64);
+        eventually(async || used_today(&app, *id).await == (counts[0], counts[1])).await;
+        let limits = app.anonymous(Method::GET, "/limits");
+        let limits = limits.header("api_key", key).is(200).await.json();
+        assert_eq!(limits["days"][29]["admitted"], counts[0]);
+        assert_eq!(limits["days"].as_array().map(Vec::len), Some(30));
+    }
+    assert_eq!(used_today(&app, callers[0].0).await.0, 100);
+    app.get("/admin/callers/999999/usage").is(404).await;
+
+    let commands = Commands::on(app.database.shared());
+    let shown = commands.run(&["callers", "usage", "limited"]).await.is(0);
+    let last = shown.stdout.lines().last().expect("a day");
+    assert!(
+        last.contains("100") && last.contains("█") && last.contains("░"),
+        "{last}"
+    );
+    let days = commands
+        .json(&["callers", "usage", "limited", "--json"])
+        .await;
+    assert_eq!(days[29]["refused"], 156);
+    commands.run(&["callers", "usage", "nobody"]).await.is(1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_kept_for_thirty_days() {
+    let app = TestApp::start().await;
+    let caller = create(&app, "acme").await;
+    app.database
+        .run(&format!(
+            "insert into caller_usage
+             select {caller}, (now() at time zone 'utc')::date - ago, ago, 1 from generate_series(1, 40) as ago"
+        ))
+        .await;
+    let days = app
+        .get(&format!("/admin/callers/{caller}/usage"))
+        .is(200)
+        .await
+        .json();
+    let admitted = days
+        .as_array()
+        .expect("days")
+        .iter()
+        .map(|day| day["admitted"].clone());
+    let expected: Vec<_> = (0..30).rev().map(Value::from).collect();
+    assert_eq!(admitted.collect::<Vec<_>>(), expected);
+    let mut connection = app.database.connect().await;
+    let purged = pet_inventory::db::usage::purge_expired(&mut connection).await;
+    assert_eq!(purged.expect("a database"), 11);
 }

@@ -19,7 +19,7 @@ async fn start_with_slow_changes(events: &str, table: &str) -> TestApp {
              create function count_statement() returns trigger language plpgsql as $$
              begin
                  insert into statements default values;
-                 perform pg_sleep(0.02);
+                 perform pg_sleep(0.01);
                  return null;
              end
              $$;

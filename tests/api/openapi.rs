@@ -604,6 +604,11 @@ fn admin_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
         (caller, app.get("/admin/callers/1"), 200),
         (caller, app.get("/admin/callers/999999"), 404),
         (
+            "/admin/callers/{callerId}/usage",
+            app.get("/admin/callers/1/usage"),
+            200,
+        ),
+        (
             caller,
             app.patch("/admin/callers/1", &json!({"plan": "enterprise"})),
             200,

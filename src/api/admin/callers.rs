@@ -15,6 +15,7 @@ use crate::{
         paging::{Find, Lists, Page, Window},
         response::{self, ApiResponse},
         state::Links,
+        usage::{self, DayBody},
     },
     auth::Authenticator,
     db::{
@@ -268,6 +269,22 @@ pub(super) async fn get(
 ) -> Result<Response, Error> {
     let caller = find_caller(&database, id).await?;
     response::json(StatusCode::OK, &CallerBody::from(&caller))
+}
+
+/// Get the requests of a caller by day
+///
+/// On each of the last 30 UTC days, the current one last, up to a second ago. Requests to `GET /limits` are not counted.
+#[utoipa::path(
+    get, path = "/admin/callers/{callerId}/usage", operation_id = "getUsage", tag = "admin",
+    security(("bearer" = ["admin"])),
+    responses((status = 200, description = "The days.", body = Vec<DayBody>)),
+)]
+pub(super) async fn usage(
+    State(database): State<Database>,
+    Path(id): Path<CallerId>,
+) -> Result<Response, Error> {
+    let caller = find_caller(&database, id).await?;
+    response::json(StatusCode::OK, &usage::days(&database, caller.id).await?)
 }
 
 /// Change a caller

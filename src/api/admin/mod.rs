@@ -33,6 +33,7 @@ pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(callers::create))
         .routes(routes!(callers::get, callers::patch, callers::delete))
+        .routes(routes!(callers::usage))
         .routes(routes!(credentials::create_key))
         .routes(routes!(credentials::rotate_key))
         .routes(routes!(credentials::revoke_key))

@@ -63,7 +63,7 @@ impl Middleware for RateLimitLayer {
             }));
         }
         if self.policies[plan as usize].is_none() {
-            self.limits.admit_unlimited(plan);
+            self.limits.admit_unlimited(plan, caller.id);
             return unlimited(inner, request);
         }
         let waiting = match self.limits.admit(caller, client) {
