@@ -1,4 +1,4 @@
-//! Second half of the table of rows: users, OAuth and limits.
+//! Second part of the table of rows: users, OAuth and limits.
 
 use crate::{
     load::Credential::{Absent, Bearer},

@@ -27,6 +27,7 @@
 )]
 
 mod accounts;
+mod admin;
 mod bars;
 mod callers;
 mod data;

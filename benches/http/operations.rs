@@ -1,6 +1,6 @@
 //! Table of rows: one for each operation of the OpenAPI document, and more where the parameters decide the cost.
 //!
-//! `accounts` has the second half of the table, and `images` the rows of `uploadFile` and `getImage`.
+//! `accounts` and `admin` have the other parts of the table, and `images` the rows of `uploadFile` and `getImage`.
 
 use crate::load::Credential::{self, ApiKey};
 
@@ -133,6 +133,22 @@ pub const OPERATIONS: &[Operation] = &[
             "select id, version, status, name, category, photo_urls, tags from pets
              where status = 'available' and id > :n order by id limit 20;",
         )],
+        ..GET
+    },
+    Operation {
+        name: "listPets",
+        request: ("GET", "/api/v3/pet?limit=20&cursor=<cursor(n)>"),
+        against: &[Pgbench(
+            "select id, version, status, name, category, photo_urls, tags from pets
+             where id > :n order by id limit 20;",
+        )],
+        ..GET
+    },
+    Operation {
+        name: "listPets/name",
+        request: ("GET", "/api/v3/pet?name=pet%20<n>"),
+        connections: FEW,
+        against: &[Get],
         ..GET
     },
     Operation {

@@ -6,7 +6,7 @@ use pet_inventory::db::credentials::CredentialKind;
 use serde_json::Value;
 
 use crate::{
-    accounts,
+    accounts, admin,
     data::client_id,
     load::{Load, Numbers, Template},
     operations::{self, Against, Keys, Operation},
@@ -21,7 +21,12 @@ const CLIENT: &str = "client-1";
 
 /// Returns the whole table.
 fn table() -> impl Iterator<Item = &'static Operation> {
-    operations::OPERATIONS.iter().chain(accounts::OPERATIONS)
+    let tables = [
+        operations::OPERATIONS,
+        accounts::OPERATIONS,
+        admin::OPERATIONS,
+    ];
+    tables.into_iter().flatten()
 }
 
 /// Statements that insert what the operations read. The orders are delivered, so that they hold no pet.

@@ -379,7 +379,6 @@ impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let problem = self.problem();
         let status = problem.status();
-        if status == 503 {}
         let mut response = problem.into_response();
         if let Some((name, value)) = self.header(status) {
             response.headers_mut().insert(name, value);

@@ -4,7 +4,7 @@ use std::{convert::Infallible, str::FromStr};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, RawPathParams, Request},
-    http::{HeaderMap, HeaderValue, header, request::Parts, uri::Authority},
+    http::{HeaderMap, HeaderName, HeaderValue, Version, header, request::Parts, uri::Authority},
 };
 use percent_encoding::percent_decode_str;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -86,6 +86,44 @@ pub fn is_host(text: &[u8]) -> bool {
 /// Returns true if this is `localhost` or a loopback address, with an optional port.
 pub fn is_loopback(host: &[u8]) -> bool {
     Authority::try_from(host).is_ok_and(|authority| address::is_loopback(authority.host()))
+}
+
+/// Fields that proxies and content delivery networks add, besides `X-Forwarded-*`. A proxy that adds no field, or works
+/// below HTTP, cannot be detected.
+const OF_PROXIES: [&str; 7] = [
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "cf-connecting-ip",
+    "true-client-ip",
+    "x-envoy-external-address",
+    "cdn-loop",
+];
+
+/// Returns true if the request names loopback hosts only, at least one, comes from no page of another host, and shows no sign
+/// of a proxy. nginx forwards in HTTP/1.0 by default.
+pub fn is_local(request: &Request) -> bool {
+    let is_of_proxy = |name: &HeaderName| {
+        OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-")
+    };
+    let authority = request.uri().authority().map(|it| it.as_str().as_bytes());
+    let fields = request.headers().get_all(header::HOST);
+    let fields = fields.iter().map(HeaderValue::as_bytes);
+    let hosts: Vec<_> = authority.into_iter().chain(fields).collect();
+    let origins = request.headers().get_all(header::ORIGIN);
+    request.version() != Version::HTTP_10
+        && !hosts.is_empty()
+        && hosts.into_iter().all(is_loopback)
+        && origins.iter().all(is_local_origin)
+        && !request.headers().keys().any(is_of_proxy)
+}
+
+/// Returns true for the origin of a page of this machine. That of a sandboxed page or a file is `null`.
+fn is_local_origin(origin: &HeaderValue) -> bool {
+    let origin = origin.as_bytes();
+    let host = origin.strip_prefix(b"http://");
+    let host = host.or_else(|| origin.strip_prefix(b"https://"));
+    host.is_some_and(is_loopback)
 }
 
 /// Host that the client addressed, or `localhost` if the request names none.

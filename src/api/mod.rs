@@ -105,8 +105,13 @@ pub fn operations() -> Router<AppState> {
 
 /// The pages and the document, whose clones share the compressed ones. Fails if the document cannot be written as JSON; a
 /// test rules it out.
-pub fn constants(document: &OpenApi, links: &Links) -> Result<Router<AppState>, serde_json::Error> {
-    let constants = pages::router().merge(openapi::serve::router(document, links)?);
+pub fn constants(
+    document: &OpenApi,
+    state: &AppState,
+) -> Result<Router<AppState>, serde_json::Error> {
+    let has_demo_keys = !state.demo_keys.is_empty();
+    let document = openapi::serve::router(document, &state.links, has_demo_keys)?;
+    let constants = pages::router().merge(document);
     Ok(constants.layer(CompressLayer::of_constants()))
 }
 

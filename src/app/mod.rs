@@ -142,7 +142,7 @@ impl App {
             readiness: Readiness::default(),
             database,
         });
-        let constants = api::constants(&document, &state.links);
+        let constants = api::constants(&document, &state);
         let constants = constants.map_err(|error| Error::Api(error.to_string()))?;
         let routers: Vec<_> = (0..server.workers.unwrap_or_else(cores).get())
             .map(|_| api::router(operations.clone(), constants.clone(), state.for_worker()))

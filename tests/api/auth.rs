@@ -593,6 +593,13 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
             get("", of_page).await.is(200);
         }
     }
+    // The index of the API tells a page if it may use them.
+    let offered = async |target: &str, fields: &str| {
+        let request = format!("GET {target}/api/v3 HTTP/1.1\r\n{fields}\r\n");
+        let response = RawConnection::exchange(service.address, request).await;
+        response.is(200).json()["demoKeys"] == true
+    };
+    assert!(offered("", "Host: localhost\r\n").await);
     let refused = [
         ("", "Host: evil.example\r\n"),
         ("", "Host: evil.example:8080\r\n"),
@@ -625,6 +632,9 @@ async fn demo_keys_are_refused_unless_every_host_is_loopback_and_no_proxy_forwar
         ("", "Host: localhost\r\nOrigin: null\r\n"),
     ];
     for (target, fields) in refused {
+        if fields != "Host: \r\n" {
+            assert!(!offered(target, fields).await, "{target} {fields}");
+        }
         for key in [
             "api_key: special-key",
             "api_key: pro-key",

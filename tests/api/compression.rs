@@ -98,7 +98,7 @@ async fn document_pages_and_metrics_are_compressed() {
         "/api/v3/openapi.yaml",
         "/api/v3/openapi-3.0.json",
         "/",
-        "/home.js",
+        "/console/console.css",
         "/docs/swagger-ui.css",
         "/docs/swagger-ui-bundle.js",
     ] {

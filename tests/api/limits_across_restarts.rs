@@ -1,9 +1,10 @@
-//! Tests of the per-day limit across restarts: it is never exceeded, and a kill loses at most one lease.
+//! Tests of the per-day limit and the usage of callers across restarts: the limit is never exceeded, and a kill loses at most
+//! one lease, and a second of the usage.
 
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use test_support::{
-    RequestExt,
+    RequestExt, eventually,
     process::{Home, Service},
 };
 
@@ -65,4 +66,39 @@ async fn shutdown_returns_unused_requests() {
         service.stop().await;
     }
     assert_eq!(total, 1_000);
+}
+
+/// Returns the usage of the current day, as the service has written it.
+async fn usage(service: &Service) -> (u64, u64) {
+    let request = service.request(Method::GET, "/limits", "free-key");
+    let limits = request.is(200).await.json();
+    let today = &limits["days"][29];
+    let number = |name: &str| today[name].as_u64().expect("a number");
+    (number("admitted"), number("refused"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_complete_after_a_shutdown_and_lacks_a_second_after_a_kill() {
+    let home = Home::new();
+    let mut service = serve(&home).await;
+    let sent = admitted(&service, 1_001).await;
+    assert_eq!(sent, 1_000);
+    service.stop().await;
+    service = serve(&home).await;
+    assert_eq!(usage(&service).await, (1_000, 1));
+    // What was counted more than a second before a kill is written.
+    for _ in 0..7 {
+        assert_eq!(admitted(&service, 1).await, 0);
+    }
+    eventually(async || usage(&service).await == (1_000, 8)).await;
+    for _ in 0..3 {
+        assert_eq!(admitted(&service, 1).await, 0);
+    }
+    service.signal(Signal::SIGKILL);
+    service.wait_for_exit().await;
+    let service = serve(&home).await;
+    let (admitted, refused) = usage(&service).await;
+    assert_eq!(admitted, 1_000);
+    assert!((8..=11).contains(&refused), "{refused}");
+    service.stop().await;
 }

@@ -1,13 +1,40 @@
-//! HTML pages: no resources from other hosts, and a strict Content-Security-Policy.
+//! HTML pages: no resources from other hosts, a strict Content-Security-Policy, and the size of the console.
+
+use std::path::Path;
 
 use reqwest::Method;
-use test_support::{RequestExt, TestApp};
+use test_support::{RequestExt, TestApp, repository};
+
+const CONSOLE: &str = "src/api/pages/console";
+
+/// Returns the files of the console, relative to its folder.
+fn console_files() -> Vec<String> {
+    let folder = repository().join(CONSOLE);
+    let mut files = Vec::new();
+    let mut folders = vec![folder.clone()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let relative = path.strip_prefix(&folder).map(Path::to_str);
+            files.push(relative.ok().flatten().expect("a path").to_owned());
+        }
+    }
+    files
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_need_no_credential_and_no_other_host() {
     let app = TestApp::start().await;
     for (page, own, library) in [
-        ("/", ["home.css", "home.js"], &[] as &[&str]),
+        (
+            "/",
+            ["console/console.css", "console/main.js"],
+            &[] as &[&str],
+        ),
         (
             "/docs/",
             ["docs.css", "docs.js"],
@@ -55,4 +82,41 @@ async fn pages_need_no_credential_and_no_other_host() {
         .response()
         .await
         .problem(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_is_served_as_a_whole_and_is_small() {
+    const MAX_SIZE: usize = 150_000;
+    let app = TestApp::start().await;
+    let mut size = 0;
+    for file in console_files() {
+        let path = match &*file {
+            "index.html" => "/".to_owned(),
+            file => format!("/console/{file}"),
+        };
+        let text = app.bare(Method::GET, &path).is(200).await.text();
+        size += text.len();
+        for forbidden in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "localStorage",
+            "http:",
+            "https:",
+        ] {
+            let is_namespace = forbidden == "http:" && text.contains("http://www.w3.org/2000/svg");
+            assert!(
+                is_namespace || !text.contains(forbidden),
+                "{file}: {forbidden}"
+            );
+        }
+    }
+    assert!((1..MAX_SIZE).contains(&size), "{size} bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn index_tells_local_requests_of_demo_keys() {
+    let app = TestApp::start().await;
+    let index = app.anonymous(Method::GET, "").is(200).await;
+    assert_eq!(index.json()["demoKeys"], false, "{index}");
 }

@@ -5,28 +5,15 @@
 //!
 //! Inside the rate limit: a refused request counts as a request of its caller.
 
-use axum::{
-    extract::Request,
-    http::{HeaderName, HeaderValue, Version, header},
-};
+use axum::extract::Request;
 
 use crate::{
-    api::{credentials::credentials, error::Error, extract, request_context::RequestContext},
+    api::{
+        credentials::credentials, error::Error, extract::is_local, request_context::RequestContext,
+    },
     auth::Credentials,
     domain::plan::Plan,
 };
-
-/// Fields that proxies and content delivery networks add, besides `X-Forwarded-*`. A proxy that adds no field, or works
-/// below HTTP, cannot be detected.
-const OF_PROXIES: [&str; 7] = [
-    "forwarded",
-    "via",
-    "x-real-ip",
-    "cf-connecting-ip",
-    "true-client-ip",
-    "x-envoy-external-address",
-    "cdn-loop",
-];
 
 /// Returns a check that refuses `demo_keys` unless all hosts that the request names are loopback, and no proxy has
 /// forwarded it.
@@ -49,30 +36,4 @@ pub fn local_demo_keys(
         }
         Ok(())
     }
-}
-
-/// Returns true if the request names loopback hosts only, at least one, comes from no page of another host, and shows no sign
-/// of a proxy. nginx forwards in HTTP/1.0 by default.
-fn is_local(request: &Request) -> bool {
-    let is_of_proxy = |name: &HeaderName| {
-        OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-")
-    };
-    let authority = request.uri().authority().map(|it| it.as_str().as_bytes());
-    let fields = request.headers().get_all(header::HOST);
-    let fields = fields.iter().map(HeaderValue::as_bytes);
-    let hosts: Vec<_> = authority.into_iter().chain(fields).collect();
-    let origins = request.headers().get_all(header::ORIGIN);
-    request.version() != Version::HTTP_10
-        && !hosts.is_empty()
-        && hosts.into_iter().all(extract::is_loopback)
-        && origins.iter().all(is_local_origin)
-        && !request.headers().keys().any(is_of_proxy)
-}
-
-/// Returns true for the origin of a page of this machine. That of a sandboxed page or a file is `null`.
-fn is_local_origin(origin: &HeaderValue) -> bool {
-    let origin = origin.as_bytes();
-    let host = origin.strip_prefix(b"http://");
-    let host = host.or_else(|| origin.strip_prefix(b"https://"));
-    host.is_some_and(extract::is_loopback)
 }

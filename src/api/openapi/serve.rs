@@ -3,9 +3,10 @@
 use axum::{
     Router,
     body::Bytes,
+    extract::Request,
     http::{StatusCode, header},
-    response::IntoResponse,
-    routing::{MethodRouter, get},
+    response::{IntoResponse, Response},
+    routing::get,
 };
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::ser::Error as _;
@@ -14,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use utoipa::openapi::OpenApi;
 
 use super::{BASE, version_3_0};
-use crate::api::{conditional::IfNoneMatch, state::Links};
+use crate::api::{conditional::IfNoneMatch, extract::is_local, state::Links};
 
 /// Returns the document as YAML. Fails if it cannot be written.
 pub fn to_yaml(document: &OpenApi) -> serde_json::Result<String> {
@@ -22,8 +23,12 @@ pub fn to_yaml(document: &OpenApi) -> serde_json::Result<String> {
 }
 
 /// Returns the routes of the index, `/api/v3`, and of the document, `openapi.json`, `openapi.yaml` and
-/// `openapi-3.0.json` below it.
-pub fn router<S>(document: &OpenApi, links: &Links) -> serde_json::Result<Router<S>>
+/// `openapi-3.0.json` below it. The index tells requests that may use demo keys if there are any.
+pub fn router<S>(
+    document: &OpenApi,
+    links: &Links,
+    has_demo_keys: bool,
+) -> serde_json::Result<Router<S>>
 where
     S: Clone + Send + Sync + 'static,
 {
@@ -39,35 +44,56 @@ where
     let urls = forms
         .each_ref()
         .map(|(name, ..)| links.url(&format!("{BASE}/{name}")));
-    let index = json!({
-        "name": document.info.title,
-        "version": document.info.version,
-        "openapi": urls,
-        "documentation": links.url("/docs/"),
-    });
-    let mut router = Router::new().route(BASE, unchanging(JSON, serde_json::to_vec(&index)?));
+    let index = |demo_keys: bool| {
+        let index = json!({
+            "name": document.info.title,
+            "version": document.info.version,
+            "openapi": urls,
+            "documentation": links.url("/docs/"),
+            "demoKeys": demo_keys,
+        });
+        Ok::<_, serde_json::Error>(Unchanging::new(JSON, serde_json::to_vec(&index)?))
+    };
+    let (remote, local) = (index(false)?, index(has_demo_keys)?);
+    let index = async move |if_none_match: IfNoneMatch, request: Request| {
+        let index = if is_local(&request) { local } else { remote };
+        index.respond(&if_none_match)
+    };
+    let mut router = Router::new().route(BASE, get(index));
     for (name, media_type, content) in forms {
-        router = router.route(&format!("{BASE}/{name}"), unchanging(media_type, content));
+        let form = Unchanging::new(media_type, content);
+        let respond = async move |if_none_match: IfNoneMatch| form.respond(&if_none_match);
+        router = router.route(&format!("{BASE}/{name}"), get(respond));
     }
     Ok(router)
 }
 
-/// Returns a route to content that does not change while the process runs. Its entity tag is weak, since the response
-/// may be compressed.
-fn unchanging<S>(media_type: &'static str, content: Vec<u8>) -> MethodRouter<S>
-where
-    S: Clone + Send + Sync + 'static,
-{
-    let opaque = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(&content));
-    let content = Bytes::from(content);
-    get(async move |if_none_match: IfNoneMatch| {
+/// Content that does not change while the process runs. Its entity tag is weak, since the response may be compressed.
+#[derive(Clone)]
+struct Unchanging {
+    media_type: &'static str,
+    opaque: String,
+    content: Bytes,
+}
+
+impl Unchanging {
+    fn new(media_type: &'static str, content: Vec<u8>) -> Self {
+        Self {
+            media_type,
+            opaque: BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(&content)),
+            content: content.into(),
+        }
+    }
+
+    fn respond(self, if_none_match: &IfNoneMatch) -> Response {
         let headers = [
-            (header::ETAG, format!("W/\"{opaque}\"")),
+            (header::ETAG, format!("W/\"{}\"", self.opaque)),
             (header::CACHE_CONTROL, "no-cache".to_owned()),
         ];
-        if if_none_match.matches(&opaque) {
+        if if_none_match.matches(&self.opaque) {
             return (StatusCode::NOT_MODIFIED, headers).into_response();
         }
-        (headers, [(header::CONTENT_TYPE, media_type)], content).into_response()
-    })
+        let media_type = [(header::CONTENT_TYPE, self.media_type)];
+        (headers, media_type, self.content).into_response()
+    }
 }

@@ -1,8 +1,8 @@
-//! HTML pages: `/`, with the state of the service and of a caller's limits, and `/docs`, Swagger UI for the API.
+//! HTML pages: the console at `/`, and Swagger UI for the API at `/docs`.
 //!
 //! Invariants:
 //! - All content comes from this service, and their content security policy forbids any other.
-//! - They store no API key.
+//! - The console keeps a credential in the session storage of its tab only. `/docs` stores none.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -15,6 +15,24 @@ use axum::{
 };
 
 use super::{error::Error, state::AppState};
+
+/// Declares modules of the console by their paths below `console/`.
+macro_rules! modules {
+    ($($path:literal),+ $(,)?) => {
+        [$((concat!("/console/", $path), include_str!(concat!("console/", $path)))),+]
+    };
+}
+
+/// Modules of the console, with their paths.
+const MODULES: [(&str, &str); 7] = modules![
+    "main.js",
+    "api.js",
+    "dom.js",
+    "views/account.js",
+    "views/sign_in.js",
+    "widgets/days.js",
+    "widgets/limit.js",
+];
 
 pub fn router() -> Router<AppState> {
     const HTML: &str = "text/html; charset=utf-8";
@@ -30,10 +48,17 @@ pub fn router() -> Router<AppState> {
     };
     // The links in the page are relative to `/docs/`.
     let docs = async || (StatusCode::SEE_OTHER, [(header::LOCATION, "docs/")]);
-    Router::new()
-        .route("/", own(HTML, include_str!("home.html")))
-        .route("/home.css", own(CSS, include_str!("home.css")))
-        .route("/home.js", own(JAVASCRIPT, include_str!("home.js")))
+    let modules = MODULES
+        .into_iter()
+        .fold(Router::new(), |router, (path, content)| {
+            router.route(path, own(JAVASCRIPT, content))
+        });
+    modules
+        .route("/", own(HTML, include_str!("console/index.html")))
+        .route(
+            "/console/console.css",
+            own(CSS, include_str!("console/console.css")),
+        )
         // Browsers request this path for documents other than pages, too.
         .route("/favicon.ico", own(SVG, include_str!("icon.svg")))
         .route("/docs", get(docs))

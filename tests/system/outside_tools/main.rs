@@ -10,6 +10,7 @@
 mod browser;
 mod caddy;
 mod compose;
+mod console;
 mod deployment;
 mod images;
 mod nginx;

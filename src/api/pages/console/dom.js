@@ -1,0 +1,28 @@
+// Elements and texts. Data becomes text nodes and properties only, never markup.
+
+/**
+ * Creates an element.
+ *
+ * `properties` are those of the element; `on` has its listeners by event, `attributes` what is no property. Children that are
+ * null or false are left out.
+ */
+export function element(name, properties = {}, ...children) {
+  const { on = {}, attributes = {}, ...rest } = properties;
+  const made = Object.assign(document.createElement(name), rest);
+  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
+  for (const [event, listener] of Object.entries(on)) made.addEventListener(event, listener);
+  made.append(...children.filter((child) => child !== null && child !== false));
+  return made;
+}
+
+const numbers = new Intl.NumberFormat("en-GB");
+
+/** Formats a number with separators. */
+export const formatNumber = (number) => numbers.format(number);
+
+/** Formats a duration in seconds. */
+export function formatDuration(seconds) {
+  if (seconds <= 90) return `${seconds} s`;
+  const minutes = Math.ceil(seconds / 60);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}

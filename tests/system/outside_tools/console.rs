@@ -1,0 +1,249 @@
+//! The console in a browser: sign in, limits and requests by day, errors, keyboard, layout and accessibility.
+
+use std::{fs, path::Path};
+
+use pet_inventory::domain::{caller::Scopes, clock::Clock};
+use reqwest::Method;
+use serde_json::{Value, json};
+use test_support::{Home, RequestExt, TestApp, TestDatabase, make_key, postgres::run, repository};
+
+use crate::browser::Browser;
+
+const TAB: &str = "\u{E004}";
+const ENTER: &str = "\u{E007}";
+const PASSWORD: &str = "correct horse battery staple";
+const NO_OVERFLOW: &str =
+    "return [...document.querySelectorAll('body, body *:not(.skip)')].every(it => it.getBoundingClientRect().right <= innerWidth)
+     && document.documentElement.scrollWidth <= innerWidth";
+/// Script that returns the name of the focused element, and true if its focus is visible.
+const FOCUS: &str = "
+    const it = document.activeElement, style = getComputedStyle(it);
+    const name = it.labels?.[0] ?? it;
+    return [name.innerText, style.outlineStyle === 'solid' && parseFloat(style.outlineWidth) >= 2]";
+const REFUSED: &str = "Failed to load resource: the server responded with a status of 4";
+
+/// Returns the value and the maximum of each meter on the page.
+async fn meters(browser: &Browser) -> Value {
+    browser
+        .run("return [...document.querySelectorAll('meter')].map(it => [it.value, it.max])")
+        .await
+}
+
+/// Checks that the view has no violation of axe-core, and fits, at each width and in each colour scheme. Saves a picture of
+/// each.
+async fn is_accessible(browser: &Browser, name: &str) {
+    let axe = Path::new("target/outside-tools/conformance/node_modules/axe-core/axe.min.js");
+    let axe = fs::read_to_string(repository().join(axe));
+    let axe = axe.expect("axe-core is missing: run .ci/setup --all");
+    for width in [375, 768, 1280] {
+        for scheme in ["light", "dark"] {
+            browser.set_viewport(width, 800, scheme).await;
+            assert_eq!(browser.run(NO_OVERFLOW).await, true, "{name}, {width}");
+            let violations = format!(
+                "{axe}; return axe.run().then(it => it.violations.map(
+                     ({{ id, nodes }}) => `${{id}}: ${{nodes.map(it => it.html).join(', ')}}`))"
+            );
+            let violations = browser.run(&violations).await;
+            assert_eq!(violations, json!([]), "{name}, {width}, {scheme}");
+            let picture = format!("console-{name}-{width}-{scheme}.png");
+            browser.screenshot(&picture).await;
+        }
+    }
+}
+
+/// Checks that a secret is in the session storage of the tab at most: in no cookie, other storage or URL.
+async fn is_kept_in_the_tab_only(browser: &Browser, secret: &str) {
+    let stored = "return [document.cookie, localStorage.length, sessionStorage.length]";
+    assert_eq!(browser.run(stored).await, json!(["", 0, 1]));
+    let url = browser.run("return location.href").await;
+    assert!(!url.as_str().expect("a URL").contains(secret), "{url}");
+}
+
+/// Starts the service, opens the console, and returns both with the key of a caller on plan Free.
+async fn console() -> (TestApp, Browser, String) {
+    // The clock is stopped, so no minute passes on a slow machine.
+    let app = TestApp::with_clock(TestDatabase::migrated().await, &[], Clock::manual()).await;
+    let mut connection = app.database.connect().await;
+    let key = make_key(&mut connection, "shop", Scopes::all(), None).await;
+    let freed = "update callers set plan = 'free' where name = 'shop'";
+    app.database.run(freed).await;
+    let browser = Browser::start().await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.open(&format!("http://{}/", app.address)).await;
+    browser.until_text("#status", "Ready").await;
+    browser.until_text("h1", "Sign in").await;
+    (app, browser, key.secret)
+}
+
+async fn enter_key(browser: &Browser, key: &str) {
+    browser.enter("#key", &format!("{key}{ENTER}")).await;
+}
+
+/// Sends `requests` counted requests.
+async fn spend(app: &TestApp, key: &str, requests: u32) {
+    for _ in 0..requests {
+        let request = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
+        request.is(404).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_shows_limits_and_requests_by_day() {
+    let (app, browser, key) = console().await;
+    is_accessible(&browser, "sign-in").await;
+
+    // By keyboard alone, with a visible focus.
+    browser.reload().await;
+    browser.until_text("h1", "Sign in").await;
+    for (name, keys) in [("API key", &*key), ("Sign in", ENTER)] {
+        browser.press(TAB).await;
+        assert_eq!(browser.run(FOCUS).await, json!([name, true]));
+        browser.press(keys).await;
+    }
+    browser.until_text("h1", "Account").await;
+    assert_eq!(meters(&browser).await, json!([[60, 60], [1000, 1000]]));
+    browser
+        .until_text("#limits", "No requests in the last 30 days.")
+        .await;
+
+    // The page displays the service's exact numbers.
+    spend(&app, &key, 56).await;
+    let history = "insert into caller_usage
+         select id, (now() at time zone 'utc')::date - ago, ago * 7, case when ago % 9 = 0 then ago else 0 end
+         from callers cross join generate_series(1, 29) as ago where name = 'shop'";
+    app.database.run(history).await;
+    browser.click(".title button").await;
+    browser
+        .until_text("#limits", "4 of 60 requests left this minute")
+        .await;
+    let limits = browser.text("#limits").await;
+    for part in [
+        "Plan: free",
+        "more in 6",
+        "944 of 1,000 requests left today (UTC)",
+        "of them refused; at most 216 in a day.",
+    ] {
+        assert!(limits.contains(part), "{part}: {limits}");
+    }
+    assert_eq!(meters(&browser).await, json!([[4, 60], [944, 1000]]));
+    browser.click("summary").await;
+    browser.until_text("table", "Day (UTC)").await;
+    is_accessible(&browser, "account").await;
+
+    // It stays in this tab, and a link to a view works.
+    browser.reload().await;
+    browser.until_text("h1", "Account").await;
+    is_kept_in_the_tab_only(&browser, &key).await;
+    browser.click("#sign-out").await;
+    browser.until_text(".notice", "You are signed out.").await;
+    assert_eq!(browser.run("return sessionStorage.length").await, 0);
+    enter_key(&browser, &app.key).await;
+    browser
+        .until_text("#limits", "Requests are not limited.")
+        .await;
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_signs_users_in() {
+    let (app, browser, _) = console().await;
+    let user = json!({"username": "ada", "password": PASSWORD});
+    let sign_up = app.anonymous(Method::POST, "/user").json(&user);
+    sign_up.is(201).await;
+    browser.enter("#username", "ada").await;
+    browser.enter("#password", &format!("wrong{ENTER}")).await;
+    browser
+        .until_text("#problem", "Username or password is incorrect.")
+        .await;
+    browser
+        .enter("#password", &format!("{PASSWORD}{ENTER}"))
+        .await;
+    browser.until_text("#limits", "Plan: free").await;
+    is_kept_in_the_tab_only(&browser, PASSWORD).await;
+    let sessions = "select count(*) from credentials where kind = 'session' and revoked_at is null";
+    assert_eq!(app.database.number(sessions).await, 1);
+    browser.click("#sign-out").await;
+    browser.until_text(".notice", "You are signed out.").await;
+    test_support::eventually(async || app.database.number(sessions).await == 0).await;
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[REFUSED]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_signs_in_as_the_demo_administrator() {
+    let home = Home::new();
+    let service = home.serve().await;
+    let browser = Browser::start().await;
+    browser.set_viewport(1280, 800, "light").await;
+    let origin = format!("http://{}", service.address);
+    browser.open(&format!("{origin}/#/account")).await;
+    browser.until_text("h1", "Sign in").await;
+    is_accessible(&browser, "demo").await;
+    browser.click("#demo").await;
+    browser.until_text("#limits", "Plan: enterprise").await;
+    browser.is_clean(&origin, &[]).await;
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_reports_errors() {
+    let (app, browser, key) = console().await;
+    enter_key(&browser, "pik_wrong").await;
+    browser
+        .until_text("#problem", "This key is not valid")
+        .await;
+    enter_key(&browser, "clé").await;
+    browser
+        .until_text("#problem", "This is not an API key")
+        .await;
+    enter_key(&browser, &key).await;
+    browser.until_text("#limits", "Plan: free").await;
+    // Refused, until its own limit has capacity again.
+    for _ in 0..60 {
+        let request = app
+            .anonymous(Method::GET, "/limits")
+            .header("api_key", &key);
+        request.response().await;
+    }
+    browser.click(".title button").await;
+    browser
+        .until_text("#limits", "Limit reached: limits; retry in ")
+        .await;
+    // A key that ends while it is in use.
+    let revoke =
+        "update credentials set revoked_at = now() where id = (select max(id) from credentials)";
+    app.database.run(revoke).await;
+    let is_refused = async || {
+        let request = app.anonymous(Method::GET, "/pet/1");
+        request.header("api_key", &key).response().await.status == 401
+    };
+    test_support::eventually(is_refused).await;
+    browser.click(".title button").await;
+    browser
+        .until_text(".notice", "Your key or session is no longer valid.")
+        .await;
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[REFUSED]).await;
+
+    // A service that is not ready, and one that is gone.
+    let database = app.database.options();
+    let name = database.get_database().expect("a name");
+    let server = database.clone().database("postgres");
+    for lock_out in [
+        format!("alter database {name} allow_connections false"),
+        format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"),
+    ] {
+        run(&server, &lock_out).await;
+    }
+    browser
+        .until_text("#status", "Not ready: the database is not available")
+        .await;
+    browser.screenshot("console-unready.png").await;
+    drop(app);
+    browser.until_text("#status", "No response").await;
+    enter_key(&browser, "pik_any").await;
+    browser
+        .until_text("#problem", "The server did not respond")
+        .await;
+}
