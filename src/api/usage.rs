@@ -29,6 +29,12 @@ pub struct DayBody {
     refused: i64,
 }
 
+/// Requests on each of the last days.
+#[derive(ToSchema)]
+#[schema(max_items = 30)]
+#[expect(dead_code, reason = "has a maximum; a Vec is written")]
+pub struct Days(Vec<DayBody>);
+
 impl From<DayUsage> for DayBody {
     fn from(usage: DayUsage) -> Self {
         Self {

@@ -4,7 +4,7 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{MAX_SCOPES, ScopeBody, find_caller, no_such_caller, read_scopes, scope_names, time};
+use super::scopes::{MAX_SCOPES, ScopeBody, read_scopes, scope_names};
 use crate::{
     api::{
         error::Error,
@@ -13,9 +13,9 @@ use crate::{
         idempotency::Idempotency,
         openapi::BASE,
         paging::{Find, Lists, Page, Window},
-        response::{self, ApiResponse},
+        response::{self, ApiResponse, time},
         state::Links,
-        usage::{self, DayBody},
+        usage::{self, Days},
     },
     auth::Authenticator,
     db::{
@@ -23,7 +23,7 @@ use crate::{
         callers::{CallerChange, CallerRecord},
     },
     domain::{
-        Invalid, Text,
+        Invalid,
         caller::{CallerId, CallerName, Scopes},
         change::Initiator,
         plan::Plan,
@@ -184,12 +184,12 @@ impl CallerPatchBody {
 )]
 pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();
-    let prefix = query.optional(&mut violations, "name", |name| match name.len() {
-        0 => Err(Invalid::because("must not be empty")),
-        _ => Text::new(name.to_owned()),
+    let prefix = query.optional(&mut violations, "name", |name| match name.chars().count() {
+        1..=64 if !name.contains('\0') => Ok(name.to_owned()),
+        _ => Err(Invalid::because("must be 1 to 64 characters, without NUL")),
     });
     let window = Window::read(violations, &query)?;
-    let prefix = prefix.map_or_else(String::new, |prefix| prefix.as_str().to_owned());
+    let prefix = prefix.unwrap_or_default();
     let next = ("/admin/callers", &["name"][..]);
     lists
         .respond(next, &query, window, Callers { prefix })
@@ -259,6 +259,8 @@ pub(super) async fn create(
 }
 
 /// Get a caller
+///
+/// Also one that is disabled.
 #[utoipa::path(
     get, path = "/admin/callers/{callerId}", operation_id = "getCaller", tag = "admin", security(("bearer" = ["admin"])),
     responses((status = 200, description = "The caller.", body = CallerBody)),
@@ -277,7 +279,7 @@ pub(super) async fn get(
 #[utoipa::path(
     get, path = "/admin/callers/{callerId}/usage", operation_id = "getUsage", tag = "admin",
     security(("bearer" = ["admin"])),
-    responses((status = 200, description = "The days.", body = Vec<DayBody>)),
+    responses((status = 200, description = "The days.", body = Days)),
 )]
 pub(super) async fn usage(
     State(database): State<Database>,
@@ -348,4 +350,16 @@ pub(super) async fn delete(
     };
     authenticator.invalidate(&database.transact(work).await?);
     ApiResponse::deleted(&id.0)
+}
+
+/// Returns the caller with this identifier.
+pub(super) async fn find_caller(database: &Database, id: CallerId) -> Result<CallerRecord, Error> {
+    let found = database
+        .run(async |connection| db::callers::find_by_id(connection, id).await)
+        .await?;
+    found.ok_or_else(|| no_such_caller(id))
+}
+
+fn no_such_caller(CallerId(id): CallerId) -> Error {
+    Error::NotFound(format!("caller {id}"))
 }

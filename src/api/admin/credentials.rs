@@ -7,14 +7,17 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{MAX_SCOPES, ScopeBody, find_caller, read_scopes, scope_names, time};
+use super::{
+    callers::find_caller,
+    scopes::{MAX_SCOPES, ScopeBody, read_scopes, scope_names},
+};
 use crate::{
     api::{
         error::Error,
         extract::{Json, Path, Query},
         fields::{Array, Field, FieldType, Violations},
         paging::{Find, Lists, Page, Window},
-        response::{self, ApiResponse},
+        response::{self, ApiResponse, time},
         state::AppState,
     },
     auth::secret::NewSecret,
@@ -110,7 +113,7 @@ impl<'a> From<&'a CredentialRecord> for CredentialBody<'a> {
 // Without `Debug`: it holds the secret.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = CreatedKey, example = json!({"id": 12, "key": "pik_…", "expiresAt": "2026-01-31T12:00:00Z"}))]
+#[schema(as = CreatedKey, example = json!({"id": 12, "key": "pik_1a2B3c4D5e6F7g8H9i0J1k2L3m4N5o6P7q8R9s", "expiresAt": "2026-01-31T12:00:00Z"}))]
 struct CreatedKeyBody<'a> {
     /// Identifier.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]
@@ -181,7 +184,7 @@ impl FieldType for NewClientBody {}
 /// Created OAuth client. The secret is shown this once.
 // Without `Debug`: it holds the secret.
 #[derive(Serialize, ToSchema)]
-#[schema(as = CreatedClient, example = json!({"id": 13, "client_id": "pic_…", "client_secret": "pcs_…"}))]
+#[schema(as = CreatedClient, example = json!({"id": 13, "client_id": "pic_1a2B3c4D5e6F7g8H9i0J", "client_secret": "pcs_1a2B3c4D5e6F7g8H9i0J1k2L3m4N5o6P7q8R9s"}))]
 struct CreatedClientBody<'a> {
     /// Identifier.
     #[schema(minimum = 1, maximum = 9_007_199_254_740_991_i64)]

@@ -26,6 +26,12 @@ use crate::{
 /// Default of `limit` of the list of pets.
 const DEFAULT_LIMIT: usize = 20;
 
+/// Page of pets.
+#[derive(utoipa::ToSchema)]
+#[schema(max_items = 1_000)]
+#[expect(dead_code, reason = "has a maximum; the pets are written one by one")]
+struct PetPage(Vec<PetBody<'static>>);
+
 /// List pets
 ///
 /// Returns a page of pets in the order of their identifiers or, with `name`, of those whose names begin with it, in the order of
@@ -39,7 +45,7 @@ const DEFAULT_LIMIT: usize = 20;
         ("limit" = Option<i32>, Query, description = "Maximum number of matches in the response; 20 if absent.", minimum = 1, maximum = 1_000, example = 20),
         ("cursor" = Option<String>, Query, description = "Position of the page, from `Link` of the previous page.", min_length = 2, max_length = 1_400, pattern = "^[A-Za-z0-9_-]+$"),
     ),
-    responses((status = 200, description = "The pets; `[]` if none match.", body = Vec<PetBody<'static>>, headers(("Link")))),
+    responses((status = 200, description = "The pets; `[]` if none match.", body = PetPage, headers(("Link")))),
 )]
 pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, Error> {
     let mut violations = Violations::default();

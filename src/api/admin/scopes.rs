@@ -1,0 +1,55 @@
+//! Scopes in bodies.
+
+use utoipa::ToSchema;
+
+use crate::{
+    api::fields::{Array, Field, Violations},
+    domain::{
+        Invalid,
+        caller::{Scope, Scopes},
+    },
+};
+
+/// Maximum number of scopes in a body, with duplicates.
+pub(super) const MAX_SCOPES: usize = 16;
+
+/// Right of a caller.
+#[derive(ToSchema)]
+#[schema(as = Scope, example = "read:pets")]
+#[expect(dead_code, reason = "describes what is read and written as text")]
+pub(super) enum ScopeBody {
+    #[schema(rename = "read:pets")]
+    ReadPets,
+    #[schema(rename = "write:pets")]
+    WritePets,
+    #[schema(rename = "read:orders")]
+    ReadOrders,
+    #[schema(rename = "write:orders")]
+    WriteOrders,
+    #[schema(rename = "read:changes")]
+    ReadChanges,
+    #[schema(rename = "admin")]
+    Admin,
+}
+
+/// Reads scopes, or `None` if the field is absent.
+pub(super) fn read_scopes(
+    violations: &mut Violations,
+    field: Field<Array<String, MAX_SCOPES>>,
+) -> Option<Scopes> {
+    if matches!(field, Field::Absent) {
+        return None;
+    }
+    let check_count = |count| match count {
+        ..=MAX_SCOPES => Ok(()),
+        _ => Err(Invalid::because("must have at most 16 elements")),
+    };
+    let scopes = violations.array("scopes", field, check_count, |violations, name, scope| {
+        violations.required(name, scope, |scope| scope.parse::<Scope>())
+    });
+    Some(scopes.into_iter().collect())
+}
+
+pub(super) fn scope_names(scopes: Scopes) -> Vec<&'static str> {
+    scopes.iter().map(Scope::as_str).collect()
+}
