@@ -31,9 +31,9 @@ use crate::{
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval with streams, unless this replica has committed a change.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Minimum interval, and what each stream adds to it: some 16,000 streams are woken per second.
+/// Minimum interval, and what each stream adds to it: some 6,600 streams are woken per second.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
-const INTERVAL_PER_STREAM: Duration = Duration::from_micros(60);
+const INTERVAL_PER_STREAM: Duration = Duration::from_micros(150);
 /// Maximum number of changes that are read at once, and of those of a batch.
 const MAX_READ: usize = 2_500;
 const MAX_BATCH: usize = 250;
