@@ -11,7 +11,7 @@ use pet_inventory::{
     domain::{caller::Scopes, change::Initiator},
 };
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use test_support::{MockHttp, RequestExt as _, TestApp, images::png, repository};
 use wiremock::{Mock, ResponseTemplate, matchers::path};
 
@@ -24,6 +24,7 @@ use crate::{
 const FIRST: &[&str] = &["addPet", "uploadFile", "placeOrder", "createUser"];
 /// Operations that come last, in this order: they delete what others need.
 const LAST: &[&str] = &[
+    "revokeSession",
     "revokeToken",
     "deleteImage",
     "deleteOrder",
@@ -108,6 +109,15 @@ async fn oauth_client(app: &TestApp) -> (String, String) {
     (id, secret.expose().to_owned())
 }
 
+/// Creates a caller with a credential of a kind, `keys` or `clients`, and returns the identifiers of both.
+async fn caller_with(app: &TestApp, operation: &str, kind: &str) -> [String; 2] {
+    let caller = json!({"name": format!("caller of {operation}"), "plan": "pro"});
+    let caller = app.post("/admin/callers", &caller).is(201).await.id();
+    let path = format!("/admin/callers/{caller}/{kind}");
+    let credential = app.post(&path, &json!({})).is(201).await.id();
+    [caller.to_string(), credential.to_string()]
+}
+
 /// Returns the fields to fill in.
 async fn fields(app: &TestApp, operation: &str, client: &(String, String), file: &Path) -> Fields {
     const BODY: &str = ".opblock-section-request-body textarea";
@@ -147,6 +157,24 @@ async fn fields(app: &TestApp, operation: &str, client: &(String, String), file:
             BODY,
             r#"{"username": "ada", "firstName": "Ada"}"#.to_owned(),
         )],
+        "getCaller" | "patchCaller" | "deleteCaller" | "getUsage" | "listKeys" | "createKey"
+        | "listClients" | "createClient" => {
+            let [caller, _] = caller_with(app, operation, "keys").await;
+            vec![("[data-param-name=callerId] input", caller)]
+        }
+        "rotateKey" | "revokeKey" => {
+            let [_, key] = caller_with(app, operation, "keys").await;
+            vec![("[data-param-name=keyId] input", key)]
+        }
+        "revokeClient" => {
+            let [_, client] = caller_with(app, operation, "clients").await;
+            vec![("[data-param-name=clientId] input", client)]
+        }
+        "revokeSession" => {
+            let sessions = app.get("/admin/sessions").is(200).await.ids();
+            let session = sessions.last().expect("a session").to_string();
+            vec![("[data-param-name=sessionId] input", session)]
+        }
         "issueToken" => {
             let scope = ("[data-property-name=scope] input", "read:pets".to_owned());
             [credentials(), vec![scope]].concat()
