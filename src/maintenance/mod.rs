@@ -45,11 +45,17 @@ async fn flush_limits(state: AppState) {
 
 /// Writes the requests of callers to their history.
 async fn write_usage(state: AppState) {
+    let mut is_failing = false;
     loop {
         sleep(Duration::from_secs(1)).await;
-        if let Err(error) = state.limits.usage.write(&state.database).await {
-            tracing::warn!(%error, "failed to write the usage of callers; retrying in 1 s");
+        let written = state.limits.usage.write(&state.database).await;
+        // Once for an outage, of which others tell each second.
+        if let Err(error) = &written
+            && !is_failing
+        {
+            tracing::warn!(%error, "failed to write the usage of callers; retrying each second");
         }
+        is_failing = written.is_err();
     }
 }
 
