@@ -45,17 +45,15 @@ async fn flush_limits(state: AppState) {
 
 /// Writes the requests of callers to their history.
 async fn write_usage(state: AppState) {
-    let mut is_failing = false;
     loop {
         sleep(Duration::from_secs(1)).await;
-        let written = state.limits.usage.write(&state.database).await;
-        // Once for an outage, of which others tell each second.
-        if let Err(error) = &written
-            && !is_failing
-        {
-            tracing::warn!(%error, "failed to write the usage of callers; retrying each second");
+        match state.limits.usage.write(&state.database).await {
+            // Logged each second already.
+            Ok(()) | Err(db::Error::Unavailable(_)) => {}
+            Err(error) => {
+                tracing::warn!(%error, "failed to write the usage of callers; retrying in 1 s");
+            }
         }
-        is_failing = written.is_err();
     }
 }
 
@@ -90,8 +88,11 @@ async fn fold_names(database: Database) {
         Ok::<_, db::Error>(())
     };
     loop {
-        if let Err(error) = fold().await {
-            tracing::warn!(%error, "failed to fold the names of pets; retrying in 5 s");
+        match fold().await {
+            Ok(()) | Err(db::Error::Unavailable(_)) => {}
+            Err(error) => {
+                tracing::warn!(%error, "failed to fold the names of pets; retrying in 5 s");
+            }
         }
         sleep(Duration::from_secs(5)).await;
     }
