@@ -2,7 +2,7 @@
 //! this one.
 //!
 //! Invariants:
-//! - One task publishes and reads, whatever the number of streams.
+//! - One task publishes and reads, for any number of streams.
 //! - A subscription gets every change behind the last one that was published when it began, in the order of positions,
 //!   unless it lags.
 

@@ -103,7 +103,7 @@ pub fn operations() -> Router<AppState> {
     resources().router
 }
 
-/// The pages and the document, whose clones share the compressed ones. Fails if the document cannot be written as JSON; a
+/// The pages and the document. Clones share the compressed ones. Fails if the document cannot be written as JSON; a
 /// test rules it out.
 pub fn constants(
     document: &OpenApi,

@@ -111,7 +111,7 @@ impl<W: Write> Writer<W> {
         Ok(self.write(kind, &serde_json::to_vec(content)?)?)
     }
 
-    /// Begins an entry whose content is written to [`Writer::content`].
+    /// Begins an entry. Its content is written to [`Writer::content`].
     pub fn begin(&mut self, path: &str, size: u64) -> io::Result<()> {
         let mut header = tar::Header::new_gnu();
         header.set_path(path)?;

@@ -87,7 +87,7 @@ pub async fn find_by_id(
     with_timeout(query.bind(id.0).fetch_optional(connection)).await
 }
 
-/// Returns the first `limit` callers after `after` whose names begin with `prefix`, by name.
+/// Returns the first `limit` callers after `after` with names that begin with `prefix`, by name.
 pub async fn list(
     connection: &mut Connection,
     prefix: &str,

@@ -19,7 +19,7 @@ pub type Head = OwnedMutexGuard<()>;
 #[derive(Debug, Clone, Default)]
 pub struct ClientQueues(Arc<SyncMutex<Queues>>);
 
-/// A fair lock for each client, whose holder may wait for a core.
+/// A fair lock for each client. Its holder may wait for a core.
 type Queues = HashMap<Option<Network>, Weak<Mutex<()>>>;
 
 impl ClientQueues {

@@ -8,7 +8,7 @@ use std::{
 
 use crate::domain::address::{AddressKey, Network};
 
-/// Networks of an IPv6 address whose use is bounded, and the number of addresses as which each counts.
+/// Networks of an IPv6 address with a bounded use, and the number of addresses as which each counts.
 const SHARED_NETWORKS: [(u8, u32); 2] = [(56, 1), (48, 2)];
 
 /// A resource that client addresses share, such as memory in bytes or a number of connections. Clones share it.

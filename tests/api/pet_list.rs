@@ -63,7 +63,7 @@ async fn list_is_in_the_order_of_ids_or_of_names() {
 async fn list_with_invalid_parameter_is_400() {
     let app = TestApp::start().await;
     let long = "x".repeat(256);
-    // The cursor of a position by id, of one with NUL, and of one whose name is too long.
+    // The cursor of a position by id, of one with NUL, and of one with a name that is too long.
     for (query, field) in [
         ("name=", "name"),
         ("name=a&name=b", "name"),

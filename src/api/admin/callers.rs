@@ -196,7 +196,7 @@ pub(super) async fn list(lists: Lists, Query(query): Query) -> Result<Response, 
         .await
 }
 
-/// Callers whose names begin with `prefix`.
+/// Callers with names that begin with `prefix`.
 struct Callers {
     prefix: String,
 }

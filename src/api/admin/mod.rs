@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Changes are made by the functions that the commands call, and are recorded in the same transaction.
 //! - A secret is in one response, which is not stored.
-//! - No operation takes away the last administrator, whatever runs at the same time.
+//! - No operation takes away the last administrator, also beside others that do.
 
 mod callers;
 mod credentials;

@@ -47,7 +47,7 @@ const ABOUT_MESSAGE: [StatusCode; 4] = [
     StatusCode::UNSUPPORTED_MEDIA_TYPE,
 ];
 
-/// Layer that handles the key of a request whose operation takes one. It buffers the body only if there is a key.
+/// Layer that handles the key of a request if its operation takes one. It buffers the body only if there is a key.
 #[derive(Clone)]
 pub struct IdempotencyLayer {
     access: Arc<AccessRules>,

@@ -41,7 +41,7 @@ use crate::domain::caller::Scope;
 /// Base path of the API.
 pub const BASE: &str = "/api/v3";
 
-/// Operations of callers whose response has a secret, and is not stored.
+/// Operations of callers with a secret in their response, which is not stored.
 const WITH_SECRETS: [&str; 3] = ["createKey", "rotateKey", "createClient"];
 
 #[derive(OpenApi)]

@@ -201,7 +201,7 @@ impl Find for Filter {
     }
 }
 
-/// Pets whose names begin with `name`.
+/// Pets with names that begin with `name`.
 struct ByName {
     name: PetName,
     statuses: Vec<Status>,

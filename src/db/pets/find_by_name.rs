@@ -3,7 +3,7 @@
 //! Invariants:
 //! - The form of the query fixes its plan, and a page ends early when its pets are large, as in `find_by`. Each status is one
 //!   range of the index `pets_by_name`.
-//! - Pets whose names are not folded yet are not found. The service folds them within seconds ([`fold_names`]).
+//! - Pets with names that are not folded yet are not found. The service folds them within seconds ([`fold_names`]).
 
 use std::{fmt, str::FromStr};
 
@@ -66,7 +66,7 @@ pub struct NamePage {
     pub continue_after: Option<NamePosition>,
 }
 
-/// Returns the pets of `range` with one of `statuses` whose names begin with `prefix`, without regard to case.
+/// Returns the pets of `range` with one of `statuses` and names that begin with `prefix`, without regard to case.
 pub async fn find_by_name(
     database: &Database,
     prefix: &str,

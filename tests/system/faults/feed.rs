@@ -118,7 +118,7 @@ async fn row_30_streams_miss_nothing_while_processes_are_killed() {
         log.extend(of_load);
         count += responses.len();
     }
-    // The last change of all is one whose position is known.
+    // The last change of all has a known position.
     let last = stage
         .target
         .request(Method::POST, "/pet")

@@ -23,7 +23,7 @@ use crate::stage::{Stage, Target, load::TimedResponse};
 pub const OWNER: &str = "ada";
 const PASSWORD: &str = "correct horse battery staple";
 
-/// Operation whose duration is mostly that of hashing a password.
+/// Operation that takes about as long as hashing a password.
 pub const LOGIN: &str = "login";
 
 /// Number of clients on the plan Enterprise.
@@ -49,7 +49,7 @@ pub struct Honest {
     pets: Vec<i64>,
     image: String,
     results: Mutex<Results>,
-    /// Pets whose deletion was acknowledged.
+    /// Pets with an acknowledged deletion.
     pub deleted: Mutex<Vec<i64>>,
     stop: CancellationToken,
     tasks: TaskTracker,
