@@ -282,7 +282,7 @@ async fn list_of_caller(
 
 /// List login sessions
 ///
-/// Returns the sessions of all users, as `listKeys` does the keys. An hour after they end, they are deleted.
+/// Returns the sessions of all users, as `listKeys` does the keys. An hour after they expire, they are deleted.
 #[utoipa::path(
     get, path = "/admin/sessions", operation_id = "listSessions", tag = "admin", security(("bearer" = ["admin"])),
     params(("limit", Query), ("cursor", Query)),
