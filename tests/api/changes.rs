@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::Executor as _;
 use test_support::{RequestExt, Response, TestApp};
 
-/// Starts the service on a database that counts the statements with these events on `table`, and delays each by 20 ms, so
+/// Starts the service on a database that counts the statements with these events on `table`, and delays each by 5 ms, so
 /// that concurrent requests share statements.
 async fn start_with_slow_changes(events: &str, table: &str) -> TestApp {
     let app = TestApp::start().await;
@@ -19,7 +19,7 @@ async fn start_with_slow_changes(events: &str, table: &str) -> TestApp {
              create function count_statement() returns trigger language plpgsql as $$
              begin
                  insert into statements default values;
-                 perform pg_sleep(0.01);
+                 perform pg_sleep(0.005);
                  return null;
              end
              $$;
@@ -177,7 +177,7 @@ async fn patches_of_different_fields_of_one_pet_lose_no_update() {
 /// Replacements of another pet share the batches, and do not fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_replacements_with_one_etag_have_one_winner() {
-    const CLIENTS: usize = 50;
+    const CLIENTS: usize = 30;
     let app = start_with_slow_changes("update or delete", "pets").await;
     let etag = add_pets(&app, 1..=2).await.swap_remove(0);
     let put = |id, number| app.put("/pet", &json!({"id": id, "name": format!("by {number}")}));
