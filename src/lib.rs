@@ -7,7 +7,7 @@
 //! app
 //! server · telemetry · embedded_postgres · maintenance
 //! api
-//! auth | limits | images | feed
+//! auth | limits | images | feed | sample_store
 //! db | blob_store
 //! config | http_client | trace_context
 //! domain
@@ -26,6 +26,7 @@
 //! - [`limits`]: decides whether a caller's request may proceed, by leased slices, and what a client address may use; no
 //!   HTTP types.
 //! - [`feed`]: publishes the record of changes, and passes it to streams.
+//! - [`sample_store`]: pets with pictures, to try the service with.
 //! - [`api`]: routes, layers, handlers and status codes.
 //! - [`server`]: listeners, connections, workers and shutdown; serves any tower service.
 //! - [`embedded_postgres`]: PostgreSQL for a run without a database URL.
@@ -86,6 +87,7 @@ pub mod http_client;
 pub mod images;
 pub mod limits;
 pub mod maintenance;
+pub mod sample_store;
 pub mod server;
 pub mod telemetry;
 pub mod trace_context;

@@ -26,7 +26,7 @@ static MIGRATOR: Migrator = sqlx::migrate!();
 
 /// Statements that insert rows as the program wrote them after a migration. A new migration adds an entry. The first ones,
 /// up to 0108, came together.
-const ROWS: [(i64, &str); 7] = [(
+const ROWS: [(i64, &str); 8] = [(
     108,
     r#"with acme as (
           insert into callers (name, plan, scopes) values ('acme', 'free', '{read:pets,write:pets}')
@@ -120,6 +120,9 @@ const ROWS: [(i64, &str); 7] = [(
 ), (
         114,
         "insert into caller_usage (caller_id, day, admitted, refused) values (1, '2026-01-31', 2, 1)",
+), (
+        115,
+        "insert into sample_pets (number, pet_id) values (0, 1); insert into sample_orders (id) select min(id) from orders",
 )];
 
 async fn apply(options: &db::ConnectOptions) -> Result<(), db::Error> {

@@ -14,6 +14,7 @@ use super::{
     operations::Operations,
     request_context::{CurrentCaller, RequestContext},
     response,
+    scopes::{ScopeBody, scope_names},
     usage::{self, DayBody},
 };
 use crate::{
@@ -30,6 +31,7 @@ pub fn router() -> Operations {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Limits, example = json!({
     "plan": "free",
+    "scopes": ["read:pets"],
     "minute": {"limit": 60, "remaining": 59, "reset": 60},
     "day": {"limit": 1000, "remaining": 999, "reset": 43200},
     "days": [{"day": "2026-01-31", "admitted": 1, "refused": 0}]
@@ -38,6 +40,9 @@ struct LimitsBody {
     /// The plan.
     #[schema(max_length = 10, pattern = "^(free|pro|enterprise)$")]
     plan: &'static str,
+    /// Scopes of the credential.
+    #[schema(value_type = Vec<ScopeBody>, max_items = 16)]
+    scopes: Vec<&'static str>,
     /// Limit for any 60 seconds; absent if unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -79,7 +84,7 @@ impl From<Window> for WindowBody {
 /// Get the state of the limits
 ///
 /// Responds even when a limit is reached, and is not counted against the limits. It has a limit of its own: 60
-/// requests per minute. Also returns the caller's requests on each of the last 30 UTC days, up to a second ago.
+/// requests per minute. Also returns the scopes of the credential, and the caller's requests on each of the last 30 UTC days, up to a second ago.
 #[utoipa::path(
     get, path = "/limits", operation_id = "getLimits", tag = "limits",
     security(("api_key" = []), ("bearer" = [])),
@@ -97,6 +102,7 @@ async fn get(
     };
     let body = LimitsBody {
         plan: caller.plan.as_str(),
+        scopes: scope_names(caller.scopes),
         minute: status.minute.map(WindowBody::from),
         day: status.day.map(WindowBody::from),
         days,

@@ -28,6 +28,7 @@ pub mod rate_limits;
 pub mod request_context;
 pub mod request_id;
 pub mod response;
+mod scopes;
 pub mod state;
 pub mod usage;
 pub mod users;

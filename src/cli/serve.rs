@@ -128,19 +128,22 @@ fn greeting(app: &App, database: &str) -> String {
         };
         format!(
             "Demo keys  {keys}\n\
-             \x20 Try        curl -H 'api_key: {key}' {target}"
+             \x20 Try        curl -H 'api_key: {key}' {target}\n\
+             \x20 Samples    pet-inventory seed, or the console, adds 30 pets with pictures"
         )
     } else {
         "Keys       pet-inventory keys create --caller NAME --plan free|pro|enterprise".to_owned()
     };
     format!(
         "pet-inventory {version} is ready\n\
+         \x20 Console    {console}\n\
          \x20 API        {api}\n\
          \x20 Docs       {docs}\n\
          \x20 Metrics    {metrics}\n\
          \x20 Data       {database}\n\
          \x20 {keys}",
         version = env!("CARGO_PKG_VERSION"),
+        console = location(address, "/"),
         api = location(address, "/api/v3"),
         docs = location(address, "/docs"),
         metrics = location(app.operations_addr(), "/metrics"),

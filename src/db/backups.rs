@@ -19,7 +19,7 @@ use super::{deadline::with_timeout, error::Error};
 
 /// Tables of a backup, each after those that its rows refer to, with the columns in the order of an archive. An archive
 /// does not name them: a migration that adds a column keeps this list for the schemas before it.
-pub const TABLES: [(&str, &str); 12] = [
+pub const TABLES: [(&str, &str); 14] = [
     ("callers", "id, name, plan, scopes, created_at, disabled_at"),
     (
         "credentials",
@@ -56,6 +56,8 @@ pub const TABLES: [(&str, &str); 12] = [
     ),
     ("changes_clock", "is_only, position"),
     ("caller_usage", "caller_id, day, admitted, refused"),
+    ("sample_pets", "number, pet_id"),
+    ("sample_orders", "id"),
 ];
 
 /// Tables in which a migration adds a row.
@@ -66,6 +68,7 @@ pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
     let since = |table: &str| match table {
         "changes" | "new_changes" | "changes_clock" => 110,
         "caller_usage" => 114,
+        "sample_pets" | "sample_orders" => 115,
         _ => 0,
     };
     let tables = TABLES.into_iter();
@@ -77,9 +80,8 @@ pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
 const CREDENTIALS: &str = "where kind not in ('session', 'access_token')";
 
 /// Earlier schemas, whose [`TABLES`] have the same columns: that of the builds before the migrations began anew, and those
-/// from 0108 on. Below 0110, they have no record of changes, and
-/// below 0114 no usage of callers.
-pub const EARLIER_SCHEMAS: [i64; 7] = [26, 108, 109, 110, 111, 112, 113];
+/// from 0108 on. Below 0110, they have no record of changes, below 0114 no usage of callers, and below 0115 no sample store.
+pub const EARLIER_SCHEMAS: [i64; 8] = [26, 108, 109, 110, 111, 112, 113, 114];
 
 /// Tables that a backup leaves out: triggers or the service fill them again (`inventory_changes`, `pet_tags`,
 /// `image_renderings`); they belong to one database (`_sqlx_migrations`, `image_place`, `image_leftovers`); they count the use

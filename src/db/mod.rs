@@ -38,6 +38,7 @@ pub mod pets;
 mod pool;
 mod pooler;
 mod record;
+pub mod sample_store;
 mod sequences;
 pub mod sessions;
 pub mod usage;

@@ -48,6 +48,7 @@ mod properties;
 mod readiness;
 mod record;
 mod resets;
+mod sample_store;
 mod sessions;
 mod shares;
 mod shutdown;

@@ -648,6 +648,11 @@ fn admin_requests(app: &TestApp, powerless: &str) -> Vec<Case> {
         ),
         ("/admin/sessions", app.get("/admin/sessions?limit=1"), 200),
         (
+            "/admin/sample-store",
+            app.request(Method::POST, "/admin/sample-store"),
+            409,
+        ),
+        (
             "/admin/sessions/{sessionId}",
             app.delete("/admin/sessions/999999"),
             404,

@@ -23,7 +23,7 @@ const LAYERS: &[&[&str]] = &[
     &["app"],
     &["server", "telemetry", "embedded_postgres", "maintenance"],
     &["api"],
-    &["auth", "limits", "images", "feed"],
+    &["auth", "limits", "images", "feed", "sample_store"],
     &["db", "blob_store"],
     &["config", "http_client", "trace_context"],
     &["domain"],
@@ -36,7 +36,7 @@ const RESOURCES: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
     &["state", "error", "body", "extract", "openapi", "access", "conditional", "credentials", "fields", "idempotency",
-      "operations", "paging", "problem", "rate_limits", "request_context", "request_id", "response", "usage"];
+      "operations", "paging", "problem", "rate_limits", "request_context", "request_id", "response", "scopes", "usage"];
 
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =

@@ -4,7 +4,6 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::scopes::{MAX_SCOPES, ScopeBody, read_scopes, scope_names};
 use crate::{
     api::{
         error::Error,
@@ -14,6 +13,7 @@ use crate::{
         openapi::BASE,
         paging::{Find, Lists, Page, Window},
         response::{self, ApiResponse, time},
+        scopes::{MAX_SCOPES, ScopeBody, read_scopes, scope_names},
         state::Links,
         usage::{self, Days},
     },

@@ -7,10 +7,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{
-    callers::find_caller,
-    scopes::{MAX_SCOPES, ScopeBody, read_scopes, scope_names},
-};
+use super::callers::find_caller;
 use crate::{
     api::{
         error::Error,
@@ -18,6 +15,7 @@ use crate::{
         fields::{Array, Field, FieldType, Violations},
         paging::{Find, Lists, Page, Window},
         response::{self, ApiResponse, time},
+        scopes::{MAX_SCOPES, ScopeBody, read_scopes, scope_names},
         state::AppState,
     },
     auth::secret::NewSecret,

@@ -1,4 +1,4 @@
-//! `/admin`: callers, their keys and clients, and login sessions, for callers with the scope `admin`.
+//! `/admin`: callers, their keys and clients, login sessions, and the sample store, for callers with the scope `admin`.
 //!
 //! Invariants:
 //! - Changes are made by the functions that the commands call, and are recorded in the same transaction.
@@ -7,7 +7,7 @@
 
 mod callers;
 mod credentials;
-mod scopes;
+mod sample_store;
 
 use utoipa_axum::routes;
 
@@ -25,6 +25,7 @@ pub fn router() -> Operations {
         .routes(routes!(credentials::create_client))
         .routes(routes!(credentials::revoke_client))
         .routes(routes!(credentials::revoke_session))
+        .routes(routes!(sample_store::add))
 }
 
 /// Returns the lists.

@@ -50,6 +50,7 @@ pub(super) fn read_scopes(
     Some(scopes.into_iter().collect())
 }
 
+/// Returns the names of scopes.
 pub(super) fn scope_names(scopes: Scopes) -> Vec<&'static str> {
     scopes.iter().map(Scope::as_str).collect()
 }

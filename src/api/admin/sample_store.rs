@@ -1,0 +1,84 @@
+//! `/admin/sample-store`: adds pets with pictures to an empty store.
+
+use axum::{extract::State, response::Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    api::{
+        error::Error,
+        extract::Host,
+        idempotency::Idempotency,
+        openapi::BASE,
+        request_context::CurrentCaller,
+        response,
+        state::{AppState, Links},
+    },
+    db::{self, Connection},
+    domain::change::Initiator,
+    sample_store::{self, Founder},
+};
+
+/// What was added.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SampleStore, example = json!({"pets": 30, "orders": 6}))]
+struct SampleStoreBody {
+    /// Number of pets.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pets: usize,
+    /// Number of orders.
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    orders: usize,
+}
+
+/// Add the sample store
+///
+/// Adds 30 pets with pictures, tags and categories, and a few orders of the caller, if there is no pet. The command
+/// `pet-inventory seed --remove` deletes what is left of them.
+#[utoipa::path(
+    post, path = "/admin/sample-store", operation_id = "addSampleStore", tag = "admin", security(("bearer" = ["admin"])),
+    responses(
+        (status = 201, description = "What was added.", body = SampleStoreBody, headers(("Location"))),
+        (status = 409, description = "There are pets, or a request with this `Idempotency-Key` is in progress."),
+        (status = 507, description = "The image store is full."),
+    ),
+)]
+pub(super) async fn add(
+    State(state): State<AppState>,
+    State(links): State<Links>,
+    CurrentCaller(caller): CurrentCaller,
+    Host(host): Host,
+    idempotency: Idempotency,
+    initiator: Initiator,
+) -> Result<Response, Error> {
+    if let Some(response) = idempotency.stored_response(&state.database).await? {
+        return Ok(response);
+    }
+    // Before the pictures are stored for nothing.
+    state.database.run(check_empty).await?;
+    let pictures = sample_store::store_pictures::<Error>(&state.database, &state.blobs).await?;
+    let founder = Founder {
+        base: links.absolute_url(BASE, &host),
+        owner: caller.id,
+        initiator,
+    };
+    let work = async |transaction: &mut Connection| {
+        check_empty(transaction).await?;
+        let added = sample_store::add(transaction, &pictures, &founder).await?;
+        let body = SampleStoreBody {
+            pets: added.pets,
+            orders: added.orders,
+        };
+        response::created(links.url(&format!("{BASE}/pet")), &body)
+    };
+    Box::pin(idempotency.run(&state.database, work)).await
+}
+
+async fn check_empty(connection: &mut Connection) -> Result<(), Error> {
+    if db::sample_store::is_empty(connection).await? {
+        return Ok(());
+    }
+    Err(Error::Conflict(
+        "the sample store can be added only to a store without pets".into(),
+    ))
+}

@@ -1,0 +1,73 @@
+//! `seed`: adds the sample store, or removes it.
+
+use clap::Args;
+use serde_json::json;
+
+use super::{
+    output::{Error, print},
+    session::with_database,
+};
+use crate::{
+    api::{openapi::BASE, state::Links},
+    blob_store::BlobStore,
+    config::Config,
+    db::{Connection, Database},
+    domain::{address::ListenAddress, change::Initiator},
+    sample_store::{self, Counts, Founder},
+};
+
+#[derive(Debug, Args)]
+pub struct Seed {
+    /// Delete what is left of the sample store, with images and open orders, and nothing else
+    #[arg(long)]
+    remove: bool,
+}
+
+impl Seed {
+    pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
+        let work = async |database: &Database| {
+            if self.remove {
+                remove(database).await
+            } else {
+                add(config, database).await
+            }
+        };
+        let counts = with_database(config, work).await?;
+        let Counts { pets, orders } = counts;
+        let text = match (self.remove, pets) {
+            (false, 0) => "the sample store is there already".to_owned(),
+            (false, _) => format!(
+                "added {pets} pets and {orders} orders; to delete them: pet-inventory seed --remove"
+            ),
+            (true, _) => format!("deleted {pets} pets and {orders} orders"),
+        };
+        print(json, text, &json!({"pets": pets, "orders": orders}))
+    }
+}
+
+async fn add(config: &Config, database: &Database) -> Result<Counts, Error> {
+    let blobs = BlobStore::new(config)?;
+    blobs.refuse_root()?;
+    let pictures = sample_store::store_pictures::<Error>(database, &blobs).await?;
+    let host = match &config.server.listen {
+        ListenAddress::Tcp(address) => address.to_string(),
+        ListenAddress::Unix(_) => "localhost".to_owned(),
+    };
+    let links = Links::new(config.server.public_url.as_ref());
+    let founder = Founder {
+        base: links.absolute_url(BASE, &host),
+        owner: None,
+        initiator: Initiator::operator(),
+    };
+    let add = async |transaction: &mut Connection| {
+        Ok(sample_store::add(transaction, &pictures, &founder).await?)
+    };
+    database.transact(add).await
+}
+
+async fn remove(database: &Database) -> Result<Counts, Error> {
+    let remove = async |transaction: &mut Connection| {
+        Ok(sample_store::remove(transaction, &Initiator::operator()).await?)
+    };
+    database.transact(remove).await
+}
