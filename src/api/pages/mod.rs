@@ -24,14 +24,34 @@ macro_rules! modules {
 }
 
 /// Modules of the console, with their paths.
-const MODULES: [(&str, &str); 7] = modules![
+const MODULES: [(&str, &str); 27] = modules![
     "main.js",
     "api.js",
     "dom.js",
+    "pictures.js",
     "views/account.js",
+    "views/caller.js",
+    "views/callers.js",
+    "views/changes.js",
+    "views/orders.js",
+    "views/pet.js",
+    "views/pets.js",
+    "views/sessions.js",
     "views/sign_in.js",
+    "widgets/change_table.js",
     "widgets/days.js",
+    "widgets/dialog.js",
+    "widgets/gallery.js",
+    "widgets/grid.js",
+    "widgets/inventory.js",
     "widgets/limit.js",
+    "widgets/pet_card.js",
+    "widgets/pet_form.js",
+    "widgets/problem.js",
+    "widgets/rows.js",
+    "widgets/scopes.js",
+    "widgets/secret.js",
+    "widgets/uploads.js",
 ];
 
 pub fn router() -> Router<AppState> {

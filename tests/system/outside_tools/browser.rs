@@ -32,7 +32,15 @@ pub struct Browser {
 
 impl Browser {
     pub async fn start() -> Self {
-        let (cleaner, driver) = start_driver().await;
+        let mut started = None;
+        for _ in 0..3 {
+            // Another program may take its free port before it listens.
+            if started.is_none() {
+                started = start_driver().await;
+            }
+        }
+        let (cleaner, driver) =
+            started.expect("Chromium or its driver is missing: run .ci/setup --all");
         let client = client();
         // All other hosts are unreachable; a request to one fails and is logged.
         let arguments = [
@@ -136,29 +144,37 @@ impl Browser {
         text.as_str().expect("text").to_owned()
     }
 
-    /// Clicks on an element, once nothing covers it: a page that is still being laid out moves its elements.
+    /// Clicks on an element.
     pub async fn click(&self, selector: &str) {
-        let element = self.find(selector).await;
-        let url = format!("{}{element}/click", self.url);
-        let started = Instant::now();
-        loop {
-            let clicked = self.client.post(&url).json(&json!({})).response().await;
-            let is_covered = clicked.text().contains("element click intercepted");
-            if !is_covered || started.elapsed() > TIMEOUT {
-                clicked.is(200);
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        self.act(selector, "click", &json!({})).await;
     }
 
     /// Replaces the text of an input, or selects an option. A file input takes a path.
     pub async fn enter(&self, selector: &str, text: &str) {
-        let element = self.find(selector).await;
+        self.find(selector).await;
         self.run(&format!("document.querySelector('{selector}').select?.()"))
             .await;
-        self.post(&format!("{element}/value"), &json!({ "text": text }))
-            .await;
+        self.act(selector, "value", &json!({ "text": text })).await;
+    }
+
+    /// Acts on an element, once it is in the page and nothing covers it: a page that is still being laid out moves and replaces
+    /// its elements.
+    async fn act(&self, selector: &str, action: &str, body: &Value) {
+        let started = Instant::now();
+        loop {
+            let element = self.find(selector).await;
+            let request = self.client.post(format!("{}{element}/{action}", self.url));
+            let acted = request.json(body).response().await;
+            let text = acted.text();
+            let is_moving = ["element click intercepted", "stale element reference"]
+                .iter()
+                .any(|it| text.contains(it));
+            if !is_moving || started.elapsed() > TIMEOUT {
+                acted.is(200);
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     async fn find(&self, selector: &str) -> String {
@@ -231,8 +247,9 @@ impl Browser {
     }
 }
 
-/// Starts the driver in a folder and a process group of its own; both end with this process.
-async fn start_driver() -> (Child, String) {
+/// Starts the driver in a folder and a process group of its own; both end with this process. Returns its URL, too, or `None` if
+/// it ends at once.
+async fn start_driver() -> Option<(Child, String)> {
     use std::os::unix::process::CommandExt as _;
     const SCRIPT: &str = r#"
         trap '' INT TERM
@@ -262,13 +279,16 @@ async fn start_driver() -> (Child, String) {
     let port = async {
         while let Some(line) = lines.next_line().await.expect("text") {
             if let Some((_, port)) = line.split_once("started successfully on port ") {
-                return port.trim_end_matches('.').to_owned();
+                return Some(port.trim_end_matches('.').to_owned());
             }
         }
-        panic!("Chromium or its driver is missing: run .ci/setup --all");
+        None
     };
-    let port = tokio::time::timeout(TIMEOUT, port)
-        .await
-        .expect("it starts");
-    (cleaner, format!("http://127.0.0.1:{port}"))
+    let port = tokio::time::timeout(TIMEOUT, port).await;
+    let Some(port) = port.expect("it starts or ends") else {
+        drop(cleaner.stdin.take());
+        let _ = cleaner.wait();
+        return None;
+    };
+    Some((cleaner, format!("http://127.0.0.1:{port}")))
 }

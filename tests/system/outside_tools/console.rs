@@ -1,4 +1,5 @@
 //! The console in a browser: sign in, limits and requests by day, errors, keyboard, layout and accessibility.
+//! `console_pets` and `console_administration` have its other views.
 
 use std::{fs, path::Path};
 
@@ -9,8 +10,8 @@ use test_support::{Home, RequestExt, TestApp, TestDatabase, make_key, postgres::
 
 use crate::browser::Browser;
 
-const TAB: &str = "\u{E004}";
-const ENTER: &str = "\u{E007}";
+pub(super) const TAB: &str = "\u{E004}";
+pub(super) const ENTER: &str = "\u{E007}";
 const PASSWORD: &str = "correct horse battery staple";
 const NO_OVERFLOW: &str =
     "return [...document.querySelectorAll('body, body *:not(.skip)')].every(it => it.getBoundingClientRect().right <= innerWidth)
@@ -20,7 +21,7 @@ const FOCUS: &str = "
     const it = document.activeElement, style = getComputedStyle(it);
     const name = it.labels?.[0] ?? it;
     return [name.innerText, style.outlineStyle === 'solid' && parseFloat(style.outlineWidth) >= 2]";
-const REFUSED: &str = "Failed to load resource: the server responded with a status of 4";
+pub(super) const REFUSED: &str = "Failed to load resource: the server responded with a status of 4";
 
 /// Returns the value and the maximum of each meter on the page.
 async fn meters(browser: &Browser) -> Value {
@@ -31,7 +32,7 @@ async fn meters(browser: &Browser) -> Value {
 
 /// Checks that the view has no violation of axe-core, and fits, at each width and in each colour scheme. Saves a picture of
 /// each.
-async fn is_accessible(browser: &Browser, name: &str) {
+pub(super) async fn is_accessible(browser: &Browser, name: &str) {
     let axe = Path::new("target/outside-tools/conformance/node_modules/axe-core/axe.min.js");
     let axe = fs::read_to_string(repository().join(axe));
     let axe = axe.expect("axe-core is missing: run .ci/setup --all");
@@ -60,22 +61,37 @@ async fn is_kept_in_the_tab_only(browser: &Browser, secret: &str) {
 }
 
 /// Starts the service, opens the console, and returns both with the key of a caller on plan Free.
-async fn console() -> (TestApp, Browser, String) {
+pub(super) async fn console(settings: &[(&str, &str)]) -> (TestApp, Browser, String) {
     // The clock is stopped, so no minute passes on a slow machine.
-    let app = TestApp::with_clock(TestDatabase::migrated().await, &[], Clock::manual()).await;
+    let app = TestApp::with_clock(TestDatabase::migrated().await, settings, Clock::manual()).await;
     let mut connection = app.database.connect().await;
     let key = make_key(&mut connection, "shop", Scopes::all(), None).await;
     let freed = "update callers set plan = 'free' where name = 'shop'";
     app.database.run(freed).await;
     let browser = Browser::start().await;
     browser.set_viewport(1280, 800, "light").await;
-    browser.open(&format!("http://{}/", app.address)).await;
+    let url = format!("http://{}/#/account", app.address);
+    browser.open(&url).await;
     browser.until_text("#status", "Ready").await;
     browser.until_text("h1", "Sign in").await;
     (app, browser, key.secret)
 }
 
-async fn enter_key(browser: &Browser, key: &str) {
+/// Signs in with [`TestApp::key`] and shows a view.
+pub(super) async fn enter(app: &TestApp, browser: &Browser, place: &str, title: &str) {
+    enter_key(browser, &app.key).await;
+    browser.until_text("h1", "Account").await;
+    show(browser, place, title).await;
+}
+
+/// Shows the view at a place in the fragment.
+pub(super) async fn show(browser: &Browser, place: &str, title: &str) {
+    let script = format!("location.hash = '#/{place}'");
+    browser.run(&script).await;
+    browser.until_text("h1", title).await;
+}
+
+pub(super) async fn enter_key(browser: &Browser, key: &str) {
     browser.enter("#key", &format!("{key}{ENTER}")).await;
 }
 
@@ -89,7 +105,7 @@ async fn spend(app: &TestApp, key: &str, requests: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_shows_limits_and_requests_by_day() {
-    let (app, browser, key) = console().await;
+    let (app, browser, key) = console(&[]).await;
     is_accessible(&browser, "sign-in").await;
 
     // By keyboard alone, with a visible focus.
@@ -119,7 +135,7 @@ async fn console_shows_limits_and_requests_by_day() {
     let limits = browser.text("#limits").await;
     for part in [
         "Plan: free",
-        "more in 6",
+        "more in ",
         "944 of 1,000 requests left today (UTC)",
         "of them refused; at most 216 in a day.",
     ] {
@@ -147,7 +163,7 @@ async fn console_shows_limits_and_requests_by_day() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_signs_users_in() {
-    let (app, browser, _) = console().await;
+    let (app, browser, _) = console(&[]).await;
     let user = json!({"username": "ada", "password": PASSWORD});
     let sign_up = app.anonymous(Method::POST, "/user").json(&user);
     sign_up.is(201).await;
@@ -182,13 +198,20 @@ async fn console_signs_in_as_the_demo_administrator() {
     is_accessible(&browser, "demo").await;
     browser.click("#demo").await;
     browser.until_text("#limits", "Plan: enterprise").await;
+    show(&browser, "pets", "Pets").await;
+    browser.until_text("#empty", "The store is empty.").await;
+    is_accessible(&browser, "empty").await;
+    browser.click("#sample-store").await;
+    browser
+        .until("document.querySelectorAll('.pet img').length === 30")
+        .await;
     browser.is_clean(&origin, &[]).await;
     service.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_reports_errors() {
-    let (app, browser, key) = console().await;
+    let (app, browser, key) = console(&[]).await;
     enter_key(&browser, "pik_wrong").await;
     browser
         .until_text("#problem", "This key is not valid")
@@ -208,8 +231,9 @@ async fn console_reports_errors() {
     }
     browser.click(".title button").await;
     browser
-        .until_text("#limits", "Limit reached: limits; retry in ")
+        .until_text("main", "Limit reached: limits; retry in ")
         .await;
+    browser.until_text("main", "Trying again in ").await;
     // A key that ends while it is in use.
     let revoke =
         "update credentials set revoked_at = now() where id = (select max(id) from credentials)";
@@ -219,7 +243,7 @@ async fn console_reports_errors() {
         request.header("api_key", &key).response().await.status == 401
     };
     test_support::eventually(is_refused).await;
-    browser.click(".title button").await;
+    browser.click(".failure button").await;
     browser
         .until_text(".notice", "Your key or session is no longer valid.")
         .await;

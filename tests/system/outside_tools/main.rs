@@ -11,6 +11,8 @@ mod browser;
 mod caddy;
 mod compose;
 mod console;
+mod console_administration;
+mod console_pets;
 mod deployment;
 mod images;
 mod nginx;

@@ -3,14 +3,23 @@
 const BASE = new URL("api/v3/", document.baseURI);
 const CREDENTIAL = "credential";
 const TIMEOUT = 15_000;
+/** Time after which an interrupted stream of changes is opened again, in milliseconds. */
+const FOLLOW_AGAIN = 1_000;
+/** Maximum number of pages of changes that are read until one has a match. */
+const MAX_EMPTY = 10;
 
-/** Failure of a request: what to tell the person, and the status, 0 without a response. */
+/** Failure of a request: what to tell the person, the status, 0 without a response, and the seconds after which to retry. */
 export class Failure extends Error {
-  constructor(message, status = 0) {
+  constructor(message, status = 0, retryAfter = 0) {
     super(message);
     this.status = status;
+    this.retryAfter = retryAfter;
   }
 }
+
+let known = {};
+
+const NO_RESPONSE = "The server did not respond. Check the network, and try again.";
 
 /** Returns the credential of this tab, `{ header, value }`, or null. It is gone when the tab is closed. */
 export function credential() {
@@ -34,9 +43,10 @@ export function keep(credential) {
  *
  * A 401 to the credential of the tab dispatches the event `signed-out` on the window.
  */
-export async function send(method, path, { body, as = credential() } = {}) {
+export async function send(method, path, { body, ifMatch, as = credential(), signal } = {}) {
   const headers = new Headers();
   if (as) headers.set(as.header, as.value);
+  if (ifMatch) headers.set("if-match", ifMatch);
   if (body !== undefined) headers.set("content-type", "application/json");
   let response;
   try {
@@ -46,18 +56,138 @@ export async function send(method, path, { body, as = credential() } = {}) {
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
       credentials: "omit",
-      signal: AbortSignal.timeout(TIMEOUT),
+      signal: AbortSignal.any([AbortSignal.timeout(TIMEOUT), ...(signal ? [signal] : [])]),
     });
   } catch {
-    throw new Failure("The server did not respond. Check the network, and try again.");
+    throw new Failure(NO_RESPONSE);
   }
   if (response.ok) return response;
   const problem = await response.json().catch(() => ({}));
-  if (response.status === 401 && as && as.value === credential()?.value) {
+  throw refused(problem, response.status, response.headers.get("retry-after"), as);
+}
+
+/** Returns the failure of a response that is no success. */
+function refused(problem, status, retryAfter, as) {
+  if (status === 401 && as && as.value === credential()?.value) {
     keep(null);
     window.dispatchEvent(new Event("signed-out"));
   }
-  throw new Failure(sentence(problem.detail ?? response.statusText), response.status);
+  const fields = (problem.errors ?? []).map(({ field, reason }) => `${field} ${reason}`);
+  const detail = fields.length > 0 ? fields.join("; ") : problem.detail ?? `The server responded with ${status}`;
+  return new Failure(sentence(detail), status, status === 429 ? Number(retryAfter) : 0);
+}
+
+/** Uploads a file, and reports the part that is sent, from 0 to 1. Only XMLHttpRequest tells the progress. */
+export function upload(path, file, { progress, signal }) {
+  const as = credential();
+  const request = new XMLHttpRequest();
+  request.open("POST", new URL(path, BASE));
+  request.setRequestHeader(as.header, as.value);
+  // The service detects the type from the content, and its refusal says which types there are.
+  request.setRequestHeader("content-type", "application/octet-stream");
+  request.responseType = "json";
+  return new Promise((resolve, reject) => {
+    signal.addEventListener("abort", () => request.abort());
+    request.upload.addEventListener("progress", ({ loaded, total }) => progress(loaded / total));
+    request.addEventListener("load", () => {
+      const { status, response } = request;
+      if (status === 200) resolve(response);
+      else reject(refused(response ?? {}, status, request.getResponseHeader("retry-after"), as));
+    });
+    for (const event of ["error", "abort"]) request.addEventListener(event, () => reject(new Failure(NO_RESPONSE)));
+    request.send(file);
+  });
+}
+
+/**
+ * Follows the record of changes, and calls `changed` for each change, until `signal` is aborted. Resumes after interruptions.
+ * Returns if the caller may not read it.
+ */
+export async function follow(changed, signal) {
+  const as = credential();
+  let last;
+  while (!signal.aborted) {
+    const headers = { accept: "text/event-stream", [as.header]: as.value, ...(last && { "last-event-id": last }) };
+    let pause = FOLLOW_AGAIN;
+    try {
+      const response = await fetch(new URL("changes", BASE), { headers, cache: "no-store", credentials: "omit", signal });
+      if ([401, 403].includes(response.status)) return;
+      // The position is no longer in the record: goes on with the next change.
+      if (response.status === 410) last = undefined;
+      if (response.status === 429) pause = Number(response.headers.get("retry-after")) * 1_000;
+      if (response.ok) {
+        for await (const { id, data } of events(response.body)) {
+          last = id;
+          if (data) changed(JSON.parse(data));
+        }
+      }
+    } catch {
+      // Tried again below.
+    }
+    await new Promise((resolve) => { setTimeout(resolve, pause); });
+  }
+}
+
+/** Yields the events of a stream (WHATWG HTML, section 9.2), as the service writes them: with fields of one line. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (text + value).split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      yield Object.fromEntries(block.split("\n").map((line) => {
+        const colon = line.indexOf(":");
+        return [line.slice(0, colon), line.slice(colon + 1).trimStart()];
+      }));
+    }
+  }
+}
+
+/** Sends a request, and returns the resource of its response, with its entity tag. */
+export async function versioned(method, path, options) {
+  const response = await send(method, path, options);
+  return { value: await response.json(), etag: response.headers.get("etag") };
+}
+
+/** Returns a function that returns the items of a list, one page at each call, and then null. Its `isLast` tells the end before. */
+export function pages(path, signal) {
+  let next = path;
+  const page = async () => {
+    if (next === null) return null;
+    const response = await send("GET", next, { signal });
+    const link = /<([^>]+)>; rel="next"/.exec(response.headers.get("link"));
+    // The host of the link is that of other clients.
+    next = link && path.split("?")[0] + new URL(link[1], BASE).search;
+    return response.json();
+  };
+  return Object.assign(page, { isLast: () => next === null });
+}
+
+/** Returns a function like that of `pages`, for the record of changes with these filters, from the oldest one. */
+export function changePages(filters) {
+  let [after, isLast] = [undefined, false];
+  const page = async () => {
+    // A page may be empty while more remain.
+    for (let read = 0; !isLast && read < MAX_EMPTY; read += 1) {
+      const query = new URLSearchParams({ ...filters, ...(after !== undefined && { after }) });
+      const { changes, next } = await json("GET", `changes?${query}`);
+      isLast = next === after;
+      after = next;
+      if (changes.length > 0) return changes;
+    }
+    return isLast ? null : [];
+  };
+  return Object.assign(page, { isLast: () => isLast });
+}
+
+/** Returns the scopes of the credential of this tab. They are asked for once. */
+export async function scopes() {
+  const { value } = credential();
+  if (known.value !== value) known = { value, scopes: (await json("GET", "limits")).scopes };
+  return known.scopes;
 }
 
 /** Sends a request, and returns the JSON of its response. */

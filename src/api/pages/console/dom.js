@@ -15,10 +15,28 @@ export function element(name, properties = {}, ...children) {
   return made;
 }
 
+/** Creates an element of SVG, which has attributes only. */
+export function svg(name, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
+  made.append(...children);
+  return made;
+}
+
+/** Returns a labelled field of a form; the input has an id. */
+export function field(name, input) {
+  return element("p", { className: "field" }, element("label", { htmlFor: input.id }, name), input);
+}
+
 const numbers = new Intl.NumberFormat("en-GB");
 
 /** Formats a number with separators. */
 export const formatNumber = (number) => numbers.format(number);
+
+const times = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short" });
+
+/** Formats a time in the zone of the browser. */
+export const formatTime = (time) => times.format(new Date(time));
 
 /** Formats a duration in seconds. */
 export function formatDuration(seconds) {

@@ -1,15 +1,30 @@
 // The frame: which view is shown, its place in the fragment of the URL, and the state of the service.
 
-import { credential, readiness, signOut } from "./api.js";
+import { credential, readiness, scopes, signOut } from "./api.js";
 import { element } from "./dom.js";
 import { account } from "./views/account.js";
+import { caller } from "./views/caller.js";
+import { callers } from "./views/callers.js";
+import { changes } from "./views/changes.js";
+import { orders } from "./views/orders.js";
+import { pet } from "./views/pet.js";
+import { pets } from "./views/pets.js";
+import { sessions } from "./views/sessions.js";
 import { signIn } from "./views/sign_in.js";
+import { problem } from "./widgets/problem.js";
 
-/** Views by their fragment. Each returns its content; `signal` is aborted when another one is shown. */
+/**
+ * Views by the first part of the fragment: of a list, and of one resource, with the scope that they need. Each returns its content.
+ */
 const VIEWS = {
+  pets: { title: "Pets", show: pets, showOne: pet, scope: "read:pets" },
+  orders: { title: "Orders", show: orders, scope: "read:orders" },
+  callers: { title: "Callers", show: callers, showOne: caller, scope: "admin" },
+  sessions: { title: "Sessions", show: sessions, scope: "admin" },
+  changes: { title: "Changes", show: changes, scope: "read:changes" },
   account: { title: "Account", show: account },
 };
-const FIRST = "account";
+const FIRST = "pets";
 const READINESS_EACH = 10_000;
 
 const main = document.getElementById("main");
@@ -17,21 +32,50 @@ const views = document.getElementById("views");
 const signOutButton = document.getElementById("sign-out");
 let shown = new AbortController();
 
+/** Returns the place in the fragment, `#/pets/7?…`: the name of a view, the identifier of a resource, and parameters. */
+function place() {
+  const [path, query] = location.hash.slice(2).split("?");
+  const [name, id] = path.split("/");
+  return { name: Object.hasOwn(VIEWS, name) ? name : FIRST, id, parameters: new URLSearchParams(query) };
+}
+
 /** Shows the view of the fragment, or the form to sign in with. */
 async function show(notice = "") {
   shown.abort();
   shown = new AbortController();
   const { signal } = shown;
   const isSignedIn = credential() !== null;
-  const name = location.hash.slice(2) in VIEWS ? location.hash.slice(2) : FIRST;
-  const { title, show: view } = isSignedIn ? VIEWS[name] : { title: "Sign in", show: signIn };
+  const { name, id, parameters } = place();
+  const { title, show: list, showOne } = isSignedIn ? VIEWS[name] : { title: "Sign in", show: signIn };
+  const view = (isSignedIn && id && showOne) || list;
   document.title = `${title} – Pet inventory`;
   views.hidden = signOutButton.hidden = !isSignedIn;
   for (const link of views.children) link.ariaCurrent = link.hash === `#/${name}` ? "page" : null;
-  const content = await view({ signal, notice, done: () => show() });
+  if (isSignedIn) showLinks().catch(() => {});
+  const context = { signal, notice, id, parameters, done: () => show(), report };
+  const content = await view(context).catch((failure) => [element("h1", {}, title), problem(failure, () => show())]);
   if (signal.aborted) return;
   main.replaceChildren(...content);
   main.focus({ preventScroll: true });
+}
+
+/** Shows the links to the views that the caller may use. */
+async function showLinks() {
+  const granted = await scopes();
+  for (const link of views.children) {
+    const { scope } = VIEWS[link.hash.slice(2)];
+    link.hidden = scope !== undefined && !granted.includes(scope);
+  }
+}
+
+/** Runs a change, and then `done` with its result. If it fails, says why above the view. */
+async function report(change, done) {
+  for (const shown of main.querySelectorAll(":scope > .failure")) shown.remove();
+  try {
+    done(await change());
+  } catch (failure) {
+    main.prepend(problem(failure, () => report(change, done)));
+  }
 }
 
 async function showReadiness() {

@@ -5,21 +5,10 @@ import { element } from "../dom.js";
 import { days } from "../widgets/days.js";
 import { limit } from "../widgets/limit.js";
 
-export async function account() {
-  const content = element("div", { id: "limits" });
-  const refresh = element("button", { className: "plain", on: { click: () => load(content) } }, "Refresh");
-  await load(content);
+export async function account({ done }) {
+  const content = element("div", { id: "limits" }, ...limits(await json("GET", "limits")));
+  const refresh = element("button", { className: "plain", on: { click: done } }, "Refresh");
   return [element("div", { className: "title" }, element("h1", {}, "Account"), refresh), content];
-}
-
-async function load(content) {
-  let shown;
-  try {
-    shown = limits(await json("GET", "limits"));
-  } catch (failure) {
-    shown = [element("p", { className: "problem", attributes: { role: "alert" } }, failure.message)];
-  }
-  content.replaceChildren(...shown);
 }
 
 function limits({ plan, minute, day, days: history }) {

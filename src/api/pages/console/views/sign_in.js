@@ -1,7 +1,7 @@
 // Sign in with an API key, with the name and password of a user, or as the demo administrator.
 
 import { hasDemoKeys, json, keep, keyCredential, logIn } from "../api.js";
-import { element } from "../dom.js";
+import { element, field } from "../dom.js";
 
 const DEMO_ADMINISTRATOR = "special-key";
 
@@ -52,9 +52,4 @@ function form(title, find, enter, ...fields) {
   };
   return element("form", { className: "card", on: { submit } },
     element("h2", {}, title), ...fields, element("button", {}, "Sign in"));
-}
-
-function field(name, input) {
-  // Without a name, so that the browser cannot put the value in a URL.
-  return element("p", { className: "field" }, element("label", { htmlFor: input.id }, name), input);
 }

@@ -1,8 +1,7 @@
 // Requests by day: a chart of bars, and the same numbers as a table for screen readers.
 
-import { element, formatNumber } from "../dom.js";
+import { element, formatNumber, svg } from "../dom.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, GAP] = [600, 120, 4];
 
 export function days(history) {
@@ -18,11 +17,8 @@ export function days(history) {
     const bar = (name, number, below) => svg("rect", {
       class: name, x: place * step, width: step - GAP, y: HEIGHT - scale(number + below), height: scale(number),
     });
-    const title = svg("title", {});
-    title.textContent = `${day}: ${formatNumber(admitted)} admitted, ${formatNumber(refused)} refused`;
-    const group = svg("g", {});
-    group.append(title, bar("admitted", admitted, 0), bar("refused", refused, admitted));
-    chart.append(group);
+    const title = `${day}: ${formatNumber(admitted)} admitted, ${formatNumber(refused)} refused`;
+    chart.append(svg("g", {}, svg("title", {}, title), bar("admitted", admitted, 0), bar("refused", refused, admitted)));
   });
   return element("figure", {},
     chart,
@@ -40,10 +36,4 @@ function table(history) {
       element("thead", {}, row("th", "Day (UTC)", "Admitted", "Refused")),
       element("tbody", {}, ...history.map(({ day, admitted, refused }) =>
         row("td", day, formatNumber(admitted), formatNumber(refused))))));
-}
-
-function svg(name, attributes) {
-  const made = document.createElementNS(SVG, name);
-  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, value);
-  return made;
 }

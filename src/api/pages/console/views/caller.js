@@ -1,0 +1,103 @@
+// A caller: its plan and scopes, its keys, and its requests by day.
+
+import { json, pages, send } from "../api.js";
+import { element, field, formatTime } from "../dom.js";
+import { days } from "../widgets/days.js";
+import { ask } from "../widgets/dialog.js";
+import { rows } from "../widgets/rows.js";
+import { scopeBoxes } from "../widgets/scopes.js";
+import { showSecret } from "../widgets/secret.js";
+import { PLANS } from "./callers.js";
+
+const PAGE = 50;
+const HOUR = 3_600;
+
+export async function caller({ id, done, report }) {
+  const path = `admin/callers/${encodeURIComponent(id)}`;
+  const [stored, usage] = await Promise.all([json("GET", path), json("GET", `${path}/usage`)]);
+  const remove = async () => {
+    const question = [element("p", {}, "Its keys and clients are deleted too, and so is the account of a user. Orders are kept.")];
+    if (await ask(`Delete ${stored.name}?`, question, { Delete: true, Keep: false })) {
+      await report(() => send("DELETE", path), () => { location.hash = "#/callers"; });
+    }
+  };
+  return [
+    element("p", {}, element("a", { href: "#/callers" }, "← All callers")),
+    element("div", { className: "title" },
+      element("h1", {}, stored.name), stored.disabled && element("strong", { className: "problem" }, "disabled")),
+    element("div", { className: "columns" },
+      settings(stored, path, { done, report, remove }),
+      element("section", { className: "card", ariaLabel: "Requests" }, element("h2", {}, "Requests by day"), days(usage))),
+    element("section", { className: "card", ariaLabel: "Keys" }, element("h2", {}, "Keys"),
+      await keyTable(path, done, report), newKey(stored, path, done, report)),
+  ];
+}
+
+function settings(stored, path, { done, report, remove }) {
+  const plan = element("select", { id: "plan" },
+    ...PLANS.map((it) => element("option", { selected: it === stored.plan }, it)));
+  const [boxes, chosen] = scopeBoxes(stored.scopes);
+  const change = (body) => report(() => json("PATCH", path, { body }), done);
+  const submit = (event) => {
+    event.preventDefault();
+    change({ plan: plan.value, scopes: chosen() });
+  };
+  const toggle = () => change({ disabled: !stored.disabled });
+  return element("form", { id: "caller-form", className: "card", on: { submit } },
+    field("Plan", plan), boxes,
+    element("div", { className: "choices" },
+      element("button", {}, "Save"),
+      element("button", { id: "toggle", type: "button", className: "plain", on: { click: toggle } }, stored.disabled ? "Enable" : "Disable"),
+      element("button", { id: "delete", type: "button", className: "plain bad", on: { click: remove } }, "Delete")));
+}
+
+function keyTable(path, done, report) {
+  const isOver = ({ revokedAt, expiresAt }) => revokedAt || (expiresAt && new Date(expiresAt) <= new Date());
+  const revoke = async ({ id, hint }) => {
+    const question = [element("p", {}, "Requests with it get 401 within a second.")];
+    if (await ask(`Revoke ${hint}…?`, question, { Revoke: true, Keep: false })) await report(() => send("DELETE", `admin/keys/${id}`), done);
+  };
+  const rotate = async ({ id, hint }) => {
+    const overlap = await ask(`Rotate ${hint}…?`, [element("p", {}, "A new key replaces it. How long does the old one stay valid?")],
+      { "1 day": 24 * HOUR, "1 hour": HOUR, "Not at all": 0 });
+    if (overlap === undefined) return;
+    await report(() => json("POST", `admin/keys/${id}/rotate`, { body: { overlap } }), async ({ key }) => {
+      await showSecret("The new key", key);
+      done();
+    });
+  };
+  const button = (text, key, act) =>
+    element("button", { className: "plain", ariaLabel: `${text} key ${key.id}`, on: { click: () => act(key) } }, text);
+  return rows({
+    name: "Keys",
+    next: pages(`${path}/keys?limit=${PAGE}`),
+    empty: "No keys yet.",
+    columns: [
+      ["Key", ({ id, hint }) => [element("code", {}, hint ? `${hint}…` : "–"), ` (${id})`]],
+      ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
+      ["Created", ({ createdAt }) => formatTime(createdAt)],
+      ["Last use", ({ lastUsedAt }) => (lastUsedAt ? formatTime(lastUsedAt) : "never")],
+      ["Valid", ({ revokedAt, expiresAt }) => {
+        if (revokedAt) return `revoked ${formatTime(revokedAt)}`;
+        return expiresAt ? `until ${formatTime(expiresAt)}` : "without end";
+      }],
+      ["", (key) => !isOver(key) && [button("Rotate", key, rotate), button("Revoke", key, revoke)]],
+    ],
+  });
+}
+
+function newKey(stored, path, done, report) {
+  const [boxes, chosen] = scopeBoxes(stored.scopes, stored.scopes);
+  const lifetime = element("input", { id: "lifetime", type: "number", min: 1, max: 3_650 });
+  const submit = (event) => {
+    event.preventDefault();
+    const expiresIn = lifetime.value ? Number(lifetime.value) * 24 * HOUR : undefined;
+    report(() => json("POST", `${path}/keys`, { body: { scopes: chosen(), expiresIn } }), async ({ key }) => {
+      await showSecret("The key", key);
+      done();
+    });
+  };
+  return element("details", {}, element("summary", {}, "New key"),
+    element("form", { id: "new-key", on: { submit } },
+      boxes, field("Days until it expires; empty for never", lifetime), element("div", { className: "choices" }, element("button", {}, "Create"))));
+}

@@ -1,0 +1,51 @@
+// Callers: search, list and create.
+
+import { json, pages } from "../api.js";
+import { element, field } from "../dom.js";
+import { rows } from "../widgets/rows.js";
+import { scopeBoxes } from "../widgets/scopes.js";
+
+const PAGE = 50;
+export const PLANS = ["free", "pro", "enterprise"];
+
+export async function callers({ parameters, report }) {
+  const prefix = parameters.get("name") ?? "";
+  const query = new URLSearchParams({ limit: PAGE, ...(prefix && { name: prefix }) });
+  const search = element("input", { id: "prefix", type: "search", maxLength: 64, value: prefix });
+  const submit = (event) => {
+    event.preventDefault();
+    location.hash = search.value ? `#/callers?${new URLSearchParams({ name: search.value })}` : "#/callers";
+  };
+  const table = await rows({
+    name: "Callers",
+    next: pages(`admin/callers?${query}`),
+    empty: "No caller matches.",
+    columns: [
+      ["Name", ({ id, name }) => element("a", { href: `#/callers/${id}` }, name)],
+      ["Plan", ({ plan }) => plan],
+      ["Scopes", ({ scopes }) => scopes.join(", ") || "–"],
+      ["Keys and clients", ({ credentials }) => String(credentials)],
+      ["", ({ disabled }) => disabled && element("strong", { className: "problem" }, "disabled")],
+    ],
+  });
+  return [
+    element("h1", {}, "Callers"),
+    element("form", { className: "filters", attributes: { role: "search" }, on: { submit } },
+      field("Name begins with", search), element("button", { className: "plain" }, "Search")),
+    table, newCaller(report),
+  ];
+}
+
+function newCaller(report) {
+  const name = element("input", { id: "name", required: true, maxLength: 64, autocomplete: "off" });
+  const plan = element("select", { id: "plan" }, ...PLANS.map((it) => element("option", {}, it)));
+  const [boxes, chosen] = scopeBoxes(["read:pets", "write:pets", "read:orders", "write:orders"]);
+  const submit = (event) => {
+    event.preventDefault();
+    const body = { name: name.value, plan: plan.value, scopes: chosen() };
+    report(() => json("POST", "admin/callers", { body }), ({ id }) => { location.hash = `#/callers/${id}`; });
+  };
+  return element("details", { className: "card" }, element("summary", {}, "New caller"),
+    element("form", { id: "new-caller", on: { submit } },
+      field("Name", name), field("Plan", plan), boxes, element("div", { className: "choices" }, element("button", {}, "Create"))));
+}

@@ -1,0 +1,24 @@
+// Login sessions of users.
+
+import { pages, send } from "../api.js";
+import { element, formatTime } from "../dom.js";
+import { rows } from "../widgets/rows.js";
+
+const PAGE = 50;
+
+export async function sessions({ done, report }) {
+  const end = (id) => report(() => send("DELETE", `admin/sessions/${id}`), done);
+  return [element("h1", {}, "Sessions"), await rows({
+    name: "Sessions",
+    next: pages(`admin/sessions?limit=${PAGE}`),
+    empty: "No user is logged in.",
+    columns: [
+      ["Session", ({ id }) => String(id)],
+      ["Caller", ({ caller, callerId }) => element("a", { href: `#/callers/${callerId}` }, caller)],
+      ["Since", ({ createdAt }) => formatTime(createdAt)],
+      ["Until", ({ revokedAt, expiresAt }) => (revokedAt ? `ended ${formatTime(revokedAt)}` : formatTime(expiresAt))],
+      ["", ({ id, revokedAt }) => !revokedAt
+        && element("button", { className: "plain", ariaLabel: `End session ${id}`, on: { click: () => end(id) } }, "End")],
+    ],
+  })];
+}

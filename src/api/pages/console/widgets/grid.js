@@ -1,0 +1,113 @@
+// Endless grid: loads the next page before its end is reached, and keeps only the pages near the screen in the document.
+
+import { element } from "../dom.js";
+import { problem } from "./problem.js";
+
+/** Distances from the screen at which the next page is loaded, and beyond which a page is emptied. */
+const [LOAD, KEEP] = ["800px", "1600px"];
+/** Time for which an item that has changed is marked, in milliseconds. */
+const MARKED = 4_000;
+
+/**
+ * Returns the grid of the items that `next` returns, page by page, until it returns null; `card` makes one of an item.
+ * `empty` makes what stands for no items. Besides `nodes`, it has `put` and `drop` for items that change, by their id.
+ */
+export function grid({ next, card, empty, signal, className = "grid" }) {
+  const content = element("div", { className: "pages" });
+  const end = element("div", { className: "end", attributes: { role: "status" } });
+  const pages = new Map();
+  let isLoading = false;
+
+  const nearScreen = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting, boundingClientRect } of entries) {
+      if (isIntersecting && !target.hasChildNodes()) fill(target);
+      // A page with the focus stays, so that the keyboard goes on from there.
+      else if (!isIntersecting && !target.contains(document.activeElement)) clear(target, boundingClientRect.height);
+    }
+  }, { rootMargin: KEEP });
+  const nearEnd = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && more(), { rootMargin: LOAD });
+
+  function fill(list) {
+    list.replaceChildren(...pages.get(list).map(card));
+    list.style.height = "";
+  }
+
+  function clear(list, height) {
+    list.style.height = `${height}px`;
+    list.replaceChildren();
+  }
+
+  async function more() {
+    if (isLoading) return;
+    isLoading = true;
+    try {
+      const items = await next();
+      if (signal.aborted) return;
+      if (items === null) return finish();
+      if (items.length > 0) add(items);
+      end.replaceChildren();
+      // Reports again whether the end is near.
+      nearEnd.unobserve(end);
+      nearEnd.observe(end);
+    } catch (failure) {
+      if (!signal.aborted) end.replaceChildren(problem(failure, more));
+    } finally {
+      isLoading = false;
+    }
+  }
+
+  function add(items) {
+    const list = element("ul", { className, ariaLabel: `Page ${pages.size + 1}` });
+    pages.set(list, items);
+    fill(list);
+    content.append(list);
+    nearScreen.observe(list);
+    return list;
+  }
+
+  /** Returns the list of the item with this id, and its place there. */
+  function find(id) {
+    for (const [list, items] of pages) {
+      const place = items.findIndex((item) => item.id === id);
+      if (place >= 0) return { list, items, place, shown: list.children[place] };
+    }
+    return undefined;
+  }
+
+  /** Shows the new state of an item, at its place or, if `isNew`, at the beginning, and marks it for a moment. */
+  function put(item, isNew) {
+    const found = find(item.id);
+    const made = card(item);
+    made.classList.add("marked");
+    setTimeout(() => made.classList.remove("marked"), MARKED);
+    if (found) {
+      found.items[found.place] = item;
+      found.shown?.replaceWith(made);
+    } else if (isNew) {
+      const list = pages.keys().next().value ?? add([]);
+      pages.get(list).unshift(item);
+      list.prepend(made);
+      // What stood for no items.
+      end.replaceChildren();
+    }
+  }
+
+  /** Removes an item that is gone. */
+  function drop(id) {
+    const found = find(id);
+    found?.items.splice(found.place, 1);
+    found?.shown?.remove();
+  }
+
+  function finish() {
+    nearEnd.disconnect();
+    end.replaceChildren([...pages.values()].every((items) => items.length === 0) ? empty() : "");
+  }
+
+  signal.addEventListener("abort", () => {
+    nearEnd.disconnect();
+    nearScreen.disconnect();
+  });
+  nearEnd.observe(end);
+  return { nodes: [content, end], put, drop, has: (id) => find(id) !== undefined };
+}

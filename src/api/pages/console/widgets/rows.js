@@ -1,0 +1,34 @@
+// A long list as a table, one page at a time. On a narrow screen, each row is a block with the names of its cells.
+
+import { element } from "../dom.js";
+
+/**
+ * Returns the table of the items that `next` returns, page by page, until it returns null. `columns` are pairs of a title and a
+ * function that returns the content of a cell; `empty` is the text for no items.
+ */
+export async function rows({ name, next, columns, empty }) {
+  const body = element("tbody", { role: "rowgroup" });
+  const more = element("button", { className: "plain", hidden: true, on: { click: () => load() } }, "Show more");
+  const table = element("table", { className: "rows", role: "table", ariaLabel: name },
+    element("thead", { role: "rowgroup" }, element("tr", { role: "row" },
+      ...columns.map(([title]) => (title
+        ? element("th", { role: "columnheader", scope: "col" }, title)
+        : element("td", { role: "cell" }))))),
+    body);
+
+  function row(item) {
+    return element("tr", { role: "row" }, ...columns.map(([title, cell]) =>
+      element("td", { role: "cell", attributes: { "data-title": title } }, ...[cell(item)].flat().filter(Boolean))));
+  }
+
+  async function load() {
+    const items = await next();
+    body.append(...(items ?? []).map(row));
+    more.hidden = items === null || next.isLast();
+    if (more.hidden && !body.hasChildNodes()) table.replaceWith(element("p", { className: "quiet" }, empty));
+  }
+
+  const content = element("div", {}, table, more);
+  await load();
+  return content;
+}

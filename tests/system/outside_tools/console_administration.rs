@@ -1,0 +1,130 @@
+//! Administration in the console: callers, keys, sessions, and the record of changes.
+
+use reqwest::Method;
+use serde_json::json;
+use test_support::{RequestExt, TestApp, eventually};
+
+use crate::{
+    browser::Browser,
+    console::{ENTER, console, enter, is_accessible, show},
+};
+
+/// Returns the status of a request with this key.
+async fn status(app: &TestApp, key: &str) -> u16 {
+    let request = app.anonymous(Method::GET, "/pet/1").header("api_key", key);
+    request.response().await.status.as_u16()
+}
+
+/// Returns the secret that is shown once, and closes its dialog.
+async fn secret(browser: &Browser) -> String {
+    let secret = browser.text(".secret").await;
+    browser.click("dialog form button").await;
+    secret
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_administers_callers_and_keys() {
+    let (app, browser, _) = console(&[]).await;
+    enter(&app, &browser, "callers", "Callers").await;
+    is_accessible(&browser, "callers").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.click("summary").await;
+    browser.enter("#name", "acme").await;
+    browser.enter("#plan", "pro").await;
+    browser.click("#new-caller button").await;
+    browser.until_text("h1", "acme").await;
+
+    browser.click("section summary").await;
+    browser.click("#new-key button").await;
+    let first = secret(&browser).await;
+    assert_eq!(status(&app, &first).await, 404);
+    browser.click("[aria-label^=Rotate]").await;
+    browser.click("dialog button:nth-child(3)").await;
+    let second = secret(&browser).await;
+    eventually(async || status(&app, &first).await == 401).await;
+    assert_eq!(status(&app, &second).await, 404);
+    is_accessible(&browser, "caller").await;
+    browser.set_viewport(1280, 800, "light").await;
+
+    browser.click("#toggle").await;
+    browser.until_text(".title", "disabled").await;
+    eventually(async || status(&app, &second).await == 401).await;
+    browser.click("#toggle").await;
+    browser
+        .until("!document.querySelector('.title strong')")
+        .await;
+    browser.enter("#plan", "enterprise").await;
+    browser.click("[value='write:pets']").await;
+    browser.click("#caller-form button").await;
+    let callers = async || {
+        let caller = app.get("/admin/callers?name=acme").is(200).await.json();
+        caller[0]["plan"] == "enterprise"
+            && caller[0]["scopes"] == json!(["read:pets", "read:orders", "write:orders"])
+    };
+    eventually(callers).await;
+    browser.click("[aria-label^=Revoke]").await;
+    browser.click("dialog button").await;
+    eventually(async || status(&app, &second).await == 401).await;
+
+    // Secrets are nowhere after their dialogs.
+    let page = browser
+        .run("return document.documentElement.outerHTML + JSON.stringify(sessionStorage)")
+        .await;
+    assert!(!page.as_str().is_some_and(|it| it.contains(&second)));
+    browser.click("#delete").await;
+    browser.click("dialog button").await;
+    browser.until_text("h1", "Callers").await;
+    show(&browser, "callers?name=acme", "Callers").await;
+    browser.until_text("main", "No caller matches.").await;
+
+    // The last administrator stays.
+    let no_other = "update callers set scopes = '{read:pets}' where name = 'shop'";
+    app.database.run(no_other).await;
+    browser.run("location.hash = '#/callers/1'").await;
+    browser.click("#toggle").await;
+    browser
+        .until_text(".failure", "This would leave no administrator")
+        .await;
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[crate::console::REFUSED]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_shows_sessions_and_the_record() {
+    let (app, browser, _) = console(&[]).await;
+    let user = json!({"username": "ada", "password": "correct horse battery staple"});
+    app.anonymous(Method::POST, "/user")
+        .json(&user)
+        .is(201)
+        .await;
+    let log_in = app.anonymous(Method::POST, "/user/login").json(&user);
+    let token = log_in.is(200).await.json();
+    let token = token.as_str().expect("a token").to_owned();
+    app.pet("Rex").await;
+    enter(&app, &browser, "sessions", "Sessions").await;
+    browser.until_text(".rows", "Session").await;
+    is_accessible(&browser, "sessions").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.click("[aria-label^=End]").await;
+    browser.until_text("main", "").await;
+    eventually(async || status(&app, &token).await == 401).await;
+
+    show(&browser, "changes", "Changes").await;
+    browser.until_text(".rows", "Time").await;
+    is_accessible(&browser, "changes").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.enter("#kind", "session").await;
+    browser.click("main form button").await;
+    browser
+        .until("document.querySelectorAll('.rows tbody tr').length === 1")
+        .await;
+    browser.enter("#kind", "pet").await;
+    browser.enter("#resource", &format!("1{ENTER}")).await;
+    browser
+        .until("document.querySelector('.rows').innerText.includes('pet 1 created')")
+        .await;
+    let hash = browser.run("return location.hash").await;
+    assert_eq!(hash, "#/changes?kind=pet&resource=1");
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[]).await;
+}

@@ -1,0 +1,312 @@
+//! Pets in the console: the grid with its filters, changes as they happen, the page of a pet, and orders.
+
+use std::path::Path;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use test_support::{RequestExt, TestApp, repository, scopes};
+
+use crate::{
+    browser::Browser,
+    console::{ENTER, REFUSED, TAB, console, enter, enter_key, is_accessible, show},
+};
+use pet_inventory::domain::caller::Scope;
+
+async fn add_sample_store(app: &TestApp) {
+    let request = app.request(Method::POST, "/admin/sample-store");
+    request.is(201).await;
+}
+
+/// Waits until the cards have these names.
+async fn until_names(browser: &Browser, names: &[&str]) {
+    let names = json!(names);
+    let shown = "JSON.stringify([...document.querySelectorAll('.pet h2')].map(it => it.innerText))";
+    browser
+        .until(&format!("{shown} === JSON.stringify({names})"))
+        .await;
+}
+
+async fn until_cards(browser: &Browser, count: usize) {
+    let shown = format!("document.querySelectorAll('.pet').length === {count}");
+    browser.until(&shown).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_shows_the_pets_that_match() {
+    let (app, browser, _) = console(&[]).await;
+    add_sample_store(&app).await;
+    enter(&app, &browser, "pets", "Pets").await;
+    until_cards(&browser, 30).await;
+    browser.until_text("#inventory", "24 available").await;
+    browser
+        .until("[...document.querySelectorAll('.pet img')].slice(0, 4).every(it => it.complete && it.naturalWidth === 384)")
+        .await;
+    is_accessible(&browser, "pets").await;
+
+    // Filters are in the URL, and stay behind a reload.
+    browser.set_viewport(1280, 800, "light").await;
+    browser.enter("#name", "B").await;
+    until_names(&browser, &["Bella", "Biscuit", "Bramble"]).await;
+    browser.enter("#tag", "likes children").await;
+    until_names(&browser, &["Bella", "Biscuit"]).await;
+    let hash = browser.run("return location.hash").await;
+    assert_eq!(hash, "#/pets?name=B&tag=likes+children");
+    browser.reload().await;
+    until_names(&browser, &["Bella", "Biscuit"]).await;
+    show(&browser, "pets?status=pending&status=sold", "Pets").await;
+    until_cards(&browser, 6).await;
+    browser.click("[value=sold]").await;
+    until_cards(&browser, 4).await;
+    browser.enter("#name", "nobody").await;
+    browser.until_text("#pets", "No pet matches.").await;
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[]).await;
+}
+
+/// The grid keeps a bounded part of many pets in the document.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_scrolls_through_many_pets() {
+    let (app, browser, _) = console(&[]).await;
+    let pets = "insert into pets (id, status, name, photo_urls, tags)
+                select id, 'available', 'Pet ' || id, '{}', '[]' from generate_series(1, 1000) as id";
+    app.database.run(pets).await;
+    enter(&app, &browser, "pets", "Pets").await;
+    let scroll = "
+        window.most = 0;
+        window.timer = setInterval(() => {
+            scrollBy(0, 2000);
+            const cards = document.querySelectorAll('.pet');
+            window.most = Math.max(window.most, cards.length);
+            window.last = cards[cards.length - 1]?.querySelector('h2').innerText;
+        }, 20)";
+    browser.run(scroll).await;
+    browser.until("window.last === 'Pet 1000'").await;
+    let most = browser.run("return window.most").await;
+    assert!(
+        most.as_u64().is_some_and(|it| (60..=360).contains(&it)),
+        "{most}"
+    );
+    // Emptied pages are filled again.
+    browser.run("clearInterval(window.timer)").await;
+    browser.run("scrollTo(0, 0)").await;
+    browser
+        .until("document.querySelector('.pet h2')?.innerText === 'Pet 1'")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_follows_changes() {
+    let (app, browser, _) = console(&[]).await;
+    for name in ["Rex", "Ada"] {
+        app.pet(name).await;
+    }
+    enter(&app, &browser, "pets", "Pets").await;
+    until_names(&browser, &["Rex", "Ada"]).await;
+    browser.until_text("#inventory", "2 available").await;
+    let change = json!({"name": "Max", "status": "sold"});
+    // Again and again, because the stream may begin behind the first change.
+    test_support::eventually(async || {
+        app.patch("/pet/1", &change).is(200).await;
+        browser
+            .run("return document.querySelector('.pet h2').innerText")
+            .await
+            == "Max"
+    })
+    .await;
+    browser.until_text("#inventory", "1 sold").await;
+    // Texts are texts, and pictures of other hosts are not loaded.
+    let hostile = json!({
+        "name": "<img src=x onerror=\"document.title='x'\">",
+        "photoUrls": ["https://example.com/x.png", "/javascript:document.title='x'"],
+    });
+    let hostile = app.post("/pet", &hostile).is(201).await.id();
+    until_names(
+        &browser,
+        &["<img src=x onerror=\"document.title='x'\">", "Max", "Ada"],
+    )
+    .await;
+    app.delete("/pet/2").is(200).await;
+    until_cards(&browser, 2).await;
+    show(&browser, &format!("pets/{hostile}"), "<img").await;
+    browser
+        .click("#gallery + details summary, p + details summary")
+        .await;
+    browser
+        .until_text("#links", "https://example.com/x.png")
+        .await;
+    let links = browser
+        .run("return document.querySelectorAll('#links a').length")
+        .await;
+    assert_eq!(links, 1);
+    browser.until_text("#history", "Time").await;
+    let title = browser.run("return document.title").await;
+    assert_eq!(title, "Pets – Pet inventory");
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_changes_a_pet() {
+    let (app, browser, _) = console(&[("PET_INVENTORY__IMAGES__MAX_SIZE", "20KiB")]).await;
+    let id = app.pet("Rex").await;
+    enter(&app, &browser, "pets", "Pets").await;
+    until_names(&browser, &["Rex"]).await;
+
+    // By keyboard alone.
+    let is_on_card = "return document.activeElement.matches('.pet a')";
+    while browser.run(is_on_card).await != true {
+        browser.press(TAB).await;
+    }
+    browser.press(ENTER).await;
+    browser.until_text("h1", "Rex").await;
+    while browser.run("return document.activeElement.id").await != "name" {
+        browser.press(TAB).await;
+    }
+    browser.run("document.activeElement.select()").await;
+    browser.press(&format!("Max{ENTER}")).await;
+    browser.until_text("h1", "Max").await;
+    browser.enter("#tags", "small, friendly").await;
+    browser.enter("#category", "Dogs").await;
+    browser.enter("#state", &format!("pending{ENTER}")).await;
+    browser.click("#pet-form button").await;
+    browser.until_text(".title", "pending").await;
+    let path = format!("/pet/{id}");
+    let stored = app.get(&path).is(200).await.json();
+    let expected = json!({
+        "id": id, "name": "Max", "category": {"name": "Dogs"}, "photoUrls": [],
+        "tags": [{"name": "small"}, {"name": "friendly"}], "status": "pending",
+    });
+    assert_eq!(stored, expected);
+
+    // Somebody else changes it meanwhile: the person chooses.
+    for (choice, name) in [(1, "Mine"), (2, "Theirs")] {
+        app.patch(&path, &json!({"name": "Theirs"})).is(200).await;
+        browser.enter("#name", "Mine").await;
+        browser.click("#pet-form button").await;
+        browser
+            .until_text("dialog table", "Name\tMine\tTheirs")
+            .await;
+        browser
+            .click(&format!("dialog button:nth-child({choice})"))
+            .await;
+        browser.until_text("h1", name).await;
+        assert_eq!(app.get(&path).is(200).await.json()["name"], name);
+    }
+
+    let pictures = repository().join("src/sample_store/pictures");
+    let count = async |count: usize| {
+        let shown = format!("document.querySelectorAll('#gallery li').length === {count}");
+        browser.until(&shown).await;
+    };
+    let mut ids = Vec::new();
+    for (number, name) in ["bella.png", "milo.png"].into_iter().enumerate() {
+        choose(&browser, &pictures.join(name)).await;
+        count(number + 1).await;
+        ids.push(last_url(&app, &path).await);
+    }
+    is_accessible(&browser, "pet").await;
+    browser.set_viewport(1280, 800, "light").await;
+    browser.click("[title='Move later']:enabled").await;
+    test_support::eventually(async || last_url(&app, &path).await == ids[0]).await;
+    browser.click("#gallery .picture").await;
+    browser
+        .until("document.querySelector('dialog .large').naturalWidth === 480")
+        .await;
+    browser.click("dialog button").await;
+    browser.click("[title=Remove]").await;
+    browser.click("dialog button").await;
+    count(1).await;
+    assert_eq!(last_url(&app, &path).await, ids[0]);
+
+    // Refused uploads: no image, and too large.
+    let large = tempfile::NamedTempFile::with_suffix(".png").expect("a file");
+    std::fs::write(large.path(), vec![0; 40_000]).expect("written");
+    for (file, text) in [
+        (repository().join("Cargo.toml"), "The file must be a PNG"),
+        (
+            large.path().to_owned(),
+            "The body is larger than 20480 bytes",
+        ),
+    ] {
+        choose(&browser, &file).await;
+        let shown = format!(
+            "document.querySelector('.uploads').innerText.includes({})",
+            json!(text)
+        );
+        browser.until(&shown).await;
+    }
+
+    browser.click("#delete").await;
+    browser.click("dialog button").await;
+    browser.until_text("#pets", "The store is empty.").await;
+    app.get(&path).is(404).await;
+    show(&browser, "pets/new", "New pet").await;
+    browser.enter("#name", &format!("Neo{ENTER}")).await;
+    browser.until_text("h1", "Neo").await;
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[REFUSED]).await;
+}
+
+/// Chooses a file to upload. The driver takes canonical paths only.
+async fn choose(browser: &Browser, file: &Path) {
+    let file = file.canonicalize().expect("a file");
+    browser
+        .enter("#files", file.to_str().expect("a path"))
+        .await;
+}
+
+async fn last_url(app: &TestApp, path: &str) -> Value {
+    let pet = app.get(path).is(200).await.json();
+    let urls = pet["photoUrls"].as_array().expect("an array");
+    urls.last().cloned().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_places_and_advances_orders() {
+    let (app, browser, _) = console(&[]).await;
+    let id = app.pet("Rex").await;
+    enter(&app, &browser, "orders", "Orders").await;
+    browser.until_text("main", "No orders yet.").await;
+    let place = async || {
+        browser.enter("#pet", &id.to_string()).await;
+        browser.click("main form button").await;
+    };
+    place().await;
+    browser.until_text(".rows", "Order").await;
+    // 409: what can be done is in the text.
+    place().await;
+    browser
+        .until_text(".failure", &format!("Pet {id} has an open order"))
+        .await;
+    is_accessible(&browser, "orders").await;
+    browser.set_viewport(1280, 800, "light").await;
+    for (action, status) in [("Approve", "approved"), ("Deliver", "delivered")] {
+        browser.click(&format!("[aria-label^={action}]")).await;
+        let orders = async || app.get("/store/orders").is(200).await.json()[0]["status"] == status;
+        test_support::eventually(orders).await;
+        let shown = format!("document.querySelector('.rows').innerText.includes('{status}')");
+        browser.until(&shown).await;
+    }
+    browser.click("[aria-label^=Delete]").await;
+    browser.click("dialog button").await;
+    browser.until_text("main", "No orders yet.").await;
+    let origin = format!("http://{}", app.address);
+    browser.is_clean(&origin, &[REFUSED]).await;
+}
+
+/// A caller with few scopes sees few views, and is told the scope that an action needs.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_tells_missing_scopes() {
+    let (app, browser, _) = console(&[]).await;
+    let id = app.pet("Rex").await;
+    let reader = app.make_key("reader", scopes(&[Scope::ReadPets])).await;
+    enter_key(&browser, &reader.secret).await;
+    browser
+        .until("[...document.querySelectorAll('#views a:not([hidden])')].map(it => it.innerText).join() === 'Pets,Account'")
+        .await;
+    show(&browser, &format!("pets/{id}"), "Rex").await;
+    browser.click("#pet-form button").await;
+    browser
+        .until_text("#problem", "The scope write:pets is required")
+        .await;
+}
