@@ -1,6 +1,8 @@
 //! Tests of the per-day limit and the usage of callers across restarts: the limit is never exceeded, and a kill loses at most
 //! one lease, and a second of the usage.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use test_support::{
@@ -90,7 +92,12 @@ async fn usage_is_complete_after_a_shutdown_and_lacks_a_second_after_a_kill() {
     for _ in 0..7 {
         assert_eq!(admitted(&service, 1).await, 0);
     }
-    eventually(async || usage(&service).await == (1_000, 8)).await;
+    let is_written = async || {
+        // The operation has a limit of its own.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        usage(&service).await == (1_000, 8)
+    };
+    eventually(is_written).await;
     for _ in 0..3 {
         assert_eq!(admitted(&service, 1).await, 0);
     }

@@ -63,6 +63,7 @@ pub(super) async fn add(
         initiator,
     };
     let work = async |transaction: &mut Connection| {
+        db::sample_store::lock(transaction).await?;
         check_empty(transaction).await?;
         let added = sample_store::add(transaction, &pictures, &founder).await?;
         let body = SampleStoreBody {

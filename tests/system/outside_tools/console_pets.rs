@@ -4,7 +4,7 @@ use std::path::Path;
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use test_support::{RequestExt, TestApp, repository, scopes};
+use test_support::{RequestExt, TestApp, postgres::run, repository, scopes};
 
 use crate::{
     browser::Browser,
@@ -147,7 +147,7 @@ async fn console_follows_changes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn console_changes_a_pet() {
-    let (app, browser, _) = console(&[("PET_INVENTORY__IMAGES__MAX_SIZE", "20KiB")]).await;
+    let (app, browser, _) = console(&[("PET_INVENTORY__IMAGES__MAX_SIZE", "200KiB")]).await;
     let id = app.pet("Rex").await;
     enter(&app, &browser, "pets", "Pets").await;
     until_names(&browser, &["Rex"]).await;
@@ -218,14 +218,28 @@ async fn console_changes_a_pet() {
     count(1).await;
     assert_eq!(last_url(&app, &path).await, ids[0]);
 
+    // Dropped files, of which one is cancelled.
+    let drop = "
+        const response = await fetch(document.querySelector('#gallery img').src);
+        const dataTransfer = new DataTransfer(), image = await response.blob();
+        for (const name of ['one.png', 'two.png']) dataTransfer.items.add(new File([image], name));
+        const dropped = new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true });
+        document.querySelector('.drop').dispatchEvent(dropped);
+        document.querySelectorAll('.uploads button')[1].click()";
+    browser
+        .run(&format!("return (async () => {{ {drop} }})()"))
+        .await;
+    count(2).await;
+    browser.until_text("#problem", "two.png: cancelled.").await;
+
     // Refused uploads: no image, and too large.
     let large = tempfile::NamedTempFile::with_suffix(".png").expect("a file");
-    std::fs::write(large.path(), vec![0; 40_000]).expect("written");
+    std::fs::write(large.path(), vec![0; 400_000]).expect("written");
     for (file, text) in [
         (repository().join("Cargo.toml"), "The file must be a PNG"),
         (
             large.path().to_owned(),
-            "The body is larger than 20480 bytes",
+            "The body is larger than 204800 bytes",
         ),
     ] {
         choose(&browser, &file).await;
@@ -253,6 +267,60 @@ async fn choose(browser: &Browser, file: &Path) {
     browser
         .enter("#files", file.to_str().expect("a path"))
         .await;
+}
+
+/// After a refusal by a limit, the console waits and then shows what was asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn console_repeats_after_a_limit() {
+    let (app, browser, key) = console(&[]).await;
+    app.pet("Rex").await;
+    for _ in 0..60 {
+        let request = app.anonymous(Method::GET, "/pet/1").header("api_key", &key);
+        request.is(200).await;
+    }
+    enter_key(&browser, &key).await;
+    browser.until_text("h1", "Account").await;
+    show(&browser, "pets", "Pets").await;
+    browser
+        .until_text(".failure", "Limit reached: minute; retry in ")
+        .await;
+    browser.until_text(".failure", "Try again").await;
+    is_accessible(&browser, "limit").await;
+    let plan = "update callers set plan = 'enterprise' where name = 'shop'";
+    app.database.run(plan).await;
+    browser
+        .run("const now = Date.now; Date.now = () => now() + 61000")
+        .await;
+    until_names(&browser, &["Rex"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_tells_of_an_unavailable_database() {
+    let (app, browser, _) = console(&[]).await;
+    app.pet("Rex").await;
+    enter(&app, &browser, "pets", "Pets").await;
+    until_names(&browser, &["Rex"]).await;
+    let database = app.database.options();
+    let name = database.get_database().expect("a name");
+    let server = database.clone().database("postgres");
+    for lock_out in [
+        format!("alter database {name} allow_connections false"),
+        format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"),
+    ] {
+        run(&server, &lock_out).await;
+    }
+    browser.run("location.hash = '#/pets/1'").await;
+    browser
+        .until_text(".failure", "The database is not available right now.")
+        .await;
+    run(
+        &server,
+        &format!("alter database {name} allow_connections true"),
+    )
+    .await;
+    browser.until_text("#status", "Ready").await;
+    browser.click(".failure button").await;
+    browser.until_text("h1", "Rex").await;
 }
 
 async fn last_url(app: &TestApp, path: &str) -> Value {

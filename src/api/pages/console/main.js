@@ -52,7 +52,7 @@ async function show(notice = "") {
   views.hidden = signOutButton.hidden = !isSignedIn;
   for (const link of views.children) link.ariaCurrent = link.hash === `#/${name}` ? "page" : null;
   if (isSignedIn) showLinks().catch(() => {});
-  const context = { signal, notice, id, parameters, done: () => show(), report };
+  const context = { signal, notice, id, parameters, done: () => show(), again: show, report };
   const content = await view(context).catch((failure) => [element("h1", {}, title), problem(failure, () => show())]);
   if (signal.aborted) return;
   main.replaceChildren(...content);

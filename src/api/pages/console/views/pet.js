@@ -8,11 +8,11 @@ import { gallery } from "../widgets/gallery.js";
 import { namesOf, petForm } from "../widgets/pet_form.js";
 import { uploads } from "../widgets/uploads.js";
 
-export async function pet({ id, signal, done }) {
+export async function pet({ id, signal, notice, done, again }) {
   if (id === "new") return newPet();
   const path = `pet/${encodeURIComponent(id)}`;
   const [{ value, etag }, images] = await Promise.all([versioned("GET", path), json("GET", `${path}/images`)]);
-  const problem = element("p", { id: "problem", className: "problem", attributes: { role: "alert" } });
+  const problem = element("p", { id: "problem", className: "problem", attributes: { role: "alert" } }, notice);
 
   /** Runs a change, and then shows the pet again, or why it failed. */
   async function change(work) {
@@ -60,7 +60,7 @@ export async function pet({ id, signal, done }) {
       element("span", { className: `state ${value.status}` }, value.status)),
     problem,
     element("div", { className: "columns" },
-      element("section", { className: "card", ariaLabel: "Pictures" }, ...pictures.filter(Boolean), uploads(value.id, done, signal)),
+      element("section", { className: "card", ariaLabel: "Pictures" }, ...pictures.filter(Boolean), uploads(value.id, again, signal)),
       petForm(value, save, element("button", { id: "delete", type: "button", className: "plain bad", on: { click: remove } }, "Delete"))),
     history && element("section", { id: "history", className: "card", ariaLabel: "History" }, element("h2", {}, "History"), history),
   ].filter(Boolean);

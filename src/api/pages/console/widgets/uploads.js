@@ -5,7 +5,7 @@ import { element } from "../dom.js";
 
 const TYPES = "image/png,image/jpeg,image/gif,image/webp";
 
-/** Returns the place to drop pictures of a pet at; `done` is called after uploads, if one succeeded. */
+/** Returns the place to drop pictures of a pet at. `done` is called after uploads, if one succeeded, with the failures of others. */
 export function uploads(id, done, signal) {
   const input = element("input", { id: "files", type: "file", multiple: true, accept: TYPES });
   const list = element("ul", { className: "uploads", attributes: { "aria-live": "polite" } });
@@ -16,20 +16,20 @@ export function uploads(id, done, signal) {
   async function start(files) {
     const rows = [...files].map((file) => ({ file, ...row(file.name) }));
     list.append(...rows.map(({ item }) => item));
-    let uploaded = 0;
+    const failures = [];
     for (const { file, item, bar, cancel } of rows) {
       const cancelled = AbortSignal.any([cancel.signal, signal]);
       try {
         cancelled.throwIfAborted();
         await upload(`pet/${id}/uploadImage`, file, { progress: (part) => { bar.value = part; }, signal: cancelled });
-        uploaded += 1;
         item.remove();
       } catch (failure) {
-        const text = cancelled.aborted ? "cancelled" : failure.message;
-        item.replaceChildren(`${file.name}: `, element("span", { className: "problem" }, text));
+        const text = `${file.name}: ${cancelled.aborted ? "cancelled." : failure.message}`;
+        failures.push(text);
+        item.replaceChildren(element("span", { className: "problem" }, text));
       }
     }
-    if (uploaded > 0 && !signal.aborted) done();
+    if (failures.length < rows.length && !signal.aborted) done(failures.join(" "));
   }
 
   input.addEventListener("change", () => {
