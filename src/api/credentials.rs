@@ -7,8 +7,9 @@ use crate::auth::{self, Credentials};
 /// API key header, as in Petstore. Proxies may drop a name with an underscore: nginx needs `underscores_in_headers on`.
 pub const API_KEY: HeaderName = HeaderName::from_static("api_key");
 
-/// Returns the credentials of a request, or `None` if it has none. Rejects a repeated header, which is ambiguous, a header
-/// that is not text, and an `Authorization` with another scheme than `Bearer`.
+/// Returns the credentials of a request, or `None` if it has none. An empty one counts as absent: generated clients send it for a way
+/// to authenticate that was not configured. Rejects a repeated header, which is ambiguous, a header that is not text, and an
+/// `Authorization` with another scheme than `Bearer`.
 pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth::Error> {
     let once = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
@@ -24,6 +25,7 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
         let token = value.map(|value| bearer_token(value).ok_or(auth::Error::Invalid));
         token.transpose()
     });
+    let bearer = bearer.map(|token| token.filter(|token| !token.is_empty()));
     let attribute = |error: auth::Error, other: &HeaderName, which| {
         let has_both = headers.contains_key(other);
         if has_both {
@@ -34,6 +36,7 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
     };
     let api_key = once(&API_KEY)
         .map_err(|error| attribute(error, &header::AUTHORIZATION, auth::Error::InvalidApiKey))?;
+    let api_key = api_key.filter(|key| !key.is_empty());
     let bearer = bearer.map_err(|error| attribute(error, &API_KEY, auth::Error::InvalidBearer))?;
     Ok(match (api_key, bearer) {
         (None, None) => None,
@@ -43,10 +46,10 @@ pub fn credentials(headers: &HeaderMap) -> Result<Option<Credentials<'_>>, auth:
     })
 }
 
-/// Returns the token of an `Authorization` value (RFC 6750 §2.1). The scheme is case-insensitive (RFC 9110 §11.1).
+/// Returns the token of an `Authorization` value (RFC 6750 §2.1), which may be empty. The scheme is case-insensitive (RFC 9110
+/// §11.1).
 fn bearer_token(authorization: &str) -> Option<&str> {
-    let (scheme, token) = authorization.split_at_checked("Bearer ".len())?;
-    scheme
-        .eq_ignore_ascii_case("Bearer ")
-        .then(|| token.trim_ascii())
+    let (scheme, token) = authorization.split_once(' ').unwrap_or((authorization, ""));
+    let is_bearer = scheme.is_empty() || scheme.eq_ignore_ascii_case("Bearer");
+    is_bearer.then(|| token.trim_ascii())
 }

@@ -59,8 +59,8 @@ struct Cli {
     /// TOML file that overrides the defaults; the environment (PET_INVENTORY__SECTION__KEY) overrides both
     #[arg(long, global = true, value_name = "FILE", help_heading = SETTINGS)]
     config: Option<PathBuf>,
-    /// Address of the API, in place of server.listen: 127.0.0.1:8080 or unix:/run/pet-inventory/api.sock; for serve, seed,
-    /// check, config and healthcheck
+    /// Address of the API, in place of server.listen: 127.0.0.1:8080 or unix:/run/pet-inventory/api.sock; for serve, check,
+    /// config and healthcheck
     #[arg(long, global = true, value_name = "ADDRESS", help_heading = SETTINGS)]
     listen: Option<ListenAddress>,
     /// URL of the database, in place of database.url. Other users of the machine can see it in the list of processes: if it
@@ -147,7 +147,7 @@ enum Command {
     /// Add 30 pets with pictures and a few orders, to try the service with
     ///
     /// The service may be running or not. Repeated, it adds those that were deleted. With --remove, it deletes what is left of
-    /// them, even if it was changed, with images and open orders, and nothing else. With --json: {"pets":…,"orders":…}
+    /// them, even if it was changed, with its images and open orders, and nothing else. With --json: {"pets":…,"orders":…}
     Seed(seed::Seed),
     /// Check that the service would run with this configuration, and suggest fixes
     ///
@@ -172,7 +172,7 @@ impl Command {
     fn refuse_ignored_options(&self, settings: &CommandLine, json: bool) -> Result<(), Error> {
         let (has_listen, has_url) = (settings.listen.is_some(), settings.database_url.is_some());
         let ignored = match self {
-            Self::Serve | Self::Seed(_) | Self::Check | Self::Config(_) => None,
+            Self::Serve | Self::Check | Self::Config(_) => None,
             Self::Healthcheck => has_url.then_some("--database-url"),
             Self::Completions { .. }
             | Self::Openapi {

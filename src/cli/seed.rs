@@ -12,8 +12,8 @@ use crate::{
     blob_store::BlobStore,
     config::Config,
     db::{Connection, Database},
-    domain::{address::ListenAddress, change::Initiator},
-    sample_store::{self, Counts, Founder},
+    domain::change::Initiator,
+    sample_store::{self, Counts, Origin},
 };
 
 #[derive(Debug, Args)]
@@ -49,18 +49,15 @@ async fn add(config: &Config, database: &Database) -> Result<Counts, Error> {
     let blobs = BlobStore::new(config)?;
     blobs.refuse_root()?;
     let pictures = sample_store::store_pictures::<Error>(database, &blobs).await?;
-    let host = match &config.server.listen {
-        ListenAddress::Tcp(address) => address.to_string(),
-        ListenAddress::Unix(_) => "localhost".to_owned(),
-    };
+    // Without a public URL, relative references: this command does not know the address that clients use.
     let links = Links::new(config.server.public_url.as_ref());
-    let founder = Founder {
-        base: links.absolute_url(BASE, &host),
+    let origin = Origin {
+        base: links.url(BASE),
         owner: None,
         initiator: Initiator::operator(),
     };
     let add = async |transaction: &mut Connection| {
-        Ok(sample_store::add(transaction, &pictures, &founder).await?)
+        Ok(sample_store::add(transaction, &pictures, &origin).await?)
     };
     database.transact(add).await
 }

@@ -389,7 +389,8 @@ fn cors_origins<'de, D: Deserializer<'de>>(value: D) -> Result<CorsOrigins, D::E
     Ok(CorsOrigins::Listed(origins))
 }
 
-/// Deserializes a list, or text separated by commas or spaces: environment variables cannot hold lists.
+/// Deserializes a list, or text separated by commas or spaces, also in the brackets and quotes of JSON: environment variables cannot
+/// hold lists.
 fn list<'de, D: Deserializer<'de>, T, E: Display, C: FromIterator<T>>(
     value: D,
     parse: impl Fn(&str) -> Result<T, E>,
@@ -401,13 +402,24 @@ fn list<'de, D: Deserializer<'de>, T, E: Display, C: FromIterator<T>>(
         Many(Vec<String>),
     }
     let names = match OneOrMany::deserialize(value)? {
-        OneOrMany::One(names) => vec![names],
+        OneOrMany::One(names) => {
+            let listed = names.trim().strip_prefix('[');
+            let listed = listed.and_then(|it| it.strip_suffix(']'));
+            vec![listed.map_or(names.clone(), |it| it.replace(['"', '\''], ""))]
+        }
         OneOrMany::Many(names) => names,
     };
     names
         .iter()
         .flat_map(|names| names.split([',', ' ']))
         .filter(|name| !name.is_empty())
-        .map(|name| parse(name).map_err(de::Error::custom))
+        .map(|name| {
+            let because = |error| {
+                de::Error::custom(format!(
+                    "{error}; in the environment, separate the elements of a list by commas"
+                ))
+            };
+            parse(name).map_err(because)
+        })
         .collect()
 }

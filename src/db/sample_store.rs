@@ -1,4 +1,4 @@
-//! Queries on what the sample store has added.
+//! Queries on sample pets and orders.
 
 use super::{
     connect::Connection,

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! - Each pet is added once, until it is deleted: its number is in the database.
-//! - Removal deletes what was added, even if it was changed, and nothing else.
+//! - Removal deletes the pets that were added, with their images and open orders, and the orders that were added, even if they were
+//!   changed; nothing else.
 
 mod pets;
 
@@ -38,9 +39,9 @@ pub struct Counts {
     pub orders: usize,
 }
 
-/// Who adds the sample store, and where it is.
+/// Origin of the changes that add the sample store.
 #[derive(Debug, Clone)]
-pub struct Founder {
+pub struct Origin {
     /// URL of the API, which those of the pictures begin with.
     pub base: String,
     /// Owner of the orders.
@@ -49,7 +50,7 @@ pub struct Founder {
     pub initiator: Initiator,
 }
 
-/// Stores the pictures of the pets that are missing. Those that are not added then are deleted by the sweep of orphaned blobs.
+/// Stores the pictures of the pets that are missing. The sweep of orphaned blobs deletes those that no pet gets.
 pub async fn store_pictures<E>(database: &Database, blobs: &BlobStore) -> Result<Vec<Picture>, E>
 where
     E: From<db::Error> + From<blob_store::Error>,
@@ -85,7 +86,7 @@ where
 pub async fn add(
     transaction: &mut Connection,
     pictures: &[Picture],
-    founder: &Founder,
+    origin: &Origin,
 ) -> Result<Counts, db::Error> {
     let mut added = Counts::default();
     db::sample_store::lock(transaction).await?;
@@ -94,11 +95,11 @@ pub async fn add(
         if present.contains(number) {
             continue;
         }
-        let id = add_pet(transaction, pet, content, founder).await?;
+        let id = add_pet(transaction, pet, content, origin).await?;
         db::sample_store::insert_pet(transaction, *number, id).await?;
         added.pets += 1;
         if let Some(status) = pet.order {
-            place_order(transaction, id, status, founder).await?;
+            place_order(transaction, id, status, origin).await?;
             added.orders += 1;
         }
     }
@@ -114,11 +115,11 @@ async fn add_pet(
     transaction: &mut Connection,
     pet: &SamplePet,
     content: &Content,
-    founder: &Founder,
+    origin: &Origin,
 ) -> Result<PetId, db::Error> {
-    let Founder {
+    let Origin {
         base, initiator, ..
-    } = founder;
+    } = origin;
     let corrupt = |error: &dyn ToString| db::Error::Corrupt(error.to_string());
     let details = pet.details().map_err(|error| corrupt(&error))?;
     let addition = Addition {
@@ -141,7 +142,7 @@ async fn place_order(
     transaction: &mut Connection,
     pet: PetId,
     status: order::Status,
-    founder: &Founder,
+    origin: &Origin,
 ) -> Result<(), db::Error> {
     let details = OrderDetails {
         pet_id: pet,
@@ -151,9 +152,9 @@ async fn place_order(
         complete: status == order::Status::Delivered,
     };
     let placement = Placement {
-        owner: founder.owner,
+        owner: origin.owner,
         order: NewOrder { id: None, details },
-        initiator: founder.initiator.clone(),
+        initiator: origin.initiator.clone(),
     };
     match db::orders::place_in(transaction, placement).await? {
         PlacementOutcome::Placed(order) => {

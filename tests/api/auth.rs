@@ -98,7 +98,6 @@ async fn invalid_api_keys_all_get_the_same_401() {
         &revoked_key(&app, Scopes::all()).await,
         &expired_key(&app, Scopes::all()).await,
         &mistyped,
-        "",
         "x",
         "special-key",
         "pik_",
@@ -124,14 +123,7 @@ async fn invalid_api_keys_all_get_the_same_401() {
             .header("api_key", value);
         assert_eq!(unauthorized(&request.response().await), unknown);
     }
-    for authorization in [
-        "Bearer",
-        "Basic dXNlcjpwYXNz",
-        "Bearer ",
-        &app.key,
-        "Bearer: x",
-        "Digest a=b",
-    ] {
+    for authorization in ["Basic dXNlcjpwYXNz", &app.key, "Bearer: x", "Digest a=b"] {
         let request = app
             .anonymous(Method::GET, "/pet/1")
             .header("authorization", authorization);
@@ -208,8 +200,6 @@ async fn two_credentials_must_both_be_valid_and_of_one_caller() {
         (&other, &app.key),
         (&app.key, &unknown_key()),
         (&unknown_key(), &app.key),
-        (&app.key, &String::new()),
-        (&String::new(), &app.key),
     ] {
         unauthorized(&both(one, two).response().await);
     }
@@ -429,6 +419,24 @@ async fn api_key_scopes_are_limited_to_those_of_its_caller() {
         .anonymous(Method::POST, "/pet")
         .json(&json!({"name": "a"}));
     add.header("api_key", &key).response().await.problem(403);
+}
+
+/// Generated clients send an empty credential for a way to authenticate that was not configured.
+#[tokio::test(flavor = "multi_thread")]
+async fn empty_credential_counts_as_absent() {
+    let app = TestApp::start().await;
+    let get = || app.anonymous(Method::GET, "/pet/1");
+    let absent = unauthorized(&get().response().await);
+    for empty in ["", "Bearer", "bearer ", "Bearer  "] {
+        let bearer = get().header("authorization", empty);
+        assert_eq!(unauthorized(&bearer.response().await), absent, "{empty}");
+        let both = get().header("authorization", empty);
+        both.header("api_key", &app.key).is(404).await;
+    }
+    let key = get().header("api_key", "");
+    assert_eq!(unauthorized(&key.response().await), absent);
+    let both = by_bearer(&app, &app.key).header("api_key", "");
+    both.is(200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

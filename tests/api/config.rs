@@ -57,6 +57,17 @@ fn the_environment_is_over_the_file_and_the_file_over_the_defaults() {
     assert_eq!(config.operations.listen.to_string(), "127.0.0.1:2");
     assert_eq!(config.plans.free.per_minute, None);
     assert!(config.auth.anonymous_scopes.contains(Scope::ReadPets));
+    for list in [
+        "read:pets read:orders",
+        r#"["read:pets", "read:orders"]"#,
+        "['read:pets','read:orders']",
+    ] {
+        let listed = load("", &[("auth.anonymous_scopes", list)]).expect("valid");
+        assert_eq!(
+            listed.auth.anonymous_scopes, config.auth.anonymous_scopes,
+            "{list}"
+        );
+    }
     assert!(config.database.url.is_some());
     let printed = format!("{config:?}");
     assert!(!printed.contains("secret@"), "a secret can be printed");
@@ -287,6 +298,7 @@ fn errors_name_the_key() {
         let text = message(key, value);
         assert!(text.contains(key), "{key}={value}: {text}");
     }
+    assert!(message("auth.anonymous_scopes", "read:pets;write:pets").contains("by commas"));
     assert!(message("server.listne", "127.0.0.1:1").contains("listne"));
     assert!(message("nosuch.key", "1").contains("nosuch"));
 }

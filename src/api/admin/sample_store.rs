@@ -15,19 +15,19 @@ use crate::{
         state::{AppState, Links},
     },
     db::{self, Connection},
-    domain::change::Initiator,
-    sample_store::{self, Founder},
+    domain::{change::Initiator, pet::PhotoUrl},
+    sample_store::{self, Origin},
 };
 
-/// What was added.
+/// Numbers of added pets and orders.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = SampleStore, example = json!({"pets": 30, "orders": 6}))]
 struct SampleStoreBody {
     /// Number of pets.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    #[schema(value_type = i64, minimum = 0, maximum = 1_000)]
     pets: usize,
     /// Number of orders.
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    #[schema(value_type = i64, minimum = 0, maximum = 1_000)]
     orders: usize,
 }
 
@@ -38,7 +38,7 @@ struct SampleStoreBody {
 #[utoipa::path(
     post, path = "/admin/sample-store", operation_id = "addSampleStore", tag = "admin", security(("bearer" = ["admin"])),
     responses(
-        (status = 201, description = "What was added.", body = SampleStoreBody, headers(("Location"))),
+        (status = 201, description = "The numbers of added pets and orders.", body = SampleStoreBody, headers(("Location"))),
         (status = 409, description = "There are pets, or a request with this `Idempotency-Key` is in progress."),
         (status = 507, description = "The image store is full."),
     ),
@@ -54,18 +54,20 @@ pub(super) async fn add(
     if let Some(response) = idempotency.stored_response(&state.database).await? {
         return Ok(response);
     }
+    let base = links.absolute_url(BASE, &host);
+    PhotoUrl::new(base.clone()).map_err(|_| Error::one_violation("Host", "must be a host name"))?;
     // Before the pictures are stored for nothing.
     state.database.run(check_empty).await?;
     let pictures = sample_store::store_pictures::<Error>(&state.database, &state.blobs).await?;
-    let founder = Founder {
-        base: links.absolute_url(BASE, &host),
+    let origin = Origin {
+        base,
         owner: caller.id,
         initiator,
     };
     let work = async |transaction: &mut Connection| {
         db::sample_store::lock(transaction).await?;
         check_empty(transaction).await?;
-        let added = sample_store::add(transaction, &pictures, &founder).await?;
+        let added = sample_store::add(transaction, &pictures, &origin).await?;
         let body = SampleStoreBody {
             pets: added.pets,
             orders: added.orders,

@@ -179,12 +179,12 @@ async fn console_changes_a_pet() {
     assert_eq!(stored, expected);
 
     // Somebody else changes it meanwhile: the person chooses.
-    for (choice, name) in [(1, "Mine"), (2, "Theirs")] {
+    for (choice, mine, name) in [(1, "Mine", "Mine"), (2, "Ours", "Theirs")] {
         app.patch(&path, &json!({"name": "Theirs"})).is(200).await;
-        browser.enter("#name", "Mine").await;
+        browser.enter("#name", mine).await;
         browser.click("#pet-form button").await;
         browser
-            .until_text("dialog table", "Name\tMine\tTheirs")
+            .until_text("dialog table", &format!("Name\t{mine}\tTheirs"))
             .await;
         browser
             .click(&format!("dialog button:nth-child({choice})"))
@@ -246,7 +246,7 @@ async fn console_uploads_and_arranges_pictures() {
         .run(&format!("return (async () => {{ {drop} }})()"))
         .await;
     count(2).await;
-    browser.until_text("#problem", "two.png: cancelled.").await;
+    browser.until_text(".uploads", "two.png: cancelled.").await;
 
     // Refused uploads: no image, and too large.
     let large = tempfile::NamedTempFile::with_suffix(".png").expect("a file");
@@ -371,19 +371,35 @@ async fn console_places_and_advances_orders() {
     browser.is_clean(&origin, &[REFUSED]).await;
 }
 
-/// A caller with few scopes sees few views, and is told the scope that an action needs.
+/// A caller with few scopes is shown what it may do, and told of a scope that it has no longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn console_tells_missing_scopes() {
     let (app, browser, _) = console(&[]).await;
-    let id = app.pet("Rex").await;
-    let reader = app.make_key("reader", scopes(&[Scope::ReadPets])).await;
-    enter_key(&browser, &reader.secret).await;
+    let path = format!("/pet/{}", app.pet("Rex").await);
+    let writer = scopes(&[Scope::ReadPets, Scope::WritePets]);
+    let writer = app.make_key("writer", writer).await.secret;
+    enter_key(&browser, &writer).await;
     browser
         .until("[...document.querySelectorAll('#views a:not([hidden])')].map(it => it.innerText).join() === 'Pets,Account'")
         .await;
-    show(&browser, &format!("pets/{id}"), "Rex").await;
-    browser.click("#pet-form button").await;
+    show(&browser, &path[1..].replace("pet/", "pets/"), "Rex").await;
+    let take_away = "update callers set scopes = '{read:pets}' where name = 'writer'";
+    app.database.run(take_away).await;
+    let is_refused = async || {
+        let request = app.anonymous(Method::PATCH, &path).json(&json!({}));
+        request.header("api_key", &writer).response().await.status == 403
+    };
+    test_support::eventually(is_refused).await;
+    browser.enter("#name", &format!("Max{ENTER}")).await;
     browser
-        .until_text("#problem", "The scope write:pets is required")
+        .until_text(".failure", "The scope write:pets is required")
+        .await;
+    show(&browser, "pets", "Pets").await;
+    until_names(&browser, &["Rex"]).await;
+    let buttons = "return document.querySelectorAll('main .button').length";
+    assert_eq!(browser.run(buttons).await, 0);
+    show(&browser, &path[1..].replace("pet/", "pets/"), "Rex").await;
+    browser
+        .until("document.querySelector('main form') === null")
         .await;
 }

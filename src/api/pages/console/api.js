@@ -2,11 +2,17 @@
 
 const BASE = new URL("api/v3/", document.baseURI);
 const CREDENTIAL = "credential";
-const TIMEOUT = 15_000;
-/** Time after which an interrupted stream of changes is opened again, in milliseconds. */
-const FOLLOW_AGAIN = 1_000;
+const NO_RESPONSE = "The server did not respond. Check the network, and try again.";
 /** Maximum number of pages of changes that are read until one has a match. */
 const MAX_EMPTY = 10;
+// In milliseconds.
+const TIMEOUT = 15_000;
+/** Time after which a stream of changes is opened again, which doubles up to the longest one. */
+const [SHORTEST_PAUSE, LONGEST_PAUSE] = [1_000, 60_000];
+/** Time without an event after which a stream is dead: the service sends one every 15 s. */
+const SILENCE = 30_000;
+
+let known = {};
 
 /** Failure of a request: what to tell the person, the status, 0 without a response, and the seconds after which to retry. */
 export class Failure extends Error {
@@ -16,10 +22,6 @@ export class Failure extends Error {
     this.retryAfter = retryAfter;
   }
 }
-
-let known = {};
-
-const NO_RESPONSE = "The server did not respond. Check the network, and try again.";
 
 /** Returns the credential of this tab, `{ header, value }`, or null. It is gone when the tab is closed. */
 export function credential() {
@@ -38,15 +40,21 @@ export function keep(credential) {
   else sessionStorage.removeItem(CREDENTIAL);
 }
 
+/** Returns a new value of `idempotencyKey`, with which a repeated POST has one effect. */
+export function newIdempotencyKey() {
+  return [...crypto.getRandomValues(new Uint32Array(4))].join("-");
+}
+
 /**
  * Sends a request to a path below the base of the API, and returns the response, whose status is 2xx.
  *
  * A 401 to the credential of the tab dispatches the event `signed-out` on the window.
  */
-export async function send(method, path, { body, ifMatch, as = credential(), signal } = {}) {
+export async function send(method, path, { body, ifMatch, idempotencyKey, as = credential(), signal } = {}) {
   const headers = new Headers();
   if (as) headers.set(as.header, as.value);
   if (ifMatch) headers.set("if-match", ifMatch);
+  if (idempotencyKey) headers.set("idempotency-key", idempotencyKey);
   if (body !== undefined) headers.set("content-type", "application/json");
   let response;
   try {
@@ -68,6 +76,8 @@ export async function send(method, path, { body, ifMatch, as = credential(), sig
 
 /** Returns the failure of a response that is no success. */
 function refused(problem, status, retryAfter, as) {
+  // The scopes may have changed.
+  if (status === 403) known = {};
   if (status === 401 && as && as.value === credential()?.value) {
     keep(null);
     window.dispatchEvent(new Event("signed-out"));
@@ -75,6 +85,18 @@ function refused(problem, status, retryAfter, as) {
   const fields = (problem.errors ?? []).map(({ field, reason }) => `${field} ${reason}`);
   const detail = fields.length > 0 ? fields.join("; ") : problem.detail ?? `The server responded with ${status}`;
   return new Failure(sentence(detail), status, status === 429 ? Number(retryAfter) : 0);
+}
+
+/** Sends a request, and returns the JSON of its response. */
+export async function json(method, path, options) {
+  const response = await send(method, path, options);
+  return response.json();
+}
+
+/** Sends a request, and returns the resource of its response, with its entity tag. */
+export async function versioned(method, path, options) {
+  const response = await send(method, path, options);
+  return { value: await response.json(), etag: response.headers.get("etag") };
 }
 
 /** Uploads a file, and reports the part that is sent, from 0 to 1. Only XMLHttpRequest tells the progress. */
@@ -97,59 +119,6 @@ export function upload(path, file, { progress, signal }) {
     for (const event of ["error", "abort"]) request.addEventListener(event, () => reject(new Failure(NO_RESPONSE)));
     request.send(file);
   });
-}
-
-/**
- * Follows the record of changes, and calls `changed` for each change, until `signal` is aborted. Resumes after interruptions.
- * Returns if the caller may not read it.
- */
-export async function follow(changed, signal) {
-  const as = credential();
-  let last;
-  while (!signal.aborted) {
-    const headers = { accept: "text/event-stream", [as.header]: as.value, ...(last && { "last-event-id": last }) };
-    let pause = FOLLOW_AGAIN;
-    try {
-      const response = await fetch(new URL("changes", BASE), { headers, cache: "no-store", credentials: "omit", signal });
-      if ([401, 403].includes(response.status)) return;
-      // The position is no longer in the record: goes on with the next change.
-      if (response.status === 410) last = undefined;
-      if (response.status === 429) pause = Number(response.headers.get("retry-after")) * 1_000;
-      if (response.ok) {
-        for await (const { id, data } of events(response.body)) {
-          last = id;
-          if (data) changed(JSON.parse(data));
-        }
-      }
-    } catch {
-      // Tried again below.
-    }
-    await new Promise((resolve) => { setTimeout(resolve, pause); });
-  }
-}
-
-/** Yields the events of a stream (WHATWG HTML, section 9.2), as the service writes them: with fields of one line. */
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const blocks = (text + value).split("\n\n");
-    text = blocks.pop();
-    for (const block of blocks) {
-      yield Object.fromEntries(block.split("\n").map((line) => {
-        const colon = line.indexOf(":");
-        return [line.slice(0, colon), line.slice(colon + 1).trimStart()];
-      }));
-    }
-  }
-}
-
-/** Sends a request, and returns the resource of its response, with its entity tag. */
-export async function versioned(method, path, options) {
-  const response = await send(method, path, options);
-  return { value: await response.json(), etag: response.headers.get("etag") };
 }
 
 /** Returns a function that returns the items of a list, one page at each call, and then null. Its `isLast` tells the end before. */
@@ -185,15 +154,84 @@ export function changePages(filters) {
 
 /** Returns the scopes of the credential of this tab. They are asked for once. */
 export async function scopes() {
-  const { value } = credential();
+  const value = credential()?.value;
   if (known.value !== value) known = { value, scopes: (await json("GET", "limits")).scopes };
   return known.scopes;
 }
 
-/** Sends a request, and returns the JSON of its response. */
-export async function json(method, path, options) {
-  const response = await send(method, path, options);
-  return response.json();
+/**
+ * Follows the record of changes until `signal` is aborted, and calls `changed` for each change. Resumes after interruptions, and after
+ * the time in which the tab is hidden; calls `missed` if changes were lost meanwhile. Returns if the caller may not read the record.
+ */
+export async function follow({ changed, missed, signal }) {
+  const as = credential();
+  let [last, pause] = [undefined, SHORTEST_PAUSE];
+  while (!signal.aborted) {
+    // A browser opens few connections to a host, for all tabs.
+    if (document.hidden) await new Promise((resolve) => { document.addEventListener("visibilitychange", resolve, { once: true }); });
+    const attempt = watch(signal);
+    const opened = Date.now();
+    const headers = { accept: "text/event-stream", [as.header]: as.value, ...(last && { "last-event-id": last }) };
+    try {
+      const response = await fetch(new URL("changes", BASE), { headers, cache: "no-store", credentials: "omit", signal: attempt.signal });
+      if ([401, 403].includes(response.status)) return;
+      if (response.status === 410) {
+        last = undefined;
+        missed();
+      }
+      pause = Math.max(pause, Number(response.headers.get("retry-after")) * 1_000 || 0);
+      if (response.ok) {
+        for await (const { id, data } of events(response.body)) {
+          attempt.isAlive();
+          last = id;
+          if (data) changed(JSON.parse(data));
+        }
+      }
+    } catch {
+      // Opened again below.
+    }
+    attempt.end();
+    if (Date.now() - opened > SILENCE || document.hidden) pause = SHORTEST_PAUSE;
+    await new Promise((resolve) => { setTimeout(resolve, pause); });
+    pause = Math.min(2 * pause, LONGEST_PAUSE);
+  }
+}
+
+/** Returns a signal that is aborted with `signal`, when the tab is hidden, or without `isAlive` for some time. */
+function watch(signal) {
+  const attempt = new AbortController();
+  const hide = () => document.hidden && attempt.abort();
+  document.addEventListener("visibilitychange", hide);
+  let timer;
+  const isAlive = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => attempt.abort(), SILENCE);
+  };
+  isAlive();
+  const end = () => {
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", hide);
+    attempt.abort();
+  };
+  return { signal: AbortSignal.any([attempt.signal, signal]), isAlive, end };
+}
+
+/** Yields the events of a stream (WHATWG HTML, section 9.2), as the service writes them: with fields of one line. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (text + value).split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      yield Object.fromEntries(block.split("\n").map((line) => {
+        const colon = line.indexOf(":");
+        return [line.slice(0, colon), line.slice(colon + 1).trimStart()];
+      }));
+    }
+  }
 }
 
 /** Signs a user in, and returns the credential. */
@@ -202,11 +240,11 @@ export async function logIn(username, password) {
   return { header: "authorization", value: `Bearer ${token}` };
 }
 
-/** Ends the session of a user, or forgets the key. */
-export async function signOut() {
+/** Forgets the credential, and ends the session of a user. The session ends by itself if the server does not respond. */
+export function signOut() {
   const current = credential();
   keep(null);
-  if (current?.header === "authorization") await send("GET", "user/logout", { as: current });
+  if (current?.header === "authorization") send("GET", "user/logout", { as: current }).catch(() => {});
 }
 
 /** Returns true if this page may use the public demo keys. */

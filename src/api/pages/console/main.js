@@ -39,10 +39,14 @@ function place() {
   return { name: Object.hasOwn(VIEWS, name) ? name : FIRST, id, parameters: new URLSearchParams(query) };
 }
 
-/** Shows the view of the fragment, or the form to sign in with. */
+/**
+ * Shows the view of the fragment, or the form to sign in with. The view gets its place, a signal that is aborted when another one is
+ * shown, `done` to show it again, and `report` to make changes with.
+ */
 async function show(notice = "") {
   shown.abort();
   shown = new AbortController();
+  for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   const { signal } = shown;
   const isSignedIn = credential() !== null;
   const { name, id, parameters } = place();
@@ -51,11 +55,16 @@ async function show(notice = "") {
   document.title = `${title} – Pet inventory`;
   views.hidden = signOutButton.hidden = !isSignedIn;
   for (const link of views.children) link.ariaCurrent = link.hash === `#/${name}` ? "page" : null;
-  if (isSignedIn) showLinks().catch(() => {});
-  const context = { signal, notice, id, parameters, done: () => show(), again: show, report };
-  const content = await view(context).catch((failure) => [element("h1", {}, title), problem(failure, () => show())]);
+  const done = () => show();
+  let content;
+  try {
+    if (isSignedIn) await showLinks();
+    content = await view({ signal, notice, id, parameters, done, report: reporter(signal) });
+  } catch (failure) {
+    content = [element("h1", {}, title), problem(failure, done)];
+  }
   if (signal.aborted) return;
-  main.replaceChildren(...content);
+  main.replaceChildren(...content.filter(Boolean));
   main.focus({ preventScroll: true });
 }
 
@@ -68,14 +77,25 @@ async function showLinks() {
   }
 }
 
-/** Runs a change, and then `done` with its result. If it fails, says why above the view. */
-async function report(change, done) {
-  for (const shown of main.querySelectorAll(":scope > .failure")) shown.remove();
-  try {
-    done(await change());
-  } catch (failure) {
-    main.prepend(problem(failure, () => report(change, done)));
-  }
+/**
+ * Returns a function that makes a change and then calls `done` with its result. If it fails, it says why above the view. While one
+ * change is made, others are ignored: people click twice.
+ */
+function reporter(signal) {
+  let isBusy = false;
+  return async function report(change, done) {
+    if (isBusy) return;
+    isBusy = true;
+    for (const old of main.querySelectorAll(":scope > .failure")) old.remove();
+    try {
+      const result = await change();
+      if (!signal.aborted) await done(result);
+    } catch (failure) {
+      if (!signal.aborted) main.prepend(problem(failure, () => report(change, done)));
+    } finally {
+      isBusy = false;
+    }
+  };
 }
 
 async function showReadiness() {
@@ -89,12 +109,19 @@ async function showReadiness() {
 }
 
 views.append(...Object.entries(VIEWS).map(([name, { title }]) => element("a", { href: `#/${name}` }, title)));
-signOutButton.addEventListener("click", async () => {
-  // The session ends by itself if the server does not respond.
-  await signOut().catch(() => {});
+signOutButton.addEventListener("click", () => {
+  signOut();
   show("You are signed out.");
 });
-addEventListener("hashchange", () => show());
+// The fragment is the place of a view.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+addEventListener("hashchange", () => {
+  scrollTo(0, 0);
+  show();
+});
 addEventListener("signed-out", () => show("Your key or session is no longer valid. Sign in again."));
 document.addEventListener("visibilitychange", showReadiness);
 setInterval(showReadiness, READINESS_EACH);

@@ -61,10 +61,10 @@ function keyTable(path, done, report) {
     const overlap = await ask(`Rotate ${hint}…?`, [element("p", {}, "A new key replaces it. How long does the old one stay valid?")],
       { "1 day": 24 * HOUR, "1 hour": HOUR, "Not at all": 0 });
     if (overlap === undefined) return;
-    await report(() => json("POST", `admin/keys/${id}/rotate`, { body: { overlap } }), async ({ key }) => {
+    await report(async () => {
+      const { key } = await json("POST", `admin/keys/${id}/rotate`, { body: { overlap } });
       await showSecret("The new key", key);
-      done();
-    });
+    }, done);
   };
   const button = (text, key, act) =>
     element("button", { className: "plain", ariaLabel: `${text} key ${key.id}`, on: { click: () => act(key) } }, text);
@@ -92,10 +92,10 @@ function newKey(stored, path, done, report) {
   const submit = (event) => {
     event.preventDefault();
     const expiresIn = lifetime.value ? Number(lifetime.value) * 24 * HOUR : undefined;
-    report(() => json("POST", `${path}/keys`, { body: { scopes: chosen(), expiresIn } }), async ({ key }) => {
+    report(async () => {
+      const { key } = await json("POST", `${path}/keys`, { body: { scopes: chosen(), expiresIn } });
       await showSecret("The key", key);
-      done();
-    });
+    }, done);
   };
   return element("details", {}, element("summary", {}, "New key"),
     element("form", { id: "new-key", on: { submit } },

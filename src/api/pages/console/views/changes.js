@@ -10,7 +10,7 @@ export async function changes({ parameters }) {
   const [kind, resource] = [parameters.get("kind") ?? "", parameters.get("resource") ?? ""];
   const kinds = element("select", { id: "kind" }, element("option", { value: "" }, "all"),
     ...KINDS.map((it) => element("option", { selected: it === kind }, it)));
-  const number = element("input", { id: "resource", type: "search", maxLength: 128, value: resource });
+  const number = element("input", { id: "resource", type: "search", maxLength: 64, value: resource });
   const submit = (event) => {
     event.preventDefault();
     const filled = [["kind", kinds.value], ["resource", kinds.value && number.value]].filter(([, value]) => value);

@@ -1,6 +1,6 @@
 // Orders: place, list, advance and delete.
 
-import { json, pages, scopes, send } from "../api.js";
+import { json, newIdempotencyKey, pages, scopes, send } from "../api.js";
 import { element, field, formatTime } from "../dom.js";
 import { ask } from "../widgets/dialog.js";
 import { rows } from "../widgets/rows.js";
@@ -10,12 +10,15 @@ const PAGE = 50;
 const NEXT = { placed: "approved", approved: "delivered" };
 
 export async function orders({ parameters, done, report }) {
-  const isAdmin = (await scopes()).includes("admin");
+  const granted = await scopes();
+  const isAdmin = granted.includes("admin");
   const pet = parameters.get("pet");
   const query = new URLSearchParams({ limit: PAGE, ...(pet && { petId: pet }) });
 
-  const advance = ({ id, status }) =>
-    report(() => json("PATCH", `store/order/${id}`, { body: { status: NEXT[status], complete: NEXT[status] === "delivered" } }), done);
+  const advance = ({ id, status }) => {
+    const next = NEXT[status];
+    report(() => json("PATCH", `store/order/${id}`, { body: { status: next, ...(next === "delivered" && { complete: true }) } }), done);
+  };
   const remove = async ({ id }) => {
     if (await ask(`Delete order ${id}?`, [], { Delete: true, Keep: false })) await report(() => send("DELETE", `store/order/${id}`), done);
   };
@@ -33,15 +36,15 @@ export async function orders({ parameters, done, report }) {
       ["Status", ({ status, complete }) => (complete ? `${status}, complete` : status)],
       ["", (order) => [
         isAdmin && NEXT[order.status] && button(order.status === "placed" ? "Approve" : "Deliver", order, advance),
-        (isAdmin || (order.status !== "delivered" && !order.complete)) && button("Delete", order, remove),
+        granted.includes("write:orders") && (isAdmin || (order.status !== "delivered" && !order.complete)) && button("Delete", order, remove),
       ]],
     ],
   });
   return [
     element("div", { className: "title" }, element("h1", {}, pet ? `Orders for pet ${pet}` : "Orders"),
       pet && element("a", { href: "#/orders" }, "All orders")),
-    placeForm(pet, report, done), table,
-  ].filter(Boolean);
+    granted.includes("write:orders") && placeForm(pet, report, done), table,
+  ];
 }
 
 function placeForm(pet, report, done) {
@@ -50,9 +53,10 @@ function placeForm(pet, report, done) {
   const ships = element("input", { id: "ships", type: "datetime-local" });
   const submit = (event) => {
     event.preventDefault();
+    const idempotencyKey = newIdempotencyKey();
     const shipDate = ships.value ? new Date(ships.value).toISOString() : undefined;
     const body = { petId: Number(petId.value), quantity: Number(quantity.value), shipDate };
-    report(() => json("POST", "store/order", { body }), done);
+    report(() => json("POST", "store/order", { body, idempotencyKey }), done);
   };
   return element("form", { className: "filters", ariaLabel: "New order", on: { submit } },
     field("Number of the pet", petId), field("Quantity", quantity), field("Ships at", ships),

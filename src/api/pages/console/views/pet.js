@@ -1,115 +1,133 @@
-// A pet: its pictures and its fields, which can be changed, and a new pet.
+// A pet: its pictures, its fields, which can be changed, and its history; and a new pet.
 
-import { changePages, json, scopes, send, versioned } from "../api.js";
+import { changePages, json, newIdempotencyKey, scopes, send, versioned } from "../api.js";
 import { element } from "../dom.js";
 import { changeTable } from "../widgets/change_table.js";
 import { ask } from "../widgets/dialog.js";
 import { gallery } from "../widgets/gallery.js";
 import { namesOf, petForm } from "../widgets/pet_form.js";
+import { problem } from "../widgets/problem.js";
 import { uploads } from "../widgets/uploads.js";
 
-export async function pet({ id, signal, notice, done, again }) {
-  if (id === "new") return newPet();
-  const path = `pet/${encodeURIComponent(id)}`;
-  const [{ value, etag }, images] = await Promise.all([versioned("GET", path), json("GET", `${path}/images`)]);
-  const problem = element("p", { id: "problem", className: "problem", attributes: { role: "alert" } }, notice);
+const BACK = () => element("p", {}, element("a", { href: "#/pets" }, "← All pets"));
 
-  /** Runs a change, and then shows the pet again, or why it failed. */
-  async function change(work) {
-    problem.textContent = "";
+export async function pet({ id, signal, done, report }) {
+  if (id === "new") return newPet(report);
+  const granted = await scopes();
+  const canWrite = granted.includes("write:pets");
+  const path = `pet/${encodeURIComponent(id)}`;
+  const load = () => Promise.all([versioned("GET", path), json("GET", `${path}/images`)]);
+  let [stored, images] = await load();
+  // The form changes the version that it shows, also after the pictures have changed.
+  let version = stored;
+  const pictures = element("div", {});
+
+  /** Makes a change to a version. After a 412, shows both versions, and makes it to the stored one if the person chooses that. */
+  async function change(method, body, etag) {
     try {
-      await work();
+      await send(method, path, { body, ifMatch: etag });
     } catch (failure) {
-      if (failure.status === 412) await resolve(path, failure.mine, done);
-      else problem.textContent = failure.message;
-      return;
+      if (failure.status !== 412) throw failure;
+      const theirs = await versioned("GET", path);
+      if (await keepsMine(method, body, theirs.value)) await change(method, body, theirs.etag);
     }
-    done();
   }
 
-  const save = (mine) => change(() => patch(path, mine, etag));
-  const remove = async () => {
-    const question = [element("p", {}, `${value.name} and its pictures are deleted for good.`)];
-    if (!(await ask(`Delete ${value.name}?`, question, { Delete: true, Keep: false }))) return;
-    try {
-      await send("DELETE", path, { ifMatch: etag });
-      location.hash = "#/pets";
-    } catch (failure) {
-      await change(() => Promise.reject(failure));
-    }
-  };
-  const pictures = gallery(value, images, {
-    move: (one, other) => change(() => {
-      const photoUrls = value.photoUrls.with(one, value.photoUrls[other]).with(other, value.photoUrls[one]);
-      return patch(path, { photoUrls }, etag);
-    }),
-    remove: async (image, name) => {
-      const question = [element("p", {}, `Remove ${name} of ${value.name} for good?`)];
-      if (await ask("Remove the picture?", question, { Remove: true, Keep: false })) {
-        await change(() => send("DELETE", `${path}/images/${image}`));
-      }
-    },
-  });
-  const history = (await scopes()).includes("read:changes")
-    && await changeTable(changePages({ kind: "pet", resource: value.id }));
+  /** Reads the pet again, and shows its pictures, with the focus on the button of a picture. */
+  async function showPictures(focused) {
+    [stored, images] = await load();
+    if (signal.aborted) return;
+    if (hasSameFields(stored.value, version.value)) version = stored;
+    fill();
+    if (focused) pictures.querySelector(focused)?.focus();
+  }
+
+  function fill() {
+    pictures.replaceChildren(...gallery(stored.value, images, canWrite ? { move, remove } : {}));
+  }
+
+  function move(one, other, index) {
+    const urls = stored.value.photoUrls;
+    const photoUrls = urls.with(one, urls[other]).with(other, urls[one]);
+    report(() => change("PATCH", { photoUrls }, stored.etag), () => showPictures(`li:nth-child(${index + 1}) button:enabled[title]`));
+  }
+
+  async function remove(image, name) {
+    const question = [element("p", {}, `Remove ${name} of ${stored.value.name} for good?`)];
+    if (!(await ask("Remove the picture?", question, { Remove: true, Keep: false }))) return;
+    report(() => send("DELETE", `${path}/images/${image}`), () => showPictures());
+  }
+
+  function save(mine) {
+    if (Object.keys(mine).length === 0) return done();
+    report(() => change("PATCH", mine, version.etag), done);
+  }
+
+  async function removePet() {
+    const question = [element("p", {}, `${version.value.name} and its pictures are deleted for good.`)];
+    if (!(await ask(`Delete ${version.value.name}?`, question, { Delete: true, Keep: false }))) return;
+    report(() => change("DELETE", undefined, version.etag), () => { location.hash = "#/pets"; });
+  }
+
+  fill();
+  const { value } = version;
   return [
-    element("p", {}, element("a", { href: "#/pets" }, "← All pets")),
+    BACK(),
     element("div", { className: "title" },
       element("h1", {}, value.name),
-      element("a", { href: `#/orders?pet=${value.id}` }, "Orders"),
+      granted.includes("read:orders") && element("a", { href: `#/orders?pet=${value.id}` }, "Orders"),
       element("span", { className: `state ${value.status}` }, value.status)),
-    problem,
     element("div", { className: "columns" },
-      element("section", { className: "card", ariaLabel: "Pictures" }, ...pictures.filter(Boolean), uploads(value.id, again, signal)),
-      petForm(value, save, element("button", { id: "delete", type: "button", className: "plain bad", on: { click: remove } }, "Delete"))),
-    history && element("section", { id: "history", className: "card", ariaLabel: "History" }, element("h2", {}, "History"), history),
-  ].filter(Boolean);
-}
-
-/** Changes the fields of a pet. A failure has what was to be changed. */
-async function patch(path, mine, etag) {
-  try {
-    return await versioned("PATCH", path, { body: mine, ifMatch: etag });
-  } catch (failure) {
-    failure.mine = mine;
-    throw failure;
-  }
-}
-
-/** After somebody else has changed the pet: shows both versions, and stores the one that the person chooses. */
-async function resolve(path, mine, done) {
-  const { value: theirs, etag } = await versioned("GET", path);
-  if (mine && !mine.photoUrls) {
-    const row = (name, text) => [name, text(mine), text(theirs)];
-    const rows = [
-      row("Name", ({ name }) => name),
-      row("Status", ({ status }) => status),
-      row("Category", ({ category }) => category?.name ?? "–"),
-      row("Tags", ({ tags }) => namesOf(tags) || "–"),
-    ];
-    const cells = ([name, ...texts]) => element("tr", {}, element("th", { scope: "row" }, name),
-      ...texts.map((text) => element("td", { className: texts[0] === texts[1] ? "" : "notice" }, text)));
-    const table = element("table", {},
-      element("thead", {}, element("tr", {}, element("td", {}), element("th", {}, "Yours"), element("th", {}, "Stored"))),
-      element("tbody", {}, ...rows.map(cells)));
-    const keep = await ask("Somebody else has changed this pet", [table], { "Save mine": true, "Keep the stored version": false });
-    if (keep) return patch(path, mine, etag).then(done, (failure) => resolve(path, failure.mine, done));
-  }
-  return done();
-}
-
-function newPet() {
-  const problem = element("p", { id: "problem", className: "problem", attributes: { role: "alert" } });
-  const add = async (entered) => {
-    try {
-      const { id } = await json("POST", "pet", { body: { ...entered, category: entered.category ?? undefined } });
-      location.hash = `#/pets/${id}`;
-    } catch (failure) {
-      problem.textContent = failure.message;
-    }
-  };
-  return [
-    element("p", {}, element("a", { href: "#/pets" }, "← All pets")),
-    element("h1", {}, "New pet"), problem, petForm({}, add),
+      element("section", { className: "card", ariaLabel: "Pictures" }, pictures,
+        canWrite && uploads(value.id, showPictures, signal)),
+      canWrite
+        ? petForm(value, save,
+          element("button", { id: "delete", type: "button", className: "plain bad", on: { click: removePet } }, "Delete"))
+        : facts(value)),
+    granted.includes("read:changes") && history(value),
   ];
+}
+
+const hasSameFields = (one, other) =>
+  JSON.stringify({ ...one, photoUrls: null }) === JSON.stringify({ ...other, photoUrls: null });
+
+/** Asks whether a change is made although somebody else has changed the pet, and shows where the versions differ. */
+function keepsMine(method, mine, theirs) {
+  const rows = [
+    ["Name", "name", (name) => name],
+    ["Status", "status", (status) => status],
+    ["Category", "category", (category) => category?.name ?? "–"],
+    ["Tags", "tags", (tags) => namesOf(tags) || "–"],
+    ["Pictures", "photoUrls", (urls) => `${urls.length} in another order`],
+  ].filter(([, field]) => method === "DELETE" || field in mine);
+  const table = element("table", {},
+    element("thead", {}, element("tr", {}, element("td", {}), element("th", {}, "Yours"), element("th", {}, "Stored"))),
+    element("tbody", {}, ...rows.map(([name, field, text]) => element("tr", {}, element("th", { scope: "row" }, name),
+      element("td", {}, method === "DELETE" ? "deleted" : text(mine[field])), element("td", {}, text(theirs[field]))))));
+  return ask("Somebody else has changed this pet", [table], { "Save mine": true, "Keep the stored version": false });
+}
+
+/** Returns the fields of a pet for callers that cannot change it. */
+function facts({ category, tags }) {
+  return element("section", { className: "card", ariaLabel: "Fields" },
+    element("p", {}, `Category: ${category?.name ?? "–"}`), element("p", {}, `Tags: ${namesOf(tags) || "–"}`));
+}
+
+/** Returns the history of a pet, which comes when it is there. */
+function history({ id }) {
+  const content = element("section", { id: "history", className: "card", ariaLabel: "History" });
+  const title = element("h2", {}, "History");
+  const load = () => changeTable(changePages({ kind: "pet", resource: id })).then(
+    (table) => content.replaceChildren(title, table),
+    (failure) => content.replaceChildren(title, problem(failure, load)));
+  load();
+  return content;
+}
+
+function newPet(report) {
+  const add = (body) => {
+    const idempotencyKey = newIdempotencyKey();
+    report(() => json("POST", "pet", { body, idempotencyKey }), ({ id }) => { location.hash = `#/pets/${id}`; });
+  };
+  return [BACK(), element("h1", {}, "New pet"), petForm({}, add)];
 }

@@ -1,19 +1,22 @@
-// The pets of the store: search, filters, the inventory, and a grid of all matches.
+// The pets of the store: search, filters, the inventory, and a grid of all matches, which follows the record of changes.
 
-import { follow, hasDemoKeys, json, pages } from "../api.js";
+import { follow, hasDemoKeys, json, newIdempotencyKey, pages, scopes } from "../api.js";
 import { element, field } from "../dom.js";
 import { grid } from "../widgets/grid.js";
 import { STATUSES, inventory } from "../widgets/inventory.js";
 import { petCard } from "../widgets/pet_card.js";
-import { problem } from "../widgets/problem.js";
 
 const PAGE = 60;
-/** Time without typing after which a search begins, in milliseconds. */
+// In milliseconds.
+/** Time without typing after which a search begins. */
 const PAUSE = 250;
-/** Time over which changes are collected, and the pets that are read then: others are read when they are opened. */
-const [COLLECT, MAX_READ] = [250, 20];
+/** Time over which changes are collected, and time until the next ones are shown: each request counts against the limits. */
+const [COLLECT, REST] = [200, 600];
+/** Maximum number of pets that are read at once, and of changed ones that wait for that; beyond it, the grid begins anew. */
+const [MAX_READ, MAX_WAITING] = [20, 500];
 
-export async function pets({ signal, parameters, done }) {
+export async function pets({ signal, parameters, done, report }) {
+  const granted = await scopes();
   const chart = element("div", {});
   const found = element("div", { id: "pets" });
   let search = new AbortController();
@@ -26,42 +29,50 @@ export async function pets({ signal, parameters, done }) {
     search = new AbortController();
     const isFiltered = filters.size > 0;
     history.replaceState(null, "", isFiltered ? `#/pets?${filters}` : "#/pets");
-    const empty = () => (isFiltered ? element("p", {}, "No pet matches.") : emptyStore(done));
+    const empty = () => (isFiltered ? element("p", {}, "No pet matches.") : emptyStore(granted, done, report));
     shown = grid({ next: matches(filters, search.signal), card: petCard, empty, signal: search.signal });
     found.replaceChildren(...shown.nodes);
   }
 
-  // A caller may see pets without seeing the inventory.
-  const showInventory = () =>
-    json("GET", "store/inventory").then((counts) => chart.replaceChildren(inventory(counts)), () => {});
+  const form = filterForm(parameters, show);
+  const isShown = ({ resource, action }) => action === "created" || shown.has(Number(resource));
 
-  /** Shows the new states of changed pets: of those that are shown, and of new ones that match. */
-  async function refresh(changes) {
-    const wanted = [...changes].filter(([id, { action }]) => shown.has(id) || action === "created");
-    await Promise.all(wanted.slice(0, MAX_READ).map(async ([id, { action }]) => {
-      if (action === "deleted") return shown.drop(id);
-      const pet = await json("GET", `pet/${id}`).catch(() => null);
-      if (pet) shown.put(pet, action === "created" && isMatch(pet, filtersOf(form)));
-    }));
-    await showInventory();
+  async function showInventory() {
+    if (granted.includes("read:orders")) chart.replaceChildren(inventory(await json("GET", "store/inventory")));
   }
 
-  const form = filterForm(parameters, show);
+  /** Shows the new states of changed pets. */
+  async function refresh(changes) {
+    await Promise.all(changes.map(async ([id, { isNew, isGone }]) => {
+      if (isGone) return shown.drop(id);
+      const pet = await json("GET", `pet/${id}`);
+      shown.put(pet, isNew && isMatch(pet, filtersOf(form)));
+    }));
+    if (changes.some(([, { hasStatus }]) => hasStatus)) await showInventory();
+  }
+
+  const missed = () => show(filtersOf(form));
+  if (granted.includes("read:changes")) follow({ changed: collected(isShown, refresh, missed, signal), missed, signal });
   show(filtersOf(form));
-  showInventory();
-  follow(collected(refresh), signal);
-  return [element("div", { className: "title" }, element("h1", {}, "Pets"), element("a", { className: "button", href: "#/pets/new" }, "New pet")), chart, form, found];
+  // The grid tells failures.
+  showInventory().catch(() => {});
+  return [
+    element("div", { className: "title" }, element("h1", {}, "Pets"),
+      granted.includes("write:pets") && element("a", { className: "button", href: "#/pets/new" }, "New pet")),
+    chart, form, found,
+  ];
 }
 
 /** Returns the form of the filters, with the values of `parameters`; `changed` gets the filters. */
 function filterForm(parameters, changed) {
   const statuses = parameters.getAll("status");
-  const text = (name, properties) =>
-    element("input", { id: name, name, type: "search", maxLength: 200, value: parameters.get(name) ?? "", ...properties });
+  const text = (name) => element("input", {
+    id: name, name, type: "search", maxLength: 200, value: parameters.get(name) ?? "", autocomplete: "off",
+  });
   let timer;
   const form = element("form", { className: "filters", ariaLabel: "Filters", attributes: { role: "search" } },
-    field("Name begins with", text("name", { autocomplete: "off" })),
-    field("Tag", text("tag", { autocomplete: "off" })),
+    field("Name begins with", text("name")),
+    field("Tag", text("tag")),
     element("fieldset", {},
       element("legend", {}, "Status"),
       ...STATUSES.map((status) => element("label", {},
@@ -69,7 +80,7 @@ function filterForm(parameters, changed) {
         ` ${status}`))));
   form.addEventListener("input", () => {
     clearTimeout(timer);
-    timer = setTimeout(() => changed(filtersOf(form)), PAUSE);
+    timer = setTimeout(() => form.isConnected && changed(filtersOf(form)), PAUSE);
   });
   form.addEventListener("submit", (event) => event.preventDefault());
   return form;
@@ -99,38 +110,55 @@ function isMatch(pet, filters) {
     && (statuses.length === 0 || statuses.includes(pet.status));
 }
 
-/** Returns a listener for changes, which passes the last one of each pet to `refresh`, several at once. */
-function collected(refresh) {
+/**
+ * Returns a listener for changes, which passes those of each pet to `refresh` as one: of those that `isWanted`, several pets at once,
+ * one call at a time. Calls `overflow` in place of it after too many changes.
+ */
+function collected(isWanted, refresh, overflow, signal) {
   const changes = new Map();
-  return (change) => {
-    if (change.kind !== "pet") return;
-    if (changes.size === 0) {
-      setTimeout(() => {
-        const taken = new Map(changes);
-        changes.clear();
-        refresh(taken);
-      }, COLLECT);
+  let isWaiting = false;
+  const wait = (time) => new Promise((resolve) => { setTimeout(resolve, time); });
+
+  async function run() {
+    isWaiting = true;
+    await wait(COLLECT);
+    while (changes.size > 0 && !signal.aborted) {
+      const taken = [...changes].slice(0, MAX_READ);
+      for (const [id] of taken) changes.delete(id);
+      // A pet may be gone again. After a refusal, waits as long as the service says.
+      const failure = await refresh(taken).catch((it) => it);
+      await wait(Math.max(REST, (failure?.retryAfter ?? 0) * 1_000));
     }
+    isWaiting = false;
+  }
+
+  return (change) => {
+    if (change.kind !== "pet" || !isWanted(change)) return;
     const id = Number(change.resource);
-    // A pet that was created and then changed is new.
-    const isNew = changes.get(id)?.action === "created" && change.action === "changed";
-    changes.set(id, isNew ? changes.get(id) : change);
+    const before = changes.get(id);
+    const isGone = change.action === "deleted";
+    changes.set(id, {
+      isNew: !isGone && (before?.isNew || change.action === "created"),
+      isGone,
+      hasStatus: before?.hasStatus || isGone || change.data?.status !== undefined,
+    });
+    if (changes.size > MAX_WAITING) {
+      changes.clear();
+      overflow();
+    }
+    if (!isWaiting) run();
   };
 }
 
-/** Returns what stands for a store without pets: while this is a demo, an offer of sample pets. */
-function emptyStore(done) {
+/** Returns the content of an empty store: while this is a demo, an offer of sample pets. */
+function emptyStore(granted, done, report) {
   const content = element("section", { id: "empty", className: "card" }, element("p", {}, "The store is empty."));
-  const add = async () => {
-    try {
-      await json("POST", "admin/sample-store");
-      done();
-    } catch (failure) {
-      content.append(problem(failure, done));
-    }
+  const add = () => {
+    const idempotencyKey = newIdempotencyKey();
+    report(() => json("POST", "admin/sample-store", { idempotencyKey }), done);
   };
   hasDemoKeys().then((isDemo) => {
-    if (!isDemo) return;
+    if (!isDemo || !granted.includes("admin")) return;
     content.append(
       element("p", {}, "Look around with 30 sample pets: with pictures, tags and a few orders. ",
         element("code", {}, "pet-inventory seed --remove"), " deletes them again."),

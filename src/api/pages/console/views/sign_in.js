@@ -30,7 +30,7 @@ export async function signIn({ notice, done }) {
   });
   return [
     element("h1", {}, "Sign in"),
-    notice ? element("p", { className: "notice" }, notice) : "",
+    notice && element("p", { className: "notice" }, notice),
     isDemo && element("section", { className: "card demo" },
       element("p", {}, "This is a demo: everyone on this machine may use its public keys."),
       element("button", { id: "demo", on: { click: () => enter(() => keyCredential(DEMO_ADMINISTRATOR)) } },
@@ -42,7 +42,7 @@ export async function signIn({ notice, done }) {
         element("p", { className: "quiet" }, "The key stays in this tab until you close it or sign out.")),
       form("As a user", () => logIn(username.value, password.value), enter,
         field("Username", username), field("Password", password))),
-  ].filter(Boolean);
+  ];
 }
 
 function form(title, find, enter, ...fields) {

@@ -3,15 +3,14 @@
 import { element } from "../dom.js";
 
 /**
- * Shows `content` with a button for each of `choices`, whose keys are their texts, and returns the value of the chosen one,
- * or undefined.
+ * Shows `content` with a button for each of `choices`, whose keys are their texts, and returns the value of the chosen one, or
+ * undefined. A button whose value is false changes nothing, and has the focus at first.
  */
 export function ask(title, content, choices) {
+  const buttons = Object.entries(choices).map(([text, value], place) =>
+    element("button", { value: text, autofocus: value === false, className: place === 0 ? "" : "plain" }, text));
   const dialog = element("dialog", { ariaLabel: title },
-    element("h2", {}, title), ...content,
-    element("form", { method: "dialog", className: "choices" },
-      ...Object.keys(choices).map((text, place) =>
-        element("button", { value: text, className: place === 0 ? "" : "plain" }, text))));
+    element("h2", {}, title), ...content, element("form", { method: "dialog", className: "choices" }, ...buttons));
   document.body.append(dialog);
   dialog.showModal();
   return new Promise((resolve) => {

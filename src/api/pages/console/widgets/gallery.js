@@ -6,22 +6,28 @@ import { ask } from "./dialog.js";
 
 const WIDTH = 768;
 
-/** Returns the gallery. `move` gets two places in `photoUrls` to exchange; `remove` gets an image. */
-export function gallery(pet, images, { move, remove }) {
+/**
+ * Returns the gallery. `move` gets two places in `photoUrls` to exchange, and the new place of the moved picture in the gallery;
+ * `remove` gets an image. Without them, the pictures are only shown.
+ */
+export function gallery(pet, images, { move, remove } = {}) {
   const ids = pet.photoUrls.map((url) => pictureId(pet, url));
-  const pictures = images.map(({ id }) => ({ id, place: ids.indexOf(id) })).sort((one, other) => one.place - other.place);
-  const links = pet.photoUrls.filter((_, place) => !images.some(({ id }) => id === ids[place]));
+  const listed = ids.map((id, place) => ({ id, place })).filter(({ id }) => images.some((image) => image.id === id));
+  // Pictures that the pet does not list come last, and have no place.
+  const pictures = [...listed, ...images.filter(({ id }) => !ids.includes(id))];
+  const links = pet.photoUrls.filter((_, place) => !listed.some((picture) => picture.place === place));
   const items = pictures.map(({ id, place }, index) => {
     const name = `picture ${index + 1}`;
-    const exchange = (other) => other && place >= 0 && other.place >= 0 && (() => move(place, other.place, index));
     const action = (text, symbol, act) =>
-      element("button", { className: "plain", title: text, ariaLabel: `${text}: ${name}`, disabled: !act, on: { click: act || (() => {}) } }, symbol);
+      element("button", { className: "plain", title: text, ariaLabel: `${text}: ${name}`, disabled: !act, on: { click: () => act() } }, symbol);
+    const exchange = (to) =>
+      place !== undefined && pictures[to]?.place !== undefined && (() => move(place, pictures[to].place, to));
     return element("li", {},
       element("button", { className: "picture", ariaLabel: `Show ${name} in full size`, on: { click: () => showLarge(pet, id) } },
         element("img", { src: pictureSource(pet, id, WIDTH), alt: `${pet.name}, ${name}`, loading: "lazy" })),
-      element("div", { className: "choices" },
-        action("Move earlier", "←", exchange(pictures[index - 1])),
-        action("Move later", "→", exchange(pictures[index + 1])),
+      move && element("div", { className: "choices" },
+        action("Move earlier", "←", exchange(index - 1)),
+        action("Move later", "→", exchange(index + 1)),
         action("Remove", "✕", () => remove(id, name))));
   });
   return [
@@ -30,7 +36,7 @@ export function gallery(pet, images, { move, remove }) {
     links.length > 0 && element("details", {},
       element("summary", {}, `Further photoUrls: ${links.length}`),
       element("ul", { id: "links" }, ...links.map((url) => element("li", {}, link(url))))),
-  ];
+  ].filter(Boolean);
 }
 
 /** Returns a link to a page on the web, and other URLs as text. */

@@ -9,23 +9,25 @@ const [LOAD, KEEP] = ["800px", "1600px"];
 const MARKED = 4_000;
 
 /**
- * Returns the grid of the items that `next` returns, page by page, until it returns null; `card` makes one of an item.
- * `empty` makes what stands for no items. Besides `nodes`, it has `put` and `drop` for items that change, by their id.
+ * Returns the grid of the items that `next` returns, page by page, until it returns null; `card` makes one of an item, and `empty` the
+ * content of an empty grid. Besides `nodes`, the grid has functions for items that change, by their id.
  */
-export function grid({ next, card, empty, signal, className = "grid" }) {
+export function grid({ next, card, empty, signal }) {
   const content = element("div", { className: "pages" });
   const end = element("div", { className: "end", attributes: { role: "status" } });
   const pages = new Map();
-  let isLoading = false;
+  let [isLoading, isComplete] = [false, false];
 
   const nearScreen = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting, boundingClientRect } of entries) {
-      if (isIntersecting && !target.hasChildNodes()) fill(target);
+      if (isIntersecting && isEmptied(target)) fill(target);
       // A page with the focus stays, so that the keyboard goes on from there.
       else if (!isIntersecting && !target.contains(document.activeElement)) clear(target, boundingClientRect.height);
     }
   }, { rootMargin: KEEP });
   const nearEnd = new IntersectionObserver((entries) => entries.at(-1).isIntersecting && more(), { rootMargin: LOAD });
+
+  const isEmptied = (list) => list.style.height !== "";
 
   function fill(list) {
     list.replaceChildren(...pages.get(list).map(card));
@@ -44,7 +46,8 @@ export function grid({ next, card, empty, signal, className = "grid" }) {
       const items = await next();
       if (signal.aborted) return;
       if (items === null) return finish();
-      if (items.length > 0) add(items);
+      // New ones may have been put at the beginning.
+      add(items.filter(({ id }) => !find(id)));
       end.replaceChildren();
       // Reports again whether the end is near.
       nearEnd.unobserve(end);
@@ -57,7 +60,7 @@ export function grid({ next, card, empty, signal, className = "grid" }) {
   }
 
   function add(items) {
-    const list = element("ul", { className, ariaLabel: `Page ${pages.size + 1}` });
+    const list = element("ul", { className: "grid", ariaLabel: `Page ${pages.size + 1}` });
     pages.set(list, items);
     fill(list);
     content.append(list);
@@ -65,11 +68,22 @@ export function grid({ next, card, empty, signal, className = "grid" }) {
     return list;
   }
 
-  /** Returns the list of the item with this id, and its place there. */
+  function finish() {
+    nearEnd.disconnect();
+    isComplete = true;
+    showEmpty();
+  }
+
+  /** Shows the content of an empty grid if there are no items. */
+  function showEmpty() {
+    if (isComplete) end.replaceChildren([...pages.values()].every((items) => items.length === 0) ? empty() : "");
+  }
+
+  /** Returns the list of the item with this id, its place there, and its card if it is in the document. */
   function find(id) {
     for (const [list, items] of pages) {
       const place = items.findIndex((item) => item.id === id);
-      if (place >= 0) return { list, items, place, shown: list.children[place] };
+      if (place >= 0) return { items, place, shown: isEmptied(list) ? undefined : list.children[place] };
     }
     return undefined;
   }
@@ -86,9 +100,8 @@ export function grid({ next, card, empty, signal, className = "grid" }) {
     } else if (isNew) {
       const list = pages.keys().next().value ?? add([]);
       pages.get(list).unshift(item);
-      list.prepend(made);
-      // What stood for no items.
-      end.replaceChildren();
+      if (!isEmptied(list)) list.prepend(made);
+      showEmpty();
     }
   }
 
@@ -97,11 +110,7 @@ export function grid({ next, card, empty, signal, className = "grid" }) {
     const found = find(id);
     found?.items.splice(found.place, 1);
     found?.shown?.remove();
-  }
-
-  function finish() {
-    nearEnd.disconnect();
-    end.replaceChildren([...pages.values()].every((items) => items.length === 0) ? empty() : "");
+    showEmpty();
   }
 
   signal.addEventListener("abort", () => {

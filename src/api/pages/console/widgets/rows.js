@@ -1,14 +1,16 @@
 // A long list as a table, one page at a time. On a narrow screen, each row is a block with the names of its cells.
 
 import { element } from "../dom.js";
+import { problem } from "./problem.js";
 
 /**
  * Returns the table of the items that `next` returns, page by page, until it returns null. `columns` are pairs of a title and a
- * function that returns the content of a cell; `empty` is the text for no items.
+ * function that returns the content of a cell; `empty` is the text of an empty list.
  */
 export async function rows({ name, next, columns, empty }) {
   const body = element("tbody", { role: "rowgroup" });
-  const more = element("button", { className: "plain", hidden: true, on: { click: () => load() } }, "Show more");
+  const more = element("button", { className: "plain", hidden: true, on: { click: showMore } }, "Show more");
+  const end = element("div", {}, more);
   const table = element("table", { className: "rows", role: "table", ariaLabel: name },
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" },
       ...columns.map(([title]) => (title
@@ -28,7 +30,19 @@ export async function rows({ name, next, columns, empty }) {
     if (more.hidden && !body.hasChildNodes()) table.replaceWith(element("p", { className: "quiet" }, empty));
   }
 
-  const content = element("div", {}, table, more);
+  async function showMore() {
+    more.disabled = true;
+    try {
+      await load();
+      end.replaceChildren(more);
+    } catch (failure) {
+      end.replaceChildren(problem(failure, showMore));
+    } finally {
+      more.disabled = false;
+    }
+  }
+
+  const content = element("div", {}, table, end);
   await load();
   return content;
 }

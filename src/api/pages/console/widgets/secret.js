@@ -6,8 +6,13 @@ import { ask } from "./dialog.js";
 export function showSecret(title, secret) {
   const copied = element("span", { className: "quiet", attributes: { role: "status" } });
   const copy = async () => {
-    await navigator.clipboard.writeText(secret);
-    copied.textContent = "Copied.";
+    try {
+      await navigator.clipboard.writeText(secret);
+      copied.textContent = "Copied.";
+    } catch {
+      // Without HTTPS, pages of other hosts than this machine have no clipboard.
+      copied.textContent = "Select the text and copy it.";
+    }
   };
   return ask(title, [
     element("p", {}, "Copy it now: it is not shown again."),

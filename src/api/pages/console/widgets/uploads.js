@@ -5,35 +5,36 @@ import { element } from "../dom.js";
 
 const TYPES = "image/png,image/jpeg,image/gif,image/webp";
 
-/** Returns the place to drop pictures of a pet at. `done` is called after uploads, if one succeeded, with the failures of others. */
+/** Returns the place to drop pictures of a pet at; `done` is called after each uploaded one. */
 export function uploads(id, done, signal) {
   const input = element("input", { id: "files", type: "file", multiple: true, accept: TYPES });
   const list = element("ul", { className: "uploads", attributes: { "aria-live": "polite" } });
   const zone = element("div", { className: "drop" },
     element("label", { htmlFor: "files" }, "Add pictures"), input,
     element("p", { className: "quiet" }, "Choose PNG, JPEG, GIF or WebP files, or drop them here."), list);
+  let queue = Promise.resolve();
 
-  async function start(files) {
-    const rows = [...files].map((file) => ({ file, ...row(file.name) }));
-    list.append(...rows.map(({ item }) => item));
-    const failures = [];
-    for (const { file, item, bar, cancel } of rows) {
+  function add(files) {
+    for (const file of files) {
+      const { item, bar, cancel } = row(file.name);
+      list.append(item);
       const cancelled = AbortSignal.any([cancel.signal, signal]);
-      try {
-        cancelled.throwIfAborted();
-        await upload(`pet/${id}/uploadImage`, file, { progress: (part) => { bar.value = part; }, signal: cancelled });
-        item.remove();
-      } catch (failure) {
-        const text = `${file.name}: ${cancelled.aborted ? "cancelled." : failure.message}`;
-        failures.push(text);
-        item.replaceChildren(element("span", { className: "problem" }, text));
-      }
+      queue = queue.then(async () => {
+        try {
+          cancelled.throwIfAborted();
+          await upload(`pet/${id}/uploadImage`, file, { progress: (part) => { bar.value = part; }, signal: cancelled });
+          item.remove();
+          await done();
+        } catch (failure) {
+          const text = cancelled.aborted ? "cancelled." : failure.message;
+          item.replaceChildren(element("span", { className: "problem" }, `${file.name}: ${text}`));
+        }
+      });
     }
-    if (failures.length < rows.length && !signal.aborted) done(failures.join(" "));
   }
 
   input.addEventListener("change", () => {
-    start(input.files);
+    add([...input.files]);
     input.value = "";
   });
   for (const event of ["dragenter", "dragover", "dragleave", "drop"]) {
@@ -42,7 +43,7 @@ export function uploads(id, done, signal) {
       zone.classList.toggle("over", event === "dragenter" || event === "dragover");
     });
   }
-  zone.addEventListener("drop", ({ dataTransfer }) => start(dataTransfer.files));
+  zone.addEventListener("drop", ({ dataTransfer }) => add([...dataTransfer.files]));
   return zone;
 }
 
