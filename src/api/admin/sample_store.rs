@@ -2,6 +2,7 @@
 
 use axum::{extract::State, response::Response};
 use serde::Serialize;
+use tracing::Instrument;
 use utoipa::ToSchema;
 
 use crate::{
@@ -64,17 +65,25 @@ pub(super) async fn add(
         owner: caller.id,
         initiator,
     };
-    let work = async |transaction: &mut Connection| {
-        db::sample_store::lock(transaction).await?;
-        check_empty(transaction).await?;
-        let added = sample_store::add(transaction, &pictures, &origin).await?;
-        let body = SampleStoreBody {
-            pets: added.pets,
-            orders: added.orders,
+    let (database, request_timeout) = (state.database.clone(), state.request_timeout);
+    // In a task of its own, as an upload: its hundreds of statements are not bounded by the total time of those of a request.
+    let adding = async move {
+        let work = async |transaction: &mut Connection| {
+            db::sample_store::lock(transaction).await?;
+            check_empty(transaction).await?;
+            let added = sample_store::add(transaction, &pictures, &origin).await?;
+            let body = SampleStoreBody {
+                pets: added.pets,
+                orders: added.orders,
+            };
+            response::created(links.url(&format!("{BASE}/pet")), &body)
         };
-        response::created(links.url(&format!("{BASE}/pet")), &body)
+        tokio::time::timeout(request_timeout, idempotency.run(&database, work)).await
     };
-    Box::pin(idempotency.run(&state.database, work)).await
+    match tokio::spawn(adding.in_current_span()).await {
+        Ok(response) => response.map_err(|_| Error::TimedOut)?,
+        Err(panic) => Err(Error::internal(panic)),
+    }
 }
 
 async fn check_empty(connection: &mut Connection) -> Result<(), Error> {

@@ -183,6 +183,11 @@ async fn fields(app: &TestApp, operation: &str, client: &(String, String), file:
             let token = ("[data-property-name=token] input", "unknown".to_owned());
             [credentials(), vec![token]].concat()
         }
+        "addSampleStore" => {
+            // It is for an empty store.
+            app.database.run("delete from pets").await;
+            Fields::new()
+        }
         _ => Fields::new(),
     }
 }
