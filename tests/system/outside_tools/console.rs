@@ -3,7 +3,10 @@
 
 use std::{fs, path::Path};
 
-use pet_inventory::domain::{caller::Scopes, clock::Clock};
+use pet_inventory::{
+    db::ConnectOptions,
+    domain::{caller::Scopes, clock::Clock},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 use test_support::{Home, RequestExt, TestApp, TestDatabase, make_key, postgres::run, repository};
@@ -93,6 +96,20 @@ pub(super) async fn show(browser: &Browser, place: &str, title: &str) {
 
 pub(super) async fn enter_key(browser: &Browser, key: &str) {
     browser.enter("#key", &format!("{key}{ENTER}")).await;
+}
+
+/// Takes the database away from the service. Returns its server and its name.
+pub(super) async fn lock_out(app: &TestApp) -> (ConnectOptions, String) {
+    let database = app.database.options();
+    let name = database.get_database().expect("a name").to_owned();
+    let server = database.clone().database("postgres");
+    for statement in [
+        format!("alter database {name} allow_connections false"),
+        format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"),
+    ] {
+        run(&server, &statement).await;
+    }
+    (server, name)
 }
 
 /// Sends `requests` counted requests.
@@ -251,15 +268,7 @@ async fn console_reports_errors() {
     browser.is_clean(&origin, &[REFUSED]).await;
 
     // A service that is not ready, and one that is gone.
-    let database = app.database.options();
-    let name = database.get_database().expect("a name");
-    let server = database.clone().database("postgres");
-    for lock_out in [
-        format!("alter database {name} allow_connections false"),
-        format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"),
-    ] {
-        run(&server, &lock_out).await;
-    }
+    lock_out(&app).await;
     browser
         .until_text("#status", "Not ready: the database is not available")
         .await;

@@ -8,7 +8,7 @@ use test_support::{RequestExt, TestApp, postgres::run, repository, scopes};
 
 use crate::{
     browser::Browser,
-    console::{ENTER, REFUSED, TAB, console, enter, enter_key, is_accessible, show},
+    console::{ENTER, REFUSED, TAB, console, enter, enter_key, is_accessible, lock_out, show},
 };
 use pet_inventory::domain::caller::Scope;
 
@@ -309,15 +309,7 @@ async fn console_tells_of_an_unavailable_database() {
     app.pet("Rex").await;
     enter(&app, &browser, "pets", "Pets").await;
     until_names(&browser, &["Rex"]).await;
-    let database = app.database.options();
-    let name = database.get_database().expect("a name");
-    let server = database.clone().database("postgres");
-    for lock_out in [
-        format!("alter database {name} allow_connections false"),
-        format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'"),
-    ] {
-        run(&server, &lock_out).await;
-    }
+    let (server, name) = lock_out(&app).await;
     browser.run("location.hash = '#/pets/1'").await;
     browser
         .until_text(".failure", "The database is not available right now.")
