@@ -13,11 +13,9 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use test_support::{RequestExt, client};
+use test_support::{PATIENCE, RequestExt, client};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-/// Maximum duration of a browser operation, with room for a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// Key of an element's identifier in WebDriver responses.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
@@ -59,7 +57,7 @@ impl Browser {
             "goog:chromeOptions": { "args": arguments },
             "goog:loggingPrefs": { "browser": "ALL", "performance": "ALL" },
             // Timeout for finding an element and for running a script.
-            "timeouts": { "implicit": TIMEOUT.as_millis(), "script": TIMEOUT.as_millis() },
+            "timeouts": { "implicit": PATIENCE.as_millis(), "script": PATIENCE.as_millis() },
         }}});
         let request = client.post(format!("{driver}/session")).json(&capabilities);
         let session = request.is(200).await.json();
@@ -119,7 +117,7 @@ impl Browser {
         let started = Instant::now();
         while self.run(&format!("return {expression}")).await != true {
             let page = self.run("return document.body.innerText").await;
-            assert!(started.elapsed() < TIMEOUT, "not {expression}: {page}");
+            assert!(started.elapsed() < PATIENCE, "not {expression}: {page}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -149,7 +147,19 @@ impl Browser {
         self.act(selector, "click", &json!({})).await;
     }
 
-    /// Replaces the text of an input, or selects an option. A file input takes a path.
+    /// Chooses an option by its text. Typing it would choose another one on a busy machine: a list of options begins a new search
+    /// when a second passes between two letters.
+    pub async fn choose(&self, selector: &str, option: &str) {
+        self.find(selector).await;
+        let options = format!(
+            "return [...document.querySelector('{selector}').options].findIndex(it => it.text === '{option}')"
+        );
+        let place = self.run(&options).await.as_i64().expect("an index");
+        self.click(&format!("{selector} option:nth-child({})", place + 1))
+            .await;
+    }
+
+    /// Replaces the text of an input. A file input takes a path.
     pub async fn enter(&self, selector: &str, text: &str) {
         self.find(selector).await;
         self.run(&format!("document.querySelector('{selector}').select?.()"))
@@ -169,7 +179,7 @@ impl Browser {
             let is_moving = ["element click intercepted", "stale element reference"]
                 .iter()
                 .any(|it| text.contains(it));
-            if !is_moving || started.elapsed() > TIMEOUT {
+            if !is_moving || started.elapsed() > PATIENCE {
                 acted.is(200);
                 return;
             }
@@ -284,7 +294,7 @@ async fn start_driver() -> Option<(Child, String)> {
         }
         None
     };
-    let port = tokio::time::timeout(TIMEOUT, port).await;
+    let port = tokio::time::timeout(PATIENCE, port).await;
     let Some(port) = port.expect("it starts or ends") else {
         drop(cleaner.stdin.take());
         let _ = cleaner.wait();

@@ -22,6 +22,12 @@ async fn secret(browser: &Browser) -> String {
     secret
 }
 
+/// Waits until the table of keys contains a text: the view is shown again after each change.
+async fn until_keys(browser: &Browser, text: &str) {
+    let contains = format!("document.querySelector('.rows').innerText.includes('{text}')");
+    browser.until(&contains).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn console_administers_callers_and_keys() {
     let (app, browser, _) = console(&[]).await;
@@ -30,7 +36,7 @@ async fn console_administers_callers_and_keys() {
     browser.set_viewport(1280, 800, "light").await;
     browser.click("summary").await;
     browser.enter("#name", "acme").await;
-    browser.enter("#plan", "pro").await;
+    browser.choose("#plan", "pro").await;
     browser.click("#new-caller button").await;
     browser.until_text("h1", "acme").await;
 
@@ -41,6 +47,7 @@ async fn console_administers_callers_and_keys() {
     browser.click("[aria-label^=Rotate]").await;
     browser.click("dialog button:nth-child(3)").await;
     let second = secret(&browser).await;
+    until_keys(&browser, "until").await;
     eventually(async || status(&app, &first).await == 401).await;
     assert_eq!(status(&app, &second).await, 404);
     is_accessible(&browser, "caller").await;
@@ -53,7 +60,7 @@ async fn console_administers_callers_and_keys() {
     browser
         .until("!document.querySelector('.title strong')")
         .await;
-    browser.enter("#plan", "enterprise").await;
+    browser.choose("#plan", "enterprise").await;
     browser.click("[value='write:pets']").await;
     browser.click("#caller-form button").await;
     let callers = async || {
@@ -64,6 +71,7 @@ async fn console_administers_callers_and_keys() {
     eventually(callers).await;
     browser.click("[aria-label^=Revoke]").await;
     browser.click("dialog button").await;
+    until_keys(&browser, "revoked").await;
     eventually(async || status(&app, &second).await == 401).await;
 
     // Secrets are nowhere after their dialogs.

@@ -319,9 +319,10 @@ async fn console_tells_of_an_unavailable_database() {
         &format!("alter database {name} allow_connections true"),
     )
     .await;
+    // The service takes a moment to connect.
+    let try_again = "document.querySelector('.failure button')?.click(); return document.querySelector('h1').innerText";
+    test_support::eventually(async || browser.run(try_again).await == "Rex").await;
     browser.until_text("#status", "Ready").await;
-    browser.click(".failure button").await;
-    browser.until_text("h1", "Rex").await;
 }
 
 async fn last_url(app: &TestApp, path: &str) -> Value {

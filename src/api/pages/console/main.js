@@ -56,6 +56,8 @@ async function show(notice = "") {
   views.hidden = signOutButton.hidden = !isSignedIn;
   for (const link of views.children) link.ariaCurrent = link.hash === `#/${name}` ? "page" : null;
   const done = () => show();
+  // The former view can be used no longer.
+  main.inert = true;
   let content;
   try {
     if (isSignedIn) await showLinks();
@@ -65,6 +67,7 @@ async function show(notice = "") {
   }
   if (signal.aborted) return;
   main.replaceChildren(...content.filter(Boolean));
+  main.inert = false;
   main.focus({ preventScroll: true });
 }
 
@@ -78,22 +81,24 @@ async function showLinks() {
 }
 
 /**
- * Returns a function that makes a change and then calls `done` with its result. If it fails, it says why above the view. While one
- * change is made, others are ignored: people click twice.
+ * Returns a function that makes a change and then calls `done` with its result. If it fails, it says why above the view. The view
+ * is inert while the change is made: people click twice.
  */
 function reporter(signal) {
-  let isBusy = false;
   return async function report(change, done) {
-    if (isBusy) return;
-    isBusy = true;
+    const focused = document.activeElement;
     for (const old of main.querySelectorAll(":scope > .failure")) old.remove();
+    main.inert = true;
     try {
       const result = await change();
-      if (!signal.aborted) await done(result);
+      if (signal.aborted) return;
+      main.inert = false;
+      await done(result);
     } catch (failure) {
-      if (!signal.aborted) main.prepend(problem(failure, () => report(change, done)));
-    } finally {
-      isBusy = false;
+      if (signal.aborted) return;
+      main.inert = false;
+      main.prepend(problem(failure, () => report(change, done)));
+      focused.focus();
     }
   };
 }

@@ -33,13 +33,12 @@ export async function pet({ id, signal, done, report }) {
     }
   }
 
-  /** Reads the pet again, and shows its pictures, with the focus on the button of a picture. */
-  async function showPictures(focused) {
+  /** Reads the pet again, and shows its pictures. */
+  async function showPictures() {
     [stored, images] = await load();
     if (signal.aborted) return;
     if (hasSameFields(stored.value, version.value)) version = stored;
     fill();
-    if (focused) pictures.querySelector(focused)?.focus();
   }
 
   function fill() {
@@ -49,13 +48,17 @@ export async function pet({ id, signal, done, report }) {
   function move(one, other, index) {
     const urls = stored.value.photoUrls;
     const photoUrls = urls.with(one, urls[other]).with(other, urls[one]);
-    report(() => change("PATCH", { photoUrls }, stored.etag), () => showPictures(`li:nth-child(${index + 1}) button:enabled[title]`));
+    const arrange = async () => {
+      await change("PATCH", { photoUrls }, stored.etag);
+      await showPictures();
+    };
+    report(arrange, () => pictures.querySelector(`li:nth-child(${index + 1}) button:enabled[title]`)?.focus());
   }
 
   async function remove(image, name) {
     const question = [element("p", {}, `Remove ${name} of ${stored.value.name} for good?`)];
     if (!(await ask("Remove the picture?", question, { Remove: true, Keep: false }))) return;
-    report(() => send("DELETE", `${path}/images/${image}`), () => showPictures());
+    report(() => send("DELETE", `${path}/images/${image}`).then(showPictures), () => {});
   }
 
   function save(mine) {
