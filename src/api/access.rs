@@ -6,7 +6,7 @@
 use std::{collections::HashMap, str::FromStr};
 
 use axum::http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;
 
 use crate::domain::caller::{Scope, Scopes};
@@ -15,7 +15,7 @@ use crate::domain::caller::{Scope, Scopes};
 #[derive(Debug, Default)]
 pub struct AccessRules(HashMap<String, Vec<(Method, Rule)>>);
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Rule {
     /// Scopes that a caller needs, possibly none. `None` for a public operation, which needs no caller and ignores a
     /// credential.
@@ -33,33 +33,29 @@ impl AccessRules {
         let document = serde_json::to_value(document).map_err(|error| error.to_string())?;
         let mut rules = Self::default();
         for (path, item) in document["paths"].as_object().into_iter().flatten() {
-            // Paths with their own `servers` are outside the API and need no caller.
-            let is_outside = !item["servers"].is_null();
-            let route = if is_outside {
-                path.clone()
-            } else {
-                format!("{base}{path}")
-            };
             for (method, operation) in item.as_object().into_iter().flatten() {
                 let Ok(method) = Method::from_str(&method.to_uppercase()) else {
                     continue;
                 };
-                let needed = if is_outside {
-                    Ok(None)
-                } else {
-                    needed_scopes(&operation["security"])
-                };
+                let needed = needed_scopes(&operation["security"]);
                 let rule = Rule {
                     needed_scopes: needed
                         .map_err(|problem| format!("{method} {path}: {problem}"))?,
                     has_entity_tag: has_entity_tag(&method, operation),
                     takes_key: has_parameter(operation, "Idempotency-Key"),
                 };
-                let operations = rules.0.entry(route.clone()).or_default();
-                operations.push((method, rule));
+                // Those of OAuth are at the paths of their RFCs, too.
+                if operation["tags"][0] == "oauth" {
+                    rules.add(path.clone(), method.clone(), rule);
+                }
+                rules.add(format!("{base}{path}"), method, rule);
             }
         }
         Ok(rules)
+    }
+
+    fn add(&mut self, route: String, method: Method, rule: Rule) {
+        self.0.entry(route).or_default().push((method, rule));
     }
 
     /// Returns the scopes that an operation needs, by the path of its route; `None` if it needs no caller or does not
@@ -100,11 +96,15 @@ fn has_parameter(operation: &Value, name: &str) -> bool {
     parameters.any(|parameter| parameter["$ref"] == reference)
 }
 
-/// Reads a `security` field: a list of alternative schemes, each with its scopes, which must be the same for all.
+/// Reads a `security` field: a list of alternative schemes, each with its scopes, which must be the same for all. An empty
+/// one makes the operation public.
 fn needed_scopes(security: &Value) -> Result<Option<Scopes>, String> {
     let ways = security
         .as_array()
         .ok_or("missing `security(...)`: add the required scopes, or `security(())` for none")?;
+    if ways.contains(&json!({})) {
+        return Ok(None);
+    }
     let ways = ways.iter().filter_map(Value::as_object).flatten();
     let mut needed = ways.map(|(_scheme, scopes)| scopes);
     let Some(first) = needed.next() else {

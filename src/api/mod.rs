@@ -70,8 +70,8 @@ use self::{
     state::{AppState, Links},
 };
 
-/// Operations of callers. Open operations, which need no caller: [`users::open_router`] and, outside the base path, at the
-/// paths that their RFCs define, [`oauth::router`].
+/// Operations of callers. Open operations, which need no caller: [`users::open_router`] and [`oauth::router`], whose routes are
+/// at the paths of their RFCs, too.
 fn resources() -> Operations {
     Operations::with_document(openapi::base())
         .merge(pets::router())
@@ -124,7 +124,10 @@ pub fn router(
 ) -> Router {
     let lists = lists().router;
     let uploads = images::uploads().router;
-    let open = users::open_router().router.merge(oauth::router());
+    let oauth = Router::from(oauth::router());
+    let open = users::open_router().router.merge(oauth.clone());
+    // Tools with one base URL look for them below it.
+    let open = open.nest(openapi::BASE, oauth);
     let public = health::router()
         .merge(constants)
         .fallback(async || Error::NoSuchRoute);

@@ -233,8 +233,8 @@ async fn access_table_matches_the_snapshot() {
     )];
     let mut cells = 0;
     for (path, item) in document["paths"].as_object().expect("paths") {
-        if !item["servers"].is_null() {
-            // Outside the API (OAuth): authenticates clients, not callers.
+        if path.contains("oauth") {
+            // Authenticates clients, not callers.
             continue;
         }
         for (method, operation) in item.as_object().expect("operations") {

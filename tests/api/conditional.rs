@@ -258,11 +258,6 @@ async fn if_match_without_an_etag_is_400_in_every_operation() {
     let document = document.is(200).await.json();
     let mut refused = 0;
     for (path, item) in document["paths"].as_object().expect("paths") {
-        let base = if item["servers"].is_null() {
-            "/api/v3"
-        } else {
-            ""
-        };
         let target = path.replace("{petId}", "5").replace("{orderId}", "5");
         let target = target
             .replace("{username}", "ada")
@@ -273,7 +268,7 @@ async fn if_match_without_an_etag_is_400_in_every_operation() {
             };
             let method: Method = method.to_uppercase().parse().expect("a method");
             for value in ["*", "\"1\"", "W/\"1\"", "5"] {
-                let request = app.bare(method.clone(), &format!("{base}{target}"));
+                let request = app.bare(method.clone(), &format!("/api/v3{target}"));
                 let request = request
                     .header("api_key", &app.key)
                     .header("if-match", value);

@@ -26,7 +26,6 @@ schemathesis.openapi.format("entity-tags", entity_tags)
 schemathesis.openapi.format("entity-tag", tags)
 schemathesis.openapi.format("byte-ranges", byte_ranges)
 schemathesis.openapi.media_type("application/octet-stream", images)
-schemathesis.openapi.media_type("image/*", images)
 
 
 # Links that fill a body with an object, which the document cannot have: openapi-generator refuses them.

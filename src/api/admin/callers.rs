@@ -91,11 +91,11 @@ impl From<&CallerRecord> for CallerBody {
 
 /// Caller to create. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[schema(as = NewCaller, example = json!({"name": "acme", "plan": "pro", "scopes": ["read:pets", "write:pets"]}))]
+#[schema(as = CallerInput, example = json!({"name": "acme", "plan": "pro", "scopes": ["read:pets", "write:pets"]}))]
 pub(super) struct NewCallerBody {
     /// Name, without surrounding white space and control characters. `operator`, and names that begin with `user:`, are
     /// reserved.
-    #[schema(value_type = String, required = true, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    #[schema(value_type = String, required = true, min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f]*$")]
     name: Field<String>,
     /// Plan.
     #[schema(value_type = PlanBody, required = true)]

@@ -145,7 +145,7 @@ struct ReplacedKeyBody {
 /// API key to create. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = NewKey, example = json!({"scopes": ["read:pets"], "expiresIn": 7_776_000}))]
+#[schema(as = KeyInput, example = json!({"scopes": ["read:pets"], "expiresIn": 7_776_000}))]
 pub(super) struct NewKeyBody {
     /// Scopes, which the caller must have; all of its scopes if absent.
     #[schema(value_type = Vec<ScopeBody>, required = false, nullable, max_items = 16)]
@@ -170,7 +170,7 @@ impl FieldType for RotationBody {}
 
 /// OAuth client to create. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
-#[schema(as = NewClient, example = json!({"scopes": ["read:pets"]}))]
+#[schema(as = ClientInput, example = json!({"scopes": ["read:pets"]}))]
 pub(super) struct NewClientBody {
     /// Scopes, which the caller must have; all of its scopes if absent.
     #[schema(value_type = Vec<ScopeBody>, required = false, nullable, max_items = 16)]

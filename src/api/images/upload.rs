@@ -90,7 +90,7 @@ struct UploadedBody {
 
 /// Bytes of an image.
 #[derive(ToSchema)]
-#[schema(as = ImageBytes, value_type = String, format = Binary, min_length = 1)]
+#[schema(as = ImageBytes, value_type = String, format = Binary)]
 pub(super) struct ImageBytes(#[expect(dead_code, reason = "describes a streamed body")] Vec<u8>);
 
 /// Upload as a form.
@@ -99,7 +99,7 @@ pub(super) struct ImageBytes(#[expect(dead_code, reason = "describes a streamed 
 #[expect(dead_code, reason = "describes the form, which is read as it comes")]
 struct FormBody {
     /// The image: the form's first file.
-    #[schema(value_type = String, format = Binary, min_length = 1)]
+    #[schema(value_type = String, format = Binary)]
     file: Vec<u8>,
     /// Any text; repeated in the response.
     #[schema(
@@ -121,8 +121,8 @@ struct FormBody {
     security(("bearer" = ["write:pets"])),
     params(("If-Match", Header), ("additionalMetadata" = Option<String>, Query, description = "Any text; repeated in the response.", max_length = 1_000, pattern = r"^[^\x00]*$")),
     request_body(
-        content((FormBody = "multipart/form-data"), (ImageBytes = "application/octet-stream"), (ImageBytes = "image/*")),
-        description = "The image."),
+        content((FormBody = "multipart/form-data"), (ImageBytes = "application/octet-stream")),
+        description = "The image. As bytes, its media type may also be that of the image."),
     responses(
         (status = 200, description = "The stored image.", body = UploadedBody),
         (status = 409, description = "The pet has the maximum number of images or `photoUrls`, or a request with this `Idempotency-Key` is in progress."),

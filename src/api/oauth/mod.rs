@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{auth::oauth, db::Database, domain::caller::Scope};
 
-/// Returns the routes, which are outside of the API's base path.
+/// Returns the routes, at the paths of the RFCs.
 pub fn router() -> OpenApiRouter<AppState> {
     // utoipa does not collect the schemas of `ErrorResponses`.
     let components = Components::builder().schema_from::<ErrorBody>().build();

@@ -188,7 +188,10 @@ pub fn schema(name: &str) -> RefOr<Schema> {
         "Idempotency-Key" => text(r#"^([!#-~]([ -~]{0,253}[!-~])?|"[ -~]{1,255}")$"#, 257),
         "Idempotent-Replayed" => one("true"),
         // The operation rejects or ignores malformed values (RFC 9110 §8.8.3, §13.1, §14.2).
-        "If-Match" | "If-None-Match" => formatted("entity-tags").max_length(Some(4_096)),
+        "If-Match" => formatted("entity-tags")
+            .pattern(Some(r#"^(\*|(W/)?"[!#-~]*"( *, *(W/)?"[!#-~]*")*)$"#))
+            .max_length(Some(4_096)),
+        "If-None-Match" => formatted("entity-tags").max_length(Some(4_096)),
         "If-Range" => formatted("entity-tag").max_length(Some(4_096)),
         "Range" => formatted("byte-ranges").max_length(Some(4_096)),
         "Link" => text(r#"^<[!-~]+>; rel="next"$"#, MAX_URL),
@@ -204,19 +207,23 @@ pub fn schema(name: &str) -> RefOr<Schema> {
         "X-RateLimit-Limit" | "X-RateLimit-Remaining" => number(0, u32::MAX.into()),
         "X-RateLimit-Reset" => number(0, 86_400),
         "X-Request-Id" => text("^[A-Za-z0-9._-]+$", 64),
-        "cursor" => formatted("cursor").min_length(Some(2)).max_length(Some(22)),
+        "cursor" => formatted("cursor")
+            .pattern(Some("^[A-Za-z0-9_-]+$"))
+            .min_length(Some(2))
+            .max_length(Some(22)),
         "imageId" => text("^[0-9a-f]{32}$", 32).min_length(Some(32)),
         "limit" => number(1, 1_000).format(Some(SchemaFormat::KnownFormat(KnownFormat::Int32))),
         "orderId" => number(1, OrderId::MAX),
         "petId" | "callerId" | "keyId" | "clientId" | "sessionId" => number(1, PetId::MAX),
-        "username" => return Ref::from_schema_name("Username").into(),
+        "username" => text(r"^[^\x00-\x1f\x7f]+$", 64).min_length(Some(1)),
         // Values of this service: challenges, media types, cache directives.
         _ => text("^[ -~]+$", 512),
     };
     schema.examples(example(name)).build().into()
 }
 
-/// Returns an example of a header or parameter, unless its schema lists the values.
+/// Returns an example of a header or parameter, unless its schema lists the values. Headers that make a request conditional or
+/// repeatable have none: collections would send it with every request.
 #[rustfmt::skip]
 pub fn example(name: &str) -> Option<Value> {
     Some(match name {
@@ -224,11 +231,9 @@ pub fn example(name: &str) -> Option<Value> {
         "Accept-Encoding" => "identity".into(),
         "Cache-Control" => "no-store".into(),
         "Content-Range" => "bytes 0-1023/183734".into(),
-        "ETag" | "If-Match" | "If-None-Match" | "If-Range" => "\"42\"".into(),
-        "Idempotency-Key" => "4e3c7a52-order-1".into(),
+        "ETag" => "\"42\"".into(),
         "Link" => "</api/v3/pet/findByStatus?status=available&limit=20&cursor=MjA>; rel=\"next\"".into(),
         "Location" => "/api/v3/pet/1".into(),
-        "Range" => "bytes=0-1023".into(),
         "RateLimit" => "\"minute\";r=59;t=60, \"day\";r=999;t=43200".into(),
         "RateLimit-Policy" => "\"minute\";q=60;w=60, \"day\";q=1000;w=86400".into(),
         "Retry-After" => 30.into(),

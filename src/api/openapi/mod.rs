@@ -72,11 +72,11 @@ pub fn base() -> Document {
 }
 
 /// Completes the document from the operations of the API, those that are `open` to unauthenticated clients within the
-/// limits of an address, those outside the API's base path, and what they share.
+/// limits of an address, those of OAuth, and what they share.
 pub fn complete(
     mut document: Document,
     mut open: Document,
-    mut outside_base: Document,
+    mut oauth: Document,
     links: &Links,
 ) -> Document {
     let contact = Contact::builder().name(Some("Operator of this service"));
@@ -84,13 +84,9 @@ pub fn complete(
     let home = Some(links.url("/")).filter(|url| !url.starts_with('/'));
     document.info.contact = Some(contact.url(home).build());
     document.servers = Some(vec![server(links, BASE)]);
-    for (path, item) in &mut outside_base.paths.paths {
-        item.servers = Some(vec![server(links, "/")]);
+    for (path, item) in &mut oauth.paths.paths {
         for (_, operation) in operations(item) {
-            // Operations without a body there only read, and have no limit.
-            let has_body = operation.request_body.is_some();
-            let limit = if has_body { "address" } else { "none" };
-            complete_operation(path, operation, limit, false);
+            complete_operation(path, operation, "address", false);
             // OAuth reports another media type as `invalid_request` (RFC 6749 §5.2).
             operation.responses.responses.remove("415");
         }
@@ -110,7 +106,7 @@ pub fn complete(
         }
     }
     document.merge(open);
-    document.merge(outside_base);
+    document.merge(oauth);
     let items = document.paths.paths.values_mut();
     links::add(items.flat_map(operations).map(|(_, operation)| operation));
 
@@ -242,6 +238,11 @@ fn complete_security(operation: &mut Operation) -> bool {
 
 /// Completes an operation. Its limits are those of the caller or, without one, of an `address` or `none`.
 fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_key: bool) {
+    // Tools that show models an operation show the description, not the summary.
+    if let Some(summary) = &operation.summary {
+        let more = operation.description.take().unwrap_or_default();
+        operation.description = Some(format!("{summary}. {more}").trim_end().to_owned());
+    }
     let needs_caller = complete_security(operation);
     if needs_caller {
         responses(operation).for_each(|response| add_headers(response, LIMIT_HEADERS));
@@ -283,8 +284,14 @@ fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_
     operation.parameters = (!parameters.is_empty()).then_some(parameters);
     if let Some(RefOr::T(body)) = &mut operation.request_body {
         common.extend(errors_of("body"));
-        // utoipa omits it if there are several media types.
-        body.required.get_or_insert(Required::True);
+        // utoipa omits it if there are several media types. The query has the fields of the form, too.
+        let is_optional = operation.operation_id.as_deref() == Some("updatePetWithForm");
+        let required = if is_optional {
+            Required::False
+        } else {
+            Required::True
+        };
+        body.required = Some(required);
         for content in body.content.values_mut() {
             if let RefOr::T(content) = content {
                 content.schema.iter_mut().for_each(remove_null);

@@ -72,7 +72,7 @@ impl From<&Order> for OrderBody {
 /// Order to place. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = NewOrder, example = json!({"petId": 1, "quantity": 1, "shipDate": "2026-01-31T12:00:00Z"}))]
+#[schema(as = OrderInput, example = json!({"petId": 1, "quantity": 1, "shipDate": "2026-01-31T12:00:00Z"}))]
 pub struct NewOrderBody {
     /// Identifier; if absent or 0, the server assigns one.
     #[schema(value_type = i64, required = false, nullable, minimum = 0, maximum = 9_007_199_254_740_991_i64)]

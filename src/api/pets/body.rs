@@ -131,7 +131,7 @@ impl<'a> From<&'a Pet> for PetBody<'a> {
 /// Pet to add, or to replace another with. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = NewPet, example = json!({
+#[schema(as = PetInput, example = json!({
     "category": {"id": 1, "name": "Dogs"},
     "name": "Rex",
     "photoUrls": ["https://example.com/rex.jpg"],

@@ -232,7 +232,7 @@ struct FormUpdate {
     #[schema(min_length = 1, max_length = 255, pattern = r"^[^\x00]*$")]
     name: Option<String>,
     /// New status.
-    #[schema(nullable = false)]
+    #[schema(value_type = String, required = false, nullable = false, max_length = 9, pattern = "^(available|pending|sold)$")]
     status: Option<body::StatusBody>,
 }
 

@@ -10,7 +10,6 @@ use chrono::SecondsFormat;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::body::UsernameText;
 use crate::{
     api::{
         credentials::credentials,
@@ -40,7 +39,7 @@ const X_EXPIRES_AFTER: HeaderName = HeaderName::from_static("x-expires-after");
 #[schema(as = Login, example = json!({"username": "ada", "password": "correct horse battery staple"}))]
 struct LoginBody {
     /// Username, in any case.
-    #[schema(value_type = UsernameText, required = true)]
+    #[schema(value_type = String, required = true, example = "ada", min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f]+$")]
     username: Field<String>,
     /// Password.
     #[schema(value_type = String, required = true, format = Password, min_length = 8, max_length = 128)]
@@ -117,7 +116,7 @@ pub(super) async fn log_in(
 #[utoipa::path(
     get, path = "/user/login", operation_id = "loginUser", tag = "user", security(()),
     params(
-        ("username" = inline(UsernameText), Query, description = "Username of the account, in any case.", example = "ada"),
+        ("username" = String, Query, description = "Username of the account, in any case.", example = "ada", min_length = 1, max_length = 64, pattern = r"^[^\x00-\x1f\x7f]+$"),
         ("password" = String, Query, description = "Password of the account.", example = "correct horse battery staple", format = Password, min_length = 8, max_length = 128),
     ),
     responses((status = 200, description = "The session's token.", body = inline(TokenText), content_type = "application/json",

@@ -12,9 +12,9 @@ import org.openapitools.client.api.StoreApi;
 import org.openapitools.client.api.UserApi;
 import org.openapitools.client.model.Category;
 import org.openapitools.client.model.Login;
-import org.openapitools.client.model.NewOrder;
-import org.openapitools.client.model.NewPet;
-import org.openapitools.client.model.NewUser;
+import org.openapitools.client.model.OrderInput;
+import org.openapitools.client.model.PetInput;
+import org.openapitools.client.model.UserInput;
 import org.openapitools.client.model.OrderPatch;
 import org.openapitools.client.model.OrderStatus;
 import org.openapitools.client.model.PetReplacement;
@@ -56,7 +56,7 @@ public class Life {
         StoreApi store = new StoreApi(client);
         UserApi users = new UserApi(client);
 
-        long id = pets.addPet(new NewPet().name("Rex").category(new Category().id(-1L)), null).getId();
+        long id = pets.addPet(new PetInput().name("Rex").category(new Category().id(-1L)), null).getId();
         PetReplacement max = new PetReplacement().id(id).name("Max").status(PetStatus.AVAILABLE);
         check(pets.updatePet(max, null).getName().equals("Max"), "not replaced");
         check(pets.getPetById(id, null).getTags().isEmpty(), "has tags");
@@ -72,7 +72,7 @@ public class Life {
         check(Files.size(pets.getImage(id, uploaded, null, null, null, null).toPath()) == image.length, "another image");
         pets.deleteImage(id, uploaded, null);
 
-        long order = store.placeOrder(new NewOrder().petId(id).quantity(3), null).getId();
+        long order = store.placeOrder(new OrderInput().petId(id).quantity(3), null).getId();
         check(store.getOrderById(order).getQuantity() == 3, "another quantity");
         OrderPatch approved = new OrderPatch().status(OrderStatus.APPROVED);
         check(store.patchOrder(order, approved).getStatus() == OrderStatus.APPROVED, "not approved");
@@ -80,7 +80,7 @@ public class Life {
         fails(404, () -> store.getOrderById(order));
 
         String password = "correct horse battery staple";
-        users.createUser(new NewUser().username("java").password(password).firstName("Ada"), null);
+        users.createUser(new UserInput().username("java").password(password).firstName("Ada"), null);
         String token = users.createSession(new Login().username("java").password(password));
         UserApi own = new UserApi(client(host, "Authorization", "Bearer " + token));
         check(own.updateUser("java", new UserDetails().lastName("Lovelace")).getFirstName() == null, "not cleared");

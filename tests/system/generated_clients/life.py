@@ -48,7 +48,7 @@ def fails(status, call, *arguments):
 
 def pet(shop):
     pets = client.PetApi(shop)
-    new = client.Pet if is_public else client.NewPet
+    new = client.Pet if is_public else client.PetInput
     rex = new(
         name="Rex",
         category=client.Category(id=1, name="Dogs"),
@@ -91,7 +91,7 @@ def order(shop, number):
     store = client.StoreApi(shop)
     before = counts(store.get_inventory())
     ship_date = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=timezone.utc)
-    new = client.Order if is_public else client.NewOrder
+    new = client.Order if is_public else client.OrderInput
     wanted = new(pet_id=number, quantity=1, ship_date=ship_date, status="approved", complete=False)
     placed = created(store.place_order_with_http_info, wanted)["id"]
     got = store.get_order_by_id(placed)
@@ -110,7 +110,7 @@ def counts(inventory):
 
 def user(shop, number):
     anonymous = client.UserApi(client.ApiClient(client.Configuration(host=f"{host}/api/v3")))
-    new = client.User if is_public else client.NewUser
+    new = client.User if is_public else client.UserInput
     password = "correct horse battery staple"
     name = f"{package}-Adä"
     ada = new(username=name, first_name="Ada", email="ada@example.com", password=password)
@@ -130,7 +130,7 @@ def user(shop, number):
     # A user may read a pet, order it and delete the order, but not change the pet.
     assert client.PetApi(session).get_pet_by_id(number).id == number
     store = client.StoreApi(session)
-    mine = created(store.place_order_with_http_info, (client.Order if is_public else client.NewOrder)(pet_id=number))
+    mine = created(store.place_order_with_http_info, (client.Order if is_public else client.OrderInput)(pet_id=number))
     assert store.get_order_by_id(mine["id"]).pet_id == number
     store.delete_order(mine["id"])
     fails(403, client.PetApi(session).delete_pet, number)

@@ -32,9 +32,9 @@ from pet_inventory_client.api.user import (
 )
 from pet_inventory_client.models import (
     Login,
-    NewOrder,
-    NewPet,
-    NewUser,
+    OrderInput,
+    PetInput,
+    UserInput,
     Order,
     OrderPatch,
     OrderStatus,
@@ -61,7 +61,7 @@ def expect(status: int, response: Response[Any]) -> None:
 
 
 admin = client("api_key", key)
-pet = add_pet.sync(client=admin, body=NewPet(name="Rex", tags=[Tag(name=NAME)]))
+pet = add_pet.sync(client=admin, body=PetInput(name="Rex", tags=[Tag(name=NAME)]))
 assert isinstance(pet, Pet), pet
 replaced = update_pet.sync(client=admin, body=PetReplacement(id=pet.id, name="Max", tags=pet.tags))
 assert isinstance(replaced, Pet) and replaced.name == "Max", replaced
@@ -74,7 +74,7 @@ got = get_image.sync(pet.id, uploaded.image_id, client=admin)
 assert isinstance(got, File) and got.payload.read() == content, got
 expect(200, delete_image.sync_detailed(pet.id, uploaded.image_id, client=admin))
 
-order = place_order.sync(client=admin, body=NewOrder(pet_id=pet.id))
+order = place_order.sync(client=admin, body=OrderInput(pet_id=pet.id))
 assert isinstance(order, Order) and order.quantity == 1, order
 approved = patch_order.sync(order.id, client=admin, body=OrderPatch(status=OrderStatus.APPROVED))
 assert isinstance(approved, Order) and approved.status == OrderStatus.APPROVED, approved
@@ -82,7 +82,7 @@ expect(200, delete_order.sync_detailed(order.id, client=admin))
 expect(404, get_order_by_id.sync_detailed(order.id, client=admin))
 
 password = "correct horse battery staple"
-user = create_user.sync(client=admin, body=NewUser(username=NAME, password=password, first_name="Ada"))
+user = create_user.sync(client=admin, body=UserInput(username=NAME, password=password, first_name="Ada"))
 assert isinstance(user, User) and user.first_name == "Ada", user
 token = create_session.sync(client=admin, body=Login(username=NAME, password=password))
 assert isinstance(token, str), token
@@ -91,7 +91,7 @@ changed = update_user.sync(NAME, client=own, body=UserDetails(last_name="Lovelac
 assert isinstance(changed, User) and changed.last_name == "Lovelace", changed
 expect(200, logout_user.sync_detailed(client=own))
 expect(401, get_user_by_name.sync_detailed(NAME, client=own))
-many = create_users_with_list_input.sync(client=admin, body=[NewUser(username=f"{NAME}-{n}") for n in range(2)])
+many = create_users_with_list_input.sync(client=admin, body=[UserInput(username=f"{NAME}-{n}") for n in range(2)])
 assert isinstance(many, list) and len(many) == 2, many
 for account in [user, *many]:
     expect(200, delete_user.sync_detailed(account.username, client=admin))

@@ -18,7 +18,7 @@ async function main(): Promise<void> {
     const configuration = new Configuration({ basePath, apiKey: key });
     const [pets, store, users] = [new PetApi(configuration), new StoreApi(configuration), new UserApi(configuration)];
     const tags = [{ name: "typescript-fetch" }];
-    const { id } = await pets.addPet({ newPet: { name: "Rex", status: "available", category: { id: 1 }, tags } });
+    const { id } = await pets.addPet({ petInput: { name: "Rex", status: "available", category: { id: 1 }, tags } });
     const replaced = await pets.updatePet({ petReplacement: { id, name: "Max", tags } });
     check(replaced.name === "Max" && (await pets.getPetById({ petId: id })).tags[0]?.name === tags[0]?.name, replaced);
     check((await pets.findPetsByTags({ tags: ["typescript-fetch"] })).some((pet) => pet.id === id), "not found by tags");
@@ -32,7 +32,7 @@ async function main(): Promise<void> {
     await pets.deleteImage({ petId: id, imageId });
 
     const shipDate = new Date("2026-01-31T12:00:00Z");
-    const order = await store.placeOrder({ newOrder: { petId: id, shipDate } });
+    const order = await store.placeOrder({ orderInput: { petId: id, shipDate } });
     check(order.quantity === 1 && order.shipDate?.getTime() === shipDate.getTime(), order);
     check((await store.getInventory()).pending >= 1, "not pending");
     check((await store.patchOrder({ orderId: order.id, orderPatch: { status: "approved" } })).status === "approved", order);
@@ -40,7 +40,7 @@ async function main(): Promise<void> {
     await fails(404, store.getOrderById({ orderId: order.id }));
 
     const login = { username: "typescript-fetch", password: "correct horse battery staple" };
-    await users.createUser({ newUser: { ...login, firstName: "Ada" } });
+    await users.createUser({ userInput: { ...login, firstName: "Ada" } });
     const token = await users.createSession({ login });
     const own = new UserApi(new Configuration({ basePath, headers: { Authorization: `Bearer ${token}` } }));
     const updated = await own.updateUser({ username: login.username, userDetails: { lastName: "Lovelace" } });

@@ -1,6 +1,7 @@
 //! Clients that generators make from the service's own document, and from the public Petstore v3 one.
 //!
-//! `.ci/setup --all` installs the generators; the files `life*` and `Life.java` are what the clients do. No flag skips a
+//! `.ci/setup --all` installs the generators, and `.ci/setup --languages` those of the languages of one test; the files `life*`
+//! and `Life.java` are what the clients do. No flag skips a
 //! check of a generator, and the clients are compiled strictly, with these exceptions: `mypy.ini` omits the file of the
 //! HTTP client of openapi-python-client, which has errors for every document, and javac's warnings of deprecated API and of
 //! annotations without a processor are no errors. swagger-client makes no types. The public document is not part of the
@@ -19,8 +20,9 @@ use tempfile::TempDir;
 use test_support::{Home, images::png, repository};
 use tokio::process::Command;
 
-/// Maximum duration of a program. The generator starts Java and writes about fifty files.
-const TIMEOUT: Duration = Duration::from_mins(2);
+/// Maximum duration of a program. The generator starts Java and writes about fifty files; the Rust client has a hundred
+/// crates.
+const TIMEOUT: Duration = Duration::from_mins(5);
 /// A key with all scopes.
 const KEY: &str = "special-key";
 /// The archive of openapi-generator, which also has the libraries of its Java client except these.
@@ -166,6 +168,50 @@ async fn clients_of_all_generators_manage_a_pet_an_order_a_user_and_an_image() {
         workshop.run(&java),
         workshop.run(&typescript),
         workshop.run(&python)
+    );
+    service.stop().await;
+}
+
+/// Needs `.ci/setup --languages`.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_in_more_languages_manage_a_pet_an_order_a_user_and_an_image() {
+    let home = Home::new();
+    let workshop = Workshop::new(our_document(&home).await);
+    let service = home.serve().await;
+    let life = arguments(&format!("http://{}", service.address));
+    let go = [
+        "openapi-generator-cli generate -g go -i $DOCUMENT -o go/src/petstore",
+        // Its tests need a package that is no part of the client. Packages come from Debian, without a module proxy.
+        "rm -r go/src/petstore/test && mkdir go/src/life && mv life.go go/src/life",
+        &format!(
+            "export GO111MODULE=off GOPATH=$PWD/go:/usr/share/gocode; go vet petstore life; go run go/src/life/life.go {life}"
+        ),
+    ];
+    let ruby = [
+        "openapi-generator-cli generate -g ruby -i $DOCUMENT -o ruby",
+        "find ruby/lib -name '*.rb' -exec ruby -c {} +",
+        &format!("ruby -I ruby/lib life.rb {life}"),
+    ];
+    let php = [
+        "openapi-generator-cli generate -g php -i $DOCUMENT -o php",
+        "find php/lib -name '*.php' -exec php -l {} ';'",
+        &format!("php life.php {life}"),
+    ];
+    // Its packages stay compiled.
+    let compiled = tools().join("generators/life-rust");
+    let rust = [
+        "openapi-generator-cli generate -g rust -i $DOCUMENT -o rust/client",
+        "mv life.rs rust && mv life.toml rust/Cargo.toml",
+        &format!(
+            "CARGO_TARGET_DIR={} cargo run --quiet --manifest-path rust/Cargo.toml -- {life}",
+            compiled.display()
+        ),
+    ];
+    tokio::join!(
+        workshop.run(&go),
+        workshop.run(&ruby),
+        workshop.run(&php),
+        workshop.run(&rust)
     );
     service.stop().await;
 }

@@ -142,7 +142,7 @@ async fn fields(app: &TestApp, operation: &str, client: &(String, String), file:
         // The status is sent once, in the form. An order holds the pet, so it cannot be made available.
         "updatePetWithForm" => vec![
             ("[data-param-name=status] select", "--".to_owned()),
-            ("[data-property-name=status] select", "sold".to_owned()),
+            ("[data-property-name=status] input", "sold".to_owned()),
             ("[data-property-name=name] input", "Max".to_owned()),
         ],
         "createUser" | "createSession" => vec![(BODY, ada.to_owned())],
