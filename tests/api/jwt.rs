@@ -32,6 +32,18 @@ async fn concurrent_statuses(app: &TestApp, tokens: Vec<String>) -> Vec<u16> {
     requests.join_all().await
 }
 
+/// Checks that all tokens are accepted. Sends them again after a 503: on a busy machine, the statements of a request may take
+/// longer than they may. That may use up the limit of one caller.
+async fn are_accepted(app: &TestApp, tokens: Vec<String>) {
+    test_support::eventually(async || {
+        let statuses = concurrent_statuses(app, tokens.clone()).await;
+        let is_known = statuses.iter().all(|it| [404, 429, 503].contains(it));
+        assert!(is_known, "{statuses:?}");
+        !statuses.contains(&503)
+    })
+    .await;
+}
+
 async fn plan(app: &TestApp, token: &str) -> Value {
     limits(app, token).await.is(200).json()["plan"].take()
 }
@@ -149,11 +161,11 @@ async fn concurrent_tokens_share_one_key_fetch() {
         let claims = (0..50).map(|n| issuer.claims(&format!("s{n}")));
         claims.map(|claims| signer.token(&claims)).collect()
     };
-    assert_eq!(concurrent_statuses(&app, tokens(&old)).await, [404; 50]);
+    are_accepted(&app, tokens(&old)).await;
     assert_eq!(issuer.fetches().await, 1);
     issuer.publish(&[&old, &new]);
     clock.advance(PAUSE);
-    assert_eq!(concurrent_statuses(&app, tokens(&new)).await, [404; 50]);
+    are_accepted(&app, tokens(&new)).await;
     assert_eq!(issuer.fetches().await, 2);
     let made_up = Signer::p256().named("made up");
     assert_eq!(concurrent_statuses(&app, tokens(&made_up)).await, [401; 50]);
@@ -342,11 +354,11 @@ async fn concurrent_first_tokens_of_a_subject_create_one_caller() {
             })
             .collect()
     };
-    assert_eq!(concurrent_statuses(&app, tokens(&issuer)).await, [404; 50]);
+    are_accepted(&app, tokens(&issuer)).await;
     let callers = "select count(*) from callers where name like 'jwt:%'";
     assert_eq!(app.database.number(callers).await, 1);
     // The same subject of another issuer is a different caller.
-    assert_eq!(concurrent_statuses(&app, tokens(&other)).await, [404; 50]);
+    are_accepted(&app, tokens(&other)).await;
     assert_eq!(app.database.number(callers).await, 2);
     let named = "select count(*) from callers where name ~ '^jwt:[A-Za-z0-9_-]{22}:first$' \
                  and plan = 'free' and not 'admin' = any(scopes)";

@@ -27,7 +27,8 @@ async fn sample_store_is_added_to_an_empty_store() {
     assert_eq!(added[0].json(), json!({"pets": PETS, "orders": ORDERS}));
     assert_eq!(added[0].header("location"), "/api/v3/pet");
     for response in refused {
-        response.problem(409);
+        // Or it waited for the first one for longer than a statement may.
+        assert!([409, 503].contains(&response.status.as_u16()), "{response}");
     }
 
     let pets = list(&app, "/pet?limit=100").await;

@@ -422,7 +422,7 @@ async fn large_reads_take_turns_among_addresses_and_callers() {
             // Repeats: on a busy machine, a read may wait for longer than the service lets it, and get 503.
             let started = Instant::now();
             let order = loop {
-                assert!(started.elapsed() < PATIENCE, "no read gets its turn");
+                assert!(started.elapsed() < 3 * PATIENCE, "no read gets its turn");
                 let mut blocker = app.database.connect().await;
                 let lock = "begin; lock table pets, pet_tags in access exclusive mode";
                 blocker.execute(lock).await.expect("a lock");

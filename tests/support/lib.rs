@@ -264,7 +264,8 @@ pub fn config_over(database_url: &str, settings: &[(&str, &str)], file: Option<&
         ("PET_INVENTORY__OPERATIONS__LISTEN", "127.0.0.1:0"),
         ("PET_INVENTORY__DATABASE__MAX_CONNECTIONS", "5"),
         // Generous, because a machine that also builds is slow.
-        ("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "10s"),
+        ("PET_INVENTORY__DATABASE__ACQUIRE_TIMEOUT", "1m"),
+        ("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "2m"),
         ("PET_INVENTORY__SERVER__IDLE_TIMEOUT", "5m"),
         ("DATABASE_URL", database_url),
     ];

@@ -1,11 +1,10 @@
 //! Clients that generators make from the service's own document, and from the public Petstore v3 one.
 //!
-//! `.ci/setup --all` installs the generators, and `.ci/setup --languages` those of the languages of one test; the files `life*`
-//! and `Life.java` are what the clients do. No flag skips a
-//! check of a generator, and the clients are compiled strictly, with these exceptions: `mypy.ini` omits the file of the
-//! HTTP client of openapi-python-client, which has errors for every document, and javac's warnings of deprecated API and of
-//! annotations without a processor are no errors. swagger-client makes no types. The public document is not part of the
-//! repository: `PETSTORE_OPENAPI` is its path.
+//! `.ci/setup --all` installs the generators, and `.ci/setup --more` those of one test; the files `life*` and `Life.java` are
+//! what the clients do. No flag skips a check of a generator, and the clients are compiled strictly, with these exceptions:
+//! `mypy.ini` omits the file of the HTTP client of openapi-python-client, which has errors for every document, and javac's
+//! warnings of deprecated API and of annotations without a processor are no errors. swagger-client makes no types. The public
+//! document is not part of the repository: `PETSTORE_OPENAPI` is its path.
 
 #![expect(
     clippy::disallowed_methods,
@@ -122,20 +121,24 @@ async fn python_client_of_the_public_document_manages_a_pet_an_order_a_user_and_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_of_all_generators_manage_a_pet_an_order_a_user_and_an_image() {
+async fn clients_and_collection_manage_a_pet_an_order_a_user_and_an_image() {
     let home = Home::new();
     let workshop = Workshop::new(our_document(&home).await);
     let service = home.serve().await;
     let host = format!("http://{}", service.address);
     let life = arguments(&host);
-    // These need the database as new.
-    workshop
-        .run(&[
-            "openapi2postmanv2 -s $DOCUMENT -o collection.json \
-             -O folderStrategy=Tags,parametersResolution=Example,enableOptionalParameters=false",
-            &format!("python collection.py collection.json {host} {KEY}"),
-        ])
-        .await;
+    let chain = repository().join("config/collection.js");
+    let run = format!(
+        "newman run collection.json --env-var baseUrl={host}/api/v3 --env-var apiKey={KEY} --reporters json"
+    );
+    let postman = [
+        "openapi2postmanv2 -s $DOCUMENT -o collection.json \
+         -O folderStrategy=Tags,parametersResolution=Example,enableOptionalParameters=false",
+        &format!("node '{}' collection.json", chain.display()),
+        &format!("{run} --reporter-json-export first.json"),
+        &format!("{run} --reporter-json-export second.json"),
+        "python collection.py $DOCUMENT first.json second.json",
+    ];
     let jar = "$(python -c 'import openapi_generator_cli as it; print(it.__path__[0])')/openapi-generator.jar";
     let jars = format!("classpath={jar}:{JAVA_LIBRARIES}");
     let java = [
@@ -167,18 +170,43 @@ async fn clients_of_all_generators_manage_a_pet_an_order_a_user_and_an_image() {
     tokio::join!(
         workshop.run(&java),
         workshop.run(&typescript),
-        workshop.run(&python)
+        workshop.run(&python),
+        workshop.run(&postman)
     );
     service.stop().await;
 }
 
-/// Needs `.ci/setup --languages`.
+/// With a key of plan Free.
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_in_more_languages_manage_a_pet_an_order_a_user_and_an_image() {
+async fn agent_manages_a_pet_through_the_mcp_bridge_and_is_limited() {
+    let home = Home::new();
+    let service = home.serve().await;
+    let create =
+        "keys create --caller agent --plan free --scope read:pets --scope write:pets --json";
+    let create: Vec<&str> = create.split(' ').collect();
+    let created = home.run(&create).await.is(0).stdout;
+    let created: serde_json::Value = serde_json::from_str(&created).expect("JSON");
+    let key = created["key"].as_str().expect("a key");
+    let workshop = Workshop::new(PathBuf::new());
+    let bridge = repository().join("config/mcp_bridge.py");
+    workshop
+        .run(&[&format!(
+            "python agent.py '{}' http://{} {key}",
+            bridge.display(),
+            service.address
+        )])
+        .await;
+    service.stop().await;
+}
+
+/// Needs `.ci/setup --more`.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_of_more_generators_manage_a_pet_an_order_a_user_and_an_image() {
     let home = Home::new();
     let workshop = Workshop::new(our_document(&home).await);
     let service = home.serve().await;
-    let life = arguments(&format!("http://{}", service.address));
+    let host = format!("http://{}", service.address);
+    let life = arguments(&host);
     let go = [
         "openapi-generator-cli generate -g go -i $DOCUMENT -o go/src/petstore",
         // Its tests need a package that is no part of the client. Packages come from Debian, without a module proxy.
@@ -207,11 +235,19 @@ async fn clients_in_more_languages_manage_a_pet_an_order_a_user_and_an_image() {
             compiled.display()
         ),
     ];
+    let typescript = [
+        &format!("HOST={host} orval --config orval.config.js"),
+        "openapi-zod-client $DOCUMENT -o zodios.ts",
+        "tsc -p tsconfig.more.json",
+        &format!("node js/life_orval.js {life}"),
+        &format!("node js/life_zod.js {life}"),
+    ];
     tokio::join!(
         workshop.run(&go),
         workshop.run(&ruby),
         workshop.run(&php),
-        workshop.run(&rust)
+        workshop.run(&rust),
+        workshop.run(&typescript)
     );
     service.stop().await;
 }

@@ -12,6 +12,7 @@ mod caddy;
 mod compose;
 mod console;
 mod console_administration;
+mod console_keyboard;
 mod console_pets;
 mod deployment;
 mod images;

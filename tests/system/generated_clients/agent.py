@@ -1,0 +1,78 @@
+"""Manages a pet as an agent does, without a model: through config/mcp_bridge.py, with a key of plan Free.
+
+    agent.py BRIDGE HOST KEY
+
+The bridge sends texts only, so an agent cannot upload an image; it gives a pet the URL of one.
+"""
+
+import asyncio
+import sys
+
+from fastmcp import Client
+from fastmcp.client.transports import PythonStdioTransport
+from fastmcp.exceptions import ToolError
+
+bridge, host, key = sys.argv[1:]
+TOOLS = {
+    "addPet",
+    "deleteImage",
+    "deletePet",
+    "deleteUser",
+    "findPetsByStatus",
+    "findPetsByTags",
+    "getLimits",
+    "getPetById",
+    "getUserByName",
+    "listImages",
+    "listPets",
+    "logoutUser",
+    "patchPet",
+    "updatePet",
+    "updatePetWithForm",
+    "updateUser",
+    "uploadFile",
+}
+
+
+async def main():
+    environment = {"PET_INVENTORY_URL": host, "PET_INVENTORY_KEY": key}
+    async with Client(PythonStdioTransport(bridge, env=environment)) as agent:
+        tools = {tool.name: tool.description for tool in await agent.list_tools()}
+        assert set(tools) == TOOLS, set(tools) ^ TOOLS
+        # A model sees the description, not the summary.
+        assert tools["deletePet"].startswith("Delete a pet. Its images are deleted, too."), tools["deletePet"]
+
+        pet = await call(agent, "addPet", name="Rex", photoUrls=["https://example.com/rex.jpg"], tags=[{"name": "mcp"}])
+        found = await call(agent, "findPetsByTags", tags=["mcp", "none"])
+        assert pet in found, found
+        changed = await call(agent, "patchPet", petId=pet["id"], name="Max")
+        assert changed == {**pet, "name": "Max"}, changed
+        await call(agent, "deletePet", petId=pet["id"])
+        error = await fails(agent, "getPetById", petId=pet["id"])
+        assert "404" in error and "does not exist" in error, error
+
+        # One a second is regained.
+        for _ in range(90):
+            try:
+                await call(agent, "listPets", limit=1)
+            except ToolError as error:
+                assert "limit" in str(error).lower(), error
+                return
+        raise AssertionError("not limited")
+
+
+async def call(agent, tool, **arguments):
+    result = (await agent.call_tool(tool, arguments)).structured_content
+    # A tool returns an object; a list is in one.
+    return result.get("result", result)
+
+
+async def fails(agent, tool, **arguments):
+    try:
+        await agent.call_tool(tool, arguments)
+    except ToolError as error:
+        return str(error)
+    raise AssertionError(f"{tool} did not fail")
+
+
+asyncio.run(main())
