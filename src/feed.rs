@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    db::{self, Connection, Database},
+    db::{self, Database},
     domain::change::{Change, Position},
 };
 
@@ -155,10 +155,9 @@ impl Feed {
             return Ok(());
         };
         loop {
-            let read = async |connection: &mut Connection| {
-                db::changes::after(connection, after, MAX_READ).await
-            };
-            let changes = database.run(read).await?;
+            let changes = database
+                .run(async |connection| db::changes::after(connection, after, MAX_READ).await)
+                .await?;
             let count = changes.len();
             after = changes.last().map_or(after, |last| last.position);
             let mut events = changes.into_iter().map(Event::from).peekable();

@@ -34,8 +34,7 @@ impl IfMatch {
 
     /// Fails with [`Error::PreconditionFailed`] if the entity tag `opaque`, given without its quotes, is not allowed.
     pub fn check(&self, opaque: &str) -> Result<(), Error> {
-        let allows = |tags: &Vec<EntityTag>| tags.iter().any(|tag| tag.opaque == opaque);
-        if self.0.as_ref().is_none_or(allows) {
+        if (self.0.as_ref()).is_none_or(|tags| tags.iter().any(|tag| tag.opaque == opaque)) {
             return Ok(());
         }
         Err(Error::PreconditionFailed)

@@ -194,7 +194,6 @@ impl Error {
     fn problem(&self) -> Problem {
         use StatusCode as S;
         let refusal = |status| Problem::new(status, self.to_string());
-        let failure = |status, detail: &str| Problem::new(status, detail);
         match self {
             Self::Invalid(violations) => Problem::invalid(violations.clone()),
             Self::Unauthenticated | Self::InvalidCredential(_) => refusal(S::UNAUTHORIZED),
@@ -225,24 +224,24 @@ impl Error {
             | Self::Database(db::Error::OverloadedByRequester) => refusal(S::SERVICE_UNAVAILABLE),
             Self::TimedOut
             | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut) => {
-                failure(S::SERVICE_UNAVAILABLE, "the request took too long")
+                Problem::new(S::SERVICE_UNAVAILABLE, "the request took too long")
             }
             Self::BlobStore(blob_store::Error::Full(_)) => {
-                failure(S::INSUFFICIENT_STORAGE, "the image store is full")
+                Problem::new(S::INSUFFICIENT_STORAGE, "the image store is full")
             }
-            Self::BlobStore(blob_store::Error::Unavailable(_)) => failure(
+            Self::BlobStore(blob_store::Error::Unavailable(_)) => Problem::new(
                 S::SERVICE_UNAVAILABLE,
                 "the image store is not available right now",
             ),
             Self::Database(db::Error::Overloaded) => {
-                failure(S::SERVICE_UNAVAILABLE, "the service is overloaded")
+                Problem::new(S::SERVICE_UNAVAILABLE, "the service is overloaded")
             }
             Self::Database(
                 db::Error::Unavailable(_)
                 | db::Error::TimedOut
                 | db::Error::Locked(_)
                 | db::Error::Contended(_),
-            ) => failure(
+            ) => Problem::new(
                 S::SERVICE_UNAVAILABLE,
                 "the database is not available right now",
             ),
@@ -254,7 +253,7 @@ impl Error {
                 | db::Error::Query(_),
             )
             | Self::BlobStore(blob_store::Error::Missing(_) | blob_store::Error::Config { .. })
-            | Self::Internal(_) => failure(
+            | Self::Internal(_) => Problem::new(
                 S::INTERNAL_SERVER_ERROR,
                 "internal server error; the log has the details under this request's id",
             ),

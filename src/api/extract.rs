@@ -4,7 +4,7 @@ use std::{convert::Infallible, str::FromStr};
 
 use axum::{
     extract::{FromRequest, FromRequestParts, RawPathParams, Request},
-    http::{HeaderMap, HeaderName, HeaderValue, Version, header, request::Parts, uri::Authority},
+    http::{HeaderMap, HeaderValue, Version, header, request::Parts, uri::Authority},
 };
 use percent_encoding::percent_decode_str;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -71,8 +71,9 @@ fn parse_next<'a, T: FromStr<Err = Invalid>>(
     parameters: &mut impl Iterator<Item = (&'a str, &'a str)>,
     violations: &mut Violations,
 ) -> Result<Option<T>, Error> {
-    let missing = || Error::internal("a route without a path parameter");
-    let (name, value) = parameters.next().ok_or_else(missing)?;
+    let (name, value) = parameters
+        .next()
+        .ok_or_else(|| Error::internal("a route without a path parameter"))?;
     let value = value.parse().map_err(|reason| violations.add(name, reason));
     Ok(value.ok())
 }
@@ -103,9 +104,6 @@ const OF_PROXIES: [&str; 7] = [
 /// Returns true if the request names loopback hosts only, at least one, comes from no page of another host, and shows no sign
 /// of a proxy. nginx forwards in HTTP/1.0 by default.
 pub fn is_local(request: &Request) -> bool {
-    let is_of_proxy = |name: &HeaderName| {
-        OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-")
-    };
     let authority = request.uri().authority().map(|it| it.as_str().as_bytes());
     let fields = request.headers().get_all(header::HOST);
     let fields = fields.iter().map(HeaderValue::as_bytes);
@@ -115,7 +113,9 @@ pub fn is_local(request: &Request) -> bool {
         && !hosts.is_empty()
         && hosts.into_iter().all(is_loopback)
         && origins.iter().all(is_local_origin)
-        && !request.headers().keys().any(is_of_proxy)
+        && !request.headers().keys().any(|name| {
+            OF_PROXIES.contains(&name.as_str()) || name.as_str().starts_with("x-forwarded-")
+        })
 }
 
 /// Returns true for the origin of a page of this machine. That of a sandboxed page or a file is `null`.
@@ -170,16 +170,14 @@ impl Parameter {
 impl Parameters {
     /// Parses `application/x-www-form-urlencoded`, which is the format of queries, too.
     pub fn parse(encoded: &str, place: &str) -> Result<Self, Error> {
-        let decode = |text| {
-            let not_utf8 = || Error::one_violation(place, "must be UTF-8");
-            Self::decode(text).ok_or_else(not_utf8)
-        };
-        let pairs = || encoded.split('&').filter(|pair| !pair.is_empty());
-        if pairs().nth(MAX_PARAMETERS).is_some() {
+        let decode =
+            |text| Self::decode(text).ok_or_else(|| Error::one_violation(place, "must be UTF-8"));
+        let pairs = encoded.split('&').filter(|pair| !pair.is_empty());
+        if pairs.clone().nth(MAX_PARAMETERS).is_some() {
             let reason = format!("must have at most {MAX_PARAMETERS} parameters");
             return Err(Error::one_violation(place, reason));
         }
-        let parameters = pairs().map(|pair| {
+        let parameters = pairs.map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             Ok(Parameter {
                 name: decode(name)?,

@@ -244,12 +244,13 @@ impl Violations {
             Field::Value(value) => check(value).map_err(|reason| reason.to_string()),
             Field::WrongType => {
                 let bounds = T::PAST_BOUNDS.and_then(|value| check(value).err());
-                let kind = || format!("must be {}", T::KIND.name());
-                Err(bounds.map_or_else(kind, |bounds| bounds.to_string()))
+                Err(match bounds {
+                    Some(bounds) => bounds.to_string(),
+                    None => format!("must be {}", T::KIND.name()),
+                })
             }
         };
-        let violated = |reason| self.add(name.to_string(), reason);
-        checked.map_err(violated).ok()
+        (checked.map_err(|reason| self.add(name.to_string(), reason))).ok()
     }
 
     /// Checks a field that must be present.

@@ -65,12 +65,11 @@ impl ClientKey {
         let Some(value) = values.next() else {
             return Ok(None);
         };
-        let once = |key| match values.next() {
-            None => Ok(key),
-            Some(_) => Err("must be given once"),
-        };
         let text = parse_key(value)
-            .and_then(once)
+            .and_then(|key| match values.next() {
+                None => Ok(key),
+                Some(_) => Err("must be given once"),
+            })
             .map_err(|reason| Error::one_violation("Idempotency-Key", reason))?;
         Ok(Some(Self {
             caller: owner().to_string(),
@@ -128,10 +127,9 @@ impl StoredBytes {
             Some(Use::All(until)) if until > now => return Err(exceeded(until)),
             _ => {}
         }
-        let read = async |connection: &mut Connection| {
-            db::idempotency::stored_bytes(connection, caller).await
-        };
-        let (used, frees_in) = database.run(read).await?;
+        let (used, frees_in) = database
+            .run(async |connection| db::idempotency::stored_bytes(connection, caller).await)
+            .await?;
         if used >= self.max {
             let until = now + frees_in;
             self.callers.insert(caller.to_owned(), Use::All(until));
@@ -274,12 +272,13 @@ impl SerializedResponse {
     async fn of(response: Response) -> Result<(Self, Response), Error> {
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_err(Error::internal)?.to_bytes();
-        let text = |(name, value): (&HeaderName, &HeaderValue)| {
-            Some((name.to_string(), value.to_str().ok()?.to_owned()))
-        };
+        let headers = parts
+            .headers
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
         let serialized = Self {
             status: parts.status.as_u16(),
-            headers: parts.headers.iter().filter_map(text).collect(),
+            headers: headers.collect(),
             problem: parts.extensions.get().cloned(),
             password_hash: (parts.extensions.get::<PasswordHash>())
                 .map(|PasswordHash(hash)| hash.expose_secret().to_owned()),

@@ -182,13 +182,13 @@ pub fn operations_router(
     metrics: impl Fn() -> String + Clone + Send + Sync + 'static,
 ) -> Router {
     const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
-    let metrics = async move || ([(header::CONTENT_TYPE, TEXT)], metrics());
+    let metrics = get(async move || ([(header::CONTENT_TYPE, TEXT)], metrics()));
     let layers = ServiceBuilder::new()
         .layer(RequestSpanLayer)
         .layer(access_log(&state))
         .layer(catch_panic())
         .layer(CheckLayer(validate_request));
-    let metrics = get(metrics).layer(CompressLayer::default());
+    let metrics = metrics.layer(CompressLayer::default());
     let routes = health::router().route("/metrics", metrics);
     let routes = routes.fallback(async || Error::NoSuchRoute);
     routes.layer(layers).with_state(state)

@@ -142,8 +142,7 @@ impl RateLimits {
         let Some(client) = client else {
             return Ok(());
         };
-        let take = |open: &AddressBuckets| open.take(&(), client);
-        let taken = self.open.as_ref().map_or(Ok(()), take);
+        let taken = (self.open.as_ref()).map_or(Ok(()), |open| open.take(&(), client));
         let admission = taken.map_err(|retry_after| exceeded(Limit::Minute, retry_after));
         self.counted((PLANS.len() - 1, None), admission)
     }

@@ -79,8 +79,7 @@ impl RequestContext {
     /// Returns the key under which the caller's use is stored. That of an unauthenticated client is its address.
     pub fn caller_key(&self) -> CallerKey {
         let address = self.client_address();
-        let key = |caller: &Arc<Caller>| CallerKey::new(caller, address);
-        let caller = self.caller.get().map(key);
+        let caller = (self.caller.get()).map(|caller| CallerKey::new(caller, address));
         caller.unwrap_or(CallerKey::Anonymous(address))
     }
 }

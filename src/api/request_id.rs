@@ -14,12 +14,12 @@ pub struct RequestId(HeaderValue);
 impl RequestId {
     /// Returns the id that the client sent, so that it finds its request in the log, or a new one if that is invalid.
     pub fn of(headers: &HeaderMap) -> Self {
-        let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
-        let is_valid = |id: &&HeaderValue| {
-            (1..=64).contains(&id.len()) && id.as_bytes().iter().all(is_allowed)
-        };
-        let sent = headers.get(X_REQUEST_ID).filter(is_valid).cloned();
-        Self(sent.unwrap_or_else(random_id))
+        let sent = headers.get(X_REQUEST_ID).filter(|id| {
+            let mut bytes = id.as_bytes().iter();
+            (1..=64).contains(&id.len())
+                && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte))
+        });
+        Self(sent.cloned().unwrap_or_else(random_id))
     }
 
     /// Returns the id as a header value.

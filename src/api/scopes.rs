@@ -40,14 +40,17 @@ pub(super) fn read_scopes(
     if matches!(field, Field::Absent) {
         return None;
     }
-    let check_count = |count| match count {
-        ..=MAX_SCOPES => Ok(()),
-        _ => Err(Invalid::because("must have at most 16 elements")),
-    };
     let scopes = violations.array("scopes", field, check_count, |violations, name, scope| {
         violations.required(name, scope, |scope| scope.parse::<Scope>())
     });
     Some(scopes.into_iter().collect())
+}
+
+fn check_count(count: usize) -> Result<(), Invalid> {
+    match count {
+        ..=MAX_SCOPES => Ok(()),
+        _ => Err(Invalid::because("must have at most 16 elements")),
+    }
 }
 
 /// Returns the names of scopes.

@@ -19,7 +19,7 @@ pub const DEMO_KEYS: [(&str, Plan); 3] = [
 
 /// Stores the demo keys that are not stored yet, and returns all of them.
 pub async fn store_demo_keys(database: &Database) -> Result<Vec<Secret>, Error> {
-    let store_all = async |transaction: &mut Connection| {
+    let keys = database.transact(async |transaction| {
         let mut keys = Vec::new();
         for (key, plan) in DEMO_KEYS {
             let key = Secret::custom(key);
@@ -32,8 +32,8 @@ pub async fn store_demo_keys(database: &Database) -> Result<Vec<Secret>, Error> 
             keys.push(key);
         }
         Ok::<_, db::Error>(keys)
-    };
-    Ok(database.transact(store_all).await?)
+    });
+    Ok(keys.await?)
 }
 
 /// Stores the first key of a database without keys, for a caller `bootstrap` with all scopes, and returns it.
@@ -46,14 +46,14 @@ pub async fn bootstrap(database: &Database, key: &str) -> Result<Secret, Error> 
         return Err(Error::BootstrapKey(REASON));
     }
     let key = Secret::custom(key);
-    let store_first = async |transaction: &mut Connection| {
+    let stored = database.transact(async |transaction| {
         let (plan, scopes) = (Plan::Enterprise, Scopes::all());
         Ok::<_, db::Error>(
             !db::credentials::any_stored(transaction).await?
                 && store(transaction, "bootstrap", plan, scopes, &key).await?,
         )
-    };
-    if database.transact(store_first).await? {
+    });
+    if stored.await? {
         tracing::info!("stored BOOTSTRAP_API_KEY as the first key, of caller bootstrap");
     }
     Ok(key)

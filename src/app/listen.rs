@@ -81,13 +81,14 @@ fn bind(
     setting: fn(&Config) -> &ListenAddress,
 ) -> io::Result<Listener> {
     let address = setting(config);
-    let bind = |address| Listener::bind(address, config.server.reuse_port);
+    let reuse_port = config.server.reuse_port;
     let is_default = config.database.url.is_none()
         && Config::defaults().is_ok_and(|defaults| address == setting(&defaults));
-    match (bind(address), address.tcp()) {
+    match (Listener::bind(address, reuse_port), address.tcp()) {
         (Err(error), Some(tcp)) if is_default && error.kind() == io::ErrorKind::AddrInUse => {
             tracing::warn!(%address, key, "port is in use; listening on a free port instead");
-            bind(&ListenAddress::Tcp(SocketAddr::new(tcp.ip(), 0)))
+            let free = ListenAddress::Tcp(SocketAddr::new(tcp.ip(), 0));
+            Listener::bind(&free, reuse_port)
         }
         (bound, _) => bound,
     }

@@ -57,10 +57,10 @@ impl KeyUses {
             ids.drain().collect()
         };
         for (index, ids) in used.chunks(MAX_KEYS).enumerate() {
-            let write = async |connection: &mut db::Connection| {
-                db::credentials::record_uses(connection, ids).await
-            };
-            if let Err(error) = database.run(write).await {
+            if let Err(error) = database
+                .run(async |connection| db::credentials::record_uses(connection, ids).await)
+                .await
+            {
                 self.ids().extend(&used[index * MAX_KEYS..]);
                 return Err(error);
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::secret::{self, Secret};
 use crate::{
     db::{
-        self, Connection, Database,
+        self, Database,
         credentials::CredentialKind,
         oauth::{Client, TokenRecord},
     },
@@ -82,11 +82,10 @@ pub async fn issue(
     }
     let token = Secret::generate(CredentialKind::AccessToken)?;
     let (hash, hint) = (token.hash(), token.hint());
-    let stored = database
-        .run(async |connection| {
-            db::oauth::insert_access_token(connection, client, &hash, &hint, scopes, lifetime).await
-        })
-        .await?;
+    let stored = database.run(async |connection| {
+        db::oauth::insert_access_token(connection, client, &hash, &hint, scopes, lifetime).await
+    });
+    let stored = stored.await?;
     if !stored {
         return Err(Error::InvalidClient);
     }
@@ -101,7 +100,7 @@ pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result
     if !record.is_access_token || record.client_id.as_deref() != Some(&client.client_id) {
         return Err(Error::UnauthorizedClient);
     }
-    let revoke = async |transaction: &mut Connection| {
+    let revoked = database.transact(async |transaction| {
         let initiator = Initiator::default();
         db::credentials::revoke(
             transaction,
@@ -110,8 +109,8 @@ pub async fn revoke(database: &Database, client: &Client, token: &str) -> Result
             &initiator,
         )
         .await
-    };
-    database.transact(revoke).await?;
+    });
+    revoked.await?;
     Ok(())
 }
 

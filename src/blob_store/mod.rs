@@ -74,11 +74,10 @@ enum Backend {
 impl BlobStore {
     /// Creates the configured store.
     pub fn new(config: &Config) -> Result<Self, Error> {
-        let folder = |path| Backend::Folder(path, Arc::default());
         let backend = match &config.images.url {
-            None => folder(config.local_postgres.directory.join(FOLDER)),
+            None => Backend::Folder(config.local_postgres.directory.join(FOLDER), Arc::default()),
             Some(url) => match url.to_file_path() {
-                Ok(path) if url.scheme() == "file" => folder(path),
+                Ok(path) if url.scheme() == "file" => Backend::Folder(path, Arc::default()),
                 _ => {
                     let environment = &config.environment;
                     let store = bucket::open(url, &environment.aws);
@@ -102,19 +101,20 @@ impl BlobStore {
             Backend::Folder(path, store) => (path, store),
             Backend::Bucket(store, _) => return Ok(store),
         };
-        let open = async || {
-            let path = path.clone();
-            blocking(move || -> Result<Arc<dyn ObjectStore>, Error> {
-                DirBuilder::new()
-                    .recursive(true)
-                    .mode(0o700)
-                    .create(&path)?;
-                let store = LocalFileSystem::new_with_prefix(&path)?.with_fsync(true);
-                Ok(Arc::new(store))
+        store
+            .get_or_try_init(async || {
+                let path = path.clone();
+                blocking(move || -> Result<Arc<dyn ObjectStore>, Error> {
+                    DirBuilder::new()
+                        .recursive(true)
+                        .mode(0o700)
+                        .create(&path)?;
+                    let store = LocalFileSystem::new_with_prefix(&path)?.with_fsync(true);
+                    Ok(Arc::new(store))
+                })
+                .await
             })
             .await
-        };
-        store.get_or_try_init(open).await
     }
 
     /// Fails if this process runs as root, and the directory belongs to another user.

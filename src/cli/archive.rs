@@ -58,8 +58,8 @@ pub struct Header {
 impl Header {
     /// Returns true if the version of the program can be printed.
     pub fn is_valid(&self) -> bool {
-        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
-        (1..=32).contains(&self.program.len()) && self.program.bytes().all(is_valid)
+        (1..=32).contains(&self.program.len())
+            && (self.program.bytes()).all(|it| it.is_ascii_alphanumeric() || b".+-".contains(&it))
     }
 }
 
@@ -81,8 +81,7 @@ pub fn hexadecimal(digest: Sha256) -> String {
 }
 
 fn is_sha256(text: &str) -> bool {
-    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    text.len() == 64 && text.bytes().all(is_digit)
+    text.len() == 64 && (text.bytes()).all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Writes an archive.
@@ -206,11 +205,11 @@ impl<'a, R: Read> Entry<'a, R> {
             return Err(DAMAGED.into());
         }
         let mut json = Vec::new();
-        let append = async |piece| {
+        self.read(async |piece| {
             json.extend::<Vec<u8>>(piece);
             Ok(())
-        };
-        self.read(append).await?;
+        })
+        .await?;
         Ok(serde_json::from_slice(&json)?)
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     api::changes::ChangeBody,
     config::Config,
     db::{
-        self, Connection, Database,
+        self, Database,
         changes::{Filter, Page},
     },
     domain::{
@@ -68,10 +68,9 @@ impl Audit {
             Some(Time(since)) => {
                 // A statement that publishes a change may have begun just before it.
                 let since = since - TimeDelta::seconds(1);
-                let read = async |connection: &mut Connection| {
-                    db::changes::last_before(connection, since).await
-                };
-                database.run(read).await?
+                database
+                    .run(async |connection| db::changes::last_before(connection, since).await)
+                    .await?
             }
             None => Position::default(),
         };
@@ -87,11 +86,11 @@ impl Audit {
         };
         let mut heading = Some(&HEADING[..]);
         loop {
-            let read = async |connection: &mut Connection| {
+            let read = database.run(async |connection| {
                 db::changes::publish_all(connection).await?;
                 db::changes::page(connection, after, &filter, PAGE).await
-            };
-            let page: Result<Page, _> = database.run(read).await?;
+            });
+            let page: Result<Page, _> = read.await?;
             let page = page.map_err(|_| "changes.retention has passed for the changes that were to be shown next; run the command again")?;
             let wanted = page.changes.into_iter().filter(|it| self.includes(it));
             if json {
@@ -129,39 +128,36 @@ const HEADING: [&str; 7] = [
 const WIDTHS: [u16; 7] = [19, 12, 7, 12, 7, 28, 0];
 
 fn to_row(change: &Change) -> Vec<String> {
-    let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+    fn text(text: Option<&str>) -> String {
+        text.unwrap_or("-").to_owned()
+    }
     let facts = change.data.as_ref().and_then(Value::as_object);
-    let facts: Vec<_> = facts
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| fact(name, value))
-        .collect();
+    let facts = facts.into_iter().flatten();
+    let facts: Vec<_> = facts.map(|(name, value)| fact(name, value)).collect();
+    let at = change.at.with_timezone(&Local);
     vec![
-        change
-            .at
-            .with_timezone(&Local)
-            .format("%Y-%m-%d %H:%M:%S")
-            .to_string(),
+        at.format("%Y-%m-%d %H:%M:%S").to_string(),
         format!("{}/{}", change.kind, change.resource),
         change.action.clone(),
-        text(&change.actor),
-        text(&change.version.map(|version| version.to_string())),
+        text(change.actor.as_deref()),
+        text(change.version.map(|it| it.to_string()).as_deref()),
         facts.join(", "),
-        text(&change.request_id),
+        text(change.request_id.as_deref()),
     ]
 }
 
 /// Returns a fact for people: `pet 7`, `status available → sold`, `scopes read:pets admin → read:pets`, `ids 1 – 9`.
 fn fact(name: &str, value: &Value) -> String {
-    let text = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        Value::Array(all) => all
-            .iter()
-            .filter_map(Value::as_str)
-            .collect::<Vec<_>>()
-            .join(" "),
-        other => other.to_string(),
-    };
+    fn text(value: &Value) -> String {
+        match value {
+            Value::String(text) => text.clone(),
+            Value::Array(all) => {
+                let texts: Vec<_> = all.iter().filter_map(Value::as_str).collect();
+                texts.join(" ")
+            }
+            other => other.to_string(),
+        }
+    }
     match value.as_array().map(Vec::as_slice) {
         Some([first, last]) if name == "ids" => format!("{name} {first} – {last}"),
         Some([Value::Null, new]) => format!("{name} {}", text(new)),

@@ -137,8 +137,8 @@ impl<'a> PartialFile<'a> {
     /// Gives the file its name. Fails if there is a file of this name.
     fn finish(self) -> Result<(), Error> {
         self.partial.as_file().sync_all()?;
-        let named = |error| format!("{}: {error}", self.file.display());
-        self.partial.persist_noclobber(self.file).map_err(named)?;
+        let persisted = self.partial.persist_noclobber(self.file);
+        persisted.map_err(|error| format!("{}: {error}", self.file.display()))?;
         Ok(())
     }
 }

@@ -1,9 +1,8 @@
 //! `check`: checks configuration, database, schema and image store, suggests fixes, and warns of insecure settings.
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::process::ExitCode;
 
 use bytes::Bytes;
-use ipnet::IpNet;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -73,15 +72,14 @@ fn warnings(config: &Config) -> Vec<(&'static str, String)> {
     const MAX_HOST_BITS: u8 = 8;
     let mut warnings = Vec::new();
     let (listen, proxies) = (&config.server.listen, &config.limits.trusted_proxies);
-    let is_remote = |address: SocketAddr| !address.ip().is_loopback();
-    if listen.tcp().is_some_and(is_remote) && proxies.is_empty() {
+    if (listen.tcp()).is_some_and(|address| !address.ip().is_loopback()) && proxies.is_empty() {
         warnings.push(("configuration", format!(
             "server.listen is {listen}, but limits.trusted_proxies is empty: put a proxy with TLS in front of the service \
              and list its address, otherwise credentials are sent in the clear or all clients share one address"
         )));
     }
-    let is_wide = |net: &&IpNet| net.max_prefix_len() - net.prefix_len() > MAX_HOST_BITS;
-    for net in proxies.iter().filter(is_wide) {
+    let wide = (proxies.iter()).filter(|it| it.max_prefix_len() - it.prefix_len() > MAX_HOST_BITS);
+    for net in wide {
         warnings.push(("configuration", format!(
             "limits.trusted_proxies has {net}: every client in it can forge its address; list only the proxies"
         )));
@@ -133,17 +131,17 @@ pub fn cors_warnings(config: &Config) -> Vec<String> {
         }
         CorsOrigins::Listed(origins) => origins.iter().filter_map(|it| it.to_str().ok()),
     };
-    let is_insecure = |origin: &&str| {
+    let insecure = origins.filter(|origin| {
         let url = Url::parse(origin).ok().filter(|url| url.scheme() == "http");
         url.is_some_and(|url| !url.host_str().is_some_and(is_loopback))
-    };
-    let warning = |origin: &str| {
+    });
+    let warnings = insecure.map(|origin| {
         format!(
             "server.cors_origins has {origin}: an attacker in the network can change its pages, and use the API as \
              their visitors; serve them with TLS, and list the https origin"
         )
-    };
-    origins.filter(is_insecure).map(warning).collect()
+    });
+    warnings.collect()
 }
 
 async fn database(config: &Config, session: &Session) -> Result<String, Error> {

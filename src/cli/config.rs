@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::output::{Error, print};
-use crate::config::{CommandLine, Config, Setting};
+use crate::config::{CommandLine, Config};
 
 #[derive(Debug, Subcommand)]
 pub enum Settings {
@@ -19,8 +19,10 @@ impl Settings {
     pub fn run(&self, command_line: &CommandLine, json: bool) -> Result<(), Error> {
         let Self::Show = self;
         let settings = Config::settings(command_line)?;
-        let to_json = |it: &Setting| json!({"key": it.key, "value": it.value, "origin": it.origin});
-        let value: Value = settings.iter().map(to_json).collect();
+        let objects = settings
+            .iter()
+            .map(|it| json!({"key": it.key, "value": it.value, "origin": it.origin}));
+        let value: Value = objects.collect();
         let lines: Vec<_> = settings.iter().map(ToString::to_string).collect();
         print(json, lines.join("\n"), &value)
     }

@@ -92,15 +92,17 @@ impl Owner {
         let new = NewSecret::generate(kind)?;
         let scopes: Option<Scopes> =
             (!self.scopes.is_empty()).then(|| self.scopes.iter().copied().collect());
-        let create = async |transaction: &mut Connection| {
-            let (caller, plan) = self.caller(transaction, scopes).await?;
-            let credential = new.credential(caller, scopes, expires_at);
-            let initiator = Initiator::operator();
-            let id = db::credentials::insert(transaction, credential, &initiator).await?;
-            Ok::<_, Error>((id.ok_or(NOT_UNIQUE)?, plan))
-        };
-        let (id, plan) =
-            with_database(config, async |database| database.transact(create).await).await?;
+        let created = with_database(config, async |database| {
+            let created = database.transact(async |transaction: &mut Connection| {
+                let (caller, plan) = self.caller(transaction, scopes).await?;
+                let credential = new.credential(caller, scopes, expires_at);
+                let initiator = Initiator::operator();
+                let id = db::credentials::insert(transaction, credential, &initiator).await?;
+                Ok::<_, Error>((id.ok_or(NOT_UNIQUE)?, plan))
+            });
+            created.await
+        });
+        let (id, plan) = created.await?;
         Ok(Created {
             caller: self.caller.to_string(),
             plan: plan.as_str(),
@@ -164,19 +166,22 @@ pub async fn rotate(
     expires_at: Option<DateTime<Utc>>,
 ) -> Result<Created, Error> {
     let secret = NewSecret::generate(CredentialKind::ApiKey)?;
-    let rotate = async |transaction: &mut Connection| {
-        let new = |caller, scopes| secret.credential(caller, scopes, expires_at);
-        let initiator = Initiator::operator();
-        let rotated = db::credentials::rotate(transaction, id, until, new, &initiator).await?;
-        let (old, new) = rotated.ok_or_else(|| {
-            format!(
-                "key {id} does not exist, or is revoked or expired; see: pet-inventory keys list"
-            )
-        })?;
-        Ok::<_, Error>((old, new.ok_or(NOT_UNIQUE)?))
-    };
-    let (old, new) =
-        with_database(config, async |database| database.transact(rotate).await).await?;
+    let rotated = with_database(config, async |database| {
+        let rotated = database.transact(async |transaction: &mut Connection| {
+            let new = |caller, scopes| secret.credential(caller, scopes, expires_at);
+            let initiator = Initiator::operator();
+            let rotated = db::credentials::rotate(transaction, id, until, new, &initiator).await?;
+            let (old, new) = rotated.ok_or_else(|| {
+                format!(
+                    "key {id} does not exist, or is revoked or expired; \
+                     see: pet-inventory keys list"
+                )
+            })?;
+            Ok::<_, Error>((old, new.ok_or(NOT_UNIQUE)?))
+        });
+        rotated.await
+    });
+    let (old, new) = rotated.await?;
     Ok(Created {
         caller: old.caller_name,
         plan: old.plan.as_str(),
@@ -245,10 +250,10 @@ pub async fn revoke(
     json: bool,
 ) -> Result<(), Error> {
     let revoked = with_database(config, async |database| {
-        let revoke = async |transaction: &mut Connection| {
+        let revoked = database.transact(async |transaction| {
             db::credentials::revoke(transaction, kind, id, &Initiator::operator()).await
-        };
-        Ok(database.transact(revoke).await?)
+        });
+        Ok(revoked.await?)
     })
     .await?;
     let administration = revoked.ok_or_else(|| {

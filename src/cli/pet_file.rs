@@ -3,6 +3,7 @@
 //! Invariant: a record is valid exactly if `POST /pet` accepts it.
 
 use std::{
+    ffi::OsStr,
     io::{self, BufRead, BufReader, Read},
     path::Path,
 };
@@ -28,8 +29,8 @@ pub enum Format {
 impl Format {
     /// Returns the given format, or else that of the file's extension.
     pub fn of(format: Option<Self>, file: Option<&Path>) -> Result<Self, Error> {
-        let name = || file?.extension()?.to_str();
-        match (format, name().map(str::to_ascii_lowercase).as_deref()) {
+        let extension = file.and_then(Path::extension).and_then(OsStr::to_str);
+        match (format, extension.map(str::to_ascii_lowercase).as_deref()) {
             (Some(format), _) => Ok(format),
             (None, Some("ndjson" | "jsonl")) => Ok(Self::Ndjson),
             (None, Some("csv")) => Ok(Self::Csv),
@@ -111,23 +112,22 @@ const COLUMNS: [&str; 6] = ["id", "name", "status", "category", "photoUrls", "ta
 
 fn columns(heading: &csv::ByteRecord) -> Result<Vec<&'static str>, Error> {
     const REMEDY: &str = "use id, name, status, category, photoUrls and tags";
-    let column = |name: &[u8]| {
-        let unknown = || {
-            let name = String::from_utf8_lossy(name);
-            format!("line 1: unknown column {name:?}; {REMEDY}").into()
-        };
+    let columns = heading.iter().map(|name| {
         let mut columns = COLUMNS.into_iter();
         let found = columns.find(|column| column.as_bytes() == name);
-        found.ok_or_else(unknown)
-    };
-    heading.iter().map(column).collect()
+        found.ok_or_else(|| {
+            let name = String::from_utf8_lossy(name);
+            format!("line 1: unknown column {name:?}; {REMEDY}").into()
+        })
+    });
+    columns.collect()
 }
 
 /// Converts a CSV record to JSON; an empty cell is an absent field.
 fn object(columns: &[&str], record: &csv::ByteRecord) -> Result<Value, String> {
     let cells = columns.iter().zip(record);
     let present = cells.filter(|(_, cell)| !cell.is_empty());
-    let member = |(name, cell): (&&str, &[u8])| {
+    let members = present.map(|(name, cell)| {
         let text = str::from_utf8(cell).map_err(|_| format!("{name} is not UTF-8"));
         let value = match *name {
             "id" => text?
@@ -138,6 +138,6 @@ fn object(columns: &[&str], record: &csv::ByteRecord) -> Result<Value, String> {
             _ => serde_json::from_slice(cell).map_err(|_| format!("{name} must be JSON"))?,
         };
         Ok((name.to_string(), value))
-    };
-    present.map(member).collect()
+    });
+    members.collect()
 }

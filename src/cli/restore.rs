@@ -243,8 +243,8 @@ async fn read_image(
         return Err(OTHER_CONTENT.into());
     }
     let mut upload = blobs.upload().await?;
-    let write = async |piece: Vec<u8>| Ok(upload.write(piece.into()).await?);
-    if let Err(error) = entry.read(write).await {
+    let written = entry.read(async |piece| Ok(upload.write(piece.into()).await?));
+    if let Err(error) = written.await {
         // The program may end before a dropped upload is removed.
         let _ = upload.abort().await;
         return Err(error);

@@ -11,7 +11,7 @@ use crate::{
     api::{openapi::BASE, state::Links},
     blob_store::BlobStore,
     config::Config,
-    db::{Connection, Database},
+    db::Database,
     domain::change::Initiator,
     sample_store::{self, Counts, Origin},
 };
@@ -25,14 +25,14 @@ pub struct Seed {
 
 impl Seed {
     pub async fn run(self, config: &Config, json: bool) -> Result<(), Error> {
-        let work = async |database: &Database| {
+        let counts = with_database(config, async |database| {
             if self.remove {
                 remove(database).await
             } else {
                 add(config, database).await
             }
-        };
-        let counts = with_database(config, work).await?;
+        })
+        .await?;
         let Counts { pets, orders } = counts;
         let text = match (self.remove, pets) {
             (false, 0) => "the sample store is there already".to_owned(),
@@ -56,15 +56,14 @@ async fn add(config: &Config, database: &Database) -> Result<Counts, Error> {
         owner: None,
         initiator: Initiator::operator(),
     };
-    let add = async |transaction: &mut Connection| {
-        Ok(sample_store::add(transaction, &pictures, &origin).await?)
-    };
-    database.transact(add).await
+    database
+        .transact(async |transaction| Ok(sample_store::add(transaction, &pictures, &origin).await?))
+        .await
 }
 
 async fn remove(database: &Database) -> Result<Counts, Error> {
-    let remove = async |transaction: &mut Connection| {
+    let removed = database.transact(async |transaction| {
         Ok(sample_store::remove(transaction, &Initiator::operator()).await?)
-    };
-    database.transact(remove).await
+    });
+    removed.await
 }

@@ -41,8 +41,7 @@ pub(super) fn resolve(
             let variable = format!("{name}{SUFFIX}");
             FileError { variable, reason }
         };
-        let is_set = |value: &OsString| !value.is_empty();
-        if environment.get(OsStr::new(name)).is_some_and(is_set) {
+        if (environment.get(OsStr::new(name))).is_some_and(|value| !value.is_empty()) {
             return Err(fail(format!("is set, and so is {name}; unset one of them")));
         }
         let text = fs::read_to_string(path);

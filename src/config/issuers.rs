@@ -73,13 +73,15 @@ impl TryFrom<Table> for Issuer {
         }
         let jwks_url = table.jwks_url.as_deref();
         let jwks_url = jwks_url.map(|text| url("jwks_url", text)).transpose()?;
-        let algorithm = |name: String| {
-            let invalid = |reason| format!("algorithms: {name:?} {reason}");
-            name.parse().map_err(invalid)
-        };
         let algorithms: Vec<Algorithm> = match table.algorithms {
             None => vec![Algorithm::Rs256, Algorithm::Es256],
-            Some(names) => names.into_iter().map(algorithm).collect::<Result<_, _>>()?,
+            Some(names) => names
+                .into_iter()
+                .map(|name| {
+                    name.parse()
+                        .map_err(|reason| format!("algorithms: {name:?} {reason}"))
+                })
+                .collect::<Result<_, _>>()?,
         };
         let scope_claim = table.scope_claim.unwrap_or_else(|| "scope".to_owned());
         for (key, empty) in [

@@ -125,10 +125,9 @@ impl CommandLine {
                 url.map(|it| it.expose_secret().to_owned()),
             ),
         ];
-        let value = |(key, option, value): (_, &str, Option<String>)| {
+        options.into_iter().filter_map(|(key, option, value)| {
             Some((key, Value::new(Some(&option.to_owned()), value?)))
-        };
-        options.into_iter().filter_map(value)
+        })
     }
 }
 
@@ -172,12 +171,11 @@ impl Config {
             .clone()
             .try_deserialize()
             .map_err(|problem| explain(problem, &layers))?;
-        let get = |name: &str| os.get(OsStr::new(name));
-        let text = |name: &str| get(name)?.to_str().filter(|text| !text.is_empty());
+        let text = |name: &str| (os.get(OsStr::new(name))?.to_str()).filter(|it| !it.is_empty());
         config.environment = FromEnvironment {
             bootstrap_api_key: text("BOOTSTRAP_API_KEY").map(SecretString::from),
-            postgres_bin_dir: get("POSTGRES_BIN_DIR").map(PathBuf::from),
-            path: get("PATH").cloned(),
+            postgres_bin_dir: os.get(OsStr::new("POSTGRES_BIN_DIR")).map(PathBuf::from),
+            path: os.get(OsStr::new("PATH")).cloned(),
             aws: texts(os)
                 .filter(|(name, _)| name.starts_with("AWS_"))
                 .map(|(name, value)| (name.to_owned(), value.into()))
@@ -250,37 +248,33 @@ impl Config {
             ("database.url", url == Some("")),
             ("database.password", password == Some("")),
         ];
-        let refuse = |key, reason| Err((key, reason));
         if let Some((key, _)) = zero.into_iter().find(|(_, is_zero)| *is_zero) {
-            return refuse(key, "must not be empty or zero");
+            return Err((key, "must not be empty or zero"));
         }
         if url.is_none() && database.password.is_some() {
-            return refuse("database.password", "must not be set without database.url");
+            return Err(("database.password", "must not be set without database.url"));
         }
         if !(8 << 10..=1 << 20).contains(&server.max_header_size.0) {
-            return refuse("server.max_header_size", "must be from 8KiB to 1MiB");
+            return Err(("server.max_header_size", "must be from 8KiB to 1MiB"));
         }
         // The largest share of one client address.
         if server.max_response_memory.0 < server.max_page_size.0.saturating_mul(11) {
             let reason = "must be at least 11 times server.max_page_size";
-            return refuse("server.max_response_memory", reason);
+            return Err(("server.max_response_memory", reason));
         }
         let is_http = |url: &Url| matches!(url.scheme(), "http" | "https") && url.query().is_none();
-        let is_base = |url: &Url| is_http(url) && url.fragment().is_none();
-        if !server.public_url.iter().all(is_base) {
+        if !(server.public_url.iter()).all(|url| is_http(url) && url.fragment().is_none()) {
             let reason = "must be an http or https URL without query or fragment";
-            return refuse("server.public_url", reason);
+            return Err(("server.public_url", reason));
         }
-        let is_store = |url: &Url| match url.scheme() {
+        if !images.url.iter().all(|url| match url.scheme() {
             "file" => url.to_file_path().is_ok(),
             "s3" => url.host_str().is_some_and(|bucket| !bucket.is_empty()),
             _ => false,
-        };
-        if !images.url.iter().all(is_store) {
+        }) {
             let reason = "must be file:///an/absolute/path or s3://bucket/prefix";
-            return refuse("images.url", reason);
+            return Err(("images.url", reason));
         }
-        let has_no_user = |url: &Url| url.username().is_empty() && url.password().is_none();
         for (key, url) in [
             ("telemetry.otlp_endpoint", &telemetry.otlp_endpoint),
             (
@@ -288,18 +282,19 @@ impl Config {
                 &telemetry.otlp_traces_endpoint,
             ),
         ] {
-            if !url.iter().all(|url| is_http(url) && has_no_user(url)) {
+            let Some(url) = url else { continue };
+            if !is_http(url) || !url.username().is_empty() || url.password().is_some() {
                 let reason = "must be an http or https URL without query or credentials; set credentials in otlp_headers";
-                return refuse(key, reason);
+                return Err((key, reason));
             }
         }
         if !(0.0..=1.0).contains(&telemetry.otlp_sampling) {
-            return refuse("telemetry.otlp_sampling", "must be from 0 to 1");
+            return Err(("telemetry.otlp_sampling", "must be from 0 to 1"));
         }
         let scopes = auth.anonymous_scopes;
         if scopes.contains(Scope::Admin) || scopes.contains(Scope::ReadChanges) {
             let reason = "must not contain admin or read:changes: they are not for everybody";
-            return refuse("auth.anonymous_scopes", reason);
+            return Err(("auth.anonymous_scopes", reason));
         }
         Ok(())
     }

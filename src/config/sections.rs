@@ -375,7 +375,7 @@ fn cors_origins<'de, D: Deserializer<'de>>(value: D) -> Result<CorsOrigins, D::E
     if names == ["*"] {
         return Ok(CorsOrigins::Any);
     }
-    let origin = |name: &String| {
+    let origins = names.iter().map(|name| {
         let url = Url::parse(name).ok()?;
         // As browsers write it: in lower case, and without the default port.
         let origin = url.origin().ascii_serialization();
@@ -383,8 +383,8 @@ fn cors_origins<'de, D: Deserializer<'de>>(value: D) -> Result<CorsOrigins, D::E
         // Browsers compare whole origins: a pattern would never match.
         let is_origin = is_origin && !name.contains('*');
         HeaderValue::try_from(origin).ok().filter(|_| is_origin)
-    };
-    let origins: Option<Vec<_>> = names.iter().map(origin).collect();
+    });
+    let origins: Option<Vec<_>> = origins.collect();
     let origins = origins.ok_or_else(|| de::Error::custom(EXPECTED))?;
     Ok(CorsOrigins::Listed(origins))
 }
@@ -414,12 +414,11 @@ fn list<'de, D: Deserializer<'de>, T, E: Display, C: FromIterator<T>>(
         .flat_map(|names| names.split([',', ' ']))
         .filter(|name| !name.is_empty())
         .map(|name| {
-            let because = |error| {
+            parse(name).map_err(|error| {
                 de::Error::custom(format!(
                     "{error}; in the environment, separate the elements of a list by commas"
                 ))
-            };
-            parse(name).map_err(because)
+            })
         })
         .collect()
 }

@@ -65,14 +65,16 @@ const TABLES_WITH_A_ROW: [&str; 2] = ["changes", "changes_clock"];
 
 /// Returns those of [`TABLES`] that a schema has.
 pub fn tables_of(schema: i64) -> Vec<(&'static str, &'static str)> {
-    let since = |table: &str| match table {
-        "changes" | "new_changes" | "changes_clock" => 110,
-        "caller_usage" => 114,
-        "sample_pets" | "sample_orders" => 115,
-        _ => 0,
-    };
-    let tables = TABLES.into_iter();
-    tables.filter(|(table, _)| since(table) <= schema).collect()
+    let tables = TABLES.into_iter().filter(|(table, _)| {
+        let since = match *table {
+            "changes" | "new_changes" | "changes_clock" => 110,
+            "caller_usage" => 114,
+            "sample_pets" | "sample_orders" => 115,
+            _ => 0,
+        };
+        since <= schema
+    });
+    tables.collect()
 }
 
 /// Credentials in a backup. Sessions and access tokens are left out: they are short-lived, and one that was revoked after
@@ -290,16 +292,15 @@ impl Restore {
     /// false if they are not [`SEQUENCES`], or not in range.
     pub async fn set_sequences(&mut self, sequences: Sequences) -> Result<bool, Error> {
         let is_complete = sequences.keys().eq(SEQUENCES);
-        let advanced = |(name, value): (String, i64)| {
+        let advanced = sequences.into_iter().map(|(name, value)| {
             let advance = match &*name {
                 "pet_versions" => VERSIONS_AFTER_BACKUP,
                 _ => IDS_AFTER_BACKUP,
             };
             let value = value.checked_add(advance).filter(|_| value >= 0)?;
             Some((name, value))
-        };
-        let advanced: Option<(Vec<String>, Vec<i64>)> =
-            sequences.into_iter().map(advanced).collect();
+        });
+        let advanced: Option<(Vec<String>, Vec<i64>)> = advanced.collect();
         let Some((names, values)) = advanced.filter(|_| is_complete) else {
             return Ok(false);
         };

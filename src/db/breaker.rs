@@ -105,8 +105,8 @@ impl Breaker {
             // The primary was demoted. The other connections lead to it as well.
             times.invalidated = Some(Instant::now());
         }
-        let may_log = |logged: Instant| logged.elapsed() >= LOG_INTERVAL;
-        let is_logged = is_unavailable(error) && times.logged.is_none_or(may_log);
+        let is_logged = is_unavailable(error)
+            && (times.logged).is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL);
         if is_logged {
             times.logged = Some(Instant::now());
         }

@@ -200,13 +200,10 @@ pub async fn change(
         let record = record.with_data(Some(data.into()));
         record::write(transaction, &[record]).await?;
     }
-    let is_one = |scopes: Scopes, is_disabled: bool| !is_disabled && scopes.contains(Scope::Admin);
-    let (new_scopes, new_is_disabled) = (change.scopes, change.is_disabled);
-    let is_one_less = is_one(scopes, is_disabled)
-        && !is_one(
-            new_scopes.unwrap_or(scopes),
-            new_is_disabled.unwrap_or(is_disabled),
-        );
+    let was_one = !is_disabled && scopes.contains(Scope::Admin);
+    let is_disabled = change.is_disabled.unwrap_or(is_disabled);
+    let is_one = !is_disabled && change.scopes.unwrap_or(scopes).contains(Scope::Admin);
+    let is_one_less = was_one && !is_one;
     let administration = Administration::after(transaction, is_one_less).await?;
     Ok(Some(administration))
 }

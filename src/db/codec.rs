@@ -160,17 +160,18 @@ impl FromRow<'_, PgRow> for Pet {
 
 /// Decodes a `jsonb` value: a format number, then text. UTF-8 is validated once for the text, not for each string.
 fn jsonb<'r, T: Deserialize<'r>>(row: &'r PgRow, column: &str) -> Result<Option<T>, sqlx::Error> {
-    const FORMAT: u8 = 1;
     let value = row.try_get_raw(column)?;
     if value.is_null() {
         return Ok(None);
     }
-    let decode = || {
-        let json = value.as_bytes()?;
-        let json = json.strip_prefix(&[FORMAT]).ok_or("unknown jsonb format")?;
-        Ok(serde_json::from_str(str::from_utf8(json)?)?)
-    };
-    decode().map(Some).map_err(sqlx::Error::Decode)
+    parse_jsonb(&value).map(Some).map_err(sqlx::Error::Decode)
+}
+
+fn parse_jsonb<'r, T: Deserialize<'r>>(value: &PgValueRef<'r>) -> Result<T, BoxDynError> {
+    const FORMAT: u8 = 1;
+    let json = value.as_bytes()?;
+    let json = json.strip_prefix(&[FORMAT]).ok_or("unknown jsonb format")?;
+    Ok(serde_json::from_str(str::from_utf8(json)?)?)
 }
 
 /// Implements decoding: for each domain type, the type of its columns, and the conversion of a stored value.

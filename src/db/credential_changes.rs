@@ -60,7 +60,7 @@ impl Changes {
 }
 
 fn parse_hash(hexadecimal: &str) -> Option<SecretHash> {
-    let byte = |at| u8::from_str_radix(hexadecimal.get(at..at + 2)?, 16).ok();
-    let bytes: Option<Vec<u8>> = (0..hexadecimal.len()).step_by(2).map(byte).collect();
-    bytes?.try_into().ok()
+    let bytes = (0..hexadecimal.len()).step_by(2);
+    let bytes = bytes.map(|at| u8::from_str_radix(hexadecimal.get(at..at + 2)?, 16).ok());
+    bytes.collect::<Option<Vec<u8>>>()?.try_into().ok()
 }

@@ -136,8 +136,8 @@ impl BatchedStatement for Lookups {
         inputs: &mut Vec<SecretHash>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
         let callers = find_callers(connection, inputs).await?;
-        let result = |hash| BatchResult::Done(callers.get(&hash).cloned());
-        Ok(inputs.drain(..).map(result).collect())
+        let results = (inputs.drain(..)).map(|hash| BatchResult::Done(callers.get(&hash).cloned()));
+        Ok(results.collect())
     }
 }
 
@@ -147,7 +147,20 @@ pub async fn find_callers(
     connection: &mut Connection,
     hashes: &[SecretHash],
 ) -> Result<HashMap<SecretHash, Found>, Error> {
-    let found = |row: PgRow| {
+    let query = sqlx::query(
+        "select credentials.hash, callers.id, callers.name, callers.plan, callers.scopes,
+                credentials.scopes as own_scopes,
+                extract(epoch from expires_at - now())::float8 as expires_in,
+                case when credentials.kind = 'api_key' then credentials.id end as api_key
+         from credentials
+         cross join lateral (select * from callers where id = caller_id offset 0) callers
+         where credentials.hash = any ($1)
+           and credentials.kind <> 'client_secret'
+           and credentials.revoked_at is null
+           and (credentials.expires_at is null or credentials.expires_at > now())
+           and callers.disabled_at is null",
+    );
+    let found = query.bind(hashes).try_map(|row: PgRow| {
         let caller = Caller {
             id: row.try_get("id")?,
             name: row.try_get("name")?,
@@ -162,22 +175,9 @@ pub async fn find_callers(
             api_key: row.try_get("api_key")?,
         };
         Ok((row.try_get("hash")?, found))
-    };
-    let query = sqlx::query(
-        "select credentials.hash, callers.id, callers.name, callers.plan, callers.scopes,
-                credentials.scopes as own_scopes,
-                extract(epoch from expires_at - now())::float8 as expires_in,
-                case when credentials.kind = 'api_key' then credentials.id end as api_key
-         from credentials
-         cross join lateral (select * from callers where id = caller_id offset 0) callers
-         where credentials.hash = any ($1)
-           and credentials.kind <> 'client_secret'
-           and credentials.revoked_at is null
-           and (credentials.expires_at is null or credentials.expires_at > now())
-           and callers.disabled_at is null",
-    );
-    let rows = query.bind(hashes).try_map(found).fetch_all(connection);
-    Ok(with_timeout(rows).await?.into_iter().collect())
+    });
+    let found = with_timeout(found.fetch_all(connection)).await?;
+    Ok(found.into_iter().collect())
 }
 
 /// Records that API keys were just used. Skips those with a use recorded in the last minute, and locked ones.

@@ -246,11 +246,11 @@ impl BatchedStatement for RenderingReads {
         connection: &mut Connection,
         inputs: &mut Vec<(ContentHash, RenderingWidth)>,
     ) -> Result<Vec<BatchResult<Self>>, Error> {
-        let width = |width: RenderingWidth| i32::try_from(width.get()).unwrap_or(i32::MAX);
-        let (contents, widths): (Vec<&[u8]>, Vec<i32>) = inputs
-            .iter()
-            .map(|(sha256, it)| (&sha256[..], width(*it)))
-            .unzip();
+        let keys = inputs.iter().map(|(sha256, width)| {
+            let width = i32::try_from(width.get()).unwrap_or(i32::MAX);
+            (&sha256[..], width)
+        });
+        let (contents, widths): (Vec<&[u8]>, Vec<i32>) = keys.unzip();
         let query = sqlx::query(
             "select ordinal, key, media_type, size
              from unnest($1::bytea[], $2::int[]) with ordinality as wanted (content, wide, ordinal)

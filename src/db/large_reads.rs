@@ -180,11 +180,9 @@ impl LargeReads {
 
 impl State {
     fn last_turn(&self, requester: &Requester) -> Option<u64> {
-        let of_caller = |caller| self.turns_of_callers.get(&caller);
         let of_address = self.turns_of_addresses.get(&requester.network());
-        of_address
-            .max(requester.caller.and_then(of_caller))
-            .copied()
+        let of_caller = (requester.caller).and_then(|caller| self.turns_of_callers.get(&caller));
+        of_address.max(of_caller).copied()
     }
 
     /// Takes a permit for the next read.

@@ -129,11 +129,11 @@ async fn pending_on(connection: &mut PgConnection) -> Result<Vec<&'static Migrat
     if let Some(version) = earlier.filter(|version| *version < FIRST).max() {
         return Err(Error::EarlierSchema(version));
     }
-    let is_pending = |migration: &&Migration| {
+    let pending = MIGRATOR.iter().filter(|migration| {
         let mut applied = applied.iter();
         applied.all(|applied| applied.version != migration.version)
-    };
-    Ok(MIGRATOR.iter().filter(is_pending).collect())
+    });
+    Ok(pending.collect())
 }
 
 async fn try_lock(connection: &mut PgConnection, statement: &'static str) -> Result<bool, Error> {

@@ -25,11 +25,10 @@ pub async fn add(
     connection: &mut Connection,
     counts: &[(CallerId, RequestCounts)],
 ) -> Result<(), Error> {
-    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let column = |value: fn(&RequestCounts) -> u64| -> Vec<i64> {
         counts
             .iter()
-            .map(|(_, count)| number(value(count)))
+            .map(|(_, count)| i64::try_from(value(count)).unwrap_or(i64::MAX))
             .collect()
     };
     let callers: Vec<i64> = counts.iter().map(|(caller, _)| caller.0).collect();

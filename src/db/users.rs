@@ -127,9 +127,9 @@ pub async fn insert(
         record::write(transaction, &records.collect::<Vec<_>>()).await?;
         return Ok(Ok(users));
     }
-    let is_stored = |name: &Username| users.iter().any(|user| user.username == *name);
     let names = accounts.iter().map(|account| account.username.clone());
-    Ok(Err(names.filter(|name| !is_stored(name)).collect()))
+    let missing = names.filter(|name| !users.iter().any(|user| user.username == *name));
+    Ok(Err(missing.collect()))
 }
 
 fn of_account<'a>(user: &User, action: Action, initiator: &'a Initiator) -> Record<'a> {
@@ -162,15 +162,6 @@ pub async fn find(
     connection: &mut Connection,
     username: &Username,
 ) -> Result<Option<Account>, Error> {
-    let account = |row: PgRow| {
-        let password_hash: Option<String> = row.try_get("password_hash")?;
-        Ok(Account {
-            user: User::from_row(&row)?,
-            plan: row.try_get("plan")?,
-            scopes: row.try_get("scopes")?,
-            password_hash: password_hash.map(SecretString::from),
-        })
-    };
     let query = sqlx::query(
         "select users.id, caller_id, username, first_name, last_name, email, phone, user_status,
                 password_hash, plan, scopes
@@ -179,7 +170,15 @@ pub async fn find(
          order by folded <> ($1)[1]
          limit 1",
     );
-    let account = query.bind(username.candidates()).try_map(account);
+    let account = query.bind(username.candidates()).try_map(|row: PgRow| {
+        let password_hash: Option<String> = row.try_get("password_hash")?;
+        Ok(Account {
+            user: User::from_row(&row)?,
+            plan: row.try_get("plan")?,
+            scopes: row.try_get("scopes")?,
+            password_hash: password_hash.map(SecretString::from),
+        })
+    });
     with_timeout(account.fetch_optional(connection)).await
 }
 

@@ -52,9 +52,9 @@ impl FromStr for ImageId {
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
         // The parser of numbers accepts a sign and capitals.
-        let is_other = |c: char| c == '+' || c.is_ascii_uppercase();
+        let has_other = text.contains(|c: char| c == '+' || c.is_ascii_uppercase());
         match u128::from_str_radix(text, 16) {
-            Ok(id) if text.len() == 32 && !text.contains(is_other) => Ok(Self(id.to_be_bytes())),
+            Ok(id) if text.len() == 32 && !has_other => Ok(Self(id.to_be_bytes())),
             _ => Err(Invalid::because("must be 32 hexadecimal digits")),
         }
     }

@@ -62,8 +62,9 @@ impl PhotoUrl {
         check_text(&text, MAX_PHOTO_URL)?;
         // RFC 3986 §2 excludes these characters, but the URL Standard's parser silently repairs them. Browsers read `\`
         // as `/`, which could turn a relative reference into one with another host.
-        let foreign = |c: char| c.is_control() || c.is_whitespace() || r#"<>"{}|\^`"#.contains(c);
-        if text.contains(foreign) {
+        if text
+            .contains(|c: char| c.is_control() || c.is_whitespace() || r#"<>"{}|\^`"#.contains(c))
+        {
             return Err(NOT_A_URL);
         }
         match Url::parse(&text) {

@@ -90,10 +90,9 @@ impl EmbeddedPostgres {
                             // Dropped in the reverse order after `run`: the lock is released last.
                             let lock = lock;
                             let _sockets = sockets;
-                            let not_ready = || {
+                            run(&cluster, postgres, &stopped, || {
                                 let _ = lock::sign(&lock, role, None);
-                            };
-                            run(&cluster, postgres, &stopped, not_ready)
+                            })
                         })
                         .map_err(|_| Error::Thread)?;
                     (path, Some((stop, thread)))

@@ -103,8 +103,9 @@ impl Reader {
     }
 
     fn signature(&mut self, bytes: &[u8]) -> Block {
-        let begins = |(it, _): &&(&[u8], _)| bytes.starts_with(it) || it.starts_with(bytes);
-        let (_, kind) = *SIGNATURES.iter().find(begins).ok_or(NotAnImage)?;
+        let mut known = SIGNATURES.iter();
+        let known = known.find(|(it, _)| bytes.starts_with(it) || it.starts_with(bytes));
+        let (_, kind) = *known.ok_or(NotAnImage)?;
         let head: &[u8; 13] = bytes.first_chunk().ok_or(EndsEarly)?;
         self.kind = Some(kind);
         match kind {
@@ -291,8 +292,8 @@ impl Reader {
 
     fn check_frame(&self, (x, y): (u32, u32), (w, h): (u32, u32)) -> Result<(), Refusal> {
         let (right, bottom) = (x.saturating_add(w), y.saturating_add(h));
-        let fits = |canvas: Facts| right <= canvas.width && bottom <= canvas.height;
-        let is_valid = w > 0 && h > 0 && self.facts.is_some_and(fits);
+        let fits = (self.facts).is_some_and(|it| right <= it.width && bottom <= it.height);
+        let is_valid = w > 0 && h > 0 && fits;
         check(is_valid, "a frame has no pixels or exceeds the canvas")
     }
 

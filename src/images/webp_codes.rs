@@ -29,11 +29,8 @@ pub fn exceed_memory(webp: &[u8], facts: Facts) -> bool {
         let alpha =
             first(chunks, *b"ALPH").filter(|data| data.first().is_some_and(|it| it & 3 == 1));
         let streams = [colours, alpha.and_then(|data| data.get(1..))];
-        let exceeds = |data| Stream { data, at: 0 }.exceeds(size);
-        streams
-            .into_iter()
-            .flatten()
-            .any(|data| exceeds(data).unwrap_or(false))
+        let mut streams = streams.into_iter().flatten();
+        streams.any(|data| Stream { data, at: 0 }.exceeds(size).unwrap_or(false))
     })
 }
 
@@ -219,18 +216,13 @@ struct Code {
 impl Code {
     fn new(lengths: &[usize]) -> Self {
         let (mut counts, mut places) = ([0; 16], [0; 16]);
-        let used = || {
-            lengths
-                .iter()
-                .enumerate()
-                .filter(|(_, length)| **length > 0)
-        };
-        used().for_each(|(_, length)| counts[*length] += 1);
+        let used = (lengths.iter().enumerate()).filter(|(_, length)| **length > 0);
+        used.clone().for_each(|(_, length)| counts[*length] += 1);
         for length in 1..counts.len() {
             places[length] = places[length - 1] + counts[length - 1];
         }
         let mut symbols = vec![0; counts.iter().sum()];
-        for (symbol, length) in used() {
+        for (symbol, length) in used {
             symbols[places[*length]] = symbol;
             places[*length] += 1;
         }

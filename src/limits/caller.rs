@@ -97,10 +97,10 @@ impl CallerState {
         let Some(max) = self.limits.in_flight else {
             return Ok(None);
         };
-        let permits = || Arc::new(Semaphore::new(max as usize));
-        let permits = Arc::clone(self.in_flight.get_or_insert_with(permits));
-        let refused = |_| Error::Exceeded(vec![Limit::InFlight], SECOND);
-        permits.try_acquire_owned().map(Some).map_err(refused)
+        let permits =
+            (self.in_flight).get_or_insert_with(|| Arc::new(Semaphore::new(max as usize)));
+        (Arc::clone(permits).try_acquire_owned().map(Some))
+            .map_err(|_| Error::Exceeded(vec![Limit::InFlight], SECOND))
     }
 
     /// Decides from memory; `None` if the request has to wait for a lease.
@@ -125,8 +125,8 @@ impl CallerState {
         if !self.limits.has_rates() {
             return Some(<_>::default());
         }
-        let usable = |lease: &&mut HeldLease| lease.unused > 0 && now < lease.expires;
-        let lease = self.lease.as_mut().filter(usable)?;
+        let lease =
+            (self.lease.as_mut()).filter(|lease| lease.unused > 0 && now < lease.expires)?;
         lease.unused -= 1;
         let slice = lease.slice;
         *self.used.entry(slice).or_default() += 1;
@@ -134,8 +134,7 @@ impl CallerState {
     }
 
     fn cached_refusal(&self, now: Moment) -> Option<Error> {
-        let remembered = |refusal: &&Refusal| now < refusal.remembered_until;
-        let refusal = self.refusal.as_ref().filter(remembered)?;
+        let refusal = (self.refusal.as_ref()).filter(|refusal| now < refusal.remembered_until)?;
         let retry_after = refusal.capacity_returns.saturating_sub(now);
         Some(Error::Exceeded(refusal.limits.clone(), retry_after))
     }
@@ -299,10 +298,10 @@ impl CallerState {
     fn refusal_from_usage(&self, sent: Moment, now: Moment) -> Option<Refusal> {
         let (row, status) = (&self.row.0, self.status(now));
         let windows = [(Limit::Minute, status.minute), (Limit::Day, status.day)];
-        let used = |(limit, window): (_, Option<Window>)| {
+        let full = windows.into_iter().filter_map(|(limit, window)| {
             Some((limit, window.filter(|window| window.remaining == 0)?.reset))
-        };
-        let (limits, waits): (_, Vec<_>) = windows.into_iter().filter_map(used).unzip();
+        });
+        let (limits, waits): (_, Vec<_>) = full.unzip();
         let wait = waits.into_iter().max()?;
         // Reduced by 5 %: this clock may be slow. At most 1 s if another replica may still return requests of this slice
         // or the one before.
@@ -344,8 +343,9 @@ impl CallerState {
     /// returned them by now.
     pub fn needs_flush(&mut self, now: Moment) -> bool {
         self.retire_lease(now);
-        let waited = |lease: &HeldLease| now >= lease.slice_ends + FLUSH_AFTER;
-        self.has_unused() && !self.is_leasing && self.lease.as_ref().is_none_or(waited)
+        self.has_unused()
+            && !self.is_leasing
+            && (self.lease.as_ref()).is_none_or(|it| now >= it.slice_ends + FLUSH_AFTER)
     }
 
     fn has_unused(&self) -> bool {

@@ -58,12 +58,12 @@ impl FailedAuthenticationLimit {
 
     /// Checks that the address is not blocked, or returns the time for which it remains so.
     pub fn check_not_blocked(&self, address: AddressKey) -> Result<(), Duration> {
-        let wait = |(network, _)| {
+        let waits = address.networks(&NETWORKS).filter_map(|(network, _)| {
             let until = *self.blocked_until.get(&network)?;
             Some(until.saturating_sub(self.clock.now()))
-        };
-        let wait = address.networks(&NETWORKS).filter_map(wait).max();
-        wait.filter(|wait| !wait.is_zero()).map_or(Ok(()), Err)
+        });
+        let wait = waits.max().filter(|wait| !wait.is_zero());
+        wait.map_or(Ok(()), Err)
     }
 
     /// Counts an invalid credential. One of a network that is over its limit does not count against those that contain it.

@@ -129,8 +129,7 @@ impl Inner {
 }
 
 fn networks(address: Option<AddressKey>) -> impl Iterator<Item = (Network, u32)> {
-    let networks = |address: AddressKey| address.networks(&SHARED_NETWORKS);
-    address.into_iter().flat_map(networks)
+    (address.into_iter()).flat_map(|address| address.networks(&SHARED_NETWORKS))
 }
 
 impl Drop for Share {

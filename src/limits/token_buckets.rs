@@ -73,10 +73,10 @@ impl<K: Clone + Hash + Eq + fmt::Debug> AddressBuckets<K> {
         address: AddressKey,
     ) -> impl Iterator<Item = (Network, Result<(), Duration>)> {
         let networks = address.networks(&NETWORKS);
-        let take = move |(buckets, (network, _)): (&TokenBuckets<_>, _)| {
-            (network, buckets.take(&(key.clone(), network)))
-        };
-        self.0.iter().zip(networks).map(take)
+        self.0
+            .iter()
+            .zip(networks)
+            .map(move |(buckets, (network, _))| (network, buckets.take(&(key.clone(), network))))
     }
 
     /// Removes full buckets.

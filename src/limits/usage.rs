@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dashmap::DashMap;
 
 use crate::{
-    db::{self, Connection, Database},
+    db::{self, Database},
     domain::{caller::CallerId, limit::RequestCounts},
 };
 
@@ -37,8 +37,8 @@ impl Usage {
         if counts.is_empty() {
             return Ok(());
         }
-        let add = async |connection: &mut Connection| db::usage::add(connection, &counts).await;
-        let added = database.run(add).await;
+        let added = database.run(async |it| db::usage::add(it, &counts).await);
+        let added = added.await;
         if added.is_err() {
             for (caller, count) in counts {
                 let mut counts = self.0.entry(caller).or_default();

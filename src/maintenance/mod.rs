@@ -20,18 +20,18 @@ use crate::{
 /// Starts the periodic tasks. They end when the set is dropped.
 #[must_use]
 pub fn start(state: &AppState) -> JoinSet<()> {
-    let database = || state.database.clone();
+    let database = &state.database;
     let (blobs, orphaned) = (state.blobs.clone(), state.orphaned_blobs.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(flush_limits(state.clone()));
     tasks.spawn(sweep_limits(state.clone()));
     tasks.spawn(write_usage(state.clone()));
-    tasks.spawn(fold_inventory(database()));
-    tasks.spawn(fold_names(database()));
-    tasks.spawn(state.feed.clone().run(database()));
-    tasks.spawn(purge_expired_rows(database(), state.change_retention));
+    tasks.spawn(fold_inventory(database.clone()));
+    tasks.spawn(fold_names(database.clone()));
+    tasks.spawn(state.feed.clone().run(database.clone()));
+    tasks.spawn(purge_expired_rows(database.clone(), state.change_retention));
     tasks.spawn(write_key_uses(state.authenticator.clone()));
-    tasks.spawn(orphaned_blobs::sweep(database(), blobs, orphaned));
+    tasks.spawn(orphaned_blobs::sweep(database.clone(), blobs, orphaned));
     tasks
 }
 
@@ -69,13 +69,13 @@ async fn sweep_limits(state: AppState) {
 
 /// Folds inventory changes, so that a read has few of them to add up.
 async fn fold_inventory(database: Database) {
-    let fold = async || {
-        while database.run(db::inventory::fold).await? > 0 {}
-        Ok::<_, db::Error>(())
-    };
     loop {
         sleep(Duration::from_secs(5)).await;
-        if let Err(error) = fold().await {
+        let folded = async {
+            while database.run(db::inventory::fold).await? > 0 {}
+            Ok::<_, db::Error>(())
+        };
+        if let Err(error) = folded.await {
             tracing::warn!(%error, "failed to fold inventory changes; retrying in 5 s");
         }
     }
@@ -83,12 +83,12 @@ async fn fold_inventory(database: Database) {
 
 /// Folds names of pets that were written without their folded names: by plain SQL, a restore, or the build before.
 async fn fold_names(database: Database) {
-    let fold = async || {
-        while database.transact(db::pets::fold_names).await? > 0 {}
-        Ok::<_, db::Error>(())
-    };
     loop {
-        match fold().await {
+        let folded = async {
+            while database.transact(db::pets::fold_names).await? > 0 {}
+            Ok::<_, db::Error>(())
+        };
+        match folded.await {
             Ok(()) | Err(db::Error::Unavailable(_)) => {}
             Err(error) => {
                 tracing::warn!(%error, "failed to fold the names of pets; retrying in 5 s");
@@ -111,24 +111,24 @@ async fn write_key_uses(authenticator: Authenticator) {
 /// Deletes idempotency keys after a day, expired access tokens and sessions, limit usage of past days, and old
 /// changes.
 async fn purge_expired_rows(database: Database, change_retention: Duration) {
-    let purge = async || {
-        // Each call deletes at most 1,000 rows, or 10,000 changes, so that locks are short.
-        while database.run(db::idempotency::purge_expired).await? > 0 {}
-        while database.run(db::oauth::purge_expired).await? > 0 {}
-        while database.run(db::sessions::purge_expired).await? > 0 {}
-        while database.run(db::limits::purge_expired).await? > 0 {}
-        while database.run(db::usage::purge_expired).await? > 0 {}
-        let purge_changes = async |connection: &mut Connection| {
-            let purged = db::changes::purge_expired(connection, change_retention).await?;
-            metrics::counter!("changes_purged_total").increment(purged);
-            Ok::<_, db::Error>(purged)
-        };
-        while database.run(purge_changes).await? > 0 {}
-        Ok::<_, db::Error>(())
-    };
     loop {
         sleep(Duration::from_mins(1)).await;
-        if let Err(error) = purge().await {
+        let purged = async {
+            // Each call deletes at most 1,000 rows, or 10,000 changes, so that locks are short.
+            while database.run(db::idempotency::purge_expired).await? > 0 {}
+            while database.run(db::oauth::purge_expired).await? > 0 {}
+            while database.run(db::sessions::purge_expired).await? > 0 {}
+            while database.run(db::limits::purge_expired).await? > 0 {}
+            while database.run(db::usage::purge_expired).await? > 0 {}
+            let purge_changes = async |connection: &mut Connection| {
+                let purged = db::changes::purge_expired(connection, change_retention).await?;
+                metrics::counter!("changes_purged_total").increment(purged);
+                Ok::<_, db::Error>(purged)
+            };
+            while database.run(purge_changes).await? > 0 {}
+            Ok::<_, db::Error>(())
+        };
+        if let Err(error) = purged.await {
             tracing::warn!(%error, "failed to purge expired rows; retrying in 60 s");
         }
     }

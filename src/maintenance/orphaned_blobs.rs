@@ -20,7 +20,7 @@ use tokio::time::{Instant, interval_at};
 use crate::{
     api::{error::Error, state::OrphanedBlobs},
     blob_store::{self, BlobStore, Marker},
-    db::{self, Connection, Database, images::StoreOwner},
+    db::{self, Database, images::StoreOwner},
 };
 
 /// Interval of sweeps for blobs that other replicas deleted, and that failed sweeps left. A copy of the cluster that starts
@@ -44,8 +44,8 @@ pub const CONFLICT: &str = "the image store belongs to another database or is sh
 /// Sweeps forever. Orphans are first swept after an hour, so that an operator has time to notice a wrong configuration.
 pub async fn sweep(database: Database, blobs: BlobStore, orphaned: OrphanedBlobs) {
     metrics::gauge!(CONFLICT_METRIC).set(0);
-    let every = |interval| interval_at(Instant::now() + interval, interval);
-    let (mut orphans, mut deleted) = (every(EVERY_ORPHANS), every(EVERY));
+    let mut orphans = interval_at(Instant::now() + EVERY_ORPHANS, EVERY_ORPHANS);
+    let mut deleted = interval_at(Instant::now() + EVERY, EVERY);
     loop {
         let done = tokio::select! {
             _ = orphans.tick() => sweep_orphans(&database, &blobs, ORPHANED).await,
@@ -124,8 +124,8 @@ async fn claim(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
     let mut first: Option<StoreOwner> = None;
     for _ in 0..MAX_ATTEMPTS {
         let found = find_owner(database, blobs).await?;
-        let is_conflict = |(marker, owner): &(Marker, StoreOwner)| !owner.matches(&marker.owner);
-        let is_conflict = found.as_ref().is_some_and(is_conflict);
+        let is_conflict =
+            (found.as_ref()).is_some_and(|(marker, owner)| !owner.matches(&marker.owner));
         metrics::gauge!(CONFLICT_METRIC).set(u8::from(is_conflict));
         let Some((marker, owner)) = found else {
             return Ok(false);
@@ -149,10 +149,9 @@ async fn claim(database: &Database, blobs: &BlobStore) -> Result<bool, Error> {
         }
         let next = owner.next_marker();
         if marker.owner == next || blobs.replace_marker(marker, next.clone()).await? {
-            let complete = async |connection: &mut Connection| {
-                db::images::complete_sweep(connection, &owner).await
-            };
-            database.run(complete).await?;
+            database
+                .run(async |connection| db::images::complete_sweep(connection, &owner).await)
+                .await?;
             if is_new(&next) {
                 return Ok(true);
             }

@@ -42,13 +42,13 @@ impl SamplePet {
             id: Some(self.category as i64),
             name: Some(Text::new(format!("{:?}", self.category))?),
         };
-        let tag = |name: &&str| {
+        let tags = self.tags.iter().map(|name| {
             let name = Some(Text::new((*name).to_owned())?);
             Ok(Label { id: None, name })
-        };
+        });
         Ok(PetDetails {
             category: Some(category),
-            tags: self.tags.iter().map(tag).collect::<Result<_, _>>()?,
+            tags: tags.collect::<Result<_, _>>()?,
             ..PetDetails::new(PetName::new(self.name.to_owned())?)
         })
     }

@@ -96,7 +96,7 @@ impl Listener {
     pub fn inherited() -> io::Result<Vec<Self>> {
         let mut passed = ListenFd::from_env();
         let count = passed.len();
-        let take = |index| {
+        let listeners = (0..count).map(|index| {
             if let Ok(Some(socket)) = passed.take_tcp_listener(index) {
                 check_inherited(&socket)?;
                 socket.set_nonblocking(true)?;
@@ -109,8 +109,8 @@ impl Listener {
             let path = private_path(&socket)?;
             socket.set_nonblocking(true)?;
             Ok(Self::Unix(UnixListener::from_std(socket)?, path))
-        };
-        (0..count).map(take).collect()
+        });
+        listeners.collect()
     }
 
     /// Returns the address that it is bound to.
@@ -188,41 +188,34 @@ fn limit_unsent(socket: &impl AsFd) -> io::Result<()> {
 /// Fails unless the socket accepts connections.
 fn check_inherited(socket: &impl AsFd) -> io::Result<()> {
     let is_listener = SockRef::from(socket).is_listener()?;
-    let problem = || io::Error::other("a socket does not accept connections");
-    is_listener.then_some(()).ok_or_else(problem)
+    let listener = is_listener.then_some(());
+    listener.ok_or_else(|| io::Error::other("a socket does not accept connections"))
 }
 
 /// Returns the path of a Unix socket. Fails if every user can connect to it: its peers are trusted proxies.
 fn private_path(socket: &StdUnixListener) -> io::Result<PathBuf> {
     const OTHERS: u32 = 0o002;
-    let open = |path: &str| {
-        let problem = format!(
-            "every user can connect to {path}, and could send any X-Forwarded-For; give the socket unit a path with \
-             SocketMode=0660 and the proxy's group as SocketGroup="
-        );
-        Err(io::Error::other(problem))
-    };
     let address = socket.local_addr()?;
-    match address.as_pathname() {
-        None => open("an abstract socket"),
+    let open = match address.as_pathname() {
+        None => "an abstract socket".into(),
         Some(path) if fs::metadata(path)?.permissions().mode() & OTHERS != 0 => {
-            open(&path.to_string_lossy())
+            path.to_string_lossy()
         }
-        Some(path) => Ok(path.to_owned()),
-    }
+        Some(path) => return Ok(path.to_owned()),
+    };
+    let problem = format!(
+        "every user can connect to {open}, and could send any X-Forwarded-For; give the socket unit a path with \
+         SocketMode=0660 and the proxy's group as SocketGroup="
+    );
+    Err(io::Error::other(problem))
 }
 
 /// Replaces the file of a process that has ended, or of any if `reuse`. No other file is removed. The socket appears at
 /// `path` at once with its mode, so that no client can connect before, nor finds no socket.
 fn bind_unix(path: &Path, reuse: bool) -> io::Result<UnixListener> {
-    let beside = |suffix| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
     refuse_open_folder(path)?;
     // Of processes that start together, the next one sees the socket of the one before.
-    let lock_file = beside(".lock");
+    let lock_file = beside(path, ".lock");
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
@@ -234,22 +227,14 @@ fn bind_unix(path: &Path, reuse: bool) -> io::Result<UnixListener> {
             io::Error::new(error.kind(), format!("{}: {error}", lock_file.display()))
         })?;
     lock.lock()?;
-    let is_socket = |path: &Path| fs::symlink_metadata(path).map(|it| it.file_type().is_socket());
-    // Does not wait for room in the queue of a process that is alive.
-    let is_unused = || -> io::Result<bool> {
-        let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        probe.set_nonblocking(true)?;
-        let connected = probe.connect(&SockAddr::unix(path)?);
-        Ok(connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
-    };
     let can_replace = match is_socket(path) {
-        Ok(is_socket) => is_socket && (reuse || is_unused()?),
+        Ok(is_socket) => is_socket && (reuse || is_unused(path)?),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
     if !can_replace {
         return Err(io::ErrorKind::AddrInUse.into());
     }
-    let new = beside("~");
+    let new = beside(path, "~");
     // A process that was killed here has left it.
     if is_socket(&new).unwrap_or(false) {
         fs::remove_file(&new)?;
@@ -262,6 +247,26 @@ fn bind_unix(path: &Path, reuse: bool) -> io::Result<UnixListener> {
     let listener = UnixListener::from_std(socket.into())?;
     fs::rename(&new, path)?;
     Ok(listener)
+}
+
+/// Returns the path with `suffix` after its last name.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn is_socket(path: &Path) -> io::Result<bool> {
+    fs::symlink_metadata(path).map(|it| it.file_type().is_socket())
+}
+
+/// Returns true if no process listens on the socket at `path`.
+fn is_unused(path: &Path) -> io::Result<bool> {
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Does not wait for room in the queue of a process that is alive.
+    probe.set_nonblocking(true)?;
+    let connected = probe.connect(&SockAddr::unix(path)?);
+    Ok(connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
 }
 
 /// Fails if every user can replace files in the folder of `path`, and with them the socket.

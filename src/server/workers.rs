@@ -51,7 +51,7 @@ impl<S> Workers<S> {
     /// Starts a worker for each of the services, of which there is one at least.
     pub fn start(services: impl IntoIterator<Item = S>, hooks: Hooks) -> io::Result<Self> {
         let stopped = CancellationToken::new();
-        let start = |(index, service)| {
+        let started = services.into_iter().enumerate().map(|(index, service)| {
             let runtime = runtime::Builder::new_current_thread()
                 .enable_all()
                 .thread_name("blocking")
@@ -73,8 +73,8 @@ impl<S> Workers<S> {
                     (hooks.on_park)();
                 })?;
             Ok((handle, service))
-        };
-        let all: io::Result<_> = services.into_iter().enumerate().map(start).collect();
+        });
+        let all: io::Result<_> = started.collect();
         Ok(Self {
             all: all?,
             next: AtomicUsize::new(0),

@@ -69,8 +69,9 @@ impl Lines {
 
     /// Waits for up to `limit` until all lines are written.
     pub fn flush(&self, limit: Duration) {
-        let is_busy = |it: &mut Buffer| it.is_writing || !it.waiting.is_empty();
-        let _ = (self.is_changed).wait_timeout_while(self.lock(), limit, is_busy);
+        let _ = (self.is_changed).wait_timeout_while(self.lock(), limit, |it| {
+            it.is_writing || !it.waiting.is_empty()
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, Buffer> {

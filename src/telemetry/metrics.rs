@@ -172,7 +172,6 @@ pub fn metrics() -> Result<Metrics, Error> {
     if let Some(handle) = &*handle {
         return Ok(handle.clone());
     }
-    let twice = |error: &dyn ToString| Error::Twice(error.to_string());
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &LATENCIES)
         .and_then(|it| {
@@ -181,10 +180,10 @@ pub fn metrics() -> Result<Metrics, Error> {
                 &BATCHES,
             )
         })
-        .map_err(|error| twice(&error))?
+        .map_err(|error| Error::Twice(error.to_string()))?
         .build_recorder();
     let fresh = Metrics(recorder.handle());
-    metrics::set_global_recorder(recorder).map_err(|error| twice(&error))?;
+    metrics::set_global_recorder(recorder).map_err(|error| Error::Twice(error.to_string()))?;
     describe();
     process::begin();
     metrics::gauge!("pet_inventory_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);

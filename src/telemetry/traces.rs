@@ -30,7 +30,6 @@ use opentelemetry_sdk::{
 use tokio::runtime::Handle;
 use tracing::{Level, Subscriber};
 use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
-use url::Url;
 
 use super::{error::Error, statements::Statements};
 use crate::{
@@ -53,12 +52,11 @@ pub struct Traces(SdkTracerProvider);
 impl Traces {
     /// Starts the exporter if a collector is configured.
     pub fn start(config: &config::Telemetry) -> Result<Option<Self>, Error> {
-        let below = |base: &Url| format!("{}/v1/traces", base.as_str().trim_end_matches('/'));
         let base = config.otlp_endpoint.as_ref();
         let endpoint = match &config.otlp_traces_endpoint {
             _ if config.otlp_disabled => None,
             Some(endpoint) => Some(endpoint.to_string()),
-            None => base.map(below),
+            None => base.map(|base| format!("{}/v1/traces", base.as_str().trim_end_matches('/'))),
         };
         let Some(endpoint) = endpoint else {
             return Ok(None);
@@ -125,14 +123,13 @@ impl Drop for Traces {
 
 fn sampler(config: &config::Telemetry) -> Sampler {
     let ratio = Sampler::TraceIdRatioBased(config.otlp_sampling);
-    let by_parent = |otherwise| Sampler::ParentBased(Box::new(otherwise));
     match config.otlp_sampler {
         SamplerName::AlwaysOn => Sampler::AlwaysOn,
         SamplerName::AlwaysOff => Sampler::AlwaysOff,
         SamplerName::TraceIdRatio => ratio,
-        SamplerName::ParentBasedAlwaysOn => by_parent(Sampler::AlwaysOn),
-        SamplerName::ParentBasedAlwaysOff => by_parent(Sampler::AlwaysOff),
-        SamplerName::ParentBasedTraceIdRatio => by_parent(ratio),
+        SamplerName::ParentBasedAlwaysOn => Sampler::ParentBased(Box::new(Sampler::AlwaysOn)),
+        SamplerName::ParentBasedAlwaysOff => Sampler::ParentBased(Box::new(Sampler::AlwaysOff)),
+        SamplerName::ParentBasedTraceIdRatio => Sampler::ParentBased(Box::new(ratio)),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     },
     auth::Authenticator,
     db::{
-        self, Connection, Database,
+        self, Database,
         callers::{CallerChange, CallerRecord},
     },
     domain::{
@@ -212,10 +212,10 @@ impl Find for Callers {
         limit: usize,
         _max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
-        let list = async |connection: &mut Connection| {
+        let page = database.run(async |connection| {
             db::callers::list(connection, &self.prefix, after.as_ref(), limit).await
-        };
-        database.run(list).await.map(Page::from)
+        });
+        page.await.map(Page::from)
     }
 
     fn id(caller: &CallerRecord) -> CallerName {
@@ -246,7 +246,7 @@ pub(super) async fn create(
     Json(body): Json<NewCallerBody>,
 ) -> Result<Response, Error> {
     let (name, plan, scopes) = body.into_parts()?;
-    let work = async |transaction: &mut Connection| {
+    Box::pin(idempotency.run(&database, async |transaction| {
         let created = db::callers::insert(transaction, &name, plan, scopes, &initiator).await?;
         let id =
             created.ok_or_else(|| Error::Conflict(format!("the caller {name} already exists")))?;
@@ -254,8 +254,8 @@ pub(super) async fn create(
         let caller = caller.ok_or_else(|| no_such_caller(id))?;
         let location = links.url(&format!("{BASE}/admin/callers/{}", id.0));
         response::created(location, &CallerBody::from(&caller))
-    };
-    Box::pin(idempotency.run(&database, work)).await
+    }))
+    .await
 }
 
 /// Get a caller
@@ -309,13 +309,13 @@ pub(super) async fn patch(
     MergePatch(body): MergePatch<CallerPatchBody>,
 ) -> Result<Response, Error> {
     let change = body.into_change()?;
-    let work = async |transaction: &mut Connection| {
+    let caller = database.transact(async |transaction| {
         let changed = db::callers::change(transaction, id, change, &initiator).await?;
         Error::keep_administrator(changed.ok_or_else(|| no_such_caller(id))?)?;
         let caller = db::callers::find_by_id(transaction, id).await?;
         caller.ok_or_else(|| no_such_caller(id))
-    };
-    let caller = database.transact(work).await?;
+    });
+    let caller = caller.await?;
     response::json(StatusCode::OK, &CallerBody::from(&caller))
 }
 
@@ -342,13 +342,13 @@ pub(super) async fn delete(
             id.0
         )));
     }
-    let work = async |transaction: &mut Connection| {
+    let hashes = database.transact(async |transaction| {
         let deleted = db::callers::delete(transaction, id, &initiator).await?;
         let deleted = deleted.ok_or_else(|| no_such_caller(id))?;
         Error::keep_administrator(deleted.administration)?;
         Ok::<_, Error>(deleted.hashes)
-    };
-    authenticator.invalidate(&database.transact(work).await?);
+    });
+    authenticator.invalidate(&hashes.await?);
     ApiResponse::deleted(&id.0)
 }
 

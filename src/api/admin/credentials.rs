@@ -20,7 +20,7 @@ use crate::{
     },
     auth::secret::NewSecret,
     db::{
-        self, Connection, Database,
+        self, Database,
         callers::CallerRecord,
         credentials::{CredentialKind, CredentialRecord},
     },
@@ -212,10 +212,10 @@ impl Find for Credentials {
         limit: usize,
         _max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
-        let list = async |connection: &mut Connection| {
+        let page = database.run(async |connection| {
             db::credentials::list(connection, self.kind, self.caller, after, limit).await
-        };
-        database.run(list).await.map(Page::from)
+        });
+        page.await.map(Page::from)
     }
 
     fn id(record: &CredentialRecord) -> CredentialId {
@@ -321,13 +321,13 @@ pub(super) async fn create_key(
     let lifetime: Option<Duration> = violations.finish(Some(lifetime))?;
     let expires_at = lifetime.or(state.key_lifetime).map(from_now).transpose()?;
     let secret = NewSecret::generate(KEY).map_err(Error::internal)?;
-    let work = async |transaction: &mut Connection| {
+    let id = state.database.transact(async |transaction| {
         let new = secret.credential(id, scopes, expires_at);
         let created = db::credentials::insert(transaction, new, &initiator).await?;
         created.ok_or_else(not_unique)
-    };
+    });
     let body = CreatedKeyBody {
-        id: state.database.transact(work).await?.get(),
+        id: id.await?.get(),
         key: secret.secret.expose(),
         expires_at: expires_at.map(time),
         replaced: None,
@@ -359,7 +359,7 @@ pub(super) async fn rotate_key(
     let until = from_now(overlap.unwrap_or(DEFAULT_OVERLAP))?;
     let expires_at = state.key_lifetime.map(from_now).transpose()?;
     let secret = NewSecret::generate(KEY).map_err(Error::internal)?;
-    let work = async |transaction: &mut Connection| {
+    let rotated = state.database.transact(async |transaction| {
         let new = |caller: CallerId, scopes: Option<Scopes>| {
             secret.credential(caller, scopes, expires_at)
         };
@@ -367,8 +367,8 @@ pub(super) async fn rotate_key(
         let (replaced, new) =
             rotated.ok_or_else(|| Error::NotFound(format!("a valid key {id}")))?;
         Ok::<_, Error>((replaced, new.ok_or_else(not_unique)?))
-    };
-    let (replaced, new) = state.database.transact(work).await?;
+    });
+    let (replaced, new) = rotated.await?;
     let body = CreatedKeyBody {
         id: new.get(),
         key: secret.secret.expose(),
@@ -401,13 +401,13 @@ pub(super) async fn create_client(
     let scopes = read_scopes_of(&caller, &mut violations, body.scopes);
     let scopes = violations.finish(Some(scopes))?;
     let new = NewSecret::generate(CLIENT).map_err(Error::internal)?;
-    let work = async |transaction: &mut Connection| {
+    let id = database.transact(async |transaction| {
         let credential = new.credential(id, scopes, None);
         let created = db::credentials::insert(transaction, credential, &initiator).await?;
         created.ok_or_else(not_unique)
-    };
+    });
     let body = CreatedClientBody {
-        id: database.transact(work).await?.get(),
+        id: id.await?.get(),
         client_id: new.client_id.as_deref().unwrap_or_default(),
         client_secret: new.secret.expose(),
     };
@@ -473,12 +473,12 @@ async fn revoke(
     id: CredentialId,
     initiator: &Initiator,
 ) -> Result<Response, Error> {
-    let work = async |transaction: &mut Connection| {
+    let revoked = database.transact(async |transaction| {
         let revoked = db::credentials::revoke(transaction, kind, id, initiator).await?;
         let revoked = revoked.ok_or_else(|| Error::NotFound(format!("{what} {id}")))?;
         Error::keep_administrator(revoked)
-    };
-    database.transact(work).await?;
+    });
+    revoked.await?;
     ApiResponse::deleted(&id)
 }
 

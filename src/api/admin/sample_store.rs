@@ -68,7 +68,7 @@ pub(super) async fn add(
     let (database, request_timeout) = (state.database.clone(), state.request_timeout);
     // In a task of its own, as an upload: its hundreds of statements are not bounded by the total time of those of a request.
     let adding = async move {
-        let work = async |transaction: &mut Connection| {
+        let added = idempotency.run(&database, async |transaction| {
             db::sample_store::lock(transaction).await?;
             check_empty(transaction).await?;
             let added = sample_store::add(transaction, &pictures, &origin).await?;
@@ -77,8 +77,8 @@ pub(super) async fn add(
                 orders: added.orders,
             };
             response::created(links.url(&format!("{BASE}/pet")), &body)
-        };
-        tokio::time::timeout(request_timeout, idempotency.run(&database, work)).await
+        });
+        tokio::time::timeout(request_timeout, added).await
     };
     match tokio::spawn(adding.in_current_span()).await {
         Ok(response) => response.map_err(|_| Error::TimedOut)?,

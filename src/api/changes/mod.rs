@@ -31,7 +31,7 @@ use super::{
     state::AppState,
 };
 use crate::{
-    db::{self, Connection, changes::Page},
+    db::{self, changes::Page},
     domain::{
         Text,
         change::{Kind, Position},
@@ -113,11 +113,11 @@ async fn list(
         return stream::open(state, wanted, &caller, context.client_address(), &headers).await;
     }
     let (after, filter) = (wanted.after.unwrap_or_default(), wanted.filter(&caller));
-    let read = async |connection: &mut Connection| {
+    let read = state.database.run(async |connection| {
         db::changes::publish_all(connection).await?;
         db::changes::page(connection, after, &filter, limit.unwrap_or(DEFAULT_LIMIT)).await
-    };
-    let page: Result<Page, _> = state.database.run(read).await?;
+    });
+    let page: Result<Page, _> = read.await?;
     let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
     let body = PageBody {
         changes: changes.into_iter().map(ChangeBody::from).collect(),

@@ -22,7 +22,7 @@ use crate::{
         state::AppState,
     },
     db::{
-        self, Connection,
+        self,
         changes::{Filter, Page},
     },
     domain::{
@@ -54,12 +54,11 @@ pub async fn open(
     const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
     let share = state.concurrency.change_streams.take(address, 1)?;
     let subscription = state.feed.subscribe().await?;
-    let named = |name: &HeaderName| headers.get(name).map(|value| (name.clone(), value.clone()));
     let mut stream = ChangeStream {
         filter: wanted.filter(caller),
         credentials: [API_KEY, header::AUTHORIZATION]
             .iter()
-            .filter_map(named)
+            .filter_map(|name| headers.get(name).map(|value| (name.clone(), value.clone())))
             .collect(),
         position: Position::default(),
         batch: Arc::new([]),
@@ -78,11 +77,11 @@ pub async fn open(
             stream.read_page().await?;
         }
         None => {
-            let newest = async |connection: &mut Connection| {
+            let newest = stream.state.database.run(async |connection| {
                 db::changes::publish_all(connection).await?;
                 db::changes::newest(connection).await
-            };
-            stream.position = stream.state.database.run(newest).await?;
+            });
+            stream.position = newest.await?;
             stream.source = Source::Feed;
         }
     }
@@ -214,11 +213,11 @@ impl ChangeStream {
     }
 
     async fn read_page(&mut self) -> Result<(), Error> {
-        let read = async |connection: &mut Connection| {
+        let read = self.state.database.run(async |connection| {
             db::changes::publish_all(connection).await?;
             db::changes::page(connection, self.position, &self.filter, PAGE).await
-        };
-        let page: Result<Page, _> = self.state.database.run(read).await?;
+        });
+        let page: Result<Page, _> = read.await?;
         let Page { changes, next } = page.map_err(Error::UnknownPosition)?;
         if changes.is_empty() {
             if next == self.position {

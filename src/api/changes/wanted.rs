@@ -28,18 +28,18 @@ impl Wanted {
 
 /// Returns the changes of `kinds` that a caller sees.
 fn visible(caller: &Caller, kinds: &[Kind]) -> Filter {
-    let has = |scope| caller.scopes.contains(scope);
     let mut filter = Filter {
         owner: caller.id,
         ..Filter::default()
     };
+    let scopes = caller.scopes;
     for kind in kinds {
         match kind {
-            _ if has(Scope::Admin) => filter.kinds.push(*kind),
-            Kind::Pet | Kind::Image | Kind::Import if has(Scope::ReadPets) => {
+            _ if scopes.contains(Scope::Admin) => filter.kinds.push(*kind),
+            Kind::Pet | Kind::Image | Kind::Import if scopes.contains(Scope::ReadPets) => {
                 filter.kinds.push(*kind);
             }
-            Kind::Order if has(Scope::ReadOrders) => filter.own_kinds.push(*kind),
+            Kind::Order if scopes.contains(Scope::ReadOrders) => filter.own_kinds.push(*kind),
             Kind::User => filter.own_kinds.push(*kind),
             _ => {}
         }

@@ -31,7 +31,7 @@ use super::{
     state::OrphanedBlobs,
 };
 use crate::{
-    db::{self, Connection, Database, images::Image},
+    db::{self, Database},
     domain::{change::Initiator, id::PetId, image::ImageId},
 };
 
@@ -105,28 +105,25 @@ async fn list(
     Path(pet): Path<PetId>,
     urls: Urls,
 ) -> Result<Response, Error> {
-    let (images, exists) = database
-        .run(async |connection| {
-            let images = db::images::list(connection, pet).await?;
-            let exists = !images.is_empty() || db::pets::exists(connection, pet).await?;
-            Ok::<_, db::Error>((images, exists))
-        })
-        .await?;
+    let found = database.run(async |connection| {
+        let images = db::images::list(connection, pet).await?;
+        let exists = !images.is_empty() || db::pets::exists(connection, pet).await?;
+        Ok::<_, db::Error>((images, exists))
+    });
+    let (images, exists) = found.await?;
     if !exists {
         return Err(no_such_pet(pet));
     }
-    let body = |image: Image| ImageBody {
+    let bodies = images.into_iter().map(|image| ImageBody {
         id: image.id.to_string(),
         kind: image.content.facts.kind.as_str(),
         size: image.content.size,
         width: image.content.facts.width,
         height: image.content.facts.height,
         url: image_url(&urls, pet, image.id),
-        created_at: image
-            .created_at
-            .to_rfc3339_opts(SecondsFormat::Millis, true),
-    };
-    let images: Vec<_> = images.into_iter().map(body).collect();
+        created_at: (image.created_at).to_rfc3339_opts(SecondsFormat::Millis, true),
+    });
+    let images: Vec<_> = bodies.collect();
     response::json(StatusCode::OK, &images)
 }
 
@@ -149,7 +146,7 @@ async fn delete(
     if_match: IfMatch,
     initiator: Initiator,
 ) -> Result<Response, Error> {
-    let work = async |transaction: &mut Connection| {
+    let deleted = database.transact(async |transaction| {
         let stored = db::pets::find_for_update(&mut *transaction, pet).await?;
         let stored = stored.ok_or_else(|| no_such_pet(pet))?;
         let found = db::images::find_in(&mut *transaction, pet, image).await?;
@@ -161,8 +158,8 @@ async fn delete(
         let mut urls = stored.details.photo_urls;
         urls.retain(|url| !url.as_str().ends_with(&end));
         Ok::<_, Error>(db::pets::replace_photo_urls(transaction, pet, urls, initiator).await?)
-    };
-    database.transact(work).await?;
+    });
+    deleted.await?;
     orphaned_blobs.notify();
     ApiResponse::deleted(&image)
 }

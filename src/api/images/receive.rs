@@ -161,8 +161,8 @@ impl<'a> Sink<'a> {
 
     async fn finish(mut self, metadata: Option<String>) -> Result<Received, Error> {
         let field = self.field;
-        let missing = || Error::one_violation(field, "is required and must contain an image");
-        let mut upload = self.upload.take().ok_or_else(missing)?;
+        let mut upload = (self.upload.take())
+            .ok_or_else(|| Error::one_violation(field, "is required and must contain an image"))?;
         let facts = self.reader.finish();
         let facts = facts.map_err(|refusal| refused(refusal, field))?;
         self.hasher.update(&self.block);

@@ -27,7 +27,7 @@ use crate::{
     },
     blob_store,
     db::{
-        self, Connection,
+        self,
         images::{Content, Rendering, find_rendering},
     },
     domain::{
@@ -101,10 +101,10 @@ pub(super) async fn get(
         let tag = made.key.rsplit('/').next().unwrap_or_default();
         let sent = respond(&state, &request, &made, tag, &method, &headers).await;
         if is_missing(&sent) {
-            let delete = async |connection: &mut Connection| {
-                db::images::delete_rendering(connection, &made.key).await
-            };
-            state.database.run(delete).await?;
+            state
+                .database
+                .run(async |connection| db::images::delete_rendering(connection, &made.key).await)
+                .await?;
         }
         sent
     };
@@ -182,10 +182,10 @@ async fn make(
         kind: made.kind,
         size,
     };
-    let work = async |transaction: &mut Connection| {
+    let stored = state.database.transact(async |transaction| {
         db::images::insert_rendering(transaction, &content.sha256, width, &rendering).await
-    };
-    if state.database.transact(work).await? {
+    });
+    if stored.await? {
         return Ok(rendering);
     }
     // Another replica was faster, or the image has been deleted.

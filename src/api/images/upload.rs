@@ -238,13 +238,13 @@ async fn store(
     };
     // Set by the last attempt of the transaction.
     let is_needed = AtomicBool::new(false);
-    let work = async |transaction: &mut Connection| {
+    let stored = idempotency.run(&state.database, async |transaction| {
         let transaction = &mut *transaction;
         let key = add(transaction, pet, if_match, image, &content, url, initiator).await?;
         is_needed.store(key == content.key, Ordering::Relaxed);
         response::json(StatusCode::OK, &body)
-    };
-    let done = idempotency.run(&state.database, work).await;
+    });
+    let done = stored.await;
     if done.is_ok() {
         metrics::counter!("images_uploaded_total").increment(1);
         metrics::counter!("images_uploaded_bytes_total").increment(size);

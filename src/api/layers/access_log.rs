@@ -324,14 +324,6 @@ fn record_duration(method: &'static str, route: &str, status: u16, latency: Dura
     thread_local! {
         static HISTOGRAMS: RefCell<HashMap<String, Histograms>> = RefCell::default();
     }
-    let look_up = || {
-        metrics::histogram!(
-            "http_server_request_duration_seconds",
-            "http_request_method" => method,
-            "http_route" => route.to_owned(),
-            "http_response_status_code" => status.to_string(),
-        )
-    };
     HISTOGRAMS.with_borrow_mut(|histograms| {
         let of_route = match histograms.get_mut(route) {
             Some(of_route) => of_route,
@@ -340,7 +332,13 @@ fn record_duration(method: &'static str, route: &str, status: u16, latency: Dura
         let key = (method, status);
         let known = of_route.iter().position(|(known, _)| *known == key);
         let index = known.unwrap_or_else(|| {
-            of_route.push((key, look_up()));
+            let histogram = metrics::histogram!(
+                "http_server_request_duration_seconds",
+                "http_request_method" => method,
+                "http_route" => route.to_owned(),
+                "http_response_status_code" => status.to_string(),
+            );
+            of_route.push((key, histogram));
             of_route.len() - 1
         });
         of_route[index].1.record(latency);

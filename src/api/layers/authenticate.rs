@@ -72,10 +72,9 @@ async fn look_up(
     client: Option<AddressKey>,
 ) -> Result<Arc<Caller>, Error> {
     let limit = &state.failed_authentication;
-    let is_external = |credentials: &Credentials<'_>| state.authenticator.is_external(*credentials);
     let permits = match client {
         // A slow issuer must not hold the permits of other credentials.
-        Some(client) if credentials.as_ref().is_ok_and(is_external) => {
+        Some(client) if matches!(credentials, Ok(it) if state.authenticator.is_external(it)) => {
             limit
                 .check_not_blocked(client)
                 .map_err(Error::too_many_failures)?;

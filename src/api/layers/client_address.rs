@@ -2,7 +2,7 @@
 //! Unix socket is a trusted proxy.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{AddrParseError, IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -44,25 +44,23 @@ pub fn address_of(request: &Request, trusted_proxies: &[IpNet]) -> Option<IpAddr
 
 /// The right-most address of `X-Forwarded-For` that is not a trusted proxy's: clients can invent those to its left.
 fn address(peer: Option<IpAddr>, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
-    let is_trusted = |address: Option<IpAddr>| {
-        let address = address.map(|address| address.to_canonical());
-        address.is_none_or(|address| trusted.iter().any(|net| net.contains(&address)))
-    };
-    let parse = |hop: &str| {
-        let with_port = |_| hop.parse().map(|address: SocketAddr| address.ip());
-        hop.parse::<IpAddr>().or_else(with_port)
-    };
     let values = headers.get_all(X_FORWARDED_FOR).iter().rev();
     let mut hops = values.flat_map(|value| value.to_str().unwrap_or_default().rsplit(','));
     let mut last = peer;
-    while is_trusted(last) {
+    while last.is_none_or(|last| trusted.iter().any(|net| net.contains(&last.to_canonical()))) {
         // An invalid entry ends the chain: no trusted proxy wrote those to its left.
-        let Some(Ok(address)) = hops.next().map(str::trim).map(parse) else {
+        let Some(Ok(address)) = hops.next().map(str::trim).map(parse_hop) else {
             break;
         };
         last = Some(address);
     }
     last.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.to_canonical())
+}
+
+/// Parses an address with or without a port.
+fn parse_hop(hop: &str) -> Result<IpAddr, AddrParseError> {
+    let address = hop.parse::<IpAddr>();
+    address.or_else(|_| hop.parse().map(|address: SocketAddr| address.ip()))
 }
 
 #[cfg(test)]

@@ -32,14 +32,16 @@ impl HttpBody for CountedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context)?);
-        let count = |bytes| {
-            let share = Arc::clone(&self.share);
-            Bytes::from_owner(CountedBytes {
-                bytes,
-                _share: share,
+        let frame = frame.map(|frame| {
+            frame.map_data(|bytes| {
+                let share = Arc::clone(&self.share);
+                Bytes::from_owner(CountedBytes {
+                    bytes,
+                    _share: share,
+                })
             })
-        };
-        Poll::Ready(frame.map(|frame| Ok(frame.map_data(count))))
+        });
+        Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {

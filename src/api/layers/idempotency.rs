@@ -31,7 +31,7 @@ use crate::{
         state::{AppState, BodyLimits, ConcurrencyLimits},
     },
     auth::password::{Passwords, Verification},
-    db::{Connection, Database},
+    db::Database,
     domain::user::Password,
 };
 
@@ -151,9 +151,11 @@ impl IdempotencyLayer {
         }
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_err(Error::internal)?.to_bytes();
-        let refusal = || Response::from_parts(parts.clone(), Body::from(body.clone()));
-        let store = async |_: &mut Connection| Ok(refusal());
-        idempotency.clone().run(&self.database, store).await
+        let stored = idempotency.clone().run(&self.database, async |_| {
+            let (parts, body) = (parts.clone(), Body::from(body.clone()));
+            Ok(Response::from_parts(parts, body))
+        });
+        stored.await
     }
 
     /// Fails with [`Error::IdempotencyKeyReused`] unless `hash`, that of the account that was created, is of the password in

@@ -172,8 +172,7 @@ fn is_counted(response: &Response) -> bool {
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
         return false;
     }
-    let is_counted_failure = || response.extensions().get::<CountedFailure>().is_some();
-    !response.status().is_server_error() || is_counted_failure()
+    !response.status().is_server_error() || response.extensions().get::<CountedFailure>().is_some()
 }
 
 /// Headers of a plan that are the same in every response.
@@ -226,8 +225,7 @@ impl PolicyHeaders {
             let remaining = push_number(&mut state, window.remaining);
             state.extend_from_slice(b";t=");
             let reset = push_number(&mut state, whole_seconds(window.reset));
-            let is_tighter = |(other, ..): &(Window, _, _)| window.remaining < other.remaining;
-            if tighter.as_ref().is_none_or(is_tighter) {
+            if (tighter.as_ref()).is_none_or(|(other, ..)| window.remaining < other.remaining) {
                 tighter = Some((window, limit, [remaining, reset]));
             }
         }

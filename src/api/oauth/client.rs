@@ -2,7 +2,7 @@
 
 use axum::{
     extract::{FromRef, FromRequest, Request},
-    http::{HeaderMap, header},
+    http::{HeaderMap, HeaderValue, header},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 
@@ -74,16 +74,17 @@ fn basic_credentials(headers: &HeaderMap) -> Result<Option<(String, String)>, OA
     let Some(value) = value else {
         return Ok(None);
     };
-    let pair = || {
-        let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
-        if !scheme.eq_ignore_ascii_case("Basic") {
-            return None;
-        }
-        let decoded = String::from_utf8(BASE64_STANDARD.decode(encoded.trim()).ok()?).ok()?;
-        let (id, secret) = decoded.split_once(':')?;
-        Some((Parameters::decode(id)?, Parameters::decode(secret)?))
-    };
-    Ok(Some(pair().ok_or(oauth::Error::InvalidClient)?))
+    Ok(Some(parse_basic(value).ok_or(oauth::Error::InvalidClient)?))
+}
+
+fn parse_basic(value: &HeaderValue) -> Option<(String, String)> {
+    let (scheme, encoded) = value.to_str().ok()?.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("Basic") {
+        return None;
+    }
+    let decoded = String::from_utf8(BASE64_STANDARD.decode(encoded.trim()).ok()?).ok()?;
+    let (id, secret) = decoded.split_once(':')?;
+    Some((Parameters::decode(id)?, Parameters::decode(secret)?))
 }
 
 /// Returns a parameter that must not be repeated (RFC 6749 §3.2). An empty one counts as missing.

@@ -231,8 +231,9 @@ fn complete_security(operation: &mut Operation) -> bool {
         return false;
     };
     let scopes: Vec<&str> = scopes.iter().filter_map(|scope| scope.as_str()).collect();
-    let with = |way: &str| SecurityRequirement::new(way, scopes.clone());
-    operation.security = Some(["api_key", "bearer", "oauth2"].map(with).into());
+    let ways = ["api_key", "bearer", "oauth2"];
+    let ways = ways.map(|way| SecurityRequirement::new(way, scopes.clone()));
+    operation.security = Some(ways.into());
     true
 }
 

@@ -55,15 +55,15 @@ where
         Ok::<_, serde_json::Error>(Unchanging::new(JSON, serde_json::to_vec(&index)?))
     };
     let (remote, local) = (index(false)?, index(has_demo_keys)?);
-    let index = async move |if_none_match: IfNoneMatch, request: Request| {
+    let index = get(async move |if_none_match: IfNoneMatch, request: Request| {
         let index = if is_local(&request) { local } else { remote };
         index.respond(&if_none_match)
-    };
-    let mut router = Router::new().route(BASE, get(index));
+    });
+    let mut router = Router::new().route(BASE, index);
     for (name, media_type, content) in forms {
         let form = Unchanging::new(media_type, content);
-        let respond = async move |if_none_match: IfNoneMatch| form.respond(&if_none_match);
-        router = router.route(&format!("{BASE}/{name}"), get(respond));
+        let form = get(async move |if_none_match: IfNoneMatch| form.respond(&if_none_match));
+        router = router.route(&format!("{BASE}/{name}"), form);
     }
     Ok(router)
 }

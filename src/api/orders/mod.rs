@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     db::{
-        self, Connection, Database,
+        self, Database,
         orders::{
             ChangeOutcome, Deletion, DeletionOutcome, OwnerFilter, Placement, PlacementOutcome,
         },
@@ -126,10 +126,10 @@ async fn place(
     if !idempotency.has_key() {
         return placed(db::orders::place(&database, placement).await?);
     }
-    let work = async |transaction: &mut Connection| {
+    Box::pin(idempotency.run(&database, async |transaction| {
         placed(db::orders::place_in(transaction, placement).await?)
-    };
-    Box::pin(idempotency.run(&database, work)).await
+    }))
+    .await
 }
 
 /// List orders
@@ -184,10 +184,10 @@ impl Find for Orders {
         _max_bytes: usize,
     ) -> Result<Page<Self>, db::Error> {
         let Self { visible, pet, .. } = *self;
-        let list = async |connection: &mut Connection| {
+        let page = database.run(async |connection| {
             db::orders::list(connection, visible, &self.statuses, pet, after, limit).await
-        };
-        database.run(list).await.map(Page::from)
+        });
+        page.await.map(Page::from)
     }
 
     fn id(order: &Order) -> OrderId {
@@ -241,10 +241,10 @@ async fn patch(
     MergePatch(body): MergePatch<PatchBody>,
 ) -> Result<Response, Error> {
     let patch = body.into_patch()?;
-    let work = async |transaction: &mut Connection| {
+    let outcome = database.transact(async |transaction| {
         db::orders::change_in(transaction, id, patch, &initiator).await
-    };
-    match database.transact(work).await? {
+    });
+    match outcome.await? {
         ChangeOutcome::Changed(order) => response::json(StatusCode::OK, &OrderBody::from(&order)),
         ChangeOutcome::NotFound => Err(no_such_order(id)),
         ChangeOutcome::Refused(refusal) => Err(Error::Conflict(format!("order {id} {refusal}"))),

@@ -11,7 +11,7 @@ use axum::{
     body::Bytes,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{MethodRouter, get},
 };
 
 use super::{error::Error, state::AppState};
@@ -59,21 +59,16 @@ pub fn router() -> Router<AppState> {
     const CSS: &str = "text/css; charset=utf-8";
     const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
     const SVG: &str = "image/svg+xml";
-    let own = |media_type: &'static str, content: &'static str| {
-        // Revalidated, since a new version of the program may change them.
-        get(async move || file(media_type, "no-cache", content))
-    };
     let swagger_ui = |media_type: &'static str, name: &'static str| {
         get(async move || swagger_ui(media_type, name))
     };
     // The links in the page are relative to `/docs/`.
-    let docs = async || (StatusCode::SEE_OTHER, [(header::LOCATION, "docs/")]);
-    let modules = MODULES
-        .into_iter()
-        .fold(Router::new(), |router, (path, content)| {
-            router.route(path, own(JAVASCRIPT, content))
-        });
-    modules
+    let docs = get(async || (StatusCode::SEE_OTHER, [(header::LOCATION, "docs/")]));
+    let mut router = Router::new();
+    for (path, content) in MODULES {
+        router = router.route(path, own(JAVASCRIPT, content));
+    }
+    router
         .route("/", own(HTML, include_str!("console/index.html")))
         .route(
             "/console/console.css",
@@ -81,7 +76,7 @@ pub fn router() -> Router<AppState> {
         )
         // Browsers request this path for documents other than pages, too.
         .route("/favicon.ico", own(SVG, include_str!("icon.svg")))
-        .route("/docs", get(docs))
+        .route("/docs", docs)
         .route("/docs/", own(HTML, include_str!("docs.html")))
         .route("/docs/docs.css", own(CSS, include_str!("docs.css")))
         .route("/docs/docs.js", own(JAVASCRIPT, include_str!("docs.js")))
@@ -90,6 +85,11 @@ pub fn router() -> Router<AppState> {
             "/docs/swagger-ui-bundle.js",
             swagger_ui(JAVASCRIPT, "swagger-ui-bundle.js"),
         )
+}
+
+fn own(media_type: &'static str, content: &'static str) -> MethodRouter<AppState> {
+    // Revalidated, since a new version of the program may change them.
+    get(async move || file(media_type, "no-cache", content))
 }
 
 fn file(media_type: &'static str, caching: &'static str, content: impl Into<Bytes>) -> Response {

@@ -13,7 +13,7 @@ use crate::{
         paging::{self, Find, Lists, Page, Window},
     },
     db::{
-        self, Connection, Cost, Database,
+        self, Cost, Database,
         pets::{NamePosition, Range},
     },
     domain::{
@@ -180,10 +180,10 @@ impl Find for Filter {
                 db::pets::find_by_any_tag(database, Arc::clone(names), range).await?
             }
             Self::AllTags(names) => {
-                let find = async |connection: &mut Connection| {
+                let found = database.read_large(Cost::Cpu, async |connection| {
                     db::pets::find_by_all_tags(connection, names, range).await
-                };
-                database.read_large(Cost::Cpu, find).await?
+                });
+                found.await?
             }
         };
         Ok(Page {

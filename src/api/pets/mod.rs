@@ -216,10 +216,10 @@ async fn update_with_form(
     if !idempotency.has_key() {
         return changed(id, db::pets::change(&database, request).await?);
     }
-    let work = async |transaction: &mut Connection| {
+    Box::pin(idempotency.run(&database, async |transaction| {
         changed(id, db::pets::change_in(transaction, &request).await?)
-    };
-    Box::pin(idempotency.run(&database, work)).await
+    }))
+    .await
 }
 
 /// Form fields of a pet update.

@@ -208,15 +208,14 @@ impl UserDetailsBody {
             email: text("email", self.email),
             phone: text("phone", self.phone),
         };
-        let at = |name: &'static str| format!("{path}{name}");
         UserDetails {
-            username: violations.optional(at("username"), self.username, |name| {
+            username: violations.optional(format!("{path}username"), self.username, |name| {
                 let kept = current.filter(|current| current.as_str() == name);
                 kept.map_or_else(|| Username::new(&name), |current| Ok(current.clone()))
             }),
             profile,
-            password: violations.optional(at("password"), self.password, Password::new),
-            status: violations.optional(at("userStatus"), self.user_status, |status| {
+            password: violations.optional(format!("{path}password"), self.password, Password::new),
+            status: violations.optional(format!("{path}userStatus"), self.user_status, |status| {
                 i32::try_from(status).map_err(|_| Invalid::because("must be a 32-bit integer"))
             }),
         }

@@ -56,10 +56,10 @@ pub(super) async fn sign_up(
         let _share = hashes.take(context.client_address(), 1)?;
         account.password_hash = Some(state.passwords.hash(password).await?);
     }
-    let work = async |transaction: &mut Connection| {
+    let created = idempotency.run(&state.database, async |transaction| {
         let users = insert(transaction, slice::from_ref(&account), &initiator).await?;
-        let missing = || Error::internal("the insert of the account returned no row");
-        let user = users.first().ok_or_else(missing)?;
+        let user = (users.first())
+            .ok_or_else(|| Error::internal("the insert of the account returned no row"))?;
         let name = utf8_percent_encode(user.username.as_str(), RESERVED);
         let location = state.links.url(&format!("{BASE}/user/{name}"));
         let mut response = response::created(location, &UserBody::from(user))?;
@@ -67,8 +67,8 @@ pub(super) async fn sign_up(
             response.extensions_mut().insert(PasswordHash(hash.clone()));
         }
         Ok(response)
-    };
-    idempotency.run(&state.database, work).await
+    });
+    created.await
 }
 
 /// All characters but the unreserved ones of RFC 3986 §2.3.
@@ -104,12 +104,12 @@ pub(super) async fn with_list(
     for (account, hash) in accounts.iter_mut().zip(passwords.hash_all(chosen).await?) {
         account.password_hash = hash;
     }
-    let work = async |transaction: &mut Connection| {
+    let created = idempotency.run(&database, async |transaction| {
         let users = insert(transaction, &accounts, &initiator).await?;
         let bodies: Vec<_> = users.iter().map(UserBody::from).collect();
         response::json(StatusCode::OK, &bodies)
-    };
-    idempotency.run(&database, work).await
+    });
+    created.await
 }
 
 /// Rejects taken names before their passwords are hashed in vain.

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     auth::Authenticator,
     db::{
-        self, Connection, Database,
+        self, Database,
         users::{Account, NewAccount, UpdateOutcome},
     },
     domain::{
@@ -120,7 +120,7 @@ async fn replace(
         status: status.unwrap_or(user.status),
         password_hash,
     };
-    let work = async |transaction: &mut Connection| {
+    let changed = state.database.transact(async |transaction| {
         let changed = match db::users::update(transaction, user.id, &change, &initiator).await? {
             UpdateOutcome::Updated(user) => user,
             UpdateOutcome::UsernameTaken => {
@@ -136,8 +136,8 @@ async fn replace(
             None => Vec::new(),
         };
         Ok((changed, ended))
-    };
-    let (changed, ended) = state.database.transact(work).await?;
+    });
+    let (changed, ended) = changed.await?;
     state.authenticator.invalidate(&ended);
     response::json(StatusCode::OK, &UserBody::from(&changed))
 }
@@ -161,13 +161,13 @@ async fn delete(
     Path(username): Path<Username>,
 ) -> Result<Response, Error> {
     let Account { user, .. } = find(&database, &username, &caller).await?;
-    let work = async |transaction: &mut Connection| {
+    let hashes = database.transact(async |transaction| {
         let deleted = db::callers::delete(transaction, user.caller, &initiator).await?;
         let deleted = deleted.ok_or_else(no_such_user)?;
         Error::keep_administrator(deleted.administration)?;
         Ok::<_, Error>(deleted.hashes)
-    };
-    authenticator.invalidate(&database.transact(work).await?);
+    });
+    authenticator.invalidate(&hashes.await?);
     ApiResponse::deleted(&user.username.as_str())
 }
 

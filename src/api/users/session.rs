@@ -150,10 +150,10 @@ impl Login {
         state: &AppState,
         client: Option<AddressKey>,
     ) -> Result<Response, Error> {
-        let wrong = || Error::from(session::Error::InvalidCredentials);
+        const WRONG: session::Error = session::Error::InvalidCredentials;
         // Values that no account can have are rejected before a hash is computed.
-        let username: Username = self.username.parse().map_err(|_| wrong())?;
-        let password = Password::claimed(self.password).ok_or_else(wrong)?;
+        let username: Username = self.username.parse().map_err(|_| WRONG)?;
+        let password = Password::claimed(self.password).ok_or(WRONG)?;
         let admitted = state.logins.admit(username.folded(), client);
         admitted
             .await

@@ -64,15 +64,14 @@ impl KeySet {
     /// Keys with the same identifier are told apart by their algorithm (RFC 7517 §4.5).
     pub fn verify(&self, token: &Token<'_>) -> Option<Result<(), Error>> {
         let id = token.header.kid.as_ref();
-        let is_named = |key: &&Key| id.is_none() || key.id.as_ref() == id;
-        let named = || self.0.iter().filter(is_named);
-        let mut matching = named().filter(|key| key.algorithm == token.header.alg);
+        let named = (self.0.iter()).filter(|key| id.is_none() || key.id.as_ref() == id);
+        let mut matching = (named.clone()).filter(|key| key.algorithm == token.header.alg);
         let valid = match (matching.next(), matching.next()) {
             (Some(key), None) => key.verifies(token),
             // Ambiguous.
             (Some(_), Some(_)) => false,
             // The named key has another algorithm.
-            (None, _) if id.is_some() && named().next().is_some() => false,
+            (None, _) if id.is_some() && named.clone().next().is_some() => false,
             (None, _) => return None,
         };
         Some(if valid { Ok(()) } else { Err(Error::Invalid) })

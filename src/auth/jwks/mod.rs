@@ -109,11 +109,11 @@ impl Issuers {
                 plan: Some(plan),
                 ..CallerChange::default()
             };
-            let change = async |transaction: &mut Connection| {
+            let changed = database.transact(async |transaction| {
                 let initiator = Initiator::default();
                 db::callers::change(transaction, id, change, &initiator).await
-            };
-            database.transact(change).await?;
+            });
+            changed.await?;
         }
         Ok(Found {
             caller: Caller {
@@ -156,11 +156,10 @@ async fn find_or_insert(
         return Ok((!is_disabled).then_some(caller));
     }
     let scopes = Scopes::of_new_callers();
-    let insert = async |connection: &mut Connection| {
+    let inserted = database.run(async |connection| {
         db::callers::insert(connection, name, plan, scopes, &Initiator::default()).await
-    };
-    let inserted = database.run(insert).await?;
-    if inserted.is_some() {
+    });
+    if inserted.await?.is_some() {
         tracing::info!(caller = %name, %plan, "created a caller for the subject of an issuer");
     }
     // A concurrent request may have inserted it.

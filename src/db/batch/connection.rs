@@ -57,8 +57,7 @@ impl BatchConnection {
 
     /// Closes the connection if it has been idle for `timeout`.
     pub async fn close_if_idle_for(&mut self, timeout: Duration) {
-        let is_expired = |idle: &mut IdleConnection| idle.used_at.elapsed() >= timeout;
-        if let Some(idle) = self.idle.take_if(is_expired) {
+        if let Some(idle) = self.idle.take_if(|idle| idle.used_at.elapsed() >= timeout) {
             let _ = with_timeout(idle.connection.close()).await;
         }
     }

@@ -113,8 +113,8 @@ impl BatchedStatement for Deletions {
         } else {
             Vec::new()
         };
-        let is_held = |pet| deleted.iter().any(|(_, _, _, held, _)| *held == Some(pet));
-        let held = pets.into_iter().filter(|(pet, _)| is_held(*pet));
+        let held = (pets.into_iter())
+            .filter(|(pet, _)| deleted.iter().any(|(.., held, _)| *held == Some(*pet)));
         let released = release(connection, held.collect()).await?;
         let (mut outcomes, mut records) = (Vec::new(), Vec::new());
         for (Deletion { id, initiator, .. }, owner) in inputs.iter().zip(owners) {

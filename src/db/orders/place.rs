@@ -5,7 +5,7 @@
 //!   deadlock.
 //! - An order that is not stored does not change its pet.
 
-use std::{collections::HashMap, slice};
+use std::{collections::HashMap, iter, slice};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -104,11 +104,12 @@ impl BatchedStatement for Placements {
             [only] => vec![Some(place_in(connection, only.clone()).await?)],
             _ => place_all(connection, inputs).await?,
         };
-        let result = |(placement, outcome): (Placement, Option<_>)| match outcome {
-            Some(outcome) => BatchResult::Done(outcome),
-            None => BatchResult::ExecuteSeparately(placement),
-        };
-        Ok(inputs.drain(..).zip(outcomes).map(result).collect())
+        let results =
+            iter::zip(inputs.drain(..), outcomes).map(|(placement, outcome)| match outcome {
+                Some(outcome) => BatchResult::Done(outcome),
+                None => BatchResult::ExecuteSeparately(placement),
+            });
+        Ok(results.collect())
     }
 }
 
@@ -118,11 +119,11 @@ async fn place_all(
     connection: &mut Connection,
     placements: &[Placement],
 ) -> Result<Vec<Option<PlacementOutcome>>, Error> {
-    let pet = |placement: &Placement| placement.order.details.pet_id;
-    let mut standings = lock_pets(connection, placements.iter().map(pet).collect()).await?;
+    let pets = placements.iter().map(|it| it.order.details.pet_id);
+    let mut standings = lock_pets(connection, pets.collect()).await?;
     let (mut accepted, mut decisions) = (Vec::new(), Vec::new());
     for placement in placements {
-        let Some(standing) = standings.get_mut(&pet(placement)) else {
+        let Some(standing) = standings.get_mut(&placement.order.details.pet_id) else {
             decisions.push(Err(PlacementOutcome::PetNotFound));
             continue;
         };
@@ -136,17 +137,16 @@ async fn place_all(
         }
     }
     let stored = insert(connection, &accepted).await?;
-    let outcome = |(placement, decision): (&Placement, _)| {
+    let outcomes = iter::zip(placements, decisions).map(|(placement, decision)| {
         let details = placement.order.details;
-        let placed = |id| PlacementOutcome::Placed(Order { id, details });
         match (stored.get(&details.pet_id), decision) {
             (Some(None), _) => None,
-            (Some(Some(id)), Ok(())) => Some(placed(*id)),
+            (Some(&Some(id)), Ok(())) => Some(PlacementOutcome::Placed(Order { id, details })),
             (None, Ok(())) => None,
             (_, Err(outcome)) => Some(outcome),
         }
-    };
-    Ok(placements.iter().zip(decisions).map(outcome).collect())
+    });
+    Ok(outcomes.collect())
 }
 
 /// Locks pets until the transaction ends, and returns those that exist.
@@ -162,11 +162,11 @@ async fn lock_pets(
     // A statement of its own: only now does each see the orders that were committed before the lock.
     let query = sqlx::query_scalar("select held_pet from orders where held_pet = any ($1)");
     let held: Vec<PetId> = with_timeout(query.bind(&ids).fetch_all(transaction)).await?;
-    let standing = |(id, status)| {
+    let standings = locked.into_iter().map(|(id, status)| {
         let held = held.contains(&id);
         (id, Standing { status, held })
-    };
-    Ok(locked.into_iter().map(standing).collect())
+    });
+    Ok(standings.collect())
 }
 
 /// Row of a new order, in the JSON that `jsonb_to_recordset` reads, with the change of its pet's status and the facts that

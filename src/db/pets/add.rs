@@ -2,7 +2,7 @@
 //!
 //! Invariant: rows are inserted in the order of their identifiers, so that two batches cannot deadlock.
 
-use std::slice;
+use std::{iter, slice};
 
 use sqlx::types::Json;
 
@@ -88,13 +88,13 @@ impl BatchedStatement for Inserts {
             return Ok(vec![BatchResult::Done(inserted)]);
         }
         let stored = insert_all(connection, inputs).await?;
-        let result = |(addition, stored): (Addition, Option<_>)| match stored {
+        let results = iter::zip(inputs.drain(..), stored).map(|(addition, stored)| match stored {
             Some(stored) => BatchResult::Done(Some(pet_of(addition.pet, stored))),
             None if addition.pet.id.is_some() => BatchResult::Done(None),
             // The sequence reached an identifier that a client chose.
             None => BatchResult::ExecuteSeparately(addition),
-        };
-        Ok(inputs.drain(..).zip(stored).map(result).collect())
+        });
+        Ok(results.collect())
     }
 }
 

@@ -6,7 +6,7 @@
 //!   holds it.
 //! - The changes of a batch are applied in order of arrival, so that each sees the result of the one before.
 
-use std::{collections::HashMap, slice};
+use std::{collections::HashMap, iter, slice};
 
 use sqlx::types::Json;
 
@@ -149,11 +149,12 @@ impl BatchedStatement for Changes {
             }
             _ => change_all(connection, inputs).await?,
         };
-        let result = |(request, outcome): (ChangeRequest, Option<_>)| match outcome {
-            Some(outcome) => BatchResult::Done(outcome),
-            None => BatchResult::ExecuteSeparately(request),
-        };
-        Ok(inputs.drain(..).zip(outcomes).map(result).collect())
+        let results =
+            iter::zip(inputs.drain(..), outcomes).map(|(request, outcome)| match outcome {
+                Some(outcome) => BatchResult::Done(outcome),
+                None => BatchResult::ExecuteSeparately(request),
+            });
+        Ok(results.collect())
     }
 
     async fn execute_one(
@@ -275,12 +276,11 @@ async fn held(
     requests: &[ChangeRequest],
     pets: &[Pet],
 ) -> Result<Vec<PetId>, Error> {
-    let may_be_held = |pet: &&Pet| {
+    let pets = pets.iter().filter(|pet| {
         let may_make_available =
             |it: &ChangeRequest| it.id == pet.id && it.change.may_make_available();
         pet.details.status != Status::Available && requests.iter().any(may_make_available)
-    };
-    let pets = pets.iter().filter(may_be_held);
+    });
     let ids: Vec<i64> = pets.map(|pet| pet.id.get()).collect();
     if ids.is_empty() {
         return Ok(Vec::new());
@@ -315,14 +315,15 @@ impl<'a> PendingChanges<'a> {
     fn new(pets: Vec<Pet>, held: Vec<PetId>) -> Self {
         let ids = pets.iter().enumerate().map(|(index, pet)| (pet.id, index));
         let last = ids.collect();
-        let state = |pet: Pet| State {
+        let stored = pets.len();
+        let states = pets.into_iter().map(|pet| State {
             id: pet.id,
             version: Some(pet.version),
             details: pet.details,
-        };
+        });
         Self {
-            stored: pets.len(),
-            states: pets.into_iter().map(state).collect(),
+            stored,
+            states: states.collect(),
             last,
             held,
             deleted: Vec::new(),
@@ -427,12 +428,12 @@ impl<'a> PendingChanges<'a> {
         let query = query.bind(Json(rows)).bind(last).bind(ids);
         let query = query.bind(Json(self.records));
         let versions: Vec<Version> = with_timeout(query.fetch_all(connection)).await?;
-        let pet = |(state, version): (State, _)| Pet {
+        let pets = iter::zip(states, versions).map(|(state, version)| Pet {
             id: state.id,
             version,
             details: state.details,
-        };
-        Ok(states.into_iter().zip(versions).map(pet).collect())
+        });
+        Ok(pets.collect())
     }
 }
 

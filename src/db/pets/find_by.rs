@@ -114,8 +114,8 @@ async fn find_page<B: BatchedStatement<Input = Search, Output = PetPage>>(
     if search.range.limit <= MAX_SHARED_LIMIT && search.names.len() <= MAX_SHARED_NAMES {
         return database.batchers().execute::<B>(search).await;
     }
-    let find = async |connection: &mut Connection| B::execute_one(connection, search).await;
-    database.read_large(Cost::Bytes, find).await
+    let found = database.read_large(Cost::Bytes, async |it| B::execute_one(it, search).await);
+    found.await
 }
 
 /// Search for the pets of a range that have any of several names.
@@ -232,11 +232,10 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
     // The names of all searches form one array, in which each has those from `first` to `last`, counted from 1.
     let mut names = Vec::new();
     let (mut first, mut last) = (Vec::new(), Vec::new());
-    let count = |names: &[&str]| i32::try_from(names.len()).unwrap_or(i32::MAX);
     for search in &*searches {
-        first.push(count(&names) + 1);
+        first.push(i32::try_from(names.len()).unwrap_or(i32::MAX) + 1);
         names.extend(search.names.iter().map(String::as_str));
-        last.push(count(&names));
+        last.push(i32::try_from(names.len()).unwrap_or(i32::MAX));
     }
     let is_shared = searches.len() > 1;
     let max_bytes = if is_shared {
@@ -267,15 +266,15 @@ async fn find_pages<B: BatchedStatement<Input = Search, Output = PetPage>>(
     };
     with_timeout(read).await?;
     drop(rows);
-    let result = |(search, matches): (Search, Matches)| {
+    let results = searches.drain(..).zip(pages).map(|(search, matches)| {
         let is_large = matches.pets.is_empty() && matches.end.is_some();
         if is_large {
             BatchResult::ExecuteSeparately(search)
         } else {
             BatchResult::Done(matches.into_page())
         }
-    };
-    Ok(searches.drain(..).zip(pages).map(result).collect())
+    });
+    Ok(results.collect())
 }
 
 /// Matches of a search, as they are read.

@@ -90,10 +90,10 @@ impl BatchedStatement for Reads {
             found.push((pet.id, Arc::new(pet)));
         }
         // For so few pets, a linear search is faster than hashing.
-        let find = |id| match found.iter().find(|(found, _)| *found == id) {
+        let results = (inputs.drain(..)).map(|id| match found.iter().find(|(it, _)| *it == id) {
             None if large.contains(&id) => BatchResult::ExecuteSeparately(id),
             found => BatchResult::Done(found.map(|(_, pet)| Arc::clone(pet))),
-        };
-        Ok(inputs.drain(..).map(find).collect())
+        });
+        Ok(results.collect())
     }
 }
