@@ -978,6 +978,32 @@ fn has_example(document: &Value, schema: &Value) -> bool {
 }
 
 #[test]
+fn document_suits_forms_collections_and_agents() {
+    let document = document();
+    let body = |path: &str| &document["paths"][path]["post"]["requestBody"];
+    // The query alone is enough.
+    let form = body("/pet/{petId}");
+    assert_ne!(form["required"], true);
+    let form = &form["content"]["application/x-www-form-urlencoded"]["schema"];
+    assert_eq!(form["properties"]["status"]["type"], "string");
+    assert!(form["required"].is_null(), "{form}");
+    // Otherwise, collections send one account twice.
+    let accounts = &body("/user/createWithList")["content"]["application/json"]["schema"];
+    assert_eq!(accounts["example"].as_array().map(Vec::len), Some(2));
+    for name in ["If-Match", "cursor"] {
+        let parameter = &document["components"]["parameters"][name];
+        assert!(parameter["schema"]["pattern"].is_string(), "{parameter}");
+    }
+    // Tools for agents do not show the summary.
+    visit(&document, &mut |value| {
+        if let Some(summary) = value["summary"].as_str() {
+            let description = value["description"].as_str().unwrap_or_default();
+            assert!(description.starts_with(summary), "{value}");
+        }
+    });
+}
+
+#[test]
 fn document_has_examples_everywhere() {
     let document = document();
     let mut missing = BTreeSet::new();
