@@ -126,7 +126,7 @@ pub fn router(
     let uploads = images::uploads().router;
     let oauth = Router::from(oauth::router());
     let open = users::open_router().router.merge(oauth.clone());
-    // Tools with one base URL look for them below it.
+    // Tools with one base URL look for them below it. `nest` rewrites the target of these few requests only.
     let open = open.nest(openapi::BASE, oauth);
     let public = health::router()
         .merge(constants)

@@ -199,9 +199,10 @@ async fn agent_manages_a_pet_through_the_mcp_bridge_and_is_limited() {
     service.stop().await;
 }
 
-/// Needs `.ci/setup --more`.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_of_more_generators_manage_a_pet_an_order_a_user_and_an_image() {
+    let installed = tools().join("generators/more-installed");
+    assert!(installed.exists(), "run .ci/setup --more");
     let home = Home::new();
     let workshop = Workshop::new(our_document(&home).await);
     let service = home.serve().await;
