@@ -43,21 +43,23 @@
 //! ```text
 //! server             accepts a connection and assigns it to a worker (server::workers)
 //! server::connection HTTP/1.1, with timeouts (server::client_stream)
-//! api::router        the route and its layers (api::layers), which share an api::request_context
-//!   request_span     request id, span, caching, body of error responses
+//! api::router        the route and its facts (api::operations), and the layers (api::layers), which share an
+//!                    api::request_context
+//!   request_context  request id, client address, facts of the operation; caching
+//!   request_span     trace span
 //!   access_log       log line and metrics, also of a request whose client disconnects
+//!   error_body       body of error responses
 //!   cors             web pages of configured origins (server.cors_origins)
 //!   catch_panic      500 after a panic
 //!   validate_request Host and authority, length of the target and of conditional fields
 //!   if_match         no If-Match where the resource has no entity tag
-//!   client_address   client address, also behind a proxy
-//!   load_shed        maximum number of requests in progress, in total and by address (limits::shares); shared database
-//!                    deadline (db::deadline)
+//!   load_shed        maximum number of requests in progress, in total and by address (limits::shares)
+//!   database_deadline shared by the statements of a request (db::deadline)
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   response_memory  maximum memory of responses that are being sent
 //!   demo_keys        only in requests from this machine
-//!   authorize        scopes that the operation needs (api::access)
+//!   authorize        scopes that the operation needs
 //!   catch_panic      again: inside the limits, against which a panic does not count
 //!   timeout          503 after the request timeout
 //!   idempotency      stored responses to a repeated POST
@@ -70,8 +72,8 @@
 //!                    of large reads, a few at a time, in turns (db::large_reads)
 //! ```
 //!
-//! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The cause of a 5xx
-//! response is an extension of it, which `access_log` logs once.
+//! Errors: the module's own error → [`api::error::Error`], the one table of statuses → problem+json. The error is
+//! an extension of the response; `access_log` logs that of a 5xx response once.
 
 pub mod api;
 pub mod app;

@@ -17,7 +17,7 @@ use axum::{
     routing::{get, post},
 };
 use pet_inventory::{
-    api::state::AppState,
+    api,
     app::App,
     config::{CommandLine, Config},
     domain::clock::Clock,
@@ -135,7 +135,12 @@ async fn fixed() {
     }
     let config = Config::load(&CommandLine::default()).expect("a configuration");
     let _telemetry = telemetry::start(&config).expect("a log");
-    let operations: Router<AppState> = Router::new().route("/api/v3/pet/{petId}", get(response));
+    let mut operations = api::operations();
+    for route in &mut operations.routes {
+        if route.path == "/api/v3/pet/{petId}" {
+            route.methods = get(response);
+        }
+    }
     let app = App::build_with(config, Clock::system(), operations)
         .await
         .expect("a service");

@@ -1,17 +1,19 @@
 //! API errors, and the table that maps them to statuses and problem details.
 //!
-//! Invariant: the client reads [`Problem`], the log [`Cause`]. No SQL, source chain or file path reaches a body.
+//! Invariant: the client reads [`Problem`], the log [`Error`]. No SQL, source chain or file path reaches a body.
 
 use std::{error::Error as StdError, fmt::Display, sync::Arc, time::Duration};
 
 use axum::{
+    body::Body,
     http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use serde_json::json;
 
-use super::problem::{AboutItsKey, CountedFailure, Problem, Violation};
+use super::problem::{Problem, Violation};
 use crate::{
-    auth::{self, password, session},
+    auth::{self, oauth, password, session},
     blob_store,
     db::{self, Administration},
     domain::{
@@ -29,6 +31,9 @@ pub enum Error {
     /// Invalid input, with all violations.
     #[error("invalid input")]
     Invalid(Vec<Violation>),
+    /// OAuth error: its code and its description (RFC 6749 §5.2).
+    #[error("{0}: {1}")]
+    OAuth(&'static str, &'static str),
     /// Missing credential.
     #[error(
         "a credential is required: an API key in the api_key header, or a token in Authorization: Bearer"
@@ -72,6 +77,9 @@ pub enum Error {
     /// The Idempotency-Key was used for another request.
     #[error("the Idempotency-Key was already used for a different request")]
     IdempotencyKeyReused,
+    /// Refusal that was stored under the Idempotency-Key of an earlier request.
+    #[error("a stored refusal")]
+    Replayed(Box<Problem>),
     /// The resource has none of the versions in `If-Match`.
     #[error("the resource's ETag does not match If-Match")]
     PreconditionFailed,
@@ -143,6 +151,11 @@ impl Error {
         Self::Invalid(vec![Violation::new(field, reason)])
     }
 
+    /// Creates the error of an OAuth request that is malformed.
+    pub const fn invalid_request(why: &'static str) -> Self {
+        Self::OAuth("invalid_request", why)
+    }
+
     /// Creates the error of a bug.
     pub fn internal(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::Internal(error.into())
@@ -173,10 +186,15 @@ impl Error {
         }
     }
 
-    /// Returns true if the cause is not logged per request: a failed fetch of keys is logged once, an unavailable
-    /// PostgreSQL once a second, and an intended refusal not at all.
-    const fn is_logged_elsewhere(&self) -> bool {
-        matches!(
+    /// Returns the error that a response stands for, if it is one of this service.
+    pub fn of(response: &Response) -> Option<&Self> {
+        response.extensions().get::<Arc<Self>>().map(Arc::as_ref)
+    }
+
+    /// Returns true if the cause is logged for each request. It is not for refusals; a failed fetch of keys is logged once, and
+    /// an unavailable PostgreSQL once a second.
+    pub fn is_logged(&self) -> bool {
+        let is_logged_elsewhere = matches!(
             self,
             Self::Stopping
                 | Self::Overloaded
@@ -187,64 +205,71 @@ impl Error {
                         | db::Error::Overloaded
                         | db::Error::OverloadedByRequester
                 )
+        );
+        self.status().is_server_error() && !is_logged_elsewhere
+    }
+
+    /// Returns true for a 5xx response that is due to the request or its client, so that it counts against the limits of the
+    /// caller.
+    pub const fn is_counted(&self) -> bool {
+        matches!(
+            self,
+            Self::TimedOut
+                | Self::OverloadedByClient
+                | Self::Database(
+                    db::Error::OverloadedByRequester
+                        | db::Error::StatementTimedOut
+                        | db::Error::TotalTimedOut
+                )
         )
     }
 
-    /// Returns the status and body of the response.
-    fn problem(&self) -> Problem {
+    /// Returns true for a refusal that is due to the Idempotency-Key, and so must not be stored as the response to the request.
+    pub const fn is_about_key(&self) -> bool {
+        matches!(self, Self::IdempotencyKeyInUse | Self::IdempotencyKeyReused)
+    }
+
+    /// Returns the status of the response.
+    fn status(&self) -> StatusCode {
         use StatusCode as S;
-        let refusal = |status| Problem::new(status, self.to_string());
         match self {
-            Self::Invalid(violations) => Problem::invalid(violations.clone()),
-            Self::Unauthenticated | Self::InvalidCredential(_) => refusal(S::UNAUTHORIZED),
-            Self::Forbidden { .. } | Self::DemoKeyNotLocal | Self::SignUpClosed => {
-                refusal(S::FORBIDDEN)
-            }
-            Self::NotFound(_) | Self::NoSuchRoute => refusal(S::NOT_FOUND),
-            Self::MethodNotAllowed(_) => refusal(S::METHOD_NOT_ALLOWED),
-            Self::BodyTimeout => refusal(S::REQUEST_TIMEOUT),
-            Self::Conflict(_) | Self::IdempotencyKeyInUse => refusal(S::CONFLICT),
-            Self::PreconditionFailed => refusal(S::PRECONDITION_FAILED),
-            Self::BodyTooLarge(_) => refusal(S::PAYLOAD_TOO_LARGE),
-            Self::UriTooLong(_) => refusal(S::URI_TOO_LONG),
+            Self::Invalid(_) => S::BAD_REQUEST,
+            Self::OAuth(code, _) if *code == INVALID_CLIENT => S::UNAUTHORIZED,
+            Self::OAuth(..) => S::BAD_REQUEST,
+            Self::Unauthenticated | Self::InvalidCredential(_) => S::UNAUTHORIZED,
+            Self::Forbidden { .. } | Self::DemoKeyNotLocal | Self::SignUpClosed => S::FORBIDDEN,
+            Self::NotFound(_) | Self::NoSuchRoute => S::NOT_FOUND,
+            Self::MethodNotAllowed(_) => S::METHOD_NOT_ALLOWED,
+            Self::BodyTimeout => S::REQUEST_TIMEOUT,
+            Self::Conflict(_) | Self::IdempotencyKeyInUse => S::CONFLICT,
+            Self::UnknownPosition(_) => S::GONE,
+            Self::PreconditionFailed => S::PRECONDITION_FAILED,
+            Self::BodyTooLarge(_) => S::PAYLOAD_TOO_LARGE,
+            Self::UriTooLong(_) => S::URI_TOO_LONG,
             Self::UnsupportedMediaType(_) | Self::EncodedBody | Self::NotAnImage => {
-                refusal(S::UNSUPPORTED_MEDIA_TYPE)
+                S::UNSUPPORTED_MEDIA_TYPE
             }
-            Self::RangeNotSatisfiable(_) => refusal(S::RANGE_NOT_SATISFIABLE),
-            Self::IdempotencyKeyReused => refusal(S::UNPROCESSABLE_ENTITY),
-            Self::UnknownPosition(oldest) => Problem::unknown_position(*oldest),
-            Self::LimitExceeded {
-                policies,
-                retry_after,
-            } => Problem::quota_exceeded(policies, seconds(*retry_after)),
+            Self::RangeNotSatisfiable(_) => S::RANGE_NOT_SATISFIABLE,
+            Self::IdempotencyKeyReused => S::UNPROCESSABLE_ENTITY,
+            Self::LimitExceeded { .. } => S::TOO_MANY_REQUESTS,
+            Self::Replayed(problem) => problem.status(),
+            Self::BlobStore(blob_store::Error::Full(_)) => S::INSUFFICIENT_STORAGE,
             Self::IssuerUnavailable
             | Self::Overloaded
             | Self::OverloadedByClient
             | Self::Stopping
-            | Self::Database(db::Error::OverloadedByRequester) => refusal(S::SERVICE_UNAVAILABLE),
-            Self::TimedOut
-            | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut) => {
-                Problem::new(S::SERVICE_UNAVAILABLE, "the request took too long")
-            }
-            Self::BlobStore(blob_store::Error::Full(_)) => {
-                Problem::new(S::INSUFFICIENT_STORAGE, "the image store is full")
-            }
-            Self::BlobStore(blob_store::Error::Unavailable(_)) => Problem::new(
-                S::SERVICE_UNAVAILABLE,
-                "the image store is not available right now",
-            ),
-            Self::Database(db::Error::Overloaded) => {
-                Problem::new(S::SERVICE_UNAVAILABLE, "the service is overloaded")
-            }
-            Self::Database(
-                db::Error::Unavailable(_)
+            | Self::TimedOut
+            | Self::BlobStore(blob_store::Error::Unavailable(_))
+            | Self::Database(
+                db::Error::OverloadedByRequester
+                | db::Error::Overloaded
+                | db::Error::StatementTimedOut
+                | db::Error::TotalTimedOut
+                | db::Error::Unavailable(_)
                 | db::Error::TimedOut
                 | db::Error::Locked(_)
                 | db::Error::Contended(_),
-            ) => Problem::new(
-                S::SERVICE_UNAVAILABLE,
-                "the database is not available right now",
-            ),
+            ) => S::SERVICE_UNAVAILABLE,
             Self::Database(
                 db::Error::Corrupt(_)
                 | db::Error::EarlierSchema(_)
@@ -253,10 +278,60 @@ impl Error {
                 | db::Error::Query(_),
             )
             | Self::BlobStore(blob_store::Error::Missing(_) | blob_store::Error::Config { .. })
-            | Self::Internal(_) => Problem::new(
-                S::INTERNAL_SERVER_ERROR,
-                "internal server error; the log has the details under this request's id",
-            ),
+            | Self::Internal(_) => S::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// Returns the problem that the client reads. The text of a failure of the service is for the log.
+    pub fn problem(&self) -> Problem {
+        let status = self.status();
+        let text = match self {
+            Self::Invalid(violations) => return Problem::invalid(violations.clone()),
+            Self::UnknownPosition(oldest) => return Problem::unknown_position(*oldest),
+            Self::LimitExceeded {
+                policies,
+                retry_after,
+            } => return Problem::quota_exceeded(policies, seconds(*retry_after)),
+            Self::Replayed(problem) => return Problem::clone(problem),
+            Self::TimedOut
+            | Self::Database(db::Error::StatementTimedOut | db::Error::TotalTimedOut) => {
+                "the request took too long"
+            }
+            Self::Database(db::Error::Overloaded) => "the service is overloaded",
+            Self::Database(db::Error::OverloadedByRequester) => {
+                return Problem::new(status, self.to_string());
+            }
+            Self::Database(_) if status == StatusCode::SERVICE_UNAVAILABLE => {
+                "the database is not available right now"
+            }
+            Self::BlobStore(blob_store::Error::Full(_)) => "the image store is full",
+            Self::BlobStore(blob_store::Error::Unavailable(_)) => {
+                "the image store is not available right now"
+            }
+            Self::Database(_) | Self::BlobStore(_) | Self::Internal(_) => {
+                "internal server error; the log has the details under this request's id"
+            }
+            refusal => return Problem::new(status, refusal.to_string()),
+        };
+        Problem::new(status, text)
+    }
+
+    /// Returns the media type and the bytes of an error response. Of one that the framework made, only the status is known.
+    pub fn body(
+        error: Option<&Self>,
+        status: StatusCode,
+        request_id: &str,
+    ) -> (&'static str, Vec<u8>) {
+        match error {
+            Some(Self::OAuth(error, description)) => {
+                let body = json!({"error": error, "error_description": description});
+                ("application/json", body.to_string().into_bytes())
+            }
+            Some(error) => (Problem::MEDIA_TYPE, error.problem().into_json(request_id)),
+            None => {
+                let problem = Problem::of_status(status);
+                (Problem::MEDIA_TYPE, problem.into_json(request_id))
+            }
         }
     }
 
@@ -266,6 +341,13 @@ impl Error {
         Some(match self {
             Self::Unauthenticated | Self::InvalidCredential(_) | Self::Forbidden { .. } => {
                 (header::WWW_AUTHENTICATE, challenge(self))
+            }
+            Self::OAuth(..) if status == StatusCode::UNAUTHORIZED => {
+                let challenge = r#"Basic realm="pet-inventory""#;
+                (
+                    header::WWW_AUTHENTICATE,
+                    HeaderValue::from_static(challenge),
+                )
             }
             Self::LimitExceeded { retry_after, .. } => {
                 (header::RETRY_AFTER, seconds(*retry_after).into())
@@ -334,6 +416,35 @@ impl db::AsDatabaseError for Error {
     }
 }
 
+/// Headers of OAuth responses, which must not be stored (RFC 6749 §5.1).
+pub const NO_STORE: [(HeaderName, HeaderValue); 2] = [
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    (header::PRAGMA, HeaderValue::from_static("no-cache")),
+];
+/// Code of the error of a client that is not authenticated.
+const INVALID_CLIENT: &str = "invalid_client";
+
+impl From<oauth::Error> for Error {
+    fn from(error: oauth::Error) -> Self {
+        match error {
+            oauth::Error::InvalidClient => Self::OAuth(
+                INVALID_CLIENT,
+                "the client is unknown or its secret is missing or wrong",
+            ),
+            oauth::Error::InvalidScope => Self::OAuth(
+                "invalid_scope",
+                "a requested scope does not exist or is not granted to the client",
+            ),
+            oauth::Error::UnauthorizedClient => Self::OAuth(
+                "unauthorized_client",
+                "the token was not issued to this client",
+            ),
+            oauth::Error::Random(error) => Self::internal(error),
+            oauth::Error::Database(error) => error.into(),
+        }
+    }
+}
+
 impl From<password::Error> for Error {
     fn from(error: password::Error) -> Self {
         Self::internal(error)
@@ -374,32 +485,23 @@ impl From<renderings::Error> for Error {
     }
 }
 
+/// Leaves the body to the layer [`error_body`](super::layers::error_body), which knows the request id. The error is an
+/// extension of the response.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        let problem = self.problem();
-        let status = problem.status();
-        let mut response = problem.into_response();
+        let status = self.status();
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        // As many as a 429 response has, since a refusal must be cheap.
+        headers.reserve(9);
         if let Some((name, value)) = self.header(status) {
-            response.headers_mut().insert(name, value);
+            headers.insert(name, value);
         }
-        if matches!(self, Self::IdempotencyKeyInUse | Self::IdempotencyKeyReused) {
-            response.extensions_mut().insert(AboutItsKey);
+        if matches!(self, Self::OAuth(..)) {
+            headers.extend(NO_STORE);
         }
-        if matches!(
-            self,
-            Self::TimedOut
-                | Self::OverloadedByClient
-                | Self::Database(
-                    db::Error::OverloadedByRequester
-                        | db::Error::StatementTimedOut
-                        | db::Error::TotalTimedOut
-                )
-        ) {
-            response.extensions_mut().insert(CountedFailure);
-        }
-        if status.is_server_error() && !self.is_logged_elsewhere() {
-            response.extensions_mut().insert(Cause(Arc::new(self)));
-        }
+        response.extensions_mut().insert(Arc::new(self));
         response
     }
 }
@@ -421,7 +523,3 @@ fn challenge(error: &Error) -> HeaderValue {
     let challenge = format!(r#"Bearer realm="pet-inventory"{detail}"#);
     HeaderValue::try_from(challenge).unwrap_or(HeaderValue::from_static("Bearer"))
 }
-
-/// Error behind a 5xx response, passed to the layer that logs it once.
-#[derive(Debug, Clone)]
-pub struct Cause(pub Arc<Error>);

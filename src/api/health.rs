@@ -1,18 +1,16 @@
 //! Liveness and readiness endpoints, without credentials or limits, on both listeners.
 
-use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
+use axum::{extract::State, http::header, response::IntoResponse, routing::get};
 
-use super::{
-    error::Error,
-    state::{AppState, Readiness},
-};
+use super::{error::Error, operations::Route, state::Readiness};
 use crate::db::Database;
 
-/// Returns the router of `/livez` and `/readyz`.
-pub fn router() -> Router<AppState> {
-    Router::new()
-        .route("/livez", get(live))
-        .route("/readyz", get(ready))
+/// Returns the routes `/livez` and `/readyz`.
+pub fn routes() -> [Route; 2] {
+    [
+        Route::probe("/livez", get(live)),
+        Route::probe("/readyz", get(ready)),
+    ]
 }
 
 /// Succeeds while the process runs. Does not check the database, since a restart of the process would not fix it.

@@ -21,7 +21,7 @@ use std::{
 use axum::{
     body::Body,
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
-    response::Response,
+    response::{IntoResponse as _, Response},
 };
 use http_body_util::BodyExt;
 use moka::sync::Cache;
@@ -270,6 +270,7 @@ struct SerializedResponse {
 impl SerializedResponse {
     /// Returns the parts of a response that are stored, and the response.
     async fn of(response: Response) -> Result<(Self, Response), Error> {
+        let problem = Error::of(&response).map(Error::problem);
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_err(Error::internal)?.to_bytes();
         let headers = parts
@@ -279,7 +280,7 @@ impl SerializedResponse {
         let serialized = Self {
             status: parts.status.as_u16(),
             headers: headers.collect(),
-            problem: parts.extensions.get().cloned(),
+            problem,
             password_hash: (parts.extensions.get::<PasswordHash>())
                 .map(|PasswordHash(hash)| hash.expose_secret().to_owned()),
             body: String::from_utf8_lossy(&body).into_owned(),
@@ -288,8 +289,11 @@ impl SerializedResponse {
     }
 
     fn into_response(self) -> Result<Response, Error> {
-        let mut response = Response::new(Body::from(self.body));
-        *response.status_mut() = StatusCode::from_u16(self.status).map_err(Error::internal)?;
+        let status = StatusCode::from_u16(self.status).map_err(Error::internal)?;
+        let mut response = match self.problem {
+            Some(problem) => Error::Replayed(Box::new(problem)).into_response(),
+            None => (status, self.body).into_response(),
+        };
         let headers = response.headers_mut();
         for (name, value) in self.headers {
             if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value.parse()) {
@@ -297,9 +301,6 @@ impl SerializedResponse {
             }
         }
         headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
-        if let Some(problem) = self.problem {
-            response.extensions_mut().insert(problem);
-        }
         if let Some(hash) = self.password_hash {
             response.extensions_mut().insert(PasswordHash(hash.into()));
         }

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 
 use super::{
     error::Error,
-    operations::Operations,
+    operations::{Facts, Operations, RequestLimit},
     request_context::{CurrentCaller, RequestContext},
     response,
     scopes::{ScopeBody, scope_names},
@@ -24,7 +24,11 @@ use crate::{
 
 /// Router of the operation.
 pub fn router() -> Operations {
-    Operations::new().routes(routes!(get))
+    let uncounted = Facts {
+        limit: RequestLimit::Status,
+        ..Facts::OPERATION
+    };
+    Operations::new().routes_with(uncounted, routes!(get))
 }
 
 /// State of a caller's limits.

@@ -2,7 +2,6 @@
 //!
 //! Invariant: every error response is a problem document ([`error`]), except those that hyper sends itself.
 
-pub mod access;
 pub mod admin;
 pub mod body;
 pub mod changes;
@@ -33,75 +32,64 @@ pub mod state;
 pub mod usage;
 pub mod users;
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
 use axum::{
-    BoxError, Router,
+    BoxError, Extension, Router,
     body::{Body, Bytes, HttpBody},
     extract::Request,
     http::{Uri, header},
-    routing::get,
+    response::Response,
+    routing::{Route as AxumRoute, get},
 };
-use tower::{ServiceBuilder, util::MapRequest};
+use tower::{Layer, Service, ServiceBuilder, util::MapRequest};
 use utoipa::openapi::OpenApi;
 
 use self::{
     error::Error,
     layers::{
-        access_log::AccessLogLayer,
-        authenticate::AuthenticateLayer,
+        ServiceLayer,
+        access_log::AccessLog,
+        around,
+        authenticate::Authenticate,
         authorize::authorize,
-        catch_panic::catch_panic,
-        check::CheckLayer,
-        client_address::client_address,
-        compress::CompressLayer,
-        cors::CorsLayer,
+        catch_panic::CatchPanic,
+        check::Check,
+        compress::{Compress, CompressConstants},
+        cors::Cors,
+        database_deadline::DatabaseDeadline,
         demo_keys::local_demo_keys,
-        idempotency::IdempotencyLayer,
+        error_body::ErrorBody,
+        idempotency::IdempotencyKeys,
         if_match::refuse_if_match,
-        load_shed::LoadShedLayer,
-        rate_limit::{RateLimitLayer, limit_open},
-        request_span::RequestSpanLayer,
-        response_memory::ResponseMemoryLayer,
-        timeout::TimeoutLayer,
+        load_shed::LoadShed,
+        rate_limit::RateLimit,
+        request_context::CreateContext,
+        request_span::RequestSpan,
+        response_memory::ResponseMemory,
+        timeout::Timeout,
         validate_request::validate_request,
     },
-    operations::Operations,
+    operations::{BASE, Operations, Route},
     state::{AppState, Links},
 };
 
-/// Operations of callers. Open operations, which need no caller: [`users::open_router`] and [`oauth::router`], whose routes are
-/// at the paths of their RFCs, too.
-fn resources() -> Operations {
+/// The operations of the API, with their facts.
+pub fn operations() -> Operations {
     Operations::with_document(openapi::base())
         .merge(pets::router())
+        .merge(images::router())
         .merge(orders::router())
         .merge(users::router())
-        .merge(images::router())
         .merge(limits::router())
+        .merge(changes::router())
         .merge(admin::router())
-}
-
-/// Lists of callers, with responses that may be compressed.
-fn lists() -> Operations {
-    pets::lists()
-        .merge(orders::lists())
-        .merge(images::lists())
-        .merge(changes::lists())
-        .merge(admin::lists())
+        .merge(oauth::router())
 }
 
 /// The OpenAPI document, as `/api/v3/openapi.json` has it.
 pub fn document(links: &Links) -> OpenApi {
-    let operations = resources().merge(lists()).merge(images::uploads());
-    let operations = operations.into_document();
-    let open = users::open_router().into_document();
-    openapi::complete(operations, open, oauth::router().into_openapi(), links)
-}
-
-/// Routes of the operations of callers, without layers, and without lists and uploads, which have layers of their own.
-pub fn operations() -> Router<AppState> {
-    resources().router
+    openapi::complete(&operations(), links)
 }
 
 /// The pages and the document. Clones share the compressed ones. Fails if the document cannot be written as JSON; a
@@ -113,67 +101,46 @@ pub fn constants(
     let has_demo_keys = !state.demo_keys.is_empty();
     let document = openapi::serve::router(document, &state.links, has_demo_keys)?;
     let constants = pages::router().merge(document);
-    Ok(constants.layer(CompressLayer::of_constants()))
+    let layers = ServiceBuilder::new()
+        .layer(ServiceLayer)
+        .layer(CompressConstants);
+    Ok(constants.layer(layers))
 }
 
-/// `operations` and `constants`, with all layers.
-pub fn router(
-    operations: Router<AppState>,
-    constants: Router<AppState>,
-    state: AppState,
-) -> Router {
-    let lists = lists().router;
-    let uploads = images::uploads().router;
-    let oauth = Router::from(oauth::router());
-    let open = users::open_router().router.merge(oauth.clone());
-    // Tools with one base URL look for them below it. `nest` rewrites the target of these few requests only.
-    let open = open.nest(openapi::BASE, oauth);
-    let public = health::router()
-        .merge(constants)
-        .fallback(async || Error::NoSuchRoute);
-
-    let concurrency = Arc::new(state.concurrency.clone());
-
-    // The layers, from the outermost to the innermost.
-    let public_layers = ServiceBuilder::new()
-        .layer(RequestSpanLayer) // first: every response and log line has the request's id
-        .layer(access_log(&state)) // also of requests that are refused, panic, or whose client disconnects
-        .layer(CorsLayer::new(&state.cors_origins)) // preflight requests have no credential; errors have CORS headers too
-        .layer(catch_panic()) // inside the access log, which records the 500, and the request id
-        .layer(CheckLayer(validate_request)); // before anything acts on a request that two servers could read differently
-    let api_layers = public_layers
-        .clone()
-        .layer(CheckLayer(refuse_if_match(Arc::clone(&state.access)))) // it must not be ignored
-        .layer(CheckLayer(client_address(state.trusted_proxies.clone()))) // for the limits that follow
-        .layer(LoadShedLayer {
-            limits: Arc::clone(&concurrency),
-            access: Arc::clone(&state.access),
-        }); // before anything waits
-    let upload_layers = api_layers
-        .clone()
-        .layer(AuthenticateLayer(state.clone())) // failures count against the client address
-        .layer(RateLimitLayer::new(Arc::clone(&state.limits), &state.plans)) // the plan is the caller's
-        .layer(ResponseMemoryLayer(Arc::clone(&concurrency))) // inside the limits, against which its refusal does not count
-        .layer(CheckLayer(local_demo_keys(state.demo_keys))) // they are public
-        .layer(CheckLayer(authorize)) // before the body is read; a refusal counts against the limits
-        .layer(catch_panic()); // inside the limits, against which a panic does not count
-    let operation_layers = upload_layers
-        .clone()
-        .layer(TimeoutLayer(state.request_timeout)) // an upload has timeouts for the parts of its body
-        .layer(IdempotencyLayer::new(&state)); // stored responses belong to a caller; reads the body
-    let list_layers = operation_layers.clone().layer(CompressLayer::default()); // only lists; inside the memory of responses
-    let open_layers = api_layers
-        .layer(CheckLayer(limit_open(Arc::clone(&state.limits)))) // by client address, without a caller
-        .layer(ResponseMemoryLayer(concurrency))
-        .layer(TimeoutLayer(state.request_timeout))
-        .layer(IdempotencyLayer::new(&state));
-    let routes = operations
-        .layer(operation_layers)
-        .merge(lists.layer(list_layers))
-        .merge(open.layer(open_layers))
-        .merge(uploads.layer(upload_layers))
-        .merge(public.layer(public_layers));
-    routes.with_state(state)
+/// `operations`, health and `constants`, with all layers.
+pub fn router(operations: &Operations, constants: Router<AppState>, state: AppState) -> Router {
+    let trusted_proxies = Arc::clone(&state.trusted_proxies);
+    let (has_details, limits) = (state.access_details, &state.concurrency);
+    let (load, memory) = (limits.clone(), limits.clone());
+    // The layers, from the outermost to the innermost. What they do depends on the facts of the route, which are outside of
+    // them all; without facts, it is no operation.
+    let layers = ServiceBuilder::new()
+        .layer(ServiceLayer)
+        .layer(around(CreateContext { trusted_proxies })) // first: all others read it
+        .layer(around(RequestSpan)) // log lines have its trace
+        .layer(around(AccessLog { has_details })) // also of requests that are refused, panic, or whose client disconnects
+        .layer(around(ErrorBody)) // of all that follow
+        .layer(around(Cors::new(&state.cors_origins))) // preflight requests have no credential; errors have CORS headers too
+        .layer(around(CatchPanic)) // inside the access log, which records the 500, and the request id
+        .layer(around(Check(validate_request))) // before anything acts on a request that two servers could read differently
+        .layer(around(Check(refuse_if_match))) // it must not be ignored
+        .layer(around(LoadShed { limits: load })) // before anything waits
+        .layer(around(DatabaseDeadline)) // for the statements of the layers, too
+        .layer(around(Authenticate(state.clone()))) // failures count against the client address
+        .layer(around(RateLimit::new(&state))) // the plan is the caller's; without a caller, by client address
+        .layer(around(ResponseMemory { limits: memory })) // inside the limits, against which its refusal does not count
+        .layer(around(Check(local_demo_keys(state.demo_keys)))) // they are public
+        .layer(around(Check(authorize))) // before the body is read; a refusal counts against the limits
+        .layer(around(CatchPanic)) // inside the limits, against which a panic does not count
+        .layer(around(Timeout(state.request_timeout))) // inside the layers that must not be cut off
+        .layer(around(IdempotencyKeys(state.clone()))) // stored responses belong to a caller; reads the body
+        .layer(around(Compress::default())) // only lists; inside the memory of responses
+        .into_inner();
+    let routes = operations.routes.iter().cloned().chain(health::routes());
+    let pages = constants
+        .fallback(async || Error::NoSuchRoute)
+        .layer(layers.clone());
+    with_layers(routes, &layers).merge(pages).with_state(state)
 }
 
 /// Router of the operations listener: health, and `metrics`, rendered at each request.
@@ -183,20 +150,38 @@ pub fn operations_router(
 ) -> Router {
     const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
     let metrics = get(async move || ([(header::CONTENT_TYPE, TEXT)], metrics()));
+    let metrics = Route::probe("/metrics", metrics);
+    let trusted_proxies = Arc::clone(&state.trusted_proxies);
+    let has_details = state.access_details;
     let layers = ServiceBuilder::new()
-        .layer(RequestSpanLayer)
-        .layer(access_log(&state))
-        .layer(catch_panic())
-        .layer(CheckLayer(validate_request));
-    let metrics = metrics.layer(CompressLayer::default());
-    let routes = health::router().route("/metrics", metrics);
-    let routes = routes.fallback(async || Error::NoSuchRoute);
-    routes.layer(layers).with_state(state)
+        .layer(ServiceLayer)
+        .layer(around(CreateContext { trusted_proxies }))
+        .layer(around(RequestSpan))
+        .layer(around(AccessLog { has_details }))
+        .layer(around(ErrorBody))
+        .layer(around(CatchPanic))
+        .layer(around(Check(validate_request)))
+        .layer(around(Compress::default()))
+        .into_inner();
+    let fallback = Router::new().fallback(async || Error::NoSuchRoute);
+    with_layers(health::routes().into_iter().chain([metrics]), &layers)
+        .merge(fallback.layer(layers))
+        .with_state(state)
 }
 
-fn access_log(state: &AppState) -> AccessLogLayer {
-    let has_details = state.access_details;
-    AccessLogLayer(has_details.then(|| state.trusted_proxies.clone()))
+/// Returns a router of routes with layers, outside of which are the facts of each.
+fn with_layers<L>(routes: impl IntoIterator<Item = Route>, layers: &L) -> Router<AppState>
+where
+    L: Layer<AxumRoute> + Clone + Send + Sync + 'static,
+    L::Service: Service<Request, Response = Response, Error = Infallible> + Clone + Send + Sync,
+    <L::Service as Service<Request>>::Future: Send,
+{
+    routes.into_iter().fold(Router::new(), |all, route| {
+        let layers = ServiceBuilder::new()
+            .layer(Extension(route.facts))
+            .layer(layers.clone());
+        all.route(&route.path, route.methods.layer(layers))
+    })
 }
 
 /// A router as the server calls it, with its type of request bodies.
@@ -220,7 +205,7 @@ where
 fn without_trailing_slash(uri: &Uri) -> Option<Uri> {
     let path = uri.path();
     let trimmed = path.trim_end_matches('/');
-    if trimmed.len() == path.len() || !trimmed.starts_with(openapi::BASE) {
+    if trimmed.len() == path.len() || !trimmed.starts_with(BASE) {
         return None;
     }
     let query = uri.query().map(|query| format!("?{query}"));

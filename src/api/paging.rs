@@ -26,7 +26,7 @@ use super::{
     error::Error,
     extract::Parameters,
     fields::Violations,
-    openapi::BASE,
+    operations::BASE,
     request_context::RequestContext,
     state::{AppState, Links},
 };

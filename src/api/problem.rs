@@ -2,27 +2,11 @@
 
 use std::fmt::Display;
 
-use axum::{
-    body::Body,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::domain::change::Position;
-
-/// Marks an error response with a body in the format of its own RFC, in place of a problem.
-#[derive(Debug, Clone, Copy)]
-pub struct OAuthErrorBody;
-
-/// Marks a refusal that is due to the Idempotency-Key, and so must not be stored as the response to the request.
-#[derive(Debug, Clone, Copy)]
-pub struct AboutItsKey;
-
-/// Marks a 5xx response that is due to the request or its client, so that it counts against the limits of the caller.
-#[derive(Debug, Clone, Copy)]
-pub struct CountedFailure;
 
 /// Violation of a validation rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -196,17 +180,5 @@ impl Problem {
             Ok(()) => json,
             Err(_) => Vec::new(),
         }
-    }
-}
-
-/// Leaves the body empty: [`super::layers::request_span`] writes it, since it knows the request id.
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        let mut response = Response::new(Body::empty());
-        // As many as a 429 response has, since a refusal must be cheap.
-        response.headers_mut().reserve(9);
-        *response.status_mut() = self.status();
-        response.extensions_mut().insert(self);
-        response
     }
 }

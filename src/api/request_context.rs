@@ -1,6 +1,7 @@
 //! State of a request that its layers and its handler share.
 
 use std::{
+    net::IpAddr,
     ops::Deref,
     sync::{Arc, OnceLock},
 };
@@ -10,30 +11,30 @@ use axum::{
     http::request::Parts,
 };
 
-use super::{error::Error, idempotency::Idempotency, request_id::RequestId};
+use super::{error::Error, idempotency::Idempotency, operations::Facts, request_id::RequestId};
 use crate::domain::{
     address::AddressKey,
-    caller::{Caller, CallerKey, Scopes},
+    caller::{Caller, CallerKey},
     change::Initiator,
     limit::LimitStatus,
 };
 
-/// The only extension of a request, apart from those of the server and the router. Clones share the fields, so that
-/// outer layers see what inner ones set.
+/// The only extension of a request, apart from those of the server and the router. Clones share what layers set, so that
+/// outer ones see what inner ones set.
 #[derive(Debug, Clone)]
 pub struct RequestContext(Arc<Fields>);
 
-/// Fields of a [`RequestContext`]. Each is set once at most, by a layer.
+/// Fields of a [`RequestContext`]. Those that are set later are set once at most, by a layer.
 #[derive(Debug)]
 pub struct Fields {
     /// Request id.
     pub id: RequestId,
-    /// Client address, if known.
-    pub client_address: OnceLock<AddressKey>,
+    /// Facts of the operation.
+    pub facts: Facts,
+    /// Client address, if the request came through a socket.
+    pub client: Option<IpAddr>,
     /// Caller, once authenticated.
     pub caller: OnceLock<Arc<Caller>>,
-    /// Scopes that the operation needs, if it needs a caller.
-    pub needed_scopes: OnceLock<Scopes>,
     /// State of the limits of a caller on a limited plan.
     pub limit_status: OnceLock<LimitStatus>,
     /// Idempotency key, if the request has one.
@@ -49,13 +50,13 @@ impl Deref for RequestContext {
 }
 
 impl RequestContext {
-    /// Creates the context of a request with this id.
-    pub fn new(id: RequestId) -> Self {
+    /// Creates the context of a request.
+    pub fn new(id: RequestId, facts: Facts, client: Option<IpAddr>) -> Self {
         Self(Arc::new(Fields {
             id,
-            client_address: OnceLock::new(),
+            facts,
+            client,
             caller: OnceLock::new(),
-            needed_scopes: OnceLock::new(),
             limit_status: OnceLock::new(),
             idempotency: OnceLock::new(),
         }))
@@ -68,12 +69,12 @@ impl RequestContext {
     #[expect(clippy::expect_used, reason = "a bug: every router has the layer")]
     pub fn of(request: &Request) -> &Self {
         let context = request.extensions().get::<Self>();
-        context.expect("RequestSpan is the outermost layer")
+        context.expect("RequestContextLayer is the outermost layer")
     }
 
-    /// Returns the client address, if known.
+    /// Returns the key of the client address, if known.
     pub fn client_address(&self) -> Option<AddressKey> {
-        self.client_address.get().copied()
+        self.client.map(AddressKey::from)
     }
 
     /// Returns the key under which the caller's use is stored. That of an unauthenticated client is its address.

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use tokio::sync::Notify;
 use url::Url;
 
-use super::{access::AccessRules, idempotency::StoredBytes, rate_limits::RateLimits};
+use super::{idempotency::StoredBytes, rate_limits::RateLimits};
 use crate::{
     auth::{Authenticator, password::Passwords},
     blob_store::BlobStore,
@@ -49,8 +49,6 @@ pub struct Parts {
     pub demo_keys: &'static [(&'static str, Plan)],
     /// Resolves credentials to callers.
     pub authenticator: Authenticator,
-    /// Access rules of the operations.
-    pub access: Arc<AccessRules>,
     /// Limits of requests.
     pub limits: Arc<RateLimits>,
     /// Limits of the plans.

@@ -9,7 +9,6 @@ mod listen;
 
 use std::{num::NonZeroUsize, sync::Arc, thread::available_parallelism};
 
-use axum::Router;
 use bytesize::ByteSize;
 use secrecy::ExposeSecret;
 use tokio::runtime::Handle;
@@ -19,10 +18,9 @@ pub use self::{error::Error, keys::DEMO_KEYS};
 use crate::{
     api::{
         self, HttpApi,
-        access::AccessRules,
         idempotency::StoredBytes,
         layers::access_log,
-        openapi::BASE,
+        operations::Operations,
         rate_limits::RateLimits,
         state::{
             AppState, BodyLimits, ConcurrencyLimits, Links, OrphanedBlobs, Parts, Readiness,
@@ -67,7 +65,7 @@ impl App {
     pub async fn build_with(
         config: Config,
         clock: Clock,
-        operations: Router<AppState>,
+        operations: Operations,
     ) -> Result<Self, Error> {
         // First, so that no child process inherits them.
         let inherited = Inherited::take(&config.environment.sockets)?;
@@ -102,13 +100,11 @@ impl App {
             Issuers::new(config.auth.issuers, clock.clone()).map_err(Error::HttpClient)?;
         let links = Links::new(config.server.public_url.as_ref());
         let document = api::document(&links);
-        let access = AccessRules::from_document(&document, BASE);
         let hashes_at_once = hashes_at_once(&config.users);
         let server = &config.server;
         let state = AppState::new(Parts {
             demo_keys: if demo_keys { &DEMO_KEYS } else { &[] },
             authenticator: Authenticator::new(database.clone(), admitted, issuers, clock.clone()),
-            access: access.map_err(Error::Api)?.into(),
             limits: Arc::new(limits),
             plans: config.plans,
             failed_authentication: FailedAuthenticationLimit::new(
@@ -145,7 +141,7 @@ impl App {
         let constants = api::constants(&document, &state);
         let constants = constants.map_err(|error| Error::Api(error.to_string()))?;
         let routers: Vec<_> = (0..server.workers.unwrap_or_else(cores).get())
-            .map(|_| api::router(operations.clone(), constants.clone(), state.for_worker()))
+            .map(|_| api::router(&operations, constants.clone(), state.for_worker()))
             .map(api::http_service)
             .collect();
         let hooks = Hooks {

@@ -8,7 +8,7 @@ use super::{
     session::with_database,
 };
 use crate::{
-    api::{openapi::BASE, state::Links},
+    api::{operations::BASE, state::Links},
     blob_store::BlobStore,
     config::Config,
     db::Database,

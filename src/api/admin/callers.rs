@@ -10,7 +10,7 @@ use crate::{
         extract::{Json, MergePatch, Path, Query},
         fields::{Array, Field, FieldType, Member, Violations, present},
         idempotency::Idempotency,
-        openapi::BASE,
+        operations::BASE,
         paging::{Find, Lists, Page, Window},
         response::{self, ApiResponse, time},
         scopes::{MAX_SCOPES, ScopeBody, read_scopes, scope_names},

@@ -11,28 +11,23 @@ mod sample_store;
 
 use utoipa_axum::routes;
 
-use super::operations::Operations;
+use super::operations::{Facts, Operations};
 
-/// Returns the operations, except lists.
+/// Returns the operations.
 pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(callers::create))
         .routes(routes!(callers::get, callers::patch, callers::delete))
         .routes(routes!(callers::usage))
-        .routes(routes!(credentials::create_key))
-        .routes(routes!(credentials::rotate_key))
+        .routes_with(Facts::LIST, routes!(callers::list))
+        .routes_with(Facts::LIST, routes!(credentials::list_keys))
+        .routes_with(Facts::SECRET, routes!(credentials::create_key))
+        .routes_with(Facts::SECRET, routes!(credentials::rotate_key))
         .routes(routes!(credentials::revoke_key))
-        .routes(routes!(credentials::create_client))
+        .routes_with(Facts::LIST, routes!(credentials::list_clients))
+        .routes_with(Facts::SECRET, routes!(credentials::create_client))
         .routes(routes!(credentials::revoke_client))
+        .routes_with(Facts::LIST, routes!(credentials::list_sessions))
         .routes(routes!(credentials::revoke_session))
         .routes(routes!(sample_store::add))
-}
-
-/// Returns the lists.
-pub fn lists() -> Operations {
-    Operations::new()
-        .routes(routes!(callers::list))
-        .routes(routes!(credentials::list_keys))
-        .routes(routes!(credentials::list_clients))
-        .routes(routes!(credentials::list_sessions))
 }

@@ -10,7 +10,7 @@ use crate::{
         error::Error,
         extract::Host,
         idempotency::Idempotency,
-        openapi::BASE,
+        operations::BASE,
         request_context::CurrentCaller,
         response,
         state::{AppState, Links},

@@ -24,7 +24,7 @@ use super::{
     error::Error,
     extract::Query,
     fields::Violations,
-    operations::Operations,
+    operations::{Facts, Operations},
     paging::{parse_distinct, parse_limit},
     request_context::{CurrentCaller, RequestContext},
     response,
@@ -45,8 +45,8 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const DEFAULT_LIMIT: usize = 100;
 
 /// Returns the operation.
-pub fn lists() -> Operations {
-    Operations::new().routes(routes!(list))
+pub fn router() -> Operations {
+    Operations::new().routes_with(Facts::LIST, routes!(list))
 }
 
 /// Read the record of changes

@@ -26,7 +26,7 @@ use super::{
     conditional::IfMatch,
     error::Error,
     extract::{Path, PathPair},
-    operations::Operations,
+    operations::{Facts, Keys, Operations},
     response::{self, ApiResponse},
     state::OrphanedBlobs,
 };
@@ -35,19 +35,17 @@ use crate::{
     domain::{change::Initiator, id::PetId, image::ImageId},
 };
 
-/// Returns the operations on images, except the list and uploads.
+/// Returns the operations on images. The upload limits the time of the parts of its body.
 pub fn router() -> Operations {
-    Operations::new().routes(routes!(serve::get, delete))
-}
-
-/// Returns the list of a pet's images.
-pub fn lists() -> Operations {
-    Operations::new().routes(routes!(list))
-}
-
-/// Returns the upload operation, which has limits of its own.
-pub fn uploads() -> Operations {
-    Operations::new().routes(routes!(upload::upload))
+    let upload = Facts {
+        keys: Keys::StoredByHandler,
+        timeout_factor: 0,
+        ..Facts::OPERATION
+    };
+    Operations::new()
+        .routes(routes!(serve::get, delete))
+        .routes_with(Facts::LIST, routes!(list))
+        .routes_with(upload, routes!(upload::upload))
 }
 
 /// An image of a pet.

@@ -15,7 +15,6 @@ use std::{
     collections::HashMap,
     error::Error as StdError,
     iter,
-    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -26,19 +25,15 @@ use axum::{
     body::{Body, Bytes, HttpBody},
     extract::{MatchedPath, Request},
     http::Method,
-    response::Response,
 };
+use futures_util::FutureExt as _;
 use http_body::{Frame, SizeHint};
-use ipnet::IpNet;
 use metrics::Histogram;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tracing::{Span, field};
 
-use super::{Inner, Middleware, OnResponse, Then, client_address::address_of};
-use crate::{
-    api::{error::Cause, request_context::RequestContext},
-    trace_context,
-};
+use super::{Middleware, Next, Reply};
+use crate::api::{error::Error, request_context::RequestContext};
 
 /// Maximum number of records in a batch, for a worker that does not sleep.
 const BATCH: usize = 256;
@@ -69,36 +64,44 @@ pub fn write_batch() {
     });
 }
 
-/// Layer that records each request; with details if it has the networks of the trusted proxies.
-#[derive(Debug, Clone)]
-pub struct AccessLogLayer(pub Option<Arc<[IpNet]>>);
+/// Records each request.
+#[derive(Debug)]
+pub struct AccessLog {
+    /// True if lines also have the path, the client address and the size of the response.
+    pub has_details: bool,
+}
 
-impl_layer!(AccessLogLayer);
-
-impl Middleware for AccessLogLayer {
-    type Future<S: Inner> = Then<S::Future, AccessLogGuard>;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
-        let guard = AccessLogGuard(Some(Record {
+impl Middleware for AccessLog {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+        let context = RequestContext::of(&request);
+        let details = self.has_details.then(|| {
+            Box::new(Details {
+                path: visible(request.uri().path()),
+                response_bytes: 0,
+                span: Span::current(),
+            })
+        });
+        let mut record = Unwritten(Some(Record {
             begun: Instant::now(),
             method: request.method().clone(),
             route: request.extensions().get().cloned(),
             status: CLIENT_CLOSED_REQUEST,
             latency: Duration::ZERO,
-            context: RequestContext::of(&request).clone(),
-            details: self.0.as_ref().map(|proxies| {
-                Box::new(Details {
-                    path: visible(request.uri().path()),
-                    client_address: address_of(&request, proxies),
-                    response_bytes: 0,
-                    span: Span::current(),
-                })
-            }),
+            context: context.clone(),
+            details,
         }));
-        Then {
-            inner: inner.call(request),
-            then: Some(guard),
-        }
+        next.call(request).map(move |response| {
+            match record.complete(response.status().as_u16(), Error::of(&response)) {
+                Some(record) if record.details.is_some() => response.map(|body| {
+                    let record = Some(record);
+                    Body::new(RecordedBody { body, record })
+                }),
+                record => {
+                    record.into_iter().for_each(Record::submit);
+                    response
+                }
+            }
+        })
     }
 }
 
@@ -108,62 +111,33 @@ fn visible(path: &str) -> String {
     utf8_percent_encode(path, INVISIBLE).to_string()
 }
 
-/// Completes the record of a request once: with its response, or when it is dropped without one. Writes it, or passes one
-/// with details on to [`when_sent`].
+/// Record of a request without its line. It is completed once: with its response, or when it is dropped without one.
 #[derive(Debug)]
-pub struct AccessLogGuard(Option<Record>);
+struct Unwritten(Option<Record>);
 
-impl OnResponse for AccessLogGuard {
-    fn on_response(mut self, mut response: Response) -> Response {
-        let (status, cause) = (response.status().as_u16(), response.extensions().get());
-        match self.complete(status, cause) {
-            Some(record) if record.details.is_some() => {
-                response.extensions_mut().insert(record);
-            }
-            record => record.into_iter().for_each(Record::submit),
-        }
-        response
-    }
-}
-
-impl AccessLogGuard {
+impl Unwritten {
     /// Completes and returns the record, once.
-    fn complete(&mut self, status: u16, cause: Option<&Cause>) -> Option<Record> {
+    fn complete(&mut self, status: u16, error: Option<&Error>) -> Option<Record> {
         let mut record = self.0.take()?;
         record.status = status;
         record.latency = record.begun.elapsed();
         if record.details.is_some() {
             record.record_duration();
         }
-        if let Some(Cause(cause)) = cause {
+        if let Some(error) = error.filter(|error| error.is_logged()) {
             let (id, route) = (record.context.id.as_str(), record.route());
-            let (method, error) = (record.method(), describe(cause));
+            let (method, error) = (record.method(), describe(error));
             tracing::error!(request_id = id, method, route, error, "request failed");
         }
         Some(record)
     }
 }
 
-impl Drop for AccessLogGuard {
+impl Drop for Unwritten {
     fn drop(&mut self) {
         let record = self.complete(CLIENT_CLOSED_REQUEST, None);
         record.into_iter().for_each(Record::submit);
     }
-}
-
-/// Passes a response on. If it has a record with details, ends the trace span, and writes the line when the body has been
-/// sent or dropped.
-pub fn when_sent(mut response: Response) -> Response {
-    let Some(record) = response.extensions_mut().remove::<Record>() else {
-        return response;
-    };
-    if let Some(details) = &record.details {
-        trace_context::end(&details.span);
-    }
-    response.map(|body| {
-        let record = Some(record);
-        Body::new(RecordedBody { body, record })
-    })
 }
 
 /// Body of a response with the record of its request.
@@ -222,7 +196,6 @@ fn describe(error: &dyn StdError) -> String {
 struct Details {
     /// Path without the query: visible ASCII, of limited length.
     path: String,
-    client_address: Option<IpAddr>,
     /// Size of the body, as far as it was passed to the connection.
     response_bytes: u64,
     /// Span of the request, for the ids in the line.
@@ -293,7 +266,7 @@ impl Record {
             caller = self.context.caller.get().map(|caller| caller.name.as_str()),
             request_id = self.context.id.as_str(),
             path = details.map(|it| it.path.as_str()),
-            client_address = details.and_then(|it| it.client_address).map(field::display),
+            client_address = details.and(self.context.client).map(field::display),
             response_bytes = details.map(|it| it.response_bytes),
         );
         if details.is_none() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::{extract::Request, response::IntoResponse};
 use futures_util::future::Either;
 
-use super::{Inner, LayerFuture, Middleware, respond};
+use super::{Middleware, Next, Reply, respond};
 use crate::{
     api::{
         credentials::credentials, error::Error, request_context::RequestContext, state::AppState,
@@ -19,20 +19,15 @@ use crate::{
     },
 };
 
-/// Layer that resolves credentials.
-#[derive(Clone)]
-pub struct AuthenticateLayer(pub AppState);
+/// Resolves the credentials.
+pub struct Authenticate(pub AppState);
 
-impl_layer!(AuthenticateLayer);
-
-impl Middleware for AuthenticateLayer {
-    type Future<S: Inner> = LayerFuture<S::Future>;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
-        let Self(state) = self;
+impl Middleware for Authenticate {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+        let Self(state) = &**self;
         let context = RequestContext::of(&request);
-        if context.needed_scopes.get().is_none() {
-            return Either::Left(inner.call(request));
+        if context.facts.needed_scopes.is_none() {
+            return Either::Left(next.call(request));
         }
         let cached = match credentials(request.headers()) {
             Ok(None) => Some(anonymous(state)),
@@ -42,21 +37,20 @@ impl Middleware for AuthenticateLayer {
         match cached {
             Some(Ok(caller)) => {
                 let _ = context.caller.set(caller);
-                Either::Left(inner.call(request))
+                Either::Left(next.call(request))
             }
             Some(Err(error)) => respond(error),
             None => {
-                let (state, context) = (state.clone(), context.clone());
-                let mut inner = inner.clone();
+                let (state, context, next) = (state.clone(), context.clone(), next.clone());
                 Either::Right(Box::pin(async move {
                     let credentials = credentials(request.headers()).transpose();
                     let credentials = credentials.unwrap_or(Err(auth::Error::Invalid));
                     match look_up(&state, credentials, context.client_address()).await {
                         Ok(caller) => {
                             let _ = context.caller.set(caller);
-                            inner.call(request).await
+                            next.call(request).await
                         }
-                        Err(error) => Ok(error.into_response()),
+                        Err(error) => error.into_response(),
                     }
                 }))
             }

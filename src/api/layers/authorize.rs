@@ -9,7 +9,7 @@ use crate::api::{error::Error, request_context::RequestContext};
 /// Checks that the caller has the scopes that the operation needs.
 pub fn authorize(request: &Request) -> Result<(), Error> {
     let context = RequestContext::of(request);
-    let Some(&needed) = context.needed_scopes.get() else {
+    let Some(needed) = context.facts.needed_scopes else {
         return Ok(());
     };
     let caller = context.caller.get().ok_or(Error::Unauthenticated)?;

@@ -1,35 +1,38 @@
 //! Responds with 500 if a handler or a layer panics.
 
-use std::any::Any;
+use std::{
+    any::Any,
+    future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use axum::{
-    body::Body,
+    extract::Request,
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
-use tower::{layer::util::Stack, util::MapResponseLayer};
-use tower_http::{BoxError, body::UnsyncBoxBody, catch_panic::CatchPanicLayer};
+use futures_util::{FutureExt as _, future::Either};
 
+use super::{Middleware, Next, Reply};
 use crate::api::error::Error;
 
-/// Layer that catches panics. The second part restores the type of bodies, which the first one boxes.
-pub type CatchPanic = Stack<
-    CatchPanicLayer<fn(Box<dyn Any + Send>) -> Response>,
-    MapResponseLayer<fn(Boxed) -> Response>,
->;
+/// Catches panics.
+#[derive(Debug)]
+pub struct CatchPanic;
 
-type Boxed = Response<UnsyncBoxBody<Bytes, BoxError>>;
-
-/// Returns the layer.
-pub fn catch_panic() -> CatchPanic {
-    Stack::new(
-        CatchPanicLayer::custom(respond as fn(_) -> _),
-        MapResponseLayer::new(|response| response.map(Body::new)),
-    )
+impl Middleware for CatchPanic {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+        match catch_unwind(AssertUnwindSafe(|| next.call(request))) {
+            Ok(response) => {
+                let response = AssertUnwindSafe(response).catch_unwind();
+                Either::Left(response.map(|it| it.unwrap_or_else(|panic| respond(&*panic))))
+            }
+            Err(panic) => Either::Right(future::ready(respond(&*panic))),
+        }
+    }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "tower-http gives it away")]
-fn respond(panic: Box<dyn Any + Send>) -> Response {
+fn respond(panic: &(dyn Any + Send)) -> Response {
     let text = panic
         .downcast_ref::<String>()
         .map(String::as_str)
@@ -40,28 +43,32 @@ fn respond(panic: Box<dyn Any + Send>) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use axum::{extract::Request, http::StatusCode};
+    use axum::{Router, body::Body, http::StatusCode};
     use http_body_util::BodyExt as _;
-    use tower::{ServiceBuilder, ServiceExt, service_fn};
+    use tower::{ServiceBuilder, ServiceExt};
 
     use super::*;
-    use crate::api::layers::request_span::RequestSpanLayer;
+    use crate::api::layers::{
+        ServiceLayer, around, error_body::ErrorBody, request_context::CreateContext,
+    };
 
     #[tokio::test]
     async fn panic_is_a_500_without_its_text_and_the_next_request_is_answered() {
-        let handler = service_fn(async |request: Request| {
+        let layers = ServiceBuilder::new()
+            .layer(ServiceLayer)
+            .layer(around(CreateContext {
+                trusted_proxies: Arc::default(),
+            }))
+            .layer(around(ErrorBody))
+            .layer(around(CatchPanic));
+        let handler = async |request: Request| {
             assert!(request.uri().path() != "/panic", "the cause");
-            Ok::<_, Infallible>(Response::new(Body::from("fine")))
-        });
-        let service = ServiceBuilder::new()
-            .layer(RequestSpanLayer)
-            .layer(catch_panic())
-            .service(handler);
+            "fine"
+        };
+        let router = Router::new().fallback(handler).layer(layers);
         let ask = async |path| {
             let request = Request::get(path).body(Body::empty()).expect("a request");
-            let Ok(response) = service.clone().oneshot(request).await;
+            let Ok(response) = router.clone().oneshot(request).await;
             let status = response.status();
             let body = response.into_body().collect().await.expect("a body");
             (status, body.to_bytes())

@@ -1,26 +1,25 @@
 //! Runs a function on each request; an error becomes the response.
 
-use std::future::{self, Ready};
+use std::{future, sync::Arc};
 
 use axum::{extract::Request, response::IntoResponse};
 use futures_util::future::Either;
 
-use super::{Inner, Middleware, Outcome};
+use super::{Middleware, Next, Reply};
 use crate::api::error::Error;
 
-/// Layer that calls a function for each request, and responds with its error.
-#[derive(Debug, Clone, Copy)]
-pub struct CheckLayer<F>(pub F);
+/// Calls a function for each request, and responds with its error.
+#[derive(Debug)]
+pub struct Check<F>(pub F);
 
-impl_layer!(CheckLayer<F>);
-
-impl<F: Fn(&Request) -> Result<(), Error> + Clone + Send + 'static> Middleware for CheckLayer<F> {
-    type Future<S: Inner> = Either<S::Future, Ready<Outcome>>;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
+impl<F> Middleware for Check<F>
+where
+    F: Fn(&Request) -> Result<(), Error> + Send + Sync + 'static,
+{
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<F, N> {
         match self.0(&request) {
-            Ok(()) => Either::Left(inner.call(request)),
-            Err(error) => Either::Right(future::ready(Ok(error.into_response()))),
+            Ok(()) => Either::Left(next.call(request)),
+            Err(error) => Either::Right(future::ready(error.into_response())),
         }
     }
 }

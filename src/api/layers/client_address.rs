@@ -1,10 +1,7 @@
 //! Determines the client address of a request: that of the socket, or the one that a trusted proxy reports. The peer of a
 //! Unix socket is a trusted proxy.
 
-use std::{
-    net::{AddrParseError, IpAddr, Ipv4Addr, SocketAddr},
-    sync::Arc,
-};
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, SocketAddr};
 
 use axum::{
     extract::Request,
@@ -12,26 +9,9 @@ use axum::{
 };
 use ipnet::IpNet;
 
-use crate::{
-    api::{error::Error, request_context::RequestContext},
-    domain::address::PeerAddress,
-};
+use crate::domain::address::PeerAddress;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-
-/// Returns a check that stores the client address in the request's context, and accepts every request.
-pub fn client_address(
-    trusted_proxies: Arc<[IpNet]>,
-) -> impl Fn(&Request) -> Result<(), Error> + Clone + Send + Sync + 'static {
-    move |request| {
-        if let Some(address) = address_of(request, &trusted_proxies) {
-            let _ = RequestContext::of(request)
-                .client_address
-                .set(address.into());
-        }
-        Ok(())
-    }
-}
 
 /// Returns the client address of a request, if it came through a socket; an IPv4 address as such, also if the socket or the
 /// proxy has it in the form of IPv6. For a Unix socket without `X-Forwarded-For` it is

@@ -20,7 +20,7 @@ use axum::{
     http::{Extensions, HeaderMap, HeaderValue, StatusCode, Version, header},
     response::{IntoResponse, Response},
 };
-use futures_util::future::{BoxFuture, FutureExt as _};
+use futures_util::{FutureExt as _, future::Either};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tower::{Layer, Service as _, ServiceExt as _};
@@ -33,10 +33,11 @@ use tower_http::{
 };
 
 use super::{
-    Inner, Layered, Middleware, Outcome,
+    Layered, Middleware, Next, Reply,
     response_memory::{CompressedWhileSent, STREAMED_LIST},
+    service,
 };
-use crate::api::error::Error;
+use crate::api::{error::Error, operations::Kind, request_context::RequestContext};
 
 /// Minimum size in bytes of a body that is compressed.
 const MIN_SIZE: u16 = 1 << 10;
@@ -51,37 +52,23 @@ const GZIP_MEMORY: usize = 384 << 10;
 /// Memory in bytes of a zstd encoder at [`LEVEL`], with its window of 1 MiB.
 const ZSTD_MEMORY: usize = 2 << 20;
 
-/// Layer that compresses responses of at least 1 KiB.
-#[derive(Clone)]
-pub struct CompressLayer {
-    encoder: CompressionLayer<And<SizeAbove, Eligible>>,
-    is_constant: bool,
+/// Layer for routes that respond to each GET with the same bytes, which are compressed once.
+#[derive(Debug, Clone, Copy)]
+pub struct CompressConstants;
+
+impl<N> Layer<N> for CompressConstants {
+    type Service = Layered<Compress, N>;
+
+    fn layer(&self, next: N) -> Self::Service {
+        let middleware = Arc::new(Compress {
+            compressed: Some(Arc::default()),
+            ..Compress::default()
+        });
+        Layered { middleware, next }
+    }
 }
 
 type Eligible = fn(StatusCode, Version, &HeaderMap, &Extensions) -> bool;
-
-impl Default for CompressLayer {
-    /// Creates a layer that compresses each response.
-    fn default() -> Self {
-        let predicate = SizeAbove::new(MIN_SIZE).and(is_eligible as Eligible);
-        Self {
-            encoder: CompressionLayer::new()
-                .quality(LEVEL)
-                .compress_when(predicate),
-            is_constant: false,
-        }
-    }
-}
-
-impl CompressLayer {
-    /// Creates a layer for routes that respond to each GET with the same bytes, which are compressed once.
-    pub fn of_constants() -> Self {
-        Self {
-            is_constant: true,
-            ..Self::default()
-        }
-    }
-}
 
 fn is_eligible(status: StatusCode, _: Version, headers: &HeaderMap, _: &Extensions) -> bool {
     let tag = headers.get(header::ETAG).map(HeaderValue::as_bytes);
@@ -92,24 +79,23 @@ fn is_eligible(status: StatusCode, _: Version, headers: &HeaderMap, _: &Extensio
     status == StatusCode::OK && !is_stream && tag.is_none_or(|tag| tag.starts_with(b"W/"))
 }
 
-impl<S> Layer<S> for CompressLayer {
-    type Service = Layered<Compress, S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        let middleware = Compress {
-            encoder: self.encoder.clone(),
-            compressed: self.is_constant.then(Arc::default),
-        };
-        Layered { middleware, inner }
-    }
-}
-
-/// Compresses the responses of a route.
-#[derive(Clone)]
+/// Compresses the responses of lists and probes, of at least 1 KiB; or all of a route, if they are constant.
 pub struct Compress {
     encoder: CompressionLayer<And<SizeAbove, Eligible>>,
     /// The compressed body of a route with constant responses.
     compressed: Option<Arc<CompressedConstant>>,
+}
+
+impl Default for Compress {
+    fn default() -> Self {
+        let predicate = SizeAbove::new(MIN_SIZE).and(is_eligible as Eligible);
+        Self {
+            encoder: CompressionLayer::new()
+                .quality(LEVEL)
+                .compress_when(predicate),
+            compressed: None,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -119,18 +105,18 @@ struct CompressedConstant {
 }
 
 impl Middleware for Compress {
-    type Future<S: Inner> = BoxFuture<'static, Outcome>;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
-        let max = self.compressed.as_ref().map_or(SLICE, |_| usize::MAX);
-        let sliced = inner
-            .clone()
-            .map_response(move |response| response.map(|body| Slices::new(body, max)));
-        let response = self.encoder.layer(sliced).call(request);
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
         let compressed = self.compressed.clone();
-        response
-            .map(move |Ok(response)| Ok(complete(response, compressed.as_deref())))
-            .boxed()
+        let kind = RequestContext::of(&request).facts.kind;
+        if compressed.is_none() && !matches!(kind, Kind::List | Kind::Probe) {
+            return Either::Left(next.call(request));
+        }
+        let max = compressed.as_ref().map_or(SLICE, |_| usize::MAX);
+        let sliced = service(next)
+            .map_response(move |response: Response| response.map(|body| Slices::new(body, max)));
+        let response = self.encoder.layer(sliced).call(request);
+        let response = response.map(move |Ok(response)| complete(response, compressed.as_deref()));
+        Either::Right(response.boxed())
     }
 }
 
@@ -282,25 +268,36 @@ impl HttpBody for Slices {
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, future};
+    use std::cell::Cell;
 
-    use tower::service_fn;
+    use axum::{Extension, Router};
+    use tower::ServiceBuilder;
 
     use super::*;
+    use crate::api::{
+        layers::{ServiceLayer, around, request_context::CreateContext},
+        operations::{Facts, RouteFacts},
+    };
 
     const TEXT: &str = "0123456789abcdef";
 
     /// Returns the response to a request that accepts gzip. The handler responds with `length` bytes and an entity tag.
     async fn respond(status: StatusCode, length: usize, etag: &'static str) -> Response {
-        let handler = service_fn(move |_: Request| {
+        let handler = async move || {
             let body = Body::from(TEXT.repeat(length / TEXT.len()));
-            let response = (status, [(header::ETAG, etag)], body).into_response();
-            future::ready(Ok(response))
-        });
-        let mut request = Request::default();
+            (status, [(header::ETAG, etag)], body)
+        };
+        let mut request: Request = Request::default();
         let gzip = HeaderValue::from_static("gzip");
         request.headers_mut().insert(header::ACCEPT_ENCODING, gzip);
-        let service = CompressLayer::default().layer(handler);
+        let layers = ServiceBuilder::new()
+            .layer(Extension(RouteFacts::of_get(Facts::LIST)))
+            .layer(ServiceLayer)
+            .layer(around(CreateContext {
+                trusted_proxies: Arc::default(),
+            }))
+            .layer(around(Compress::default()));
+        let service = Router::new().fallback(handler).layer(layers);
         let Ok(response) = service.oneshot(request).await;
         response
     }

@@ -10,13 +10,12 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     extract::Request,
     http::{HeaderName, HeaderValue, Method, header},
-    response::Response,
 };
-use futures_util::future::Either;
-use tower::{Layer, Service};
-use tower_http::cors::{AllowOrigin, CorsLayer as HeadersLayer};
+use futures_util::{FutureExt as _, future::Either};
+use tower::{Layer as _, Service as _};
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use super::{Inner, LayerFuture, Middleware, OnResponse, Then};
+use super::{Middleware, Next, Reply, service};
 use crate::config::CorsOrigins;
 
 /// Time for which a browser may remember the response to a preflight request. Chromium's maximum.
@@ -63,77 +62,64 @@ const EXPOSED_HEADERS: [HeaderName; 11] = [
     HeaderName::from_static("idempotent-replayed"),
 ];
 
-/// Layer that answers preflight requests, and adds CORS headers to responses. Without origins, it does nothing.
-#[derive(Debug, Clone)]
-pub struct CorsLayer(Option<Arc<Cors>>);
-
+/// Answers preflight requests, and adds CORS headers to responses. Without origins, it does nothing.
 #[derive(Debug)]
-struct Cors {
-    origins: CorsOrigins,
-    headers: HeadersLayer,
+pub struct Cors {
+    /// `None` if there are none.
+    origins: Option<CorsOrigins>,
+    headers: CorsLayer,
 }
 
-impl CorsLayer {
-    /// Creates a layer that admits pages of `origins`.
+impl Cors {
+    /// Creates the layer for pages of `origins`.
     pub fn new(origins: &CorsOrigins) -> Self {
+        let is_off = matches!(origins, CorsOrigins::Listed(origins) if origins.is_empty());
         let allowed = match origins {
             CorsOrigins::Any => AllowOrigin::any(),
-            CorsOrigins::Listed(origins) if origins.is_empty() => return Self(None),
             CorsOrigins::Listed(_) => AllowOrigin::mirror_request(),
         };
-        let headers = HeadersLayer::new()
+        let headers = CorsLayer::new()
             .allow_origin(allowed)
             .allow_methods(METHODS)
             .allow_headers(REQUEST_HEADERS)
             .expose_headers(EXPOSED_HEADERS)
             .max_age(MAX_AGE);
-        Self(Some(Arc::new(Cors {
-            origins: origins.clone(),
+        Self {
+            origins: (!is_off).then(|| origins.clone()),
             headers,
-        })))
+        }
     }
 }
 
-impl Cors {
-    /// Returns true if the response gets CORS headers.
-    fn applies(&self, request: &Request) -> bool {
-        let (headers, origin) = (request.headers(), request.headers().get(header::ORIGIN));
-        let is_preflight = headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-        let is_admitted = match &self.origins {
-            CorsOrigins::Any => true,
-            CorsOrigins::Listed(origins) => origin.is_some_and(|origin| origins.contains(origin)),
-        };
-        is_admitted && (request.method() != Method::OPTIONS || (is_preflight && origin.is_some()))
-    }
-}
-
-impl_layer!(CorsLayer);
-
-impl Middleware for CorsLayer {
-    type Future<S: Inner> = LayerFuture<S::Future>;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
-        let Some(cors) = &self.0 else {
-            return Either::Left(inner.call(request));
+impl Middleware for Cors {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+        let Some(origins) = &self.origins else {
+            return Either::Left(next.call(request));
         };
         // Boxed: requests to a service without CORS must not carry the state of this.
-        Either::Right(if cors.applies(&request) {
-            Box::pin(cors.headers.layer(inner.clone()).call(request))
+        Either::Right(if applies(origins, &request) {
+            let mut service = self.headers.layer(service(next));
+            let response = service.call(request);
+            response.map(|Ok(response)| response).boxed()
         } else {
-            let inner = inner.call(request);
-            let then = Some(Vary);
-            Box::pin(Then { inner, then })
+            let response = next.call(request).map(|mut response| {
+                // Tells caches that another origin may get another response.
+                let origin = HeaderValue::from_static("origin");
+                response.headers_mut().append(header::VARY, origin);
+                response
+            });
+            response.boxed()
         })
     }
 }
 
-/// Tells caches that another origin may get another response.
-struct Vary;
-
-impl OnResponse for Vary {
-    fn on_response(self, mut response: Response) -> Response {
-        let origin = HeaderValue::from_static("origin");
-        response.headers_mut().append(header::VARY, origin);
-        response
-    }
+/// Returns true if the response gets CORS headers.
+fn applies(origins: &CorsOrigins, request: &Request) -> bool {
+    let (headers, origin) = (request.headers(), request.headers().get(header::ORIGIN));
+    let is_preflight = headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let is_admitted = match origins {
+        CorsOrigins::Any => true,
+        CorsOrigins::Listed(origins) => origin.is_some_and(|origin| origins.contains(origin)),
+    };
+    is_admitted && (request.method() != Method::OPTIONS || (is_preflight && origin.is_some()))
 }

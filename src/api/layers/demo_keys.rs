@@ -19,9 +19,9 @@ use crate::{
 /// forwarded it.
 pub fn local_demo_keys(
     demo_keys: &'static [(&'static str, Plan)],
-) -> impl Fn(&Request) -> Result<(), Error> + Clone + Send + Sync + 'static {
+) -> impl Fn(&Request) -> Result<(), Error> {
     move |request| {
-        let needs_caller = RequestContext::of(request).needed_scopes.get().is_some();
+        let needs_caller = RequestContext::of(request).facts.needed_scopes.is_some();
         if demo_keys.is_empty() || !needs_caller {
             return Ok(());
         }

@@ -5,11 +5,11 @@ use std::{fmt, sync::Arc};
 
 use axum::{
     body::Body,
-    extract::{MatchedPath, Request},
+    extract::Request,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use futures_util::future::Either;
+use futures_util::{FutureExt as _, future::Either};
 use http_body_util::BodyExt;
 use serde::{
     Deserialize, Deserializer,
@@ -17,28 +17,21 @@ use serde::{
 };
 use sha2::{Digest, Sha256};
 
-use super::{Inner, LayerFuture, Middleware, operation_path, respond};
+use super::{Middleware, Next, Reply, respond};
 use crate::{
     api::{
-        access::AccessRules,
         body::LimitedBody,
         error::Error,
         extract::{invalid_json, require_media_type, require_plain},
-        idempotency::{ClientKey, IDEMPOTENT_REPLAYED, Idempotency, PasswordHash, StoredBytes},
-        openapi::BASE,
-        problem::AboutItsKey,
+        idempotency::{ClientKey, IDEMPOTENT_REPLAYED, Idempotency, PasswordHash},
+        operations::{BASE, Keys},
         request_context::RequestContext,
-        state::{AppState, BodyLimits, ConcurrencyLimits},
+        state::AppState,
     },
-    auth::password::{Passwords, Verification},
-    db::Database,
+    auth::password::Verification,
     domain::user::Password,
 };
 
-/// Paths below the API's base to which passwords are sent.
-const WITH_PASSWORDS: &str = "/user";
-/// Path of sign-up. A repetition must have the same password.
-const SIGN_UP: &str = "/user";
 /// Statuses about the message itself, which are not stored: a corrected message may have the same key.
 const ABOUT_MESSAGE: [StatusCode; 4] = [
     StatusCode::UNAUTHORIZED,
@@ -47,65 +40,41 @@ const ABOUT_MESSAGE: [StatusCode; 4] = [
     StatusCode::UNSUPPORTED_MEDIA_TYPE,
 ];
 
-/// Layer that handles the key of a request if its operation takes one. It buffers the body only if there is a key.
-#[derive(Clone)]
-pub struct IdempotencyLayer {
-    access: Arc<AccessRules>,
-    limits: BodyLimits,
-    database: Database,
-    stored_bytes: StoredBytes,
-    passwords: Passwords,
-    concurrency: ConcurrencyLimits,
-}
+/// Handles the key of a request if its operation takes one. Buffers the body only if there is a key.
+pub struct IdempotencyKeys(pub AppState);
 
-impl_layer!(IdempotencyLayer);
-
-impl Middleware for IdempotencyLayer {
-    type Future<S: Inner> = LayerFuture<S::Future>;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
+impl Middleware for IdempotencyKeys {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
         let context = RequestContext::of(&request);
-        let route = request.extensions().get().map(MatchedPath::as_str);
-        if !route.is_some_and(|route| self.access.takes_key(request.method(), route)) {
-            return Either::Left(inner.call(request));
+        if matches!(context.facts.keys, Keys::Ignored | Keys::StoredByHandler) {
+            return Either::Left(next.call(request));
         }
         match ClientKey::of(request.headers(), || context.caller_key()) {
-            Ok(None) => Either::Left(inner.call(request)),
+            Ok(None) => Either::Left(next.call(request)),
             Ok(Some(key)) => {
-                let response = self.clone().handle(key, request, inner.clone());
-                Either::Right(Box::pin(async {
-                    Ok(response.await.unwrap_or_else(Error::into_response))
-                }))
+                let (layer, next) = (Arc::clone(self), next.clone());
+                let response = async move { layer.handle(key, request, next).await };
+                let response = response.map(|it| it.unwrap_or_else(Error::into_response));
+                Either::Right(response.boxed())
             }
             Err(error) => respond(error),
         }
     }
 }
 
-impl IdempotencyLayer {
-    /// Creates the layer.
-    pub fn new(state: &AppState) -> Self {
-        Self {
-            access: Arc::clone(&state.access),
-            limits: state.body_limits,
-            database: state.database.clone(),
-            stored_bytes: state.stored_bytes.clone(),
-            passwords: state.passwords.clone(),
-            concurrency: state.concurrency.clone(),
-        }
-    }
-
+impl IdempotencyKeys {
     /// Handles a request with a key.
-    async fn handle<S: Inner>(
-        self,
+    async fn handle(
+        &self,
         key: ClientKey,
         request: Request,
-        inner: S,
+        next: impl Next,
     ) -> Result<Response, Error> {
+        let Self(state) = self;
         let context = RequestContext::of(&request).clone();
-        let is_sign_up = operation_path(&request) == Some(SIGN_UP);
+        let keys = context.facts.keys;
         let (parts, body) = request.into_parts();
-        let body = LimitedBody::new(body, self.limits, 0)?.join().await?;
+        let body = LimitedBody::new(body, state.body_limits, 0)?.join().await?;
         let path = parts.uri.path();
         let path = path.strip_prefix(BASE).unwrap_or(path);
         let mut fingerprint = Sha256::new()
@@ -113,17 +82,18 @@ impl IdempotencyLayer {
             .chain_update([0])
             .chain_update(parts.uri.query().unwrap_or_default())
             .chain_update([0]);
-        if let Err(error) = hash_body(&mut fingerprint, path, &body) {
+        if let Err(error) = hash_body(&mut fingerprint, keys, &body) {
             // As the handler does, which may ignore what cannot be hashed.
             require_media_type(&parts.headers, "application/json")?;
             require_plain(&parts.headers)?;
             return Err(invalid_json(&error));
         }
-        let idempotency = key.with_fingerprint(fingerprint.finalize().to_vec(), &self.stored_bytes);
+        let idempotency =
+            key.with_fingerprint(fingerprint.finalize().to_vec(), &state.stored_bytes);
         let request = Request::from_parts(parts, Body::from(body.clone()));
-        let response = self.replay_or_call(&idempotency, request, inner).await?;
+        let response = self.replay_or_call(&idempotency, request, next).await?;
         let is_replayed = response.headers().contains_key(IDEMPOTENT_REPLAYED);
-        if is_sign_up && is_replayed && response.status().is_success() {
+        if keys == Keys::StoredForAccount && is_replayed && response.status().is_success() {
             let hash = response.extensions().get().cloned();
             self.verify_password(hash, &body, &context).await?;
         }
@@ -131,27 +101,28 @@ impl IdempotencyLayer {
     }
 
     /// Returns the stored response, or that of the handler, which is stored.
-    async fn replay_or_call<S: Inner>(
+    async fn replay_or_call(
         &self,
         idempotency: &Idempotency,
         request: Request,
-        mut inner: S,
+        next: impl Next,
     ) -> Result<Response, Error> {
-        if let Some(response) = idempotency.stored_response(&self.database).await? {
+        let database = &self.0.database;
+        if let Some(response) = idempotency.stored_response(database).await? {
             return Ok(response);
         }
         let context = RequestContext::of(&request);
         let _ = context.idempotency.set(idempotency.clone());
-        let Ok(response) = inner.call(request).await;
+        let response = next.call(request).await;
 
         let status = response.status();
         let is_refusal = status.is_client_error() && !ABOUT_MESSAGE.contains(&status);
-        if !is_refusal || response.extensions().get::<AboutItsKey>().is_some() {
+        if !is_refusal || Error::of(&response).is_some_and(Error::is_about_key) {
             return Ok(response);
         }
         let (parts, body) = response.into_parts();
         let body = body.collect().await.map_err(Error::internal)?.to_bytes();
-        let stored = idempotency.clone().run(&self.database, async |_| {
+        let stored = idempotency.clone().run(database, async |_| {
             let (parts, body) = (parts.clone(), Body::from(body.clone()));
             Ok(Response::from_parts(parts, body))
         });
@@ -177,11 +148,10 @@ impl IdempotencyLayer {
         let is_same = match (given, hash) {
             (None, None) => true,
             (Some(Some(given)), Some(PasswordHash(hash))) => {
-                let _share = self
-                    .concurrency
-                    .password_hashes
-                    .take(context.client_address(), 1)?;
-                let verified = self.passwords.verify(given, Some(hash)).await?;
+                let Self(state) = self;
+                let hashes = &state.concurrency.password_hashes;
+                let _share = hashes.take(context.client_address(), 1)?;
+                let verified = state.passwords.verify(given, Some(hash)).await?;
                 matches!(verified, Verification::Match { .. })
             }
             _ => false,
@@ -192,8 +162,8 @@ impl IdempotencyLayer {
 
 /// Adds the body of a request to its fingerprint. With passwords, it fails unless it is JSON in which every number is in
 /// the range of 64-bit floating point, every string is Unicode, and values are nested at most 127 deep.
-fn hash_body(hash: &mut Sha256, path: &str, body: &[u8]) -> Result<(), serde_json::Error> {
-    if !path.starts_with(WITH_PASSWORDS) {
+fn hash_body(hash: &mut Sha256, keys: Keys, body: &[u8]) -> Result<(), serde_json::Error> {
+    if keys == Keys::Stored {
         hash.update(body);
         return Ok(());
     }

@@ -1,27 +1,18 @@
 //! Refuses `If-Match` where the resource has no entity tag: it could never match, and must not be ignored.
 
-use std::sync::Arc;
+use axum::{extract::Request, http::header};
 
-use axum::{
-    extract::{MatchedPath, Request},
-    http::header,
-};
+use crate::api::{error::Error, request_context::RequestContext};
 
-use crate::api::{access::AccessRules, error::Error};
-
-/// Returns a check that refuses `If-Match` in requests of operations without an entity tag.
-pub fn refuse_if_match(
-    rules: Arc<AccessRules>,
-) -> impl Fn(&Request) -> Result<(), Error> + Clone + Send + Sync + 'static {
-    move |request| {
-        if !request.headers().contains_key(header::IF_MATCH) {
-            return Ok(());
-        }
-        let route = request.extensions().get().map(MatchedPath::as_str);
-        if route.is_some_and(|route| rules.lacks_entity_tag(request.method(), route)) {
-            let reason = "must be absent: the resource has no ETag";
-            return Err(Error::one_violation("If-Match", reason));
-        }
-        Ok(())
+/// Refuses `If-Match` in requests of operations without an entity tag.
+pub fn refuse_if_match(request: &Request) -> Result<(), Error> {
+    let facts = RequestContext::of(request).facts;
+    if facts.is_operation()
+        && !facts.has_entity_tag
+        && request.headers().contains_key(header::IF_MATCH)
+    {
+        let reason = "must be absent: the resource has no ETag";
+        return Err(Error::one_violation("If-Match", reason));
     }
+    Ok(())
 }

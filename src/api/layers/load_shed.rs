@@ -2,51 +2,37 @@
 
 use std::sync::Arc;
 
-use axum::{
-    body::HttpBody as _,
-    extract::{MatchedPath, Request},
-    http::header,
-    response::Response,
-};
-use futures_util::future::Either;
+use axum::{body::HttpBody as _, extract::Request, http::header};
+use futures_util::{FutureExt as _, future::Either};
 
-use super::{Inner, LayerFuture, Middleware, OnResponse, Then, counted_body::counted, respond};
+use super::{Middleware, Next, Reply, counted_body::counted, respond};
 use crate::{
     api::{
-        access::AccessRules, credentials::API_KEY, error::Error, request_context::RequestContext,
+        credentials::API_KEY, error::Error, request_context::RequestContext,
         state::ConcurrencyLimits,
     },
-    db::deadline::{self, Scope},
     domain::address::AddressKey,
     limits::shares::{Exhausted, Share, Shares},
 };
 
-/// Layer that responds with 503 at once when all permits are in use: a queue would only make all requests late. The
-/// database waits of a request share one deadline.
-#[derive(Debug, Clone)]
-pub struct LoadShedLayer {
+/// Responds with 503 at once when all permits are in use: a queue would only make all requests late.
+#[derive(Debug)]
+pub struct LoadShed {
     /// The permits.
-    pub limits: Arc<ConcurrencyLimits>,
-    /// Tells the operations that need no credential: a header makes no difference to them.
-    pub access: Arc<AccessRules>,
+    pub limits: ConcurrencyLimits,
 }
 
-impl_layer!(LoadShedLayer);
-
-impl Middleware for LoadShedLayer {
-    type Future<S: Inner> = LayerFuture<Then<Scope<S::Future>, RequestPermit>>;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
+impl Middleware for LoadShed {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
         let context = RequestContext::of(&request);
+        if !context.facts.is_operation() {
+            return Either::Left(Either::Left(next.call(request)));
+        }
         let headers = request.headers();
         let has_credentials =
             headers.contains_key(API_KEY) || headers.contains_key(header::AUTHORIZATION);
-        let route = request.extensions().get().map(MatchedPath::as_str);
-        let needed = route.and_then(|route| self.access.needed_scopes(request.method(), route));
-        if let Some(needed) = needed {
-            let _ = context.needed_scopes.set(needed);
-        }
-        let is_anonymous = needed.is_none() || !has_credentials;
+        // To operations that need no credential, a header makes no difference.
+        let is_anonymous = context.facts.needed_scopes.is_none() || !has_credentials;
         let has_body = !request.body().is_end_stream();
         let (permit, arriving) = match self.admit(context.client_address(), is_anonymous, has_body)
         {
@@ -57,14 +43,16 @@ impl Middleware for LoadShedLayer {
             Some(share) => request.map(|body| counted(body, share)),
             None => request,
         };
-        Either::Left(Then {
-            inner: deadline::scope(inner.call(request)),
-            then: Some(permit),
-        })
+        // Until the response head: what is being sent is bounded by the memory of responses.
+        let response = next.call(request).map(move |response| {
+            drop(permit);
+            response
+        });
+        Either::Left(Either::Right(response))
     }
 }
 
-impl LoadShedLayer {
+impl LoadShed {
     /// Takes the permit of a request and, if it has a body, a share to hold until its bytes are read.
     fn admit(
         &self,
@@ -82,16 +70,9 @@ impl LoadShedLayer {
     }
 }
 
-/// Permit of a request, held until the response head.
+/// Permit of a request.
 #[derive(Debug)]
-pub struct RequestPermit {
+struct RequestPermit {
     _without_credentials: Option<Share>,
     _request: Share,
-}
-
-impl OnResponse for RequestPermit {
-    /// Returns the permit: what is being sent is bounded by the memory of responses.
-    fn on_response(self, response: Response) -> Response {
-        response
-    }
 }

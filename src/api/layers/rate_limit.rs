@@ -5,24 +5,24 @@ use std::{ops::Range, sync::Arc};
 use axum::{
     body::Bytes,
     extract::Request,
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use futures_util::future::Either;
+use futures_util::{FutureExt as _, future::Either};
 
-use super::{Inner, LayerFuture, Middleware, OnResponse, Then, operation_path, respond};
+use super::{Middleware, Next, Reply, respond};
 use crate::{
     api::{
-        error::Error, openapi::BASE, problem::CountedFailure, rate_limits::RateLimits,
-        request_context::RequestContext,
+        error::Error, operations::RequestLimit, rate_limits::RateLimits,
+        request_context::RequestContext, state::AppState,
     },
-    config::{PlanLimits, Plans},
+    config::PlanLimits,
     domain::{
         clock::whole_seconds,
         limit::{LimitStatus, Window},
         plan::Plan,
     },
-    limits::{Admission, Permit},
+    limits::{self, Permit},
 };
 
 /// `draft-ietf-httpapi-ratelimit-headers`.
@@ -36,132 +36,111 @@ pub const X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelim
 /// Seconds until the tighter window has more capacity.
 pub const X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Layer that enforces the limits.
-#[derive(Debug, Clone)]
-pub struct RateLimitLayer {
-    limits: Arc<RateLimits>,
-    /// By plan; `None` is unlimited.
-    policies: Arc<[Option<PolicyHeaders>; 3]>,
-}
-
-impl_layer!(RateLimitLayer);
-
-impl Middleware for RateLimitLayer {
-    type Future<S: Inner> = LayerFuture<Then<S::Future, Admitted>>;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
-        let context = RequestContext::of(&request);
-        let Some(caller) = context.caller.get() else {
-            return unlimited(inner, request);
-        };
-        let (plan, client) = (caller.plan, context.client_address());
-        if operation_path(&request) == Some("/limits") {
-            let (layer, caller, mut inner) = (self.clone(), Arc::clone(caller), inner.clone());
-            return Either::Right(Box::pin(async move {
-                let admission = layer.limits.admit_status(&caller, client).await;
-                layer.proceed(admission, plan, &mut inner, request).await
-            }));
-        }
-        if self.policies[plan as usize].is_none() {
-            self.limits.admit_unlimited(plan, caller.id);
-            return unlimited(inner, request);
-        }
-        let waiting = match self.limits.admit(caller, client) {
-            Either::Left(admission) => return self.proceed(admission, plan, inner, request),
-            Either::Right(waiting) => waiting,
-        };
-        let (layer, mut inner) = (self.clone(), inner.clone());
-        Either::Right(Box::pin(async move {
-            layer
-                .proceed(waiting.await, plan, &mut inner, request)
-                .await
-        }))
-    }
-}
-
-fn unlimited<S: Inner>(inner: &mut S, request: Request) -> LayerFuture<Then<S::Future, Admitted>> {
-    let (inner, then) = (inner.call(request), None);
-    Either::Left(Then { inner, then })
-}
-
-impl RateLimitLayer {
-    /// Creates the layer of a worker. Workers do not share header values, which are counted references.
-    pub fn new(limits: Arc<RateLimits>, plans: &Plans) -> Self {
-        let policies = Plan::ALL.map(|plan| PolicyHeaders::new(plans.limits(plan)));
-        let policies = Arc::new(policies);
-        Self { limits, policies }
-    }
-
-    /// Passes the request of a caller on, or refuses it.
-    fn proceed<S: Inner>(
-        &self,
-        admission: Admission,
-        plan: Plan,
-        inner: &mut S,
-        request: Request,
-    ) -> LayerFuture<Then<S::Future, Admitted>> {
-        let context = RequestContext::of(&request);
-        match admission {
-            Ok((status, permit)) => {
-                let _ = context.limit_status.set(status);
-                let then = Some(Admitted {
-                    layer: self.clone(),
-                    plan,
-                    status,
-                    permit,
-                });
-                let inner = inner.call(request);
-                Either::Left(Then { inner, then })
-            }
-            Err(error) => {
-                let mut response = Error::from(error).into_response();
-                if let Some(caller) = context.caller.get() {
-                    let limiter = &self.limits.limiter;
-                    let status = limiter.known_status(caller, context.client_address());
-                    self.write_headers(plan, &mut response, &status);
-                }
-                respond(response)
-            }
-        }
-    }
-
-    fn write_headers(&self, plan: Plan, response: &mut Response, status: &LimitStatus) {
-        if let Some(policy) = &self.policies[plan as usize] {
-            policy.write(response.headers_mut(), status);
-        }
-    }
-}
-
-/// Admitted request of a caller. Its response has the headers of the plan.
+/// Enforces the limits.
 #[derive(Debug)]
-pub struct Admitted {
-    layer: RateLimitLayer,
-    plan: Plan,
-    status: LimitStatus,
-    permit: Permit,
+pub struct RateLimit {
+    limits: Arc<RateLimits>,
+    /// By plan; `None` is unlimited. Workers do not share header values, which are counted references.
+    policies: [Option<PolicyHeaders>; 3],
 }
 
-impl OnResponse for Admitted {
-    fn on_response(self, mut response: Response) -> Response {
-        if !is_counted(&response) {
-            self.layer.limits.limiter.give_back(&self.permit);
+impl Middleware for RateLimit {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+        let context = RequestContext::of(&request);
+        let client = context.client_address();
+        let Some(caller) = context.caller.get() else {
+            return match context.facts.limit {
+                RequestLimit::Address => match self.limits.admit_open(client) {
+                    Ok(()) => Either::Left(Either::Left(next.call(request))),
+                    Err(error) => respond(Error::from(error)),
+                },
+                RequestLimit::Plan | RequestLimit::Status => {
+                    Either::Left(Either::Left(next.call(request)))
+                }
+            };
+        };
+        let admission = if context.facts.limit == RequestLimit::Status {
+            let (limits, caller) = (Arc::clone(&self.limits), Arc::clone(caller));
+            let admission = async move { limits.admit_status(&caller, client).await };
+            Either::Right(admission.boxed())
+        } else if self.policies[caller.plan as usize].is_none() {
+            self.limits.admit_unlimited(caller.plan, caller.id);
+            return Either::Left(Either::Left(next.call(request)));
+        } else {
+            match self.limits.admit(caller, client) {
+                Either::Left(admission) => Either::Left(admission),
+                Either::Right(waiting) => Either::Right(waiting.boxed()),
+            }
+        };
+        match admission {
+            Either::Left(Ok(admitted)) => {
+                Either::Left(Either::Right(self.proceed(admitted, request, next)))
+            }
+            Either::Left(Err(error)) => respond(self.refuse(error, &request)),
+            Either::Right(waiting) => {
+                let (layer, next) = (Arc::clone(self), next.clone());
+                Either::Right(Box::pin(async move {
+                    match waiting.await {
+                        Ok(admitted) => layer.proceed(admitted, request, &next).await,
+                        Err(error) => layer.refuse(error, &request),
+                    }
+                }))
+            }
         }
-        let Self { plan, status, .. } = self;
-        self.layer.write_headers(plan, &mut response, &status);
+    }
+}
+
+impl RateLimit {
+    /// Creates the layer of a worker.
+    pub fn new(state: &AppState) -> Self {
+        Self {
+            limits: Arc::clone(&state.limits),
+            policies: Plan::ALL.map(|plan| PolicyHeaders::new(state.plans.limits(plan))),
+        }
+    }
+
+    /// Passes an admitted request of a caller on. Its response has the headers of the plan.
+    fn proceed<N: Next>(
+        self: &Arc<Self>,
+        (status, permit): (LimitStatus, Permit),
+        request: Request,
+        next: &N,
+    ) -> impl Reply + use<N> {
+        let context = RequestContext::of(&request);
+        let _ = context.limit_status.set(status);
+        let (layer, context) = (Arc::clone(self), context.clone());
+        next.call(request).map(move |mut response| {
+            if !is_counted(&response) {
+                layer.limits.limiter.give_back(&permit);
+            }
+            layer.write_headers(&context, &mut response, &status);
+            response
+        })
+    }
+
+    /// Returns the response to a request of a caller that is refused.
+    fn refuse(&self, error: limits::Error, request: &Request) -> Response {
+        let context = RequestContext::of(request);
+        let mut response = Error::from(error).into_response();
+        if let Some(caller) = context.caller.get() {
+            let limiter = &self.limits.limiter;
+            let status = limiter.known_status(caller, context.client_address());
+            self.write_headers(context, &mut response, &status);
+        }
         response
     }
-}
 
-/// Returns a check of the limit of open operations, which counts requests by client address. Outside the API, a GET only
-/// reads what describes the service.
-pub fn limit_open(
-    limits: Arc<RateLimits>,
-) -> impl Fn(&Request) -> Result<(), Error> + Clone + Send + Sync + 'static {
-    move |request| {
-        if request.uri().path().starts_with(BASE) || request.method() == Method::POST {
-            limits.admit_open(RequestContext::of(request).client_address())?;
+    fn write_headers(
+        &self,
+        context: &RequestContext,
+        response: &mut Response,
+        status: &LimitStatus,
+    ) {
+        let plan = context.caller.get().map(|caller| caller.plan as usize);
+        let policy = plan.and_then(|plan| self.policies[plan].as_ref());
+        if let Some(policy) = policy {
+            policy.write(response.headers_mut(), status);
         }
-        Ok(())
     }
 }
 
@@ -172,7 +151,7 @@ fn is_counted(response: &Response) -> bool {
     if response.status() == StatusCode::TOO_MANY_REQUESTS {
         return false;
     }
-    !response.status().is_server_error() || response.extensions().get::<CountedFailure>().is_some()
+    !response.status().is_server_error() || Error::of(response).is_some_and(Error::is_counted)
 }
 
 /// Headers of a plan that are the same in every response.

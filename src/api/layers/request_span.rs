@@ -1,95 +1,65 @@
-//! Gives each request an id and a span, and writes the id into its response.
+//! Gives each request a span, which follows OpenTelemetry's semantic conventions for HTTP servers.
 //!
-//! The span follows OpenTelemetry's semantic conventions for HTTP servers. Invariants:
-//! - Of the request, the span has the method, the host and the caller's name only: no path (it names accounts), query,
-//!   address or other header.
-//! - Every 4xx and 5xx response is a problem document.
+//! Invariant: of the request, the span has the method, the host and the caller's name only: no path (it names accounts),
+//! query, address or other header.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{
-    body::Body,
     extract::{MatchedPath, Request},
-    http::{HeaderValue, Version, header, uri::Authority},
-    response::Response,
+    http::{StatusCode, Version, header, uri::Authority},
 };
-use tracing::{Instrument as _, Span, field::Empty, instrument::Instrumented};
+use futures_util::FutureExt as _;
+use tracing::{Instrument as _, Span, field::Empty};
 
-use super::{
-    Inner, Middleware, OnResponse, Then,
-    access_log::{method_label, when_sent},
-};
+use super::{Middleware, Next, Reply, access_log::method_label};
 use crate::{
-    api::{
-        problem::{OAuthErrorBody, Problem},
-        request_context::RequestContext,
-        request_id::{RequestId, X_REQUEST_ID},
-    },
+    api::{operations::Kind, request_context::RequestContext},
     trace_context::{self, TARGET},
 };
 
-/// Layer that creates the [`RequestContext`].
-#[derive(Debug, Clone, Copy)]
-pub struct RequestSpanLayer;
+/// Creates the span.
+#[derive(Debug)]
+pub struct RequestSpan;
 
-impl_layer!(RequestSpanLayer);
-
-impl Middleware for RequestSpanLayer {
-    type Future<S: Inner> = Then<Instrumented<S::Future>, Spanned>;
-
-    fn call<S: Inner>(&self, inner: &mut S, mut request: Request) -> Self::Future<S> {
-        let context = RequestContext::new(RequestId::of(request.headers()));
-        let mut span = begin(&request, context.id.as_str());
+impl Middleware for RequestSpan {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+        let context = RequestContext::of(&request).clone();
+        let mut span = begin(&request, &context);
         if span.is_disabled() {
             // With the log level debug, lines of a request have its id.
             span = tracing::debug_span!("request", id = context.id.as_str());
         }
-        request.extensions_mut().insert(context.clone());
-        let then = Some(Spanned {
-            span: span.clone(),
-            context,
-        });
-        let inner = span.in_scope(|| inner.call(request)).instrument(span);
-        Then { inner, then }
+        let response = span.in_scope(|| next.call(request));
+        response.instrument(span.clone()).map(move |response| {
+            end(&span, response.status(), &context);
+            response
+        })
     }
 }
 
-/// Request with its span.
-#[derive(Debug)]
-pub struct Spanned {
-    span: Span,
-    context: RequestContext,
-}
-
-impl OnResponse for Spanned {
-    fn on_response(self, response: Response) -> Response {
-        let Self { span, context } = self;
-        if !span.is_disabled() {
-            let status = response.status();
-            span.record("http.response.status_code", i64::from(status.as_u16()));
-            let caller = context.caller.get().map(|caller| caller.name.as_str());
-            span.record("enduser.id", caller);
-            if status.is_server_error() {
-                span.record("error.type", status.as_str());
-                span.record("otel.status_code", "ERROR");
-            }
-        }
-        when_sent(finish(response, &context))
+/// Completes and ends the trace span of a request. Lines that wait for its body may hold the span for longer.
+fn end(span: &Span, status: StatusCode, context: &RequestContext) {
+    if span.is_disabled() {
+        return;
     }
+    span.record("http.response.status_code", i64::from(status.as_u16()));
+    let caller = context.caller.get().map(|caller| caller.name.as_str());
+    span.record("enduser.id", caller);
+    if status.is_server_error() {
+        span.record("error.type", status.as_str());
+        span.record("otel.status_code", "ERROR");
+    }
+    trace_context::end(span);
 }
-
-const PRIVATE: HeaderValue = HeaderValue::from_static("private, no-cache");
-
-/// Routes without a span: they are requested every few seconds.
-const PROBES: [&str; 3] = ["/livez", "/readyz", "/metrics"];
 
 /// Begins the span of a request, in the client's trace if it sent one.
-fn begin(request: &Request, id: &str) -> Span {
-    let method = method_label(request.method());
-    let route = request.extensions().get().map(MatchedPath::as_str);
-    if route.is_some_and(|route| PROBES.contains(&route)) {
+fn begin(request: &Request, context: &RequestContext) -> Span {
+    if context.facts.kind == Kind::Probe {
         return Span::none();
     }
+    let method = method_label(request.method());
+    let route = request.extensions().get().map(MatchedPath::as_str);
     let span = tracing::debug_span!(
         target: TARGET,
         "request",
@@ -105,7 +75,7 @@ fn begin(request: &Request, id: &str) -> Span {
         http.response.status_code = Empty,
         error.type = Empty,
         enduser.id = Empty,
-        request.id = id,
+        request.id = context.id.as_str(),
     );
     if !span.is_disabled() {
         let host = request.headers().get(header::HOST);
@@ -133,29 +103,4 @@ fn version(version: Version) -> &'static str {
         Version::HTTP_10 => "1.0",
         _ => "1.1",
     }
-}
-
-/// Writes the id into the head and, if the response is an error, the body. Shared caches must not store the response to a
-/// credential: they know only that of `Authorization` (RFC 9111, section 3.5).
-fn finish(mut response: Response, context: &RequestContext) -> Response {
-    let (status, id) = (response.status(), &context.id);
-    let headers = response.headers_mut();
-    headers.insert(X_REQUEST_ID, id.header());
-    if context.needed_scopes.get().is_some() && !headers.contains_key(header::CACHE_CONTROL) {
-        headers.insert(header::CACHE_CONTROL, PRIVATE);
-    }
-    let is_oauth_error = response.extensions().get::<OAuthErrorBody>().is_some();
-    if (status.is_client_error() || status.is_server_error()) && !is_oauth_error {
-        let problem = response
-            .extensions_mut()
-            .remove::<Problem>()
-            .unwrap_or_else(|| Problem::of_status(status));
-        let body = problem.into_json(id.as_str());
-        let headers = response.headers_mut();
-        let problem_json = HeaderValue::from_static(Problem::MEDIA_TYPE);
-        headers.insert(header::CONTENT_TYPE, problem_json);
-        headers.insert(header::CONTENT_LENGTH, body.len().into());
-        *response.body_mut() = Body::from(body);
-    }
-    response
 }

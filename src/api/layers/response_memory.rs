@@ -8,9 +8,9 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use futures_util::future::Either;
+use futures_util::{FutureExt as _, future::Either};
 
-use super::{Inner, LayerFuture, Middleware, OnResponse, Then, counted_body::counted, respond};
+use super::{Middleware, Next, Reply, counted_body::counted, respond};
 use crate::{
     api::{error::Error, request_context::RequestContext, state::ConcurrencyLimits},
     domain::address::AddressKey,
@@ -28,45 +28,44 @@ pub(super) const STREAMED_LIST: usize = 3 << 20;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CompressedWhileSent(pub usize);
 
-/// Layer that counts a response until the client has been sent all of it. When the memory is in use, the response is 503.
-/// Requests that will need memory are refused before they cause any work; after a change, that leaves only large responses.
-#[derive(Debug, Clone)]
-pub struct ResponseMemoryLayer(pub Arc<ConcurrencyLimits>);
+/// Counts the response of an operation until the client has been sent all of it. When the memory is in use, the response is
+/// 503. Requests that will need memory are refused before they cause any work; after a change, that leaves only large
+/// responses.
+#[derive(Debug)]
+pub struct ResponseMemory {
+    /// The memory.
+    pub limits: ConcurrencyLimits,
+}
 
-impl_layer!(ResponseMemoryLayer);
-
-impl Middleware for ResponseMemoryLayer {
-    type Future<S: Inner> = LayerFuture<Then<S::Future, ResponseMemory>>;
-
-    fn call<S: Inner>(&self, inner: &mut S, request: Request) -> Self::Future<S> {
-        let address = RequestContext::of(&request).client_address();
+impl Middleware for ResponseMemory {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+        let context = RequestContext::of(&request);
+        if !context.facts.is_operation() {
+            return Either::Left(Either::Left(next.call(request)));
+        }
+        let address = context.client_address();
         let mut reserved = None;
         if !request.method().is_safe() {
-            match self.0.responses.take(address, OF_A_CHANGE) {
+            match self.limits.responses.take(address, OF_A_CHANGE) {
                 Ok(share) => reserved = Some(share),
                 Err(exhausted) => return respond(Error::from(exhausted)),
             }
         }
-        let then = Some(ResponseMemory {
-            limits: Arc::clone(&self.0),
-            address,
-            reserved,
-        });
-        let inner = inner.call(request);
-        Either::Left(Then { inner, then })
+        let memory = Arc::clone(self);
+        let response = next.call(request);
+        let counted = response.map(move |response| memory.count(response, address, reserved));
+        Either::Left(Either::Right(counted))
     }
 }
 
-/// Counts the response to a request.
-#[derive(Debug)]
-pub struct ResponseMemory {
-    limits: Arc<ConcurrencyLimits>,
-    address: Option<AddressKey>,
-    reserved: Option<Share>,
-}
-
-impl OnResponse for ResponseMemory {
-    fn on_response(self, response: Response) -> Response {
+impl ResponseMemory {
+    /// Counts a response of a client, for which a share may have been taken before.
+    fn count(
+        &self,
+        response: Response,
+        address: Option<AddressKey>,
+        reserved: Option<Share>,
+    ) -> Response {
         let size = response.body().size_hint().exact();
         let size = size.map(|size| usize::try_from(size).unwrap_or(usize::MAX));
         if size.is_some_and(|size| size <= MAX_UNCOUNTED) {
@@ -81,13 +80,13 @@ impl OnResponse for ResponseMemory {
         let compressed = response.extensions().get::<CompressedWhileSent>();
         let amount = compressed.map(|it| it.0).or(size);
         let amount = amount.unwrap_or(STREAMED_LIST);
-        let share = match self.reserved {
+        let share = match reserved {
             _ if is_image => {
                 let length = content_length(&response).unwrap_or(u64::MAX);
-                self.limits.take_for_image(self.address, length)
+                self.limits.take_for_image(address, length)
             }
             Some(mut share) => share.grow_to(amount).map(|()| share),
-            None => self.limits.responses.take(self.address, amount),
+            None => self.limits.responses.take(address, amount),
         };
         match share {
             Ok(share) => response.map(|body| counted(body, share)),

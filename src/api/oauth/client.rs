@@ -6,7 +6,6 @@ use axum::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 
-use super::response::OAuthError;
 use crate::{
     api::{
         error::Error,
@@ -25,12 +24,13 @@ pub struct ClientRequest {
 }
 
 impl FromRequest<AppState> for ClientRequest {
-    type Rejection = OAuthError;
+    type Rejection = Error;
 
-    async fn from_request(request: Request, state: &AppState) -> Result<Self, OAuthError> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Error> {
         let address = RequestContext::of(&request).client_address();
         let basic = basic_credentials(request.headers())?;
-        let Form(form) = Form::from_request(request, state).await?;
+        let form = Form::from_request(request, state).await;
+        let Form(form) = form.map_err(in_oauth)?;
         let posted = match (once(&form, "client_id")?, once(&form, "client_secret")?) {
             (Some(id), Some(secret)) => Some((id.to_owned(), secret.to_owned())),
             (Some(id), None) if basic.as_ref().is_some_and(|(known, _)| known == id) => None,
@@ -40,7 +40,7 @@ impl FromRequest<AppState> for ClientRequest {
         let (client_id, secret) = match (basic, posted) {
             (Some(_), Some(_)) => {
                 let reason = "the client must use only one authentication method";
-                return Err(OAuthError::invalid_request(reason));
+                return Err(Error::invalid_request(reason));
             }
             (one, other) => one.or(other).ok_or(oauth::Error::InvalidClient)?,
         };
@@ -64,12 +64,26 @@ impl FromRequest<AppState> for ClientRequest {
     }
 }
 
+/// Returns the error of a form as OAuth reports it.
+fn in_oauth(error: Error) -> Error {
+    match error {
+        Error::Invalid(_) => Error::invalid_request("the form is malformed"),
+        Error::UnsupportedMediaType(_) => {
+            Error::invalid_request("the body must be application/x-www-form-urlencoded")
+        }
+        Error::EncodedBody => {
+            Error::invalid_request("the body must be sent without a Content-Encoding")
+        }
+        other => other,
+    }
+}
+
 /// Returns the credentials of `Authorization: Basic`. Both parts are form-encoded before they are joined.
-fn basic_credentials(headers: &HeaderMap) -> Result<Option<(String, String)>, OAuthError> {
+fn basic_credentials(headers: &HeaderMap) -> Result<Option<(String, String)>, Error> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next(), values.next()) else {
         let reason = "Authorization must be given once";
-        return Err(OAuthError::invalid_request(reason));
+        return Err(Error::invalid_request(reason));
     };
     let Some(value) = value else {
         return Ok(None);
@@ -88,12 +102,10 @@ fn parse_basic(value: &HeaderValue) -> Option<(String, String)> {
 }
 
 /// Returns a parameter that must not be repeated (RFC 6749 §3.2). An empty one counts as missing.
-pub fn once<'a>(form: &'a Parameters, name: &'a str) -> Result<Option<&'a str>, OAuthError> {
+pub fn once<'a>(form: &'a Parameters, name: &'a str) -> Result<Option<&'a str>, Error> {
     let mut values = form.all(name);
     match (values.next(), values.next()) {
         (value, None) => Ok(value.filter(|value| !value.is_empty())),
-        _ => Err(OAuthError::invalid_request(
-            "parameters must not be repeated",
-        )),
+        _ => Err(Error::invalid_request("parameters must not be repeated")),
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: errors have the form of RFC 6749 §5.2, which OAuth libraries expect.
 
 mod client;
-mod response;
+mod errors;
 
 use axum::{
     extract::State,
@@ -15,30 +15,40 @@ use utoipa::{
     ToSchema,
     openapi::{Components, OpenApi},
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::routes;
 
 use self::{
     client::{ClientRequest, once},
-    response::{ErrorBody, ErrorResponses, OAuthError, no_store},
+    errors::{ErrorBody, ErrorResponses},
 };
 use super::{
-    error::Error,
+    error::{Error, NO_STORE},
     extract::{Host, Parameters},
+    operations::{Facts, Operations, RequestLimit},
     response::json,
-    state::{AppState, Links, TokenLifetime},
+    state::{Links, TokenLifetime},
 };
 use crate::{auth::oauth, db::Database, domain::caller::Scope};
 
-/// Returns the routes, at the paths of the RFCs.
-pub fn router() -> OpenApiRouter<AppState> {
+/// Returns the operations. They are at the paths of the RFCs, too.
+pub fn router() -> Operations {
+    let open = Facts {
+        is_at_root: true,
+        ..Facts::OPEN
+    };
+    // It only describes the service.
+    let uncounted = Facts {
+        limit: RequestLimit::Plan,
+        ..open
+    };
     // utoipa does not collect the schemas of `ErrorResponses`.
     let components = Components::builder().schema_from::<ErrorBody>().build();
     let document = OpenApi::builder().components(Some(components)).build();
-    OpenApiRouter::with_openapi(document)
-        .routes(routes!(token))
-        .routes(routes!(revoke))
-        .routes(routes!(introspect))
-        .routes(routes!(metadata))
+    Operations::with_document(document)
+        .routes_with(open, routes!(token))
+        .routes_with(open, routes!(revoke))
+        .routes_with(open, routes!(introspect))
+        .routes_with(uncounted, routes!(metadata))
 }
 
 /// Access token (RFC 6749 §5.1).
@@ -127,14 +137,14 @@ async fn token(
     State(database): State<Database>,
     State(TokenLifetime(lifetime)): State<TokenLifetime>,
     ClientRequest { client, form }: ClientRequest,
-) -> Result<Response, OAuthError> {
+) -> Result<Response, Error> {
     match once(&form, "grant_type")? {
         Some("client_credentials") => {}
         Some(_) => {
             let description = "grant_type must be client_credentials";
-            return Err(OAuthError::Code("unsupported_grant_type", description));
+            return Err(Error::OAuth("unsupported_grant_type", description));
         }
-        None => return Err(OAuthError::invalid_request("grant_type is required")),
+        None => return Err(Error::invalid_request("grant_type is required")),
     }
     let issued = oauth::issue(&database, &client, once(&form, "scope")?, lifetime).await?;
     let body = TokenBody {
@@ -143,7 +153,7 @@ async fn token(
         expires_in: lifetime.as_secs(),
         scope: issued.scopes.to_string(),
     };
-    Ok(no_store(StatusCode::OK, &body))
+    Ok((NO_STORE, json(StatusCode::OK, &body)).into_response())
 }
 
 /// Revoke an access token
@@ -157,7 +167,7 @@ async fn token(
 async fn revoke(
     State(database): State<Database>,
     ClientRequest { client, form }: ClientRequest,
-) -> Result<Response, OAuthError> {
+) -> Result<Response, Error> {
     oauth::revoke(&database, &client, named_token(&form)?).await?;
     Ok(([(header::CACHE_CONTROL, "no-store")]).into_response())
 }
@@ -213,7 +223,7 @@ struct IntrospectionBody {
 async fn introspect(
     State(database): State<Database>,
     ClientRequest { client, form }: ClientRequest,
-) -> Result<Response, OAuthError> {
+) -> Result<Response, Error> {
     let token = oauth::introspect(&database, &client, named_token(&form)?).await?;
     let body = token.map_or_else(IntrospectionBody::default, |token| IntrospectionBody {
         active: true,
@@ -224,7 +234,7 @@ async fn introspect(
         exp: token.expires_at.map(|at| at.timestamp()),
         iat: Some(token.created_at.timestamp()),
     });
-    Ok(no_store(StatusCode::OK, &body))
+    Ok((NO_STORE, json(StatusCode::OK, &body)).into_response())
 }
 
 /// Authorization server metadata (RFC 8414 §2).
@@ -311,6 +321,6 @@ async fn metadata(State(links): State<Links>, Host(host): Host) -> Result<Respon
     json(StatusCode::OK, &body)
 }
 
-fn named_token(form: &Parameters) -> Result<&str, OAuthError> {
-    once(form, "token")?.ok_or(OAuthError::invalid_request("token is required"))
+fn named_token(form: &Parameters) -> Result<&str, Error> {
+    once(form, "token")?.ok_or(Error::invalid_request("token is required"))
 }

@@ -12,7 +12,7 @@ pub mod version_3_0;
 
 use std::collections::BTreeMap;
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use serde_json::json;
 use utoipa::{
     OpenApi, PartialSchema, ToSchema,
@@ -33,16 +33,11 @@ use self::components::{
     ERRORS, LIMIT_HEADERS, SharedError, add_headers, errors_of, header, reference,
 };
 use super::{
+    operations::{BASE, Facts, Keys, Operations, RequestLimit},
     problem::{Problem, Violation},
     state::Links,
 };
 use crate::domain::caller::Scope;
-
-/// Base path of the API.
-pub const BASE: &str = "/api/v3";
-
-/// Operations of callers with a secret in their response, which is not stored.
-const WITH_SECRETS: [&str; 3] = ["createKey", "rotateKey", "createClient"];
 
 #[derive(OpenApi)]
 #[openapi(
@@ -71,42 +66,20 @@ pub fn base() -> Document {
     Base::openapi()
 }
 
-/// Completes the document from the operations of the API, those that are `open` to unauthenticated clients within the
-/// limits of an address, those of OAuth, and what they share.
-pub fn complete(
-    mut document: Document,
-    mut open: Document,
-    mut oauth: Document,
-    links: &Links,
-) -> Document {
+/// Completes the document of the operations with what they share.
+pub fn complete(all: &Operations, links: &Links) -> Document {
+    let mut document = all.document();
     let contact = Contact::builder().name(Some("Operator of this service"));
     // Generators refuse a relative URL.
     let home = Some(links.url("/")).filter(|url| !url.starts_with('/'));
     document.info.contact = Some(contact.url(home).build());
     document.servers = Some(vec![server(links, BASE)]);
-    for (path, item) in &mut oauth.paths.paths {
-        for (_, operation) in operations(item) {
-            complete_operation(path, operation, "address", false);
-            // OAuth reports another media type as `invalid_request` (RFC 6749 §5.2).
-            operation.responses.responses.remove("415");
-        }
-    }
-    for (path, item) in &mut open.paths.paths {
-        for (method, operation) in operations(item) {
-            // The response to a login is a secret and is not stored.
-            let takes_key = method == "post" && operation.responses.responses.contains_key("201");
-            complete_operation(path, operation, "address", takes_key);
-        }
-    }
     for (path, item) in &mut document.paths.paths {
         for (method, operation) in operations(item) {
-            let id = operation.operation_id.as_deref().unwrap_or_default();
-            let takes_key = method == "post" && !WITH_SECRETS.contains(&id);
-            complete_operation(path, operation, "none", takes_key);
+            let facts = all.facts(path, &method);
+            complete_operation(path, operation, facts);
         }
     }
-    document.merge(open);
-    document.merge(oauth);
     let items = document.paths.paths.values_mut();
     links::add(items.flat_map(operations).map(|(_, operation)| operation));
 
@@ -167,13 +140,13 @@ fn merge_combined(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
 }
 
 /// Returns the operations of a path, for the methods that this service uses.
-fn operations(item: &mut PathItem) -> impl Iterator<Item = (&'static str, &mut Operation)> {
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (Method, &mut Operation)> {
     [
-        ("get", &mut item.get),
-        ("post", &mut item.post),
-        ("put", &mut item.put),
-        ("patch", &mut item.patch),
-        ("delete", &mut item.delete),
+        (Method::GET, &mut item.get),
+        (Method::POST, &mut item.post),
+        (Method::PUT, &mut item.put),
+        (Method::PATCH, &mut item.patch),
+        (Method::DELETE, &mut item.delete),
     ]
     .into_iter()
     .filter_map(|(method, operation)| Some((method, operation.as_mut()?)))
@@ -237,8 +210,8 @@ fn complete_security(operation: &mut Operation) -> bool {
     true
 }
 
-/// Completes an operation. Its limits are those of the caller or, without one, of an `address` or `none`.
-fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_key: bool) {
+/// Completes an operation.
+fn complete_operation(path: &str, operation: &mut Operation, facts: Facts) {
     // Tools that show models an operation show the description, not the summary.
     if let Some(summary) = &operation.summary {
         let more = operation.description.take().unwrap_or_default();
@@ -248,7 +221,11 @@ fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_
     if needs_caller {
         responses(operation).for_each(|response| add_headers(response, LIMIT_HEADERS));
     }
-    let limit = if needs_caller { "caller" } else { limit };
+    let limit = match facts.limit {
+        _ if needs_caller => "caller",
+        RequestLimit::Address => "address",
+        _ => "none",
+    };
     let mut common: Vec<&SharedError> = errors_of("always").chain(errors_of(limit)).collect();
     let in_path = path
         .split('/')
@@ -256,7 +233,7 @@ fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_
     let mut parameters: Vec<RefOr<Parameter>> =
         in_path.map(|name| Parameter::new(name).into()).collect();
     parameters.extend(operation.parameters.take().into_iter().flatten());
-    if takes_key {
+    if facts.keys != Keys::Ignored {
         parameters.push(Parameter::new("Idempotency-Key").into());
         for response in responses(operation) {
             add_headers(response, &["Idempotent-Replayed"]);
@@ -305,7 +282,12 @@ fn complete_operation(path: &str, operation: &mut Operation, limit: &str, takes_
             complete_response(status, response);
         }
     }
+    // OAuth reports another media type as `invalid_request` (RFC 6749 §5.2).
+    let is_oauth = facts.is_at_root;
     for error in common {
+        if is_oauth && error.status == "415" {
+            continue;
+        }
         let response = responses.entry(error.status.to_owned());
         response.or_insert_with(|| reference("responses", error.name));
     }

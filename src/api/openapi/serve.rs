@@ -14,8 +14,8 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use utoipa::openapi::OpenApi;
 
-use super::{BASE, version_3_0};
-use crate::api::{conditional::IfNoneMatch, extract::is_local, state::Links};
+use super::version_3_0;
+use crate::api::{conditional::IfNoneMatch, extract::is_local, operations::BASE, state::Links};
 
 /// Returns the document as YAML. Fails if it cannot be written.
 pub fn to_yaml(document: &OpenApi) -> serde_json::Result<String> {

@@ -16,8 +16,7 @@ use super::{
     extract::{Json, MergePatch, Path, Query},
     fields::Violations,
     idempotency::Idempotency,
-    openapi::BASE,
-    operations::Operations,
+    operations::{BASE, Facts, Operations},
     paging::{self, Find, Lists, Page, Window},
     request_context::CurrentCaller,
     response::{self, ApiResponse},
@@ -39,17 +38,13 @@ use crate::{
     },
 };
 
-/// Returns the operations of the store, except the list of orders.
+/// Returns the operations of the store.
 pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(inventory))
         .routes(routes!(place))
         .routes(routes!(get, patch, delete))
-}
-
-/// Returns the list of orders.
-pub fn lists() -> Operations {
-    Operations::new().routes(routes!(list))
+        .routes_with(Facts::LIST, routes!(list))
 }
 
 /// Count the pets of each status

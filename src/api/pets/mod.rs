@@ -19,8 +19,7 @@ use super::{
     extract::{Form, Json, MergePatch, Path, Query},
     fields::Violations,
     idempotency::Idempotency,
-    openapi::BASE,
-    operations::Operations,
+    operations::{BASE, Facts, Operations},
     response::{self, ApiResponse},
     state::{Links, OrphanedBlobs},
 };
@@ -36,19 +35,14 @@ use crate::{
     },
 };
 
-/// Returns the operations on pets, except lists and images.
+/// Returns the operations on pets, except those on images.
 pub fn router() -> Operations {
     Operations::new()
         .routes(routes!(add, replace))
         .routes(routes!(get, patch, update_with_form, delete))
-}
-
-/// Returns the finds.
-pub fn lists() -> Operations {
-    Operations::new()
-        .routes(routes!(find::list))
-        .routes(routes!(find::by_status))
-        .routes(routes!(find::by_tags))
+        .routes_with(Facts::LIST, routes!(find::list))
+        .routes_with(Facts::LIST, routes!(find::by_status))
+        .routes_with(Facts::LIST, routes!(find::by_tags))
 }
 
 /// Reads a new pet from the JSON that `POST /pet` takes.

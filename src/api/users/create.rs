@@ -12,7 +12,7 @@ use crate::{
         extract::Json,
         fields::Array,
         idempotency::{Idempotency, PasswordHash},
-        openapi::BASE,
+        operations::BASE,
         request_context::RequestContext,
         response,
         state::AppState,
