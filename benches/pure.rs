@@ -11,7 +11,7 @@ use divan::{Bencher, black_box};
 use pet_inventory::{
     api,
     auth::secret::{Secret, sha256},
-    config::{Config, PlanLimits},
+    config::Config,
     db::{ConnectOptions, Database, credentials::CredentialKind, limits::Lease},
     domain::{
         Text,
@@ -20,7 +20,7 @@ use pet_inventory::{
         id::PetId,
         image::ImageType,
         pet::{Label, Pet, PetDetails, PetName, PhotoUrl, Version},
-        plan::Plan,
+        plan::{Plan, PlanLimits},
     },
     images::reader::Reader,
     limits::{Limiter, caller::CallerState},

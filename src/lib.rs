@@ -51,15 +51,15 @@
 //!   error_body       body of error responses
 //!   cors             web pages of configured origins (server.cors_origins)
 //!   catch_panic      500 after a panic
-//!   validate_request Host and authority, length of the target and of conditional fields
-//!   if_match         no If-Match where the resource has no entity tag
+//!   check            Host and authority, length of the target and of conditional fields
+//!   check            no If-Match where the resource has no entity tag
 //!   load_shed        maximum number of requests in progress, in total and by address (limits::shares)
-//!   database_deadline shared by the statements of a request (db::deadline)
+//!   timeout          database deadline, shared by the statements of a request (db::deadline)
 //!   authenticate     auth → db::credentials
 //!   rate_limit       limits: from a lease in memory, or by a statement for all waiting requests (db::limits)
 //!   response_memory  maximum memory of responses that are being sent
-//!   demo_keys        only in requests from this machine
-//!   authorize        scopes that the operation needs
+//!   check            demo keys only in requests from this machine
+//!   check            scopes that the operation needs
 //!   catch_panic      again: inside the limits, against which a panic does not count
 //!   timeout          503 after the request timeout
 //!   idempotency      stored responses to a repeated POST

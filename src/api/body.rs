@@ -4,7 +4,8 @@ use axum::body::{Body, Bytes, HttpBody};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::time::{Instant, timeout_at};
 
-use super::{error::Error, state::BodyLimits};
+use super::error::Error;
+use crate::limits::resources::BodyLimits;
 
 /// Number of chunks of any size in a body.
 const FREE_CHUNKS: u64 = 1_024;

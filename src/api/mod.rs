@@ -23,7 +23,6 @@ mod pages;
 pub mod paging;
 pub mod pets;
 pub mod problem;
-pub mod rate_limits;
 pub mod request_context;
 pub mod request_id;
 pub mod response;
@@ -52,23 +51,18 @@ use self::{
         access_log::AccessLog,
         around,
         authenticate::Authenticate,
-        authorize::authorize,
         catch_panic::CatchPanic,
-        check::Check,
+        check::{Check, authorize, local_demo_keys, refuse_if_match, validate_request},
         compress::{Compress, CompressConstants},
         cors::Cors,
-        database_deadline::DatabaseDeadline,
-        demo_keys::local_demo_keys,
         error_body::ErrorBody,
         idempotency::IdempotencyKeys,
-        if_match::refuse_if_match,
         load_shed::LoadShed,
         rate_limit::RateLimit,
         request_context::CreateContext,
         request_span::RequestSpan,
         response_memory::ResponseMemory,
-        timeout::Timeout,
-        validate_request::validate_request,
+        timeout::{DatabaseDeadline, Timeout},
     },
     operations::{BASE, Operations, Route},
     state::{AppState, Links},

@@ -19,25 +19,25 @@ use crate::{
     api::{
         self, HttpApi,
         idempotency::StoredBytes,
-        layers::access_log,
         operations::Operations,
-        rate_limits::RateLimits,
-        state::{
-            AppState, BodyLimits, ConcurrencyLimits, Links, OrphanedBlobs, Parts, Readiness,
-            TokenLifetime, Uploads,
-        },
+        state::{AppState, Links, Parts, Readiness, TokenLifetime},
     },
     auth::{Authenticator, jwks::Issuers, password::Passwords},
-    blob_store::BlobStore,
+    blob_store::{BlobStore, OrphanedBlobs},
     config::{self, Config, DemoKeys, Pooler},
     db::{self, Database},
     domain::{address::ListenAddress, clock::Clock},
     embedded_postgres::{Durability, EmbeddedPostgres, SearchPath},
     feed::Feed,
     images::renderings::Renderer,
-    limits::{failed_authentication::FailedAuthenticationLimit, logins::Logins},
-    maintenance,
-    server::{self, Admission, Hooks, Limits, Listener, RequestBody, Shutdown, Workers, cores},
+    limits::{
+        failed_authentication::FailedAuthenticationLimit,
+        logins::Logins,
+        requests::RateLimits,
+        resources::{BodyLimits, ConcurrencyLimits, Uploads},
+    },
+    maintenance::{self, Maintained},
+    server::{self, Admission, Limits, Listener, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
 };
 
@@ -144,11 +144,7 @@ impl App {
             .map(|_| api::router(&operations, constants.clone(), state.for_worker()))
             .map(api::http_service)
             .collect();
-        let hooks = Hooks {
-            on_start: access_log::enable_batches,
-            on_park: access_log::write_batch,
-        };
-        let workers = Workers::start(routers, hooks).map_err(Error::Workers)?;
+        let workers = Workers::start(routers).map_err(Error::Workers)?;
         let render = gauges::render(metrics.clone(), state.clone());
         let operations_router = api::operations_router(state.clone(), render);
         Ok(Self {
@@ -193,7 +189,17 @@ impl App {
         let database = state.database.clone();
         let (limiter, usage) = (state.limits.limiter.clone(), state.limits.usage.clone());
         let authenticator = state.authenticator.clone();
-        let mut tasks = maintenance::start(&state);
+        let mut tasks = maintenance::start(Maintained {
+            database: database.clone(),
+            limits: Arc::clone(&state.limits),
+            failed_authentication: state.failed_authentication.clone(),
+            logins: state.logins.clone(),
+            feed: state.feed.clone(),
+            change_retention: state.change_retention,
+            authenticator: state.authenticator.clone(),
+            blobs: state.blobs.clone(),
+            orphaned_blobs: state.orphaned_blobs.clone(),
+        });
         tasks.spawn(state.authenticator.clone().follow_changes());
         tasks.spawn(telemetry::maintain_metrics(self.metrics));
         let serving = shutdown.separate();

@@ -37,7 +37,7 @@ use object_store::{
     GetOptions, GetResultPayload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
     local::LocalFileSystem, path::Path,
 };
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{Notify, OnceCell, Semaphore};
 
 pub use self::{error::Error, marker::Marker, upload::Upload};
 use self::{
@@ -338,5 +338,21 @@ mod tests {
         let error = refuse_if_of_another_user(&folder.path().join("images"));
         let error = error.expect_err("another user").to_string();
         assert!(error.contains("runuser"), "{error}");
+    }
+}
+
+/// Signal that there may be orphaned blobs, which a background task deletes.
+#[derive(Debug, Clone, Default)]
+pub struct OrphanedBlobs(Arc<Notify>);
+
+impl OrphanedBlobs {
+    /// Sends the signal.
+    pub fn notify(&self) {
+        self.0.notify_one();
+    }
+
+    /// Waits for the signal.
+    pub async fn notified(&self) {
+        self.0.notified().await;
     }
 }

@@ -30,8 +30,7 @@ pub use self::files::FileError;
 pub use self::issuers::{Algorithm, Issuer};
 pub use self::sections::{
     Auth, Changes, CorsOrigins, Database, DemoKeys, FromEnvironment, Images, Limits, LocalPostgres,
-    LogFormat, Operations, OtlpHeaders, PlanLimits, Plans, Pooler, Sampler, Server, Telemetry,
-    Users,
+    LogFormat, Operations, OtlpHeaders, Plans, Pooler, Sampler, Server, Telemetry, Users,
 };
 pub use self::settings::Setting;
 use self::variables::{ALIASES, LISTEN, PORT, PREFIX, is_ignored, variable};

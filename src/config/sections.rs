@@ -24,7 +24,7 @@ use super::issuers::{self, Issuer};
 use crate::domain::{
     address::ListenAddress,
     caller::{Scope, Scopes},
-    plan::Plan,
+    plan::{Plan, PlanLimits},
 };
 
 #[derive(Debug, Clone, Deserialize)]
@@ -142,8 +142,11 @@ pub struct Images {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plans {
+    #[serde(with = "PlanSection")]
     pub free: PlanLimits,
+    #[serde(with = "PlanSection")]
     pub pro: PlanLimits,
+    #[serde(with = "PlanSection")]
     pub enterprise: PlanLimits,
 }
 
@@ -158,29 +161,16 @@ impl Plans {
     }
 }
 
-/// `[plans.*]`; `None` is "unlimited".
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PlanLimits {
+/// `[plans.*]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, remote = "PlanLimits")]
+struct PlanSection {
     #[serde(deserialize_with = "limit")]
-    pub per_minute: Option<u32>,
+    per_minute: Option<u32>,
     #[serde(deserialize_with = "limit")]
-    pub per_day: Option<u32>,
+    per_day: Option<u32>,
     #[serde(deserialize_with = "limit")]
-    pub in_flight: Option<u32>,
-}
-
-impl PlanLimits {
-    /// Returns true if the plan limits requests per minute or per day.
-    pub const fn has_rates(&self) -> bool {
-        self.per_minute.is_some() || self.per_day.is_some()
-    }
-
-    /// Returns the number of requests that an hour admits, or `None` if unlimited.
-    pub fn per_hour(&self) -> Option<u32> {
-        let by_minute = self.per_minute.map(|limit| limit.saturating_mul(60));
-        [by_minute, self.per_day].into_iter().flatten().min()
-    }
+    in_flight: Option<u32>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -17,7 +17,7 @@ use super::{
     deadline::with_timeout,
     error::Error,
 };
-use crate::config::PlanLimits;
+use crate::domain::plan::PlanLimits;
 
 /// Second of the database's clock, since 1970.
 pub type Slice = i64;

@@ -18,7 +18,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::error::Error;
 use crate::{
-    config::PlanLimits,
     db::{
         self,
         limits::{Lease, LeaseRequest, Slice},
@@ -26,6 +25,7 @@ use crate::{
     domain::{
         clock::Moment,
         limit::{Limit, LimitStatus, Window},
+        plan::PlanLimits,
     },
 };
 

@@ -3,8 +3,9 @@
 //! - [`Limiter`]: the limits of a plan, by leased slices (`.github/decisions/0001-leased-slices.md`). [`caller`]
 //!   decides from memory, [`db::limits`] leases.
 //!   [`database_clock`] detects steps of the clock that slices are counted by.
+//! - [`requests`]: all limits of requests, and their metrics.
 //! - [`usage`]: the history of a caller's requests.
-//! - [`shares`]: what one client address may use at the same time.
+//! - [`resources`], [`shares`]: what requests, and one client address, may use at the same time.
 //! - [`token_buckets`], [`failed_authentication`], [`logins`]: limits by client address and account, which need not be
 //!   exact.
 
@@ -13,6 +14,8 @@ pub mod database_clock;
 mod error;
 pub mod failed_authentication;
 pub mod logins;
+pub mod requests;
+pub mod resources;
 pub mod shares;
 pub mod token_buckets;
 pub mod usage;
@@ -35,7 +38,7 @@ use self::{
     database_clock::DatabaseClock,
 };
 use crate::{
-    config::{PlanLimits, Plans},
+    config::Plans,
     db::{
         self, Database,
         limits::{Lease, LeaseRequest, Slice},
@@ -45,6 +48,7 @@ use crate::{
         caller::{Caller, CallerKey},
         clock::{Clock, Moment},
         limit::LimitStatus,
+        plan::PlanLimits,
     },
 };
 

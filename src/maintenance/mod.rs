@@ -7,47 +7,85 @@
 
 pub mod orphaned_blobs;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    api::state::AppState,
     auth::Authenticator,
+    blob_store::{BlobStore, OrphanedBlobs},
     db::{self, Connection, Database},
+    feed::Feed,
+    limits::{
+        failed_authentication::FailedAuthenticationLimit, logins::Logins, requests::RateLimits,
+    },
 };
+
+/// What is maintained.
+pub struct Maintained {
+    /// PostgreSQL.
+    pub database: Database,
+    /// Limits of requests.
+    pub limits: Arc<RateLimits>,
+    /// Failed-authentication limit by client address.
+    pub failed_authentication: FailedAuthenticationLimit,
+    /// Limits of login attempts.
+    pub logins: Logins,
+    /// Live feed of the record of changes.
+    pub feed: Feed,
+    /// Time for which the record is kept.
+    pub change_retention: Duration,
+    /// Collects the uses of API keys.
+    pub authenticator: Authenticator,
+    /// Image store.
+    pub blobs: BlobStore,
+    /// Signals that there may be orphaned blobs.
+    pub orphaned_blobs: OrphanedBlobs,
+}
 
 /// Starts the periodic tasks. They end when the set is dropped.
 #[must_use]
-pub fn start(state: &AppState) -> JoinSet<()> {
-    let database = &state.database;
-    let (blobs, orphaned) = (state.blobs.clone(), state.orphaned_blobs.clone());
+pub fn start(maintained: Maintained) -> JoinSet<()> {
+    let Maintained {
+        database, limits, ..
+    } = maintained;
     let mut tasks = JoinSet::new();
-    tasks.spawn(flush_limits(state.clone()));
-    tasks.spawn(sweep_limits(state.clone()));
-    tasks.spawn(write_usage(state.clone()));
+    tasks.spawn(flush_limits(Arc::clone(&limits)));
+    tasks.spawn(write_usage(database.clone(), Arc::clone(&limits)));
+    tasks.spawn(sweep_limits(
+        limits,
+        maintained.failed_authentication,
+        maintained.logins,
+    ));
     tasks.spawn(fold_inventory(database.clone()));
     tasks.spawn(fold_names(database.clone()));
-    tasks.spawn(state.feed.clone().run(database.clone()));
-    tasks.spawn(purge_expired_rows(database.clone(), state.change_retention));
-    tasks.spawn(write_key_uses(state.authenticator.clone()));
-    tasks.spawn(orphaned_blobs::sweep(database.clone(), blobs, orphaned));
+    tasks.spawn(maintained.feed.run(database.clone()));
+    tasks.spawn(purge_expired_rows(
+        database.clone(),
+        maintained.change_retention,
+    ));
+    tasks.spawn(write_key_uses(maintained.authenticator));
+    tasks.spawn(orphaned_blobs::sweep(
+        database,
+        maintained.blobs,
+        maintained.orphaned_blobs,
+    ));
     tasks
 }
 
 /// Returns unused requests to the limits of callers.
-async fn flush_limits(state: AppState) {
+async fn flush_limits(limits: Arc<RateLimits>) {
     loop {
         sleep(Duration::from_millis(500)).await;
-        state.limits.limiter.flush();
+        limits.limiter.flush();
     }
 }
 
 /// Writes the requests of callers to their history.
-async fn write_usage(state: AppState) {
+async fn write_usage(database: Database, limits: Arc<RateLimits>) {
     loop {
         sleep(Duration::from_secs(1)).await;
-        match state.limits.usage.write(&state.database).await {
+        match limits.usage.write(&database).await {
             // Logged each second already.
             Ok(()) | Err(db::Error::Unavailable(_)) => {}
             Err(error) => {
@@ -58,12 +96,16 @@ async fn write_usage(state: AppState) {
 }
 
 /// Removes full token buckets and expired blocks of client addresses.
-async fn sweep_limits(state: AppState) {
+async fn sweep_limits(
+    limits: Arc<RateLimits>,
+    failed_authentication: FailedAuthenticationLimit,
+    logins: Logins,
+) {
     loop {
         sleep(Duration::from_secs(30)).await;
-        state.limits.sweep();
-        state.failed_authentication.sweep();
-        state.logins.sweep();
+        limits.sweep();
+        failed_authentication.sweep();
+        logins.sweep();
     }
 }
 

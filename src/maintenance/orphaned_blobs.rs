@@ -18,8 +18,7 @@ use futures_util::TryStreamExt;
 use tokio::time::{Instant, interval_at};
 
 use crate::{
-    api::{error::Error, state::OrphanedBlobs},
-    blob_store::{self, BlobStore, Marker},
+    blob_store::{self, BlobStore, Marker, OrphanedBlobs},
     db::{self, Database, images::StoreOwner},
 };
 
@@ -40,6 +39,17 @@ const SHARED: &str = "shared";
 pub const CONFLICT: &str = "the image store belongs to another database or is shared with a copy of this one (a clone, a \
     restored backup), so the bytes of deleted images are kept; set images.url to a store of its own or, if no other \
     database uses this one any more, delete the object .database in it: the next upload writes it again";
+
+/// Failure of a sweep.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The image store failed.
+    #[error(transparent)]
+    BlobStore(#[from] blob_store::Error),
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] db::Error),
+}
 
 /// Sweeps forever. Orphans are first swept after an hour, so that an operator has time to notice a wrong configuration.
 pub async fn sweep(database: Database, blobs: BlobStore, orphaned: OrphanedBlobs) {

@@ -36,7 +36,7 @@ const RESOURCES: &[(&str, &[&str])] = &[("api", API_SHARED), ("db", DB_SHARED)];
 #[rustfmt::skip]
 const API_SHARED: &[&str] =
     &["state", "error", "body", "extract", "openapi", "conditional", "credentials", "fields", "idempotency",
-      "operations", "paging", "problem", "rate_limits", "request_context", "request_id", "response", "scopes", "usage"];
+      "operations", "paging", "problem", "request_context", "request_id", "response", "scopes", "usage"];
 
 #[rustfmt::skip]
 const DB_SHARED: &[&str] =

@@ -8,9 +8,9 @@ use pet_inventory::{
     api::{
         error::Error,
         images::multipart::{Multipart, Part},
-        state::Uploads,
     },
     config::Config,
+    limits::resources::Uploads,
 };
 use tokio::runtime::{Builder, Runtime};
 

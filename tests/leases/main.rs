@@ -14,11 +14,11 @@ mod statement;
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use pet_inventory::{
-    config::PlanLimits,
     db::{
         self,
         limits::{Lease, LeaseRequest},
     },
+    domain::plan::PlanLimits,
     limits::{
         caller::{CallerState, Decision},
         database_clock::DatabaseClock,

@@ -1,11 +1,12 @@
 //! Comparison of the statement in `db::limits` with the model of the row.
 
 use pet_inventory::{
-    config::{Config, PlanLimits},
+    config::Config,
     db::{
         Database,
         limits::{Lease, LeaseRequest, lease},
     },
+    domain::plan::PlanLimits,
 };
 use proptest::{
     prelude::*,

@@ -28,9 +28,9 @@ use super::{
     extract::{Path, PathPair},
     operations::{Facts, Keys, Operations},
     response::{self, ApiResponse},
-    state::OrphanedBlobs,
 };
 use crate::{
+    blob_store::OrphanedBlobs,
     db::{self, Database},
     domain::{change::Initiator, id::PetId, image::ImageId},
 };

@@ -13,7 +13,10 @@ use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
-use crate::api::{body::LimitedBody, error::Error, state::Uploads};
+use crate::{
+    api::{body::LimitedBody, error::Error},
+    limits::resources::Uploads,
+};
 
 /// Maximum number of bytes in a form besides the image.
 const MAX_OTHER: u64 = 64 << 10;

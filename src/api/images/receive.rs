@@ -10,13 +10,12 @@ use sha2::{Digest, Sha256};
 
 use super::multipart::Multipart;
 use crate::{
-    api::{
-        body::LimitedBody, error::Error, extract::require_plain, problem::Violation, state::Uploads,
-    },
+    api::{body::LimitedBody, error::Error, extract::require_plain, problem::Violation},
     blob_store::{BlobStore, Upload},
     db::images::ContentHash,
     domain::image::{self, Facts},
     images::reader::{Reader, Refusal},
+    limits::resources::Uploads,
 };
 
 /// Accepted media types, in the words of the error message.

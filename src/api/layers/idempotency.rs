@@ -1,7 +1,7 @@
 //! Handles `Idempotency-Key`: replays stored responses, and stores 4xx responses. See
 //! [`crate::api::idempotency::Idempotency`].
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -11,10 +11,8 @@ use axum::{
 };
 use futures_util::{FutureExt as _, future::Either};
 use http_body_util::BodyExt;
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
-};
+use serde::Deserialize;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{Middleware, Next, Reply, respond};
@@ -167,90 +165,20 @@ fn hash_body(hash: &mut Sha256, keys: Keys, body: &[u8]) -> Result<(), serde_jso
         hash.update(body);
         return Ok(());
     }
-    let mut json = serde_json::Deserializer::from_slice(body);
-    WithoutPasswords(hash).deserialize(&mut json)?;
-    json.end()
+    let mut json: Value = serde_json::from_slice(body)?;
+    remove_passwords(&mut json);
+    hash.update(json.to_string());
+    Ok(())
 }
 
-/// Adds JSON to a hash while it is parsed, which takes no memory, without members named `password`: a fast hash is
-/// stored, from which passwords could be guessed.
-struct WithoutPasswords<'h>(&'h mut Sha256);
-
-impl WithoutPasswords<'_> {
-    /// Adds a value. No two values add the same bytes.
-    fn add(self, kind: u8, value: &[u8]) {
-        self.0.update([kind]);
-        self.0.update(value.len().to_le_bytes());
-        self.0.update(value);
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for WithoutPasswords<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for WithoutPasswords<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        self.add(b'n', &[]);
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<(), E> {
-        self.add(b'b', &[u8::from(value)]);
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<(), E> {
-        self.add(b'i', &value.to_le_bytes());
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<(), E> {
-        self.add(b'u', &value.to_le_bytes());
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<(), E> {
-        self.add(b'f', &value.to_le_bytes());
-        Ok(())
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<(), E> {
-        self.add(b's', value.as_bytes());
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
-        self.0.update(b"[");
-        while elements
-            .next_element_seed(WithoutPasswords(self.0))?
-            .is_some()
-        {}
-        self.add(b']', &[]);
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
-        self.0.update(b"{");
-        while let Some(name) = members.next_key::<String>()? {
-            if name == "password" {
-                members.next_value::<IgnoredAny>()?;
-            } else {
-                WithoutPasswords(self.0).add(b'm', name.as_bytes());
-                members.next_value_seed(WithoutPasswords(self.0))?;
-            }
+/// Removes members named `password`: a fast hash is stored, from which passwords could be guessed.
+fn remove_passwords(json: &mut Value) {
+    match json {
+        Value::Object(members) => {
+            members.remove("password");
+            members.values_mut().for_each(remove_passwords);
         }
-        self.add(b'}', &[]);
-        Ok(())
+        Value::Array(elements) => elements.iter_mut().for_each(remove_passwords),
+        _ => {}
     }
 }

@@ -7,12 +7,12 @@ use futures_util::{FutureExt as _, future::Either};
 
 use super::{Middleware, Next, Reply, counted_body::counted, respond};
 use crate::{
-    api::{
-        credentials::API_KEY, error::Error, request_context::RequestContext,
-        state::ConcurrencyLimits,
-    },
+    api::{credentials::API_KEY, error::Error, request_context::RequestContext},
     domain::address::AddressKey,
-    limits::shares::{Exhausted, Share, Shares},
+    limits::{
+        resources::ConcurrencyLimits,
+        shares::{Exhausted, Share, Shares},
+    },
 };
 
 /// Responds with 503 at once when all permits are in use: a queue would only make all requests late.

@@ -13,16 +13,14 @@ use futures_util::{FutureExt as _, future::Either};
 use super::{Middleware, Next, Reply, respond};
 use crate::{
     api::{
-        error::Error, operations::RequestLimit, rate_limits::RateLimits,
-        request_context::RequestContext, state::AppState,
+        error::Error, operations::RequestLimit, request_context::RequestContext, state::AppState,
     },
-    config::PlanLimits,
     domain::{
         clock::whole_seconds,
         limit::{LimitStatus, Window},
-        plan::Plan,
+        plan::{Plan, PlanLimits},
     },
-    limits::{self, Permit},
+    limits::{self, Permit, requests::RateLimits},
 };
 
 /// `draft-ietf-httpapi-ratelimit-headers`.

@@ -12,9 +12,9 @@ use futures_util::{FutureExt as _, future::Either};
 
 use super::{Middleware, Next, Reply, counted_body::counted, respond};
 use crate::{
-    api::{error::Error, request_context::RequestContext, state::ConcurrencyLimits},
+    api::{error::Error, request_context::RequestContext},
     domain::address::AddressKey,
-    limits::shares::Share,
+    limits::{resources::ConcurrencyLimits, shares::Share},
 };
 
 /// Maximum size in bytes of a response that is not counted: the kernel takes it at once.

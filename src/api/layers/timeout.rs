@@ -1,4 +1,4 @@
-//! Drops a request after its time limit; the response is 503.
+//! Limits the time of a request, and the time of its database statements in all.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,9 +6,12 @@ use axum::{extract::Request, response::IntoResponse};
 use futures_util::{FutureExt as _, future::Either};
 
 use super::{Middleware, Next, Reply};
-use crate::api::{error::Error, request_context::RequestContext};
+use crate::{
+    api::{error::Error, request_context::RequestContext},
+    db::deadline,
+};
 
-/// Limits the time, for most operations to this.
+/// Drops a request after its time limit, which is this for most operations; the response is 503.
 #[derive(Debug)]
 pub struct Timeout(pub Duration);
 
@@ -21,5 +24,15 @@ impl Middleware for Timeout {
         }
         let response = tokio::time::timeout(self.0 * factor, response);
         Either::Right(response.map(|it| it.unwrap_or_else(|_| Error::TimedOut.into_response())))
+    }
+}
+
+/// Limits the time that the statements of a request may take in all.
+#[derive(Debug)]
+pub struct DatabaseDeadline;
+
+impl Middleware for DatabaseDeadline {
+    fn call<N: Next>(self: &Arc<Self>, request: Request, next: &N) -> impl Reply + use<N> {
+        deadline::scope(next.call(request))
     }
 }

@@ -21,9 +21,10 @@ use super::{
     idempotency::Idempotency,
     operations::{BASE, Facts, Operations},
     response::{self, ApiResponse},
-    state::{Links, OrphanedBlobs},
+    state::Links,
 };
 use crate::{
+    blob_store::OrphanedBlobs,
     db::{
         self, Connection, Database,
         pets::{Addition, ChangeOutcome, ChangeRequest},

@@ -5,6 +5,11 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use futures_util::future::Either;
 use metrics::Counter;
 
+use super::{
+    Admission, Error, Limiter, Permit,
+    token_buckets::{AddressBuckets, TokenBuckets},
+    usage::Usage,
+};
 use crate::{
     config::Config,
     db::Database,
@@ -14,11 +19,6 @@ use crate::{
         clock::Clock,
         limit::Limit,
         plan::Plan,
-    },
-    limits::{
-        self, Admission, Limiter, Permit,
-        token_buckets::{AddressBuckets, TokenBuckets},
-        usage::Usage,
     },
 };
 
@@ -138,7 +138,7 @@ impl RateLimits {
     }
 
     /// Admits a request that needs no credential.
-    pub fn admit_open(&self, client: Option<AddressKey>) -> Result<(), limits::Error> {
+    pub fn admit_open(&self, client: Option<AddressKey>) -> Result<(), Error> {
         let Some(client) = client else {
             return Ok(());
         };
@@ -151,20 +151,20 @@ impl RateLimits {
     fn counted<T>(
         &self,
         (plan, caller): (usize, Option<CallerId>),
-        admission: Result<T, limits::Error>,
-    ) -> Result<T, limits::Error> {
+        admission: Result<T, Error>,
+    ) -> Result<T, Error> {
         match &admission {
             Ok(_) => {
                 self.admitted[plan].increment(1);
                 self.usage.count(caller, true);
             }
-            Err(limits::Error::Exceeded(limits, _)) => {
+            Err(Error::Exceeded(limits, _)) => {
                 self.usage.count(caller, false);
                 for limit in limits {
                     refused(PLANS[plan], *limit).increment(1);
                 }
             }
-            Err(limits::Error::Database(_)) => {}
+            Err(Error::Database(_)) => {}
         }
         admission
     }
@@ -174,6 +174,6 @@ fn refused(plan: &'static str, limit: Limit) -> Counter {
     metrics::counter!("limits_refused_total", "plan" => plan, "limit" => limit.as_str())
 }
 
-fn exceeded(limit: Limit, retry_after: Duration) -> limits::Error {
-    limits::Error::Exceeded(vec![limit], retry_after)
+fn exceeded(limit: Limit, retry_after: Duration) -> Error {
+    Error::Exceeded(vec![limit], retry_after)
 }
