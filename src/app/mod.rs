@@ -19,6 +19,7 @@ use crate::{
     api::{
         self, HttpApi,
         idempotency::StoredBytes,
+        layers::access_log,
         operations::Operations,
         state::{AppState, Links, Parts, Readiness, TokenLifetime},
     },
@@ -37,7 +38,7 @@ use crate::{
         resources::{BodyLimits, ConcurrencyLimits, Uploads},
     },
     maintenance::{self, Maintained},
-    server::{self, Admission, Limits, Listener, RequestBody, Shutdown, Workers, cores},
+    server::{self, Admission, Hooks, Limits, Listener, RequestBody, Shutdown, Workers, cores},
     telemetry::{self, Metrics},
 };
 
@@ -144,7 +145,11 @@ impl App {
             .map(|_| api::router(&operations, constants.clone(), state.for_worker()))
             .map(api::http_service)
             .collect();
-        let workers = Workers::start(routers).map_err(Error::Workers)?;
+        let hooks = Hooks {
+            on_start: access_log::enable_batches,
+            on_park: access_log::write_batch,
+        };
+        let workers = Workers::start(routers, hooks).map_err(Error::Workers)?;
         let render = gauges::render(metrics.clone(), state.clone());
         let operations_router = api::operations_router(state.clone(), render);
         Ok(Self {

@@ -23,7 +23,7 @@ pub use self::{
     connection::{HttpService, Limits},
     listener::Listener,
     shutdown::Shutdown,
-    workers::{Workers, cores},
+    workers::{Hooks, Workers, cores},
 };
 
 use self::listener::Accepted;
@@ -81,6 +81,7 @@ pub async fn serve<S: HttpService>(
         };
         let (runtime, service) = workers.next();
         let (service, shutdown) = (service.clone(), shutdown.child());
+        let on_park = workers.hooks.on_park;
         runtime.spawn(tasks.track_future(async move {
             let gauge = metrics::gauge!("http_server_open_connections", "listener" => name);
             gauge.increment(1);
@@ -88,6 +89,7 @@ pub async fn serve<S: HttpService>(
             if let Err(error) = served.await {
                 tracing::debug!(%error, "connection failed");
             }
+            on_park();
             gauge.decrement(1);
             drop((permit, share));
         }));

@@ -24,11 +24,21 @@ const TICK: Duration = Duration::from_millis(100);
 /// otherwise start tokio's default of 512.
 const MAX_BLOCKING_THREADS: usize = 16;
 
+/// Functions that are called on worker threads.
+#[derive(Debug, Clone, Copy)]
+pub struct Hooks {
+    /// When a thread starts.
+    pub on_start: fn(),
+    /// Before a thread sleeps, ten times a second, and after a connection is closed.
+    pub on_park: fn(),
+}
+
 /// Workers, to which connections are assigned in turn. They stop when dropped.
 pub struct Workers<S> {
     /// Their runtimes and services.
     all: Vec<(Handle, S)>,
     next: AtomicUsize,
+    pub(super) hooks: Hooks,
     _running: DropGuard,
 }
 
@@ -39,24 +49,28 @@ pub fn cores() -> NonZeroUsize {
 
 impl<S> Workers<S> {
     /// Starts a worker for each of the services, of which there is one at least.
-    pub fn start(services: impl IntoIterator<Item = S>) -> io::Result<Self> {
+    pub fn start(services: impl IntoIterator<Item = S>, hooks: Hooks) -> io::Result<Self> {
         let stopped = CancellationToken::new();
         let started = services.into_iter().enumerate().map(|(index, service)| {
             let runtime = runtime::Builder::new_current_thread()
                 .enable_all()
                 .thread_name("blocking")
                 .max_blocking_threads(MAX_BLOCKING_THREADS)
+                .on_thread_park(hooks.on_park)
                 .build()?;
             let handle = runtime.handle().clone();
             let stopped = stopped.clone();
             thread::Builder::new()
                 .name(format!("worker-{index}"))
                 .spawn(move || {
+                    (hooks.on_start)();
                     runtime.block_on(stopped.run_until_cancelled(async {
                         loop {
                             tokio::time::sleep(TICK).await;
+                            (hooks.on_park)();
                         }
                     }));
+                    (hooks.on_park)();
                 })?;
             Ok((handle, service))
         });
@@ -64,6 +78,7 @@ impl<S> Workers<S> {
         Ok(Self {
             all: all?,
             next: AtomicUsize::new(0),
+            hooks,
             _running: stopped.drop_guard(),
         })
     }
@@ -73,6 +88,10 @@ impl<S> Workers<S> {
         Self {
             all: vec![(Handle::current(), service)],
             next: AtomicUsize::new(0),
+            hooks: Hooks {
+                on_start: || {},
+                on_park: || {},
+            },
             _running: CancellationToken::new().drop_guard(),
         }
     }
