@@ -15,8 +15,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 use test_support::{
-    Home, RequestExt, Response, TestApp, TestDatabase, eventually, postgres::TestClock,
-    raw::request_unread, scopes,
+    Home, RequestExt as _, Response, TestApp, TestDatabase, eventually, postgres::TestClock,
+    raw::request_unread, scopes, statuses_of,
 };
 use tokio::task::JoinSet;
 
@@ -70,7 +70,7 @@ impl Limited {
         let mut admitted = 0;
         for _ in 0..requests {
             let response = self.get(PROBE).await;
-            match response.status.as_u16() {
+            match response.status {
                 404 => admitted += 1,
                 429 => {}
                 _ => panic!("{response}"),
@@ -88,8 +88,7 @@ async fn key(app: &TestApp, caller: &str, plan: Plan) -> String {
 }
 
 async fn get(app: &TestApp, key: &str, path: &str) -> Response {
-    let request = app.anonymous(Method::GET, path).header("api_key", key);
-    request.response().await
+    app.with_key(key, Method::GET, path).await
 }
 
 const FREE_PER_MINUTE: &str = "PET_INVENTORY__PLANS__FREE__PER_MINUTE";
@@ -226,7 +225,7 @@ async fn per_day_limit_holds_in_a_new_process() {
     let mut admitted = 7;
     for _ in 0..30 {
         let response = get(&second, &limited.key, PROBE).await;
-        admitted += u32::from(response.status.as_u16() == 404);
+        admitted += u32::from(response.status == 404);
     }
     // The first process may still hold requests that it leased in advance.
     assert!((15..=20).contains(&admitted), "{admitted}");
@@ -286,7 +285,7 @@ async fn authenticated_requests_count_except_internal_errors() {
             .app
             .bare(Method::GET, free)
             .header("api_key", &limited.key);
-        let response = request.response().await;
+        let response = request.await;
         assert!(
             response.optional_header("ratelimit").is_none(),
             "{free}: {response}"
@@ -355,10 +354,10 @@ async fn plan_change_takes_effect_immediately() {
     assert_eq!(limited.admitted(70).await, 70);
     let set = "update callers set plan = 'free' where name = 'limited'";
     limited.app.database.run(set).await;
-    eventually(async || limited.get(PROBE).await.status.as_u16() == 429).await;
+    eventually(async || limited.get(PROBE).await.status == 429).await;
     let set = "update callers set plan = 'enterprise' where name = 'limited'";
     limited.app.database.run(set).await;
-    eventually(async || limited.get(PROBE).await.status.as_u16() == 404).await;
+    eventually(async || limited.get(PROBE).await.status == 404).await;
     let set = "update callers set plan = 'pro' where name = 'limited'";
     limited.app.database.run(set).await;
     // Requests of the earlier plans count against the new one.
@@ -386,7 +385,7 @@ async fn replicas_share_both_limits() {
                 let mut admitted = 0;
                 for _ in 0..8 {
                     let response = get(&apps[client % 2], &key, PROBE).await;
-                    admitted += u32::from(response.status.as_u16() == 404);
+                    admitted += u32::from(response.status == 404);
                 }
                 admitted
             });
@@ -434,11 +433,11 @@ async fn failed_authentication_limit_applies_to_one_address() {
     let settings = [("PET_INVENTORY__LIMITS__TRUSTED_PROXIES", "127.0.0.1")];
     let limited = Limited::start(Plan::Enterprise, &settings).await;
     let from = async |address: &str, key: &str| {
-        let request = limited.app.anonymous(Method::GET, "/limits");
-        let request = request
-            .header("api_key", key)
-            .header("x-forwarded-for", address);
-        request.response().await
+        limited
+            .app
+            .with_key(key, Method::GET, "/limits")
+            .header("x-forwarded-for", address)
+            .await
     };
     for _ in 0..100 {
         from("192.0.2.1", "wrong").await.is(401);
@@ -482,7 +481,7 @@ async fn anonymous_callers_have_the_free_plan_per_address() {
     let limited = Limited::start(Plan::Free, &settings).await;
     let from = async |address: &str| {
         let request = limited.app.anonymous(Method::GET, "/pet/1");
-        request.header("x-forwarded-for", address).response().await
+        request.header("x-forwarded-for", address).await
     };
     for _ in 0..3 {
         from("192.0.2.1").await.is(404);
@@ -527,8 +526,10 @@ async fn response_while_another_request_waits(limited: &Limited) -> Response {
         .await
         .expect("locked");
     let waiting = tokio::spawn({
-        let request = limited.app.anonymous(Method::GET, "/pet/1");
-        request.header("api_key", &limited.key).response()
+        limited
+            .app
+            .with_key(&limited.key, Method::GET, "/pet/1")
+            .into_future()
     });
     let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'
                  and datname = current_database()";
@@ -549,22 +550,22 @@ async fn credential_changes_take_effect_within_two_seconds() {
         key.id
     );
     app.database.run(&revoke).await;
-    eventually(async || get(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
+    eventually(async || get(&app, &key.secret, PROBE).await.status == 401).await;
     // That a key is unknown is cached too, until the key changes.
     let restore = format!(
         "update credentials set revoked_at = null where id = {}",
         key.id
     );
     app.database.run(&restore).await;
-    eventually(async || get(&app, &key.secret, PROBE).await.status.as_u16() == 404).await;
+    eventually(async || get(&app, &key.secret, PROBE).await.status == 404).await;
     app.database
         .run("update callers set scopes = '{}' where name = 'changing'")
         .await;
-    eventually(async || get(&app, &key.secret, "/pet/1").await.status.as_u16() == 403).await;
+    eventually(async || get(&app, &key.secret, "/pet/1").await.status == 403).await;
     app.database
         .run("delete from callers where name = 'changing'")
         .await;
-    eventually(async || get(&app, &key.secret, PROBE).await.status.as_u16() == 401).await;
+    eventually(async || get(&app, &key.secret, PROBE).await.status == 401).await;
 }
 
 /// The tables of credentials are locked, so a look-up would block.
@@ -579,9 +580,9 @@ async fn cached_credential_costs_no_look_up() {
         let lock = sqlx::query("lock table credentials, callers");
         lock.execute(&mut *transaction).await.expect("locked");
         tokio::time::sleep(Duration::from_millis(1_100)).await;
-        let response = app.get("/pet/1").response().await;
+        let response = app.get("/pet/1").await;
         transaction.rollback().await.expect("unlocked");
-        if response.status.as_u16() == 404 {
+        if response.status == 404 {
             return;
         }
         response.is(503);
@@ -596,9 +597,9 @@ async fn plan_change_applies_to_the_per_day_limit_immediately() {
     assert_eq!(limited.admitted(5).await, 3);
     let set = |plan| format!("update callers set plan = '{plan}' where name = 'limited'");
     limited.app.database.run(&set("pro")).await;
-    eventually(async || limited.get(PROBE).await.status.as_u16() == 404).await;
+    eventually(async || limited.get(PROBE).await.status == 404).await;
     limited.app.database.run(&set("free")).await;
-    eventually(async || limited.get(PROBE).await.status.as_u16() == 429).await;
+    eventually(async || limited.get(PROBE).await.status == 429).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -641,9 +642,8 @@ async fn statement_timeout_is_counted() {
                     'begin perform pg_sleep(10); return new; end';
                 create trigger slow before insert on pets for each row execute function slow()";
     limited.app.database.run(slow).await;
-    let add = limited.app.anonymous(Method::POST, "/pet");
-    let add = add.header("api_key", &limited.key);
-    let response = add.json(&json!({"name": "a"})).response().await;
+    let add = limited.app.with_key(&limited.key, Method::POST, "/pet");
+    let response = add.json(&json!({"name": "a"})).await;
     let problem = response.problem(503);
     assert_eq!(problem["detail"], "the request took too long");
     let limits = limited.get("/limits").await.is(200).json();
@@ -661,12 +661,11 @@ async fn total_timeout_of_statements_is_counted() {
                     for each row execute function slow()";
     limited.app.database.run(slow).await;
     let add = |key: Option<&str>| {
-        let add = limited.app.anonymous(Method::POST, "/pet");
-        let add = add.header("api_key", &limited.key);
+        let add = limited.app.with_key(&limited.key, Method::POST, "/pet");
         let add = key
             .into_iter()
             .fold(add, |add, key| add.header("idempotency-key", key));
-        add.json(&json!({"name": "a"})).response()
+        add.json(&json!({"name": "a"}))
     };
     add(None).await.is(201);
     let problem = add(Some("k")).await.problem(503);
@@ -710,13 +709,8 @@ async fn failed_lease_statements_admit_nothing() {
     limited.advance_seconds(1).await;
     let rename = "alter table limit_usage rename to gone";
     limited.app.database.run(rename).await;
-    let mut clients = JoinSet::new();
-    for _ in 0..30 {
-        let request = limited.app.anonymous(Method::GET, PROBE);
-        let request = request.header("api_key", &limited.key);
-        clients.spawn(async { request.response().await.status.as_u16() });
-    }
-    let statuses = clients.join_all().await;
+    let probe = limited.app.with_key(&limited.key, Method::GET, PROBE);
+    let statuses = statuses_of(vec![probe; 30]).await;
     assert!(statuses.iter().all(|status| *status >= 500), "{statuses:?}");
     let rename = "alter table gone rename to limit_usage";
     limited.app.database.run(rename).await;
@@ -731,19 +725,13 @@ async fn concurrent_callers_get_exactly_their_limits() {
         ("PET_INVENTORY__SERVER__MAX_REQUESTS", "2000"),
     ];
     let limited = Limited::start(Plan::Free, &settings).await;
-    let mut clients = JoinSet::new();
+    let mut probes = Vec::new();
     for number in 0..64 {
         let key = key(&limited.app, &format!("greedy-{number}"), Plan::Free).await;
-        for _ in 0..12 {
-            let request = limited.app.anonymous(Method::GET, PROBE);
-            let request = request.header("api_key", &key);
-            clients.spawn(async { request.response().await.status.as_u16() });
-        }
+        probes.extend(vec![limited.app.with_key(&key, Method::GET, PROBE); 12]);
     }
-    let statuses = clients.join_all().await;
-    let admitted = statuses.iter().filter(|status| **status == 404).count();
-    let refused = statuses.iter().filter(|status| **status == 429).count();
-    assert_eq!((admitted, refused), (64 * 5, 64 * 7), "{statuses:?}");
+    let expected = [vec![404; 64 * 5], vec![429; 64 * 7]].concat();
+    assert_eq!(statuses_of(probes).await, expected);
     assert_eq!(limited.used().await, 64 * 5);
 }
 
@@ -761,7 +749,7 @@ async fn steady_requests_cost_few_lease_statements() {
         let count = text.lines().find_map(|line| line.strip_prefix(name));
         count.map_or(0, |count| count.parse().expect("a number"))
     };
-    let request = || service.request(Method::GET, PROBE, "pro-key").response();
+    let request = || service.request(Method::GET, PROBE, "pro-key");
     request().await.is(404);
     let before = statements().await;
     let mut pace = tokio::time::interval(Duration::from_millis(100));
@@ -785,22 +773,16 @@ async fn concurrent_requests_use_exactly_the_limit() {
     for replicas in [1, 2] {
         let limited = Limited::start(Plan::Free, &settings).await;
         let second = TestApp::replica_of(&limited.app, &settings).await;
-        let mut clients = JoinSet::new();
-        for number in 0..REQUESTS {
+        let probes = (0..REQUESTS).map(|number| {
             let app = if number % replicas == 0 {
                 &limited.app
             } else {
                 &second
             };
-            let request = app
-                .anonymous(Method::GET, PROBE)
-                .header("api_key", &limited.key);
-            clients.spawn(async { request.response().await.status.as_u16() });
-        }
-        let statuses = clients.join_all().await;
-        let count = |of| statuses.iter().filter(|status| **status == of).count();
-        let counts = (count(404), count(429));
-        assert_eq!(counts, (60, REQUESTS - 60), "{replicas} replicas");
+            app.with_key(&limited.key, Method::GET, PROBE)
+        });
+        let expected = [vec![404; 60], vec![429; REQUESTS - 60]].concat();
+        assert_eq!(statuses_of(probes).await, expected, "{replicas} replicas");
         assert_eq!(limited.used().await, 60);
     }
 }
@@ -808,14 +790,11 @@ async fn concurrent_requests_use_exactly_the_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_unknown_keys_cost_few_look_ups() {
     let limited = Limited::start(Plan::Enterprise, &[]).await;
-    let mut clients = JoinSet::new();
-    for _ in 0..400 {
+    let requests = (0..400).map(|_| {
         let key = Secret::generate(CredentialKind::ApiKey).expect("random numbers");
-        let request = limited.app.anonymous(Method::GET, "/limits");
-        let request = request.header("api_key", key.expose());
-        clients.spawn(async { request.response().await.status.as_u16() });
-    }
-    let statuses = clients.join_all().await;
+        limited.app.with_key(key.expose(), Method::GET, "/limits")
+    });
+    let statuses = statuses_of(requests).await;
     let looked_up = statuses.iter().filter(|status| **status == 401).count();
     assert!((100..=120).contains(&looked_up), "{looked_up}");
     assert!(
@@ -838,7 +817,7 @@ async fn cached_valid_key_passes_the_failed_authentication_limit() {
             get(&limited.app, "wrong", "/limits").await;
         }
         get(&limited.app, "wrong", "/limits").await.is(429);
-        limited.get("/limits").await.status.as_u16() == 200
+        limited.get("/limits").await.status == 200
     })
     .await;
 }

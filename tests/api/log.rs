@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
 use nix::sys::signal::Signal;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use test_support::{
     RawConnection, RequestExt, TestDatabase, client, eventually,
     process::{Home, Service},
+    send_all,
 };
 
 const TRACE: (&str, &str) = ("PET_INVENTORY__TELEMETRY__LOG", "trace");
@@ -430,7 +430,7 @@ async fn stalled_reader_of_the_log_stalls_neither_requests_nor_the_stop() {
         let path = format!("/pet/{}", "é".repeat(250));
         while dropped().await == 0 {
             let requests = (0..100).map(|_| service.request(Method::GET, &path, "free-key"));
-            join_all(requests.map(RequestExt::response)).await;
+            send_all(requests).await;
         }
         let request = service.request(Method::GET, "/pet/1", "special-key");
         request.is(404).await;

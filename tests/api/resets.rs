@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::Method;
 use sqlx::{Connection as _, Executor as _};
-use test_support::{RawConnection, RequestExt, TestApp, eventually, images::png};
+use test_support::{RawConnection, TestApp, eventually, images::png};
 
 /// Anyone can request images. A closed connection does not make the service open database connections: the
 /// look-ups share a statement, which ends by itself.

@@ -32,7 +32,7 @@ async fn add(service: &Service, pet: u32) -> String {
 
 async fn upload(service: &Service, pet: u32, height: u32) -> String {
     let upload = service.request(Method::POST, &format!("/pet/{pet}/uploadImage"), KEY);
-    let stored = upload.body(png(10 + pet, height)).response().await;
+    let stored = upload.body(png(10 + pet, height)).await;
     let stored = stored.is(200).json();
     let image = stored["imageId"].as_str().expect("an id").to_owned();
     format!("/pet/{pet}/images/{image}")
