@@ -510,8 +510,7 @@ async fn demo_keys_work_beyond_loopback_only_if_set_to_always() {
             .env("PET_INVENTORY__LOCAL_POSTGRES__DEMO_KEYS", setting);
         let service = Service::start(&home, command).await;
         let request = service.request(Method::GET, "/limits", "free-key");
-        let request = request.header("host", "localhost");
-        let status = request.await.status;
+        let status = request.header("host", "localhost").await.status;
         assert_eq!(status, if good { 200 } else { 401 }, "{listen} {setting}");
         assert_eq!(
             service.startup_output.contains("free-key"),

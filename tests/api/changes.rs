@@ -109,8 +109,7 @@ async fn concurrent_changes_of_few_pets_have_a_sequential_order() {
             let number = 1 + client * CHANGES + change;
             let id = 1 + number % 3;
             let started = Instant::now();
-            let request = numbered_change(&app, id, number);
-            let response = request.is(200).await;
+            let response = numbered_change(&app, id, number).is(200).await;
             done.push((
                 id,
                 version(&response),
@@ -339,8 +338,7 @@ async fn blocked_change_is_503_and_its_batch_succeeds() {
         }
     }
     other.execute("commit").await.expect("committed");
-    let patch = app.patch("/pet/15", &json!({"name": "c"}));
-    patch.is(200).await;
+    app.patch("/pet/15", &json!({"name": "c"})).is(200).await;
 }
 
 /// Two orders for each of 30 pets; one of each is refused. Others have a taken id, an unknown pet, or a sold pet.

@@ -14,6 +14,24 @@ fn changes(app: &TestApp) -> [(&'static str, Call); 4] {
     ]
 }
 
+/// Checks that each change with these tags gets a problem document with this status.
+async fn assert_refused(app: &TestApp, tags: &str, status: u16) {
+    for (name, change) in changes(app) {
+        let response = change.header("if-match", tags).await;
+        assert_eq!(response.status, status, "{name} if {tags}: {response}");
+        response.problem(status);
+    }
+}
+
+/// Checks that pet 5 is as in an earlier response.
+async fn assert_unchanged(app: &TestApp, earlier: &Response) {
+    let fetched = app.get("/pet/5").is(200).await;
+    assert_eq!(
+        (fetched.text(), fetched.etag()),
+        (earlier.text(), earlier.etag())
+    );
+}
+
 async fn add_pet_5(app: &TestApp) -> Response {
     let pet = json!({"id": 5, "name": "five", "status": "sold"});
     app.post("/pet", &pet).is(201).await
@@ -35,17 +53,9 @@ async fn stale_if_match_is_412_and_changes_nothing() {
         format!("\"0{}", &current.etag()[1..]),
         format!("\"+{}", &current.etag()[1..]),
     ] {
-        for (name, change) in changes(&app) {
-            let response = change.header("if-match", &tags).await;
-            assert_eq!(response.status, 412, "{name} if {tags}: {response}");
-            response.problem(412);
-        }
+        assert_refused(&app, &tags, 412).await;
     }
-    let fetched = app.get("/pet/5").is(200).await;
-    assert_eq!(
-        (fetched.text(), fetched.etag()),
-        (current.text(), current.etag())
-    );
+    assert_unchanged(&app, &current).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,11 +105,7 @@ async fn repeated_if_match_headers_are_one_list() {
 async fn if_match_on_unknown_pet_is_404() {
     let app = TestApp::start().await;
     for tags in ["*", "\"1\""] {
-        for (name, change) in changes(&app) {
-            let response = change.header("if-match", tags).await;
-            assert_eq!(response.status, 404, "{name} if {tags}: {response}");
-            response.problem(404);
-        }
+        assert_refused(&app, tags, 404).await;
     }
 }
 
@@ -127,11 +133,7 @@ async fn malformed_if_match_is_400_and_changes_nothing() {
             );
         }
     }
-    let fetched = app.get("/pet/5").is(200).await;
-    assert_eq!(
-        (fetched.text(), fetched.etag()),
-        (added.text(), added.etag())
-    );
+    assert_unchanged(&app, &added).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -207,22 +209,19 @@ async fn concurrent_updates_of_one_version_have_one_winner() {
     for response in lost {
         response.problem(412);
     }
-    let fetched = app.get("/pet/5").is(200).await;
-    assert_eq!(
-        (fetched.text(), fetched.etag()),
-        (won[0].text(), won[0].etag())
-    );
+    assert_unchanged(&app, &won[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_patches_are_all_applied() {
     let app = TestApp::start().await;
     add_pet_5(&app).await;
-    let patches = (0..12).map(|number| match number % 3 {
-        0 => app.patch("/pet/5", &json!({"name": "patched"})),
-        1 => app.patch("/pet/5", &json!({"category": {"id": 1}})),
-        _ => app.patch("/pet/5", &json!({"category": {"name": "c"}})),
-    });
+    let patch = [
+        json!({"name": "patched"}),
+        json!({"category": {"id": 1}}),
+        json!({"category": {"name": "c"}}),
+    ];
+    let patches = (0..12).map(|number| app.patch("/pet/5", &patch[number % 3]));
     for response in send_all(patches).await {
         response.is(200);
     }

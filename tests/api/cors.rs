@@ -37,8 +37,7 @@ async fn without_origins_no_response_has_a_cors_header() {
         "/livez",
         "/nowhere",
     ] {
-        let response = app.bare(Method::GET, path).header("Origin", PAGE);
-        let response = response.await;
+        let response = app.bare(Method::GET, path).header("Origin", PAGE).await;
         lets_no_page_read(&response);
         assert_ne!(response.optional_header("vary"), Some("origin"), "{path}");
     }
@@ -163,8 +162,7 @@ async fn other_origins_get_no_cors_header() {
     ] {
         let response = preflight(&app, "/api/v3/pet", origin, "POST").await;
         lets_no_page_read(&response.is(405));
-        let response = app.get("/pet/77").header("Origin", origin);
-        let response = response.await;
+        let response = app.get("/pet/77").header("Origin", origin).await;
         let response = response.is(404);
         lets_no_page_read(&response);
         // Another origin gets another response.
@@ -208,8 +206,7 @@ async fn star_lets_the_pages_of_all_origins_read() {
         let response = preflight(&app, "/api/v3/pet", origin, "POST").await;
         let response = response.is(200);
         assert_eq!(response.header("access-control-allow-origin"), "*");
-        let response = app.get("/pet/77").header("Origin", origin);
-        let response = response.await;
+        let response = app.get("/pet/77").header("Origin", origin).await;
         let response = response.is(404);
         assert_eq!(response.header("access-control-allow-origin"), "*");
         assert!(

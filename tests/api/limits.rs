@@ -13,7 +13,7 @@ use pet_inventory::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use sqlx::Connection as _;
+use sqlx::{AssertSqlSafe, Executor as _, PgConnection};
 use test_support::{
     Home, RequestExt as _, Response, TestApp, TestDatabase, eventually, postgres::TestClock,
     raw::request_unread, scopes, statuses_of,
@@ -65,6 +65,13 @@ impl Limited {
         get(&self.app, &self.key, path).await
     }
 
+    /// Checks the number of requests that the current minute has left; returns the limits.
+    async fn assert_remaining(&self, requests: u64) -> Value {
+        let limits = self.get("/limits").await.is(200).json();
+        assert_eq!(limits["minute"]["remaining"], requests, "{limits}");
+        limits
+    }
+
     /// Sends `requests` requests one after the other; returns the number that was admitted.
     async fn admitted(&self, requests: usize) -> usize {
         let mut admitted = 0;
@@ -89,6 +96,18 @@ async fn key(app: &TestApp, caller: &str, plan: Plan) -> String {
 
 async fn get(app: &TestApp, key: &str, path: &str) -> Response {
     app.with_key(key, Method::GET, path).await
+}
+
+/// Locks tables until [`unlock`] is called.
+async fn lock(app: &TestApp, tables: &str) -> PgConnection {
+    let mut connection = app.database.connect().await;
+    let lock = AssertSqlSafe(format!("begin; lock table {tables}"));
+    connection.execute(lock).await.expect("locked");
+    connection
+}
+
+async fn unlock(mut connection: PgConnection) {
+    connection.execute("rollback").await.expect("unlocked");
 }
 
 const FREE_PER_MINUTE: &str = "PET_INVENTORY__PLANS__FREE__PER_MINUTE";
@@ -400,24 +419,16 @@ async fn replicas_share_both_limits() {
 async fn rate_limit_refusal_costs_no_statement() {
     let limited = Limited::start(Plan::Free, &[]).await;
     assert_eq!(limited.admitted(61).await, 60);
-    let mut connection = limited.app.database.connect().await;
-    let mut transaction = connection.begin().await.expect("a transaction");
-    sqlx::query("lock table limit_usage, credentials, callers")
-        .execute(&mut *transaction)
-        .await
-        .expect("locked");
+    let lock = lock(&limited.app, "limit_usage, credentials, callers").await;
     assert_eq!(limited.admitted(200).await, 0);
-    transaction.rollback().await.expect("unlocked");
+    unlock(lock).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_that_cannot_be_counted_is_503_with_headers() {
     let limited = Limited::start(Plan::Free, &[]).await;
     let unlimited = key(&limited.app, "unlimited", Plan::Enterprise).await;
-    let mut connection = limited.app.database.connect().await;
-    let mut transaction = connection.begin().await.expect("a transaction");
-    let lock = sqlx::query("lock table limit_usage").execute(&mut *transaction);
-    lock.await.expect("locked");
+    let lock = lock(&limited.app, "limit_usage").await;
     let refused = limited.get(PROBE).await;
     refused.problem(503);
     let policy = "\"minute\";q=60;w=60, \"day\";q=1000;w=86400";
@@ -425,7 +436,7 @@ async fn request_that_cannot_be_counted_is_503_with_headers() {
     assert_eq!(refused.header("x-ratelimit-remaining"), "60");
     let other = get(&limited.app, &unlimited, PROBE).await.is(404);
     assert_eq!(other.optional_header("ratelimit-policy"), None);
-    transaction.rollback().await.expect("unlocked");
+    unlock(lock).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -519,12 +530,7 @@ async fn requests_over_max_requests_are_503() {
 
 /// Returns the response to a request that is sent while another one waits for a locked table.
 async fn response_while_another_request_waits(limited: &Limited) -> Response {
-    let mut connection = limited.app.database.connect().await;
-    let mut transaction = connection.begin().await.expect("a transaction");
-    sqlx::query("lock table pets")
-        .execute(&mut *transaction)
-        .await
-        .expect("locked");
+    let lock = lock(&limited.app, "pets").await;
     let waiting = tokio::spawn({
         limited
             .app
@@ -535,7 +541,7 @@ async fn response_while_another_request_waits(limited: &Limited) -> Response {
                  and datname = current_database()";
     eventually(async || limited.app.database.number(waits).await == 1).await;
     let response = limited.get("/store/inventory").await;
-    transaction.rollback().await.expect("unlocked");
+    unlock(lock).await;
     waiting.await.expect("a response").is(404);
     response
 }
@@ -572,16 +578,13 @@ async fn credential_changes_take_effect_within_two_seconds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cached_credential_costs_no_look_up() {
     let app = TestApp::start().await;
-    let mut connection = app.database.connect().await;
     // Retries: until the service listens for changes, it caches credentials for at most a second.
     for _ in 0..20 {
         app.get("/pet/1").is(404).await;
-        let mut transaction = connection.begin().await.expect("a transaction");
-        let lock = sqlx::query("lock table credentials, callers");
-        lock.execute(&mut *transaction).await.expect("locked");
+        let lock = lock(&app, "credentials, callers").await;
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         let response = app.get("/pet/1").await;
-        transaction.rollback().await.expect("unlocked");
+        unlock(lock).await;
         if response.status == 404 {
             return;
         }
@@ -611,8 +614,7 @@ async fn internal_error_returns_its_request_to_the_limits() {
     for _ in 0..20 {
         limited.get(PROBE).await.is(500);
     }
-    let limits = limited.get("/limits").await.is(200).json();
-    assert_eq!(limits["minute"]["remaining"], 59, "{limits}");
+    let limits = limited.assert_remaining(59).await;
     assert_eq!(limits["day"]["remaining"], 999, "{limits}");
     // The flush after the end of the slice returns them to the database too.
     limited.advance(Duration::from_millis(1_900)).await;
@@ -624,14 +626,10 @@ async fn request_timeout_is_counted() {
     let settings = [("PET_INVENTORY__SERVER__REQUEST_TIMEOUT", "300ms")];
     let limited = Limited::start(Plan::Free, &settings).await;
     limited.get(PROBE).await.is(404);
-    let mut connection = limited.app.database.connect().await;
-    let mut transaction = connection.begin().await.expect("a transaction");
-    let lock = sqlx::query("lock table pets").execute(&mut *transaction);
-    lock.await.expect("locked");
+    let lock = lock(&limited.app, "pets").await;
     limited.get(PROBE).await.is(503);
-    transaction.rollback().await.expect("unlocked");
-    let limits = limited.get("/limits").await.is(200).json();
-    assert_eq!(limits["minute"]["remaining"], 58, "{limits}");
+    unlock(lock).await;
+    limited.assert_remaining(58).await;
 }
 
 /// PostgreSQL cancels the statement of the request. A frozen PostgreSQL, which does not, is the service's fault.
@@ -646,8 +644,7 @@ async fn statement_timeout_is_counted() {
     let response = add.json(&json!({"name": "a"})).await;
     let problem = response.problem(503);
     assert_eq!(problem["detail"], "the request took too long");
-    let limits = limited.get("/limits").await.is(200).json();
-    assert_eq!(limits["minute"]["remaining"], 59, "{limits}");
+    limited.assert_remaining(59).await;
 }
 
 /// No statement of the request is too slow, but together they are: that of the pet, and that of its stored response.
@@ -670,8 +667,7 @@ async fn total_timeout_of_statements_is_counted() {
     add(None).await.is(201);
     let problem = add(Some("k")).await.problem(503);
     assert_eq!(problem["detail"], "the request took too long");
-    let limits = limited.get("/limits").await.is(200).json();
-    assert_eq!(limits["minute"]["remaining"], 58, "{limits}");
+    limited.assert_remaining(58).await;
     assert_eq!(limited.app.count().await, 1);
 }
 
@@ -697,8 +693,7 @@ async fn response_for_which_its_client_has_no_memory_left_is_counted() {
     let refused = limited.get(all).await;
     refused.problem(503);
     assert_eq!(refused.header("x-ratelimit-limit"), "60");
-    let limits = limited.get("/limits").await.is(200).json();
-    assert_eq!(limits["minute"]["remaining"], 59, "{limits}");
+    limited.assert_remaining(59).await;
     drop(connection);
 }
 

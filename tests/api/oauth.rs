@@ -118,8 +118,7 @@ async fn token_has_the_scopes_of_its_client() {
     let write = app.anonymous(Method::POST, "/pet").bearer_auth(token);
     write.json(&json!({"name": "a"})).await.problem(403);
     // The `api_key` header accepts access tokens, too.
-    let request = app.with_key(token, Method::GET, "/pet/1");
-    request.is(404).await;
+    app.with_key(token, Method::GET, "/pet/1").is(404).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -410,8 +410,7 @@ async fn pet_with_an_open_order_cannot_be_made_available() {
         assert_eq!(app.get(&path).await.etag(), etag);
         // A stale `If-Match` comes first, and a change without a status succeeds.
         for request in ways_to_release(&app, pet, &format!("stale {pet}")) {
-            let stale = request.header("if-match", "\"0\"");
-            stale.await.problem(412);
+            request.header("if-match", "\"0\"").await.problem(412);
         }
         let tags: Vec<Value> = (0..30).map(|tag| json!({"id": tag})).collect();
         for request in [
@@ -944,6 +943,5 @@ async fn store_trailing_slash_is_200_unknown_order_404_and_put_405() {
     app.get("/store/inventory").is(200).await;
     app.get("/store/inventory/").is(200).await;
     app.get("/store/order/1").is(404).await;
-    let put = app.request(Method::PUT, "/store/order");
-    put.is(405).await;
+    app.request(Method::PUT, "/store/order").is(405).await;
 }

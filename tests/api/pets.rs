@@ -562,8 +562,7 @@ async fn condition_headers_and_tag_names_beyond_bounds_are_400() {
     let id = app.pet("a").await;
     let tags = format!("\"{}\"", "a".repeat(4_095));
     for name in ["if-match", "if-none-match", "if-range", "range"] {
-        let get = app.get(&format!("/pet/{id}"));
-        let response = get.header(name, &tags).await;
+        let response = app.get(&format!("/pet/{id}")).header(name, &tags).await;
         assert_eq!(response.invalid_fields(), [name]);
         let get = app.get(&format!("/pet/{id}"));
         get.header(name, &tags[1..]).is(200).await;

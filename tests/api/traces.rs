@@ -135,8 +135,7 @@ async fn request_and_its_statements_join_the_incoming_trace() {
     let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=for%20the%20collector");
     let service = serve(&home, &[(ENDPOINT, &uri), headers]).await;
     let add = service.request(Method::POST, "/pet", "special-key");
-    let add = add.json(&json!({"name": "Rex", "id": 7}));
-    add.is(201).await;
+    add.json(&json!({"name": "Rex", "id": 7})).is(201).await;
     let read = service.request(Method::GET, "/pet/7", "special-key");
     let read = read
         .header("traceparent", traceparent(TRACE, "01"))

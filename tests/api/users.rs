@@ -114,8 +114,7 @@ async fn session_token_is_accepted_in_both_credential_headers() {
     let ada = session(&app, "Ada").await;
     let pet = app.pet("Rex").await;
     let path = format!("/pet/{pet}");
-    let read = with_token(&app, &ada, Method::GET, &path);
-    read.is(200).await;
+    with_token(&app, &ada, Method::GET, &path).is(200).await;
     let limits = app.with_key(&ada, Method::GET, "/limits").is(200).await;
     assert_eq!(limits.json()["plan"], "free");
     let order = with_token(&app, &ada, Method::POST, "/store/order").json(&json!({ "petId": pet }));

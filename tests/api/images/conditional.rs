@@ -54,8 +54,7 @@ async fn upload_with_if_match_needs_the_etag_of_the_pet() {
                 // A refused upload is not stored as the response of its key.
                 if let Some(key) = key {
                     let again = upload(&app, 9, as_form).header("idempotency-key", key);
-                    let again = again.header("if-match", &value);
-                    again.await.problem(status);
+                    again.header("if-match", &value).await.problem(status);
                 }
             }
         }

@@ -189,8 +189,7 @@ async fn row_22_bodies_of_many_values_take_at_most_twice_their_size() {
     let mut row = Row::begin(22, "bodies of many small values").await;
     let stage = Stage::start(&[]).await;
     let pet = stage.target.request(Method::POST, "/pet");
-    let pet = pet.json(&json!({"id": 1, "name": "Rex"}));
-    pet.is(201).await;
+    pet.json(&json!({"id": 1, "name": "Rex"})).is(201).await;
     // What the first bodies allocate for good does not count as growth.
     for size in [10_000, short_or_full(250_000, 1_000_000), 1_000_000] {
         let bodies = many_values(size);

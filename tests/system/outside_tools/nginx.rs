@@ -249,14 +249,12 @@ async fn nginx_passes_headers_urls_and_images() {
     let id = added.id();
     let path = format!("/pet/{id}");
     let by_bearer = deployment.anonymous(Method::GET, &path);
-    let by_bearer = by_bearer.bearer_auth(&deployment.key);
-    let first = by_bearer.is(200).await;
+    let first = by_bearer.bearer_auth(&deployment.key).is(200).await;
     let refused = deployment.anonymous(Method::GET, &path).await;
     refused.problem(401);
     // Conditional requests pass.
     let again = deployment.request(Method::GET, &path);
-    let again = again.header("if-none-match", first.etag());
-    again.is(304).await;
+    again.header("if-none-match", first.etag()).is(304).await;
 
     // URLs in responses begin with the public URL.
     let location = added.header("location");
